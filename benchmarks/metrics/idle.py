@@ -1,0 +1,57 @@
+"""What workers cost that have nothing to do."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.stage import Stage
+from benchmarks.systems import System
+
+
+def measure(system: System, size: float) -> Figures:
+    """One worker, and (own) 50, for 20 seconds each."""
+    found = dict(_idle(system, 1, max(3.0, 20.0 * size)))
+    if system.source == "own":
+        many = _idle(system, counted(50, size, 3), max(5.0, 20.0 * size))
+        found |= {f"{name}_50": value for name, value in many.items()}
+    return found
+
+
+def _idle(system: System, count: int, seconds: float) -> Figures:
+    with Stage(system) as stage:
+        workers = [stage.worker() for _ in range(count)]
+        stage.warm(workers[0])
+        time.sleep(3 + count / 5)
+        began = time.monotonic()
+        commands, cpu = stage.redis.commands(), sum(worker.cpu() for worker in workers)
+        server = stage.redis.cpu()
+        time.sleep(seconds)
+        passed = time.monotonic() - began
+        # The answers to our own INFO and the connections' PINGs are a few commands of thousands; ours are taken off.
+        asked = stage.redis.commands() - commands - 2
+        return {
+            "commands": asked / passed / count,
+            "cpu": (sum(worker.cpu() for worker in workers) - cpu) / passed / count * 100,
+            "redis_cpu": (stage.redis.cpu() - server) / passed * 100,
+            "memory": sum(worker.memory() for worker in workers) / count / 2**20,
+        }
+
+
+METRIC = Metric(
+    name="idle",
+    title="Idle",
+    text="Workers with default options and nothing to do, 20 seconds; commands that scripts call are counted like others.",
+    columns={
+        "commands": Column(title="Redis commands/s", better="less", digits=1),
+        "cpu": Column(title="CPU", unit="%", better="less", digits=2, reach="≤ 0.2"),
+        "redis_cpu": Column(title="Redis CPU", unit="%", better="less", digits=2),
+        "memory": Column(title="memory", unit="MB", better="less", digits=1),
+        "commands_50": Column(title="50 workers: commands/s each", better="less", digits=1),
+        "cpu_50": Column(title="50 workers: CPU each", unit="%", better="less", digits=2, reach="≤ 0.2"),
+        "redis_cpu_50": Column(title="50 workers: Redis CPU", unit="%", better="less", digits=2),
+        "memory_50": Column(title="50 workers: memory each", unit="MB", better="less", digits=1),
+    },
+    measure=measure,
+    rounds=1,
+)

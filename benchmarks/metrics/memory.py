@@ -1,0 +1,56 @@
+"""What a worker's memory does when very many jobs wait for their date."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.stage import Stage
+from benchmarks.systems import System
+
+
+def measure(system: System, size: float) -> Figures:
+    """The worker's memory with nothing scheduled, and with 1,000,000 (others: 50,000) jobs due tomorrow."""
+    count = counted(1_000_000 if system.source == "own" else 50_000, size, 1000)
+    with Stage(system) as stage:
+        worker = stage.worker()
+        stage.warm(worker)
+        time.sleep(3)
+        empty = worker.memory()
+        memory = stage.redis.memory()
+        stage.put(count, due=time.time() + 86_400, spread=3600, many=True)
+        if system.source == "own":
+            stage.redis.call("XTRIM", "delayq:{default}:events", "MAXLEN", 0)
+        each = (stage.redis.memory() - memory) / count
+        _settled(worker)
+        full = worker.memory()
+    return {"empty": empty / 2**20, "growth": (full - empty) / 2**20, "per_job": (full - empty) / count, "bytes": each}
+
+
+def _settled(worker: object) -> None:
+    last = -1
+    for _ in range(60):  # until it grows no more
+        time.sleep(1)
+        now = worker.memory()  # type: ignore[attr-defined]
+        if abs(now - last) < 1 << 18:
+            return
+        last = now
+
+
+METRIC = Metric(
+    name="memory",
+    title="Memory with very many jobs waiting",
+    text=(
+        "One worker with default options; its memory, all processes, before and after jobs for tomorrow are put in: 1,000,000 for "
+        "django-delayq, 50,000 for the others."
+    ),
+    columns={
+        "empty": Column(title="worker, empty", unit="MB", better="less", digits=1),
+        "growth": Column(title="growth", unit="MB", better="less", digits=1, reach="0"),
+        "per_job": Column(title="growth per job", unit="bytes", better="less"),
+        "bytes": Column(title="Redis memory per job", unit="bytes", better="less", reach="≤ 345"),
+    },
+    measure=measure,
+    rounds=1,
+    slow=True,
+)

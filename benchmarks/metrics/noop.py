@@ -1,0 +1,49 @@
+"""How many jobs a second a worker can run that do nothing, and what a job's life costs."""
+
+from __future__ import annotations
+
+from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.stage import Stage
+from benchmarks.systems import System
+
+SLOW = {"rq", "django-q2"}
+
+
+def measure(system: System, size: float) -> Figures:
+    """50,000 jobs that are due when the worker starts; with one process, with two, with one of ten threads."""
+    found: dict[str, float | None] = {}
+    count = counted(2000 if system.name in SLOW else 50_000 if system.source == "own" else 20_000, size, 1000)
+    for name, processes, threads in (("one", 1, 0), ("two", 2, 0), ("ten", 1, 10)):
+        with Stage(system) as stage:
+            before = stage.redis.cpu()
+            stage.put(count, many=True)
+            put = stage.redis.cpu() - before
+            worker = stage.worker(processes=processes, threads=threads)
+            moments = sorted(stage.wait_marks(count, 180.0, worker))
+            # From the first to the last tenth: starting and the last stragglers are another matter.
+            first, last = moments[count // 20], moments[-count // 20]
+            found[name] = count * 0.9 / (last - first)
+            if name == "one":
+                found["worker_us"] = worker.cpu() / count * 1e6
+                found["redis_us"] = (stage.redis.cpu() - before - put) / count * 1e6
+                found["life_us"] = (stage.redis.cpu() - before) / count * 1e6
+    return found
+
+
+METRIC = Metric(
+    name="noop",
+    title="Jobs that do nothing",
+    text=(
+        "All jobs are due when the worker starts; argument of 100 bytes; the first and the last twentieth are left out. CPU is of the "
+        "run with one process, the worker's start included."
+    ),
+    columns={
+        "one": Column(title="one process, jobs/s", reach="≥ 25,000"),
+        "two": Column(title="two processes", reach="≥ 1.3 × one"),
+        "ten": Column(title="one process, ten threads"),
+        "worker_us": Column(title="worker CPU per job", unit="µs", better="less"),
+        "redis_us": Column(title="Redis CPU per run", unit="µs", better="less", digits=1),
+        "life_us": Column(title="Redis CPU per job life", unit="µs", better="less", digits=1, reach="≤ 20"),
+    },
+    measure=measure,
+)

@@ -1,0 +1,158 @@
+"""Results as Markdown tables and as a chart; `python -m benchmarks.report` writes them into the documentation.
+
+python -m benchmarks.report [--results benchmarks/results.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from benchmarks import metrics
+from benchmarks.metrics import Column, Metric
+from benchmarks.systems import ROOT
+
+OWN = "delayq"
+PAGE = ROOT / "docs" / "benchmarks.md"
+CHARTS = ROOT / "docs" / "_static"
+PUBLISHED = ROOT / "benchmarks" / "results.json"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+BARS = (("noop", "one"), ("lateness", "p99"), ("burst", "p99"), ("noop", "life_us"))
+
+
+def main() -> None:
+    """Rewrites what stands between the marks of docs/benchmarks.md."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__.splitlines()[0])
+    options.add_argument("--results", type=Path, default=PUBLISHED)
+    document = json.loads(options.parse_args().results.read_text())
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(
+        f"{head.rstrip()}\n\n{BEGIN}\n\n## Figures\n\n{figures(document)}\n{END}{rest.partition(END)[2] or chr(10)}"
+    )
+    CHARTS.mkdir(exist_ok=True)
+    (CHARTS / "benchmarks.svg").write_text(chart(document))
+
+
+def figures(document: Mapping[str, Any]) -> str:
+    """The whole of it in Markdown."""
+    ran_on = document["ran_on"]
+    settings = ", ".join(f"`{name} {value}`" for name, value in ran_on["settings"].items())
+    ran = (
+        f"Measured on {ran_on['date']}: {ran_on['cores']} cores, {ran_on['machine']}, Python {ran_on['python']}, "
+        f"{ran_on['server']} with {settings}."
+    )
+    parts = [ran, "![Bars: jobs per second, lateness, burst and Redis CPU, each system](_static/benchmarks.svg)"]
+    for name in metrics.NAMES:
+        if name in document["metrics"]:
+            metric = metrics.load(name)
+            parts += [f"### {metric.title}", metric.text, table(metric, document)]
+    parts += ["### Versions and settings", systems(document)]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(metric: Metric, document: Mapping[str, Any]) -> str:
+    """One metric: a row per system, the best in bold, ours first; behind others' figures how many times ours is better."""
+    taken: Mapping[str, Any] = document["metrics"][metric.name]
+    columns = {
+        name: column
+        for name, column in metric.columns.items()
+        if any(row.get("median", {}).get(name) is not None for row in taken.values())
+    }
+    if not columns:
+        columns = dict(list(metric.columns.items())[:1])
+    heads = [column.title + (f", {column.unit}" if column.unit else "") for column in columns.values()]
+    lines = ["| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    own = taken.get(OWN, {}).get("median", {})
+    for name in sorted(taken, key=lambda name: name != OWN):
+        row = taken[name]
+        title = _title(name, document)
+        if "failed" in row:
+            lines.append(f"| {title} | " + " | ".join(["did not do it", *[""] * (len(heads) - 1)]) + " |")
+            continue
+        cells = [_cell(row["median"].get(key), column, own.get(key), name) for key, column in columns.items()]
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    if any(column.reach for column in columns.values()) and OWN in taken:
+        lines.append("| *to be reached* | " + " | ".join(column.reach for column in columns.values()) + " |")
+    missed = [f"{_title(name, document)}: {row['failed'][:200]}" for name, row in taken.items() if "failed" in row]
+    return "\n".join([*lines, *([""] if missed else []), *(f"- {text}" for text in missed)])
+
+
+def systems(document: Mapping[str, Any]) -> str:
+    """What was measured, in which version and with which settings."""
+    lines = ["| | version | settings | a job with a date waits in | many jobs |", "|---|---|---|---|---|"]
+    for name, what in document["systems"].items():
+        if "missing" in what:
+            lines.append(f"| {name} | | could not be installed: {what['missing']} | | |")
+        else:
+            lines.append(
+                f"| {what['name']} | {what['version']} | {what['settings']} | {what['waits_in']} | {what['many_by']} |"
+            )
+    return "\n".join(lines)
+
+
+def chart(document: Mapping[str, Any]) -> str:
+    """Bars of a few figures, each system in each; a logarithmic scale, since they lie far apart."""
+    blocks, top = [], 10
+    for metric_name, key in BARS:
+        metric = metrics.load(metric_name)
+        rows = [
+            (_title(name, document), row["median"][key], name == OWN)
+            for name, row in document["metrics"].get(metric_name, {}).items()
+            if row.get("median", {}).get(key)
+        ]
+        column = metric.columns[key]
+        rows.sort(key=lambda row: row[1], reverse=column.better == "more")
+        if rows:
+            blocks.append(_block(metric, column, rows, top))
+            top += 44 + 20 * len(rows)
+    style = "text{font:13px system-ui,sans-serif;fill:currentColor}.t{font-weight:600}.b{fill:#8a93a3}.o{fill:#0c7c59}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {top}" role="img" color="#333">'
+        f"<title>django-delayq beside other queues</title><style>{style}</style>{''.join(blocks)}</svg>\n"
+    )
+
+
+def _block(metric: Metric, column: Column, rows: Sequence[tuple[str, float, bool]], top: int) -> str:
+    from math import log10
+
+    values = [value for _, value, _ in rows]
+    low, high = log10(min(values)) - 0.3, log10(max(values))
+    title = f"{metric.title}: {column.title}{', ' + column.unit if column.unit else ''} ({column.better} is better)"
+    parts = [f'<text class="t" x="10" y="{top + 14}">{escape(title)}</text>']
+    for number, (name, value, own) in enumerate(rows):
+        y = top + 26 + number * 20
+        width = 6 + 440 * (log10(value) - low) / max(high - low, 0.1)
+        parts += [
+            f'<text x="140" y="{y + 12}" text-anchor="end">{escape(name)}</text>',
+            f'<rect class="{"o" if own else "b"}" x="148" y="{y + 1}" width="{width:.0f}" height="14" rx="2"/>',
+            f'<text x="{154 + width:.0f}" y="{y + 12}">{_number(value, column)}</text>',
+        ]
+    return "".join(parts)
+
+
+def _title(name: str, document: Mapping[str, Any]) -> str:
+    return str(document.get("systems", {}).get(name, {}).get("name", name))
+
+
+def _cell(value: float | None, column: Column, own: float | None, name: str) -> str:
+    if value is None:
+        return ""
+    text = _number(value, column)
+    if name == OWN:
+        return f"**{text}**"
+    if not own or not value:
+        return text
+    times = own / value if column.better == "more" else value / own
+    return f"{text} ({times:.1f}×)" if times < 20 else f"{text} ({times:.0f}×)"
+
+
+def _number(value: float, column: Column) -> str:
+    return f"{value:,.{column.digits if abs(value) < 1000 else 0}f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""django-delayq: a delay queue on Redis for Django that people can trust with money.
+
+import django_delayq as delayq
+
+@delayq.task(queue="orders")
+def close_order(order_id: int) -> None: ...
+
+delayq.schedule(close_order, order.pk, delay="30m", key=f"close-order:{order.pk}")
+"""
+
+from __future__ import annotations
+
+from django_delayq.changes import Job, cancel, get, pause, requeue, reschedule, resume, run_now
+from django_delayq.exceptions import (
+    ConfigError,
+    DelayqError,
+    Fail,
+    KeyTaken,
+    LeaseLost,
+    PayloadError,
+    PayloadTooLarge,
+    QueueUnknown,
+    Retry,
+    Snooze,
+    SoftTimeout,
+    StoreUnavailable,
+    UnknownTask,
+)
+from django_delayq.ladder import Ladder
+from django_delayq.producer import schedule, schedule_many
+from django_delayq.states import Change, State
+from django_delayq.task import Task, task
+from django_delayq.worker.current import CurrentJob, current, once
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Change",
+    "ConfigError",
+    "CurrentJob",
+    "DelayqError",
+    "Fail",
+    "Job",
+    "KeyTaken",
+    "Ladder",
+    "LeaseLost",
+    "PayloadError",
+    "PayloadTooLarge",
+    "QueueUnknown",
+    "Retry",
+    "Snooze",
+    "SoftTimeout",
+    "State",
+    "StoreUnavailable",
+    "Task",
+    "UnknownTask",
+    "cancel",
+    "current",
+    "get",
+    "once",
+    "pause",
+    "requeue",
+    "reschedule",
+    "resume",
+    "run_now",
+    "schedule",
+    "schedule_many",
+    "task",
+]

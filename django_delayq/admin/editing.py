@@ -1,0 +1,76 @@
+"""Edit and requeue: other arguments for a failed or cancelled job, shown as a difference before anything happens."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from django.contrib import messages
+from django.http import HttpRequest
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import edits
+from django_delayq.admin.forms import EditForm
+from django_delayq.admin.show import visible
+from django_delayq.admin.verbs import actor, log
+from django_delayq.exceptions import DelayqError, UnknownTask
+from django_delayq.models import Job
+from django_delayq.states import Change, State
+from django_delayq.task import registry
+
+EDITABLE = frozenset({State.FAILED, State.CANCELLED})
+ANSWERS = {
+    Change.DONE: _("Requeued with other arguments."),
+    Change.CONFLICT: _(
+        "Nothing was changed: somebody was faster, another job holds the key, or the mirror has not caught up yet."
+    ),
+    Change.RUNNING: _("Nothing was changed: it runs already."),
+    Change.FINISHED: _("Nothing was changed: it has succeeded."),
+    Change.UNKNOWN: _("Nothing was changed: nobody knows this job any more."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the difference. `look`: added, removed, or same; the mark before the text says it too."""
+
+    mark: str
+    text: str
+    look: str
+
+
+def hidden(request: HttpRequest, job: Job) -> bool:
+    """Whether something of it is masked for this person, who could then only save the mask."""
+    return not request.user.has_perm("delayq.view_sensitive") and job.shown_arguments != (job.args, job.kwargs)
+
+
+def signature(job: Job) -> str:
+    """What its task takes; "" for one that is not here."""
+    try:
+        return f"{job.task}{registry.get(job.task).signature}"
+    except UnknownTask:
+        return ""
+
+
+def difference(form: EditForm) -> list[Line]:
+    """What changes, line by line."""
+    looks = {"+": "added", "-": "removed", " ": "same"}
+    lines = difflib.ndiff(form.before.splitlines(), form.after.splitlines())
+    return [Line(line[0], visible(line[2:]), looks[line[0]]) for line in lines if line[0] in looks]
+
+
+def carry_out(request: HttpRequest, job: Job, form: EditForm) -> None:
+    """Does it, logs it, and says what became of it."""
+    reason = form.cleaned_data["reason"]
+    try:
+        change = edits.edit_and_requeue(
+            job.pk, form.cleaned_data["args"], form.cleaned_data["kwargs"], actor=actor(request), reason=reason
+        )
+    except DelayqError as error:
+        messages.error(request, str(error))
+        return
+    if change is Change.DONE:
+        said = now("Edit and requeue")
+        log(request, Job, [(str(job.pk), str(job))], f"{said}: {reason}" if reason else said)
+    messages.add_message(request, messages.SUCCESS if change is Change.DONE else messages.WARNING, ANSWERS[change])

@@ -1,0 +1,207 @@
+"""What a person gives along with an action: a reason, for a reschedule a date, for an edit the arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, codec, edits
+from django_delayq.admin.verbs import Verb
+from django_delayq.exceptions import DelayqError, PayloadError
+from django_delayq.models import Job
+from django_delayq.plan import LAST_MS
+
+LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
+
+
+class ReasonForm(forms.Form):
+    """Why."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        required=False,
+        max_length=500,
+        help_text=_("Kept with the job's events; others will see it."),
+    )
+
+    def date(self) -> dict[str, Any]:
+        """What the verb needs besides the reason."""
+        return {}
+
+
+class RescheduleForm(ReasonForm):
+    """A delay from now, or a date."""
+
+    delay = forms.CharField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d"))
+    run_at = forms.DateTimeField(
+        label=_("Or a date"), required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+    )  # fmt: skip
+    field_order: Sequence[str] = ("delay", "run_at", "reason")
+
+    def clean_delay(self) -> float | None:
+        """Seconds."""
+        text = self.cleaned_data["delay"].strip()
+        if not text:
+            return None
+        return parsed(text)
+
+    def clean_run_at(self) -> datetime | None:
+        """A date that rows and clocks hold."""
+        moment: datetime | None = self.cleaned_data["run_at"]
+        if moment is not None and not 0 <= clock.to_ms(moment) <= LAST_MS:
+            raise ValidationError(_("Give a date between the years 1970 and 9999."))
+        return moment
+
+    def clean(self) -> dict[str, Any]:
+        """One of the two."""
+        cleaned = super().clean() or self.cleaned_data
+        if not self.errors and (cleaned.get("delay") is None) == (cleaned.get("run_at") is None):
+            raise ValidationError(_("Give a delay or a date, one of them."))
+        return cleaned
+
+    def date(self) -> dict[str, Any]:
+        """delay or run_at."""
+        return {name: self.cleaned_data[name] for name in ("delay", "run_at") if self.cleaned_data[name] is not None}
+
+
+class OperationForm(ReasonForm):
+    """What an operation is given besides the jobs it is about."""
+
+    over = forms.CharField(
+        label=_("Spread over"),
+        required=False,
+        help_text=_("20m, 2h … so that what they call is not flooded. Left empty: as fast as a worker can."),
+    )
+    field_order: Sequence[str] = ("over", "reason")
+
+    def clean_over(self) -> int | None:
+        """Whole seconds."""
+        text = self.cleaned_data["over"].strip()
+        if not text:
+            return None
+        seconds = parsed(text)
+        if seconds > LONGEST_OPERATION:
+            raise ValidationError(_("Spread it over 30 days at most."))
+        return round(seconds)
+
+    def options(self) -> dict[str, Any]:
+        """The date, if the verb needs one, as JSON."""
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value for name, value in self.date().items()
+        }
+
+
+class RescheduleOperationForm(OperationForm, RescheduleForm):
+    """The same, with a date."""
+
+    field_order: Sequence[str] = ("delay", "run_at", "over", "reason")
+
+
+def operation_form(verb: Verb, *args: Any) -> OperationForm:
+    """The form that starts an operation."""
+    return (RescheduleOperationForm if verb.needs_date else OperationForm)(*args)
+
+
+def parsed(text: str) -> float:
+    """Seconds of a duration that a person has typed; a plus before it says the same."""
+    try:
+        return clock.seconds(text.removeprefix("+"))
+    except ValueError:
+        said = _("%(text)s is no duration. Write 90s, 10m, 1h30m or 2d, for example.")
+        raise ValidationError(said, params={"text": text}) from None
+
+
+def form_for(verb: Verb, *args: Any, **kwargs: Any) -> ReasonForm:
+    """The form of a verb."""
+    return (RescheduleForm if verb.needs_date else ReasonForm)(*args, **kwargs)
+
+
+class PurgeForm(ReasonForm):
+    """The queue's name, typed."""
+
+    typed = forms.CharField(label=_("Type the queue's name"), required=False, max_length=200)
+    field_order: Sequence[str] = ("typed", "reason")
+
+    def __init__(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.queue = queue
+
+    def clean_typed(self) -> str:
+        """Just that."""
+        typed: str = self.cleaned_data["typed"]
+        if typed != self.queue:
+            raise ValidationError(_("That is not the queue's name."))
+        return typed
+
+
+class EditForm(ReasonForm):
+    """Other arguments for a job, as JSON."""
+
+    args = forms.CharField(
+        label=_("Arguments by place"), widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"})
+    )
+    kwargs = forms.CharField(
+        label=_("Arguments by name"), widget=forms.Textarea(attrs={"rows": 10, "spellcheck": "false"})
+    )
+    field_order: Sequence[str] = ("args", "kwargs", "reason")
+
+    def __init__(self, job: Job, given: Any = None) -> None:
+        self.job = job
+        super().__init__(given, initial={"args": written(job.args), "kwargs": written(job.kwargs)})
+
+    def clean_args(self) -> list[Any]:
+        """A JSON list."""
+        return self._json("args", list, _('Write a list in JSON, such as [7, "text"].'))  # type: ignore[no-any-return]
+
+    def clean_kwargs(self) -> dict[str, Any]:
+        """A JSON object."""
+        return self._json("kwargs", dict, _('Write an object in JSON, such as {"note": "text"}.'))  # type: ignore[no-any-return]
+
+    def clean(self) -> dict[str, Any]:
+        """Something that the task takes, and other than what it had."""
+        cleaned = super().clean() or self.cleaned_data
+        if not self.errors:
+            try:
+                edits.check(self.job.task, self.job.queue, cleaned["args"], cleaned["kwargs"])
+            except DelayqError as error:
+                raise ValidationError(str(error)) from None
+            if self.before == self.after:
+                raise ValidationError(_("These are the arguments that it has. To run it again with them, requeue it."))
+        return cleaned
+
+    @property
+    def before(self) -> str:
+        """The arguments that it has."""
+        return f"{written(self.job.args)}\n{written(self.job.kwargs)}"
+
+    @property
+    def after(self) -> str:
+        """Those that it is to have."""
+        return f"{written(self.cleaned_data['args'])}\n{written(self.cleaned_data['kwargs'])}"
+
+    @property
+    def digest(self) -> str:
+        """Tells whether somebody else has changed them since."""
+        return hashlib.sha256(self.before.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    def _json(self, name: str, kind: type, otherwise: Any) -> Any:
+        try:
+            value = codec.loads(self.cleaned_data[name].encode("utf-8", "surrogatepass"))
+        except PayloadError as error:
+            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": error}) from None
+        if not isinstance(value, kind):
+            raise ValidationError(otherwise)
+        return value
+
+
+def written(value: Any) -> str:
+    """JSON as one edits it."""
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,299 @@
+"""Jobs in the admin: the list with its actions, the job page with its buttons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ERROR_FLAG, ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import ids
+from django_delayq.admin import editing, failures, jobpage, timeline
+from django_delayq.admin.forms import EditForm, form_for
+from django_delayq.admin.listing import AHEAD, BEHIND, VIEW, JobList, QueueFilter, TaskFilter, chosen
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.verbs import MOST, VERBS, Verb, carry_out
+from django_delayq.models import Job
+from django_delayq.search import DERIVED
+from django_delayq.states import State
+
+ERROR_SHOWN = 70  # characters of an error in the list
+EXAMPLES = 20  # jobs named on the page that asks before an action
+
+
+class JobAdmin(ReadOnlyAdmin):
+    """Every job that the mirror or the outbox has written down."""
+
+    list_display = (
+        "state_now", "task", "key_shown", "queue", "run_at_and_late", "attempts_made", "last_error",
+    )  # fmt: skip
+    list_display_links = ("state_now", "task")
+    list_filter = (QueueFilter, TaskFilter)
+    search_fields = ("id", "key", "task")
+    search_help_text = _(
+        "An id, a key or its beginning, a part of a task's name; or "
+        "id: key: task: queue: state: error: arg:order_id=77 after:-2h before:2026-05-01 fingerprint:"
+    )
+    sortable_by = ()
+    list_per_page = 50
+    list_max_show_all = 200
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    actions = ("cancel", "run_now", "reschedule", "requeue")
+    operations = True  # whether verbs may be applied to all jobs that match; False where `get_queryset` leaves out some
+
+    # the list
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """The one that asks Redis."""
+        return JobList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """Without what only the job page shows, which may be long."""
+        return super().get_queryset(request).defer("args", "kwargs", "options", "result")
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """That of the view; see `Selection.order`."""
+        return chosen(request).order
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """As they are: `JobList` has searched."""
+        return queryset, False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """With a notice when Redis cannot be asked, and with what may be done to all that match."""
+        response = super().changelist_view(request, extra_context)
+        listed = getattr(response, "context_data", {}) or {}
+        if (shown := listed.get("cl")) is not None:
+            listed["trouble"] = shown.trouble
+            complaints = shown.complaints
+            listed["for_all"] = [
+                (verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if not complaints
+            ]
+        return response
+
+    @admin.display(description=_("state"))
+    def state_now(self, job: Job) -> str:
+        """The state, by Redis' word where there is one."""
+        view = getattr(job, "live", None)
+        return badge(timeline.state_of(job, view))
+
+    @admin.display(description=_("key"))
+    def key_shown(self, job: Job) -> str:
+        """The key, without characters that only pretend."""
+        return visible(job.key) or "-"
+
+    @admin.display(description=_("run at"))
+    def run_at_and_late(self, job: Job) -> str:
+        """To the second, in the time zone of the admin; and for how long it has been due."""
+        date = f"{job.run_at.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+        if job.late < 1:
+            return date
+        late = now("%(duration)s late") % {"duration": duration(job.late)}
+        return format_html('{} <span class="delayq-error">{}</span>', date, late)
+
+    @admin.display(description=_("attempts"))
+    def attempts_made(self, job: Job) -> str:
+        """Made and allowed."""
+        crashes = f" +{job.crashes}\u2009✗" if job.crashes else ""
+        return f"{job.attempts}/{job.max_attempts}{crashes}"
+
+    @admin.display(description=_("last error"))
+    def last_error(self, job: Job) -> str:
+        """Its first line."""
+        line = visible(job.error.strip().split("\n", 1)[0])
+        shown = line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 1] + "…"
+        look = "delayq-soft" if job.state == State.CANCELLED else "delayq-error"  # there it is the reason of a person
+        return format_html('<span class="{}" title="{}">{}</span>', look, line[:1000], shown) if shown else "-"
+
+    # actions from the list
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """May cancel."""
+        return self.allows(request, "cancel_job")
+
+    def has_run_now_permission(self, request: HttpRequest) -> bool:
+        """May run now."""
+        return self.allows(request, "run_now_job")
+
+    def has_reschedule_permission(self, request: HttpRequest) -> bool:
+        """May reschedule."""
+        return self.allows(request, "reschedule_job")
+
+    def has_requeue_permission(self, request: HttpRequest) -> bool:
+        """May requeue."""
+        return self.allows(request, "requeue_job")
+
+    @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks, then cancels."""
+        return self._ask_then_act(request, queryset, VERBS["cancel"])
+
+    @admin.action(description=_("Run selected jobs now"), permissions=["run_now"])
+    def run_now(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks, then makes them due."""
+        return self._ask_then_act(request, queryset, VERBS["run_now"])
+
+    @admin.action(description=_("Reschedule selected jobs"), permissions=["reschedule"])
+    def reschedule(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks for the date, then moves them."""
+        return self._ask_then_act(request, queryset, VERBS["reschedule"])
+
+    @admin.action(description=_("Requeue selected jobs"), permissions=["requeue"])
+    def requeue(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks, then puts them back."""
+        return self._ask_then_act(request, queryset, VERBS["requeue"])
+
+    def _ask_then_act(self, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse | None:
+        if request.POST.get("select_across") == "1":
+            if verb not in self.verbs_for_all(request):
+                messages.error(request, now("You may not do this to all jobs that match; tick them one by one."))
+                return None
+            return HttpResponseRedirect(self._start_address(request, verb))
+        confirmed = "confirmed" in request.POST
+        form = form_for(verb, request.POST if confirmed else None)
+        jobs = list(queryset.order_by("pk")[:MOST])
+        if confirmed and form.is_valid():
+            carry_out(request, verb, jobs, reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
+            return None
+        context = self.page_context(
+            request, verb.label, verb=verb, form=form, examples=jobs[:EXAMPLES], more=max(0, len(jobs) - EXAMPLES),
+            action=request.POST.get("action", verb.name), selected=request.POST.getlist(ACTION_CHECKBOX_NAME),
+            checkbox=ACTION_CHECKBOX_NAME,
+        )  # fmt: skip
+        return TemplateResponse(request, "admin/delayq/job/ask.html", context)
+
+    # all that match
+
+    def verbs_for_all(self, request: HttpRequest) -> list[Verb]:
+        """What this person may do to all jobs of this list; nothing where a filter is in use that an operation does not know."""
+        known = {"q", "queue", "task", VIEW, BEHIND, AHEAD, ERROR_FLAG}
+        if not self.operations or not self.allows(request, "start_operation") or set(request.GET) - known:
+            return []
+        state = chosen(request).shown_view
+        states = frozenset({State.SCHEDULED if state in DERIVED else State(state)}) if state else frozenset(State)
+        return [verb for verb in VERBS.values() if verb.states & states and self.allows(request, verb.permission)]
+
+    def _start_address(self, request: HttpRequest, verb: Verb) -> str:
+        given = request.GET.copy()
+        for name in (BEHIND, AHEAD, ERROR_FLAG):
+            given.pop(name, None)
+        place = reverse("admin:delayq_operation_start", args=[verb.name], current_app=self.admin_site.name)
+        return f"{place}?{given.urlencode()}" if given else place
+
+    # the job page
+
+    def get_urls(self) -> list[URLPattern]:
+        """One address per verb, besides Django's."""
+        own = [
+            path(f"<path:object_id>/{name}/", self._view(partial(self._act, verb)), name=f"delayq_job_{name}")
+            for name, verb in VERBS.items()
+        ]
+        own.append(path("<path:object_id>/edit/", self._view(self.edit), name="delayq_job_edit"))
+        failed = path("failures/", self._view(self.failures), name="delayq_job_failures")
+        return [failed, *own, *super().get_urls()]
+
+    def failures(self, request: HttpRequest) -> HttpResponse:
+        """Failed jobs, grouped by their cause."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = failures.look(ReadOnlyAdmin.get_queryset(self, request))
+        may = self.operations and self.allows(request, "start_operation")
+        context = self.page_context(
+            request, now("Failures"), groups=found.groups, more=found.more, cut=found.cut, window=failures.WINDOW,
+            may_requeue=may and self.allows(request, "requeue_job"), may_cancel=may and self.allows(request, "cancel_job"),
+        )  # fmt: skip
+        return TemplateResponse(request, "admin/delayq/job/failures.html", context)
+
+    def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Other arguments: the form, then what changes, then the deed."""
+        if not (self.has_view_permission(request) and self.allows(request, "edit_job")):
+            raise PermissionDenied
+        job = self._job(request, object_id)
+        if job is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+        if State(job.state) not in editing.EDITABLE or editing.hidden(request, job):
+            messages.error(
+                request, now("This job cannot be edited: it has not failed, or you may not see its arguments.")
+            )
+            return HttpResponseRedirect(self._address(job))
+        form = EditForm(job, request.POST if request.method == "POST" else None)
+        changed = request.method == "POST" and request.POST.get("digest") != form.digest
+        good = request.method == "POST" and form.is_valid() and not changed
+        if good and "confirmed" in request.POST:
+            editing.carry_out(request, job, form)
+            return HttpResponseRedirect(self._address(job))
+        context = self.page_context(
+            request, now("Edit and requeue"), job=job, short_id=ids.short(job.pk), form=form, changed=changed,
+            lines=editing.difference(form) if good else None, signature=editing.signature(job),
+        )  # fmt: skip
+        status = 400 if request.method == "POST" and not good else 200
+        return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=status)
+
+    def _address(self, job: Job) -> str:
+        return reverse("admin:delayq_job_change", args=[job.pk], current_app=self.admin_site.name)
+
+    def _view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        return self.admin_site.admin_view(view)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """All that is known of one job, and what may be done to it."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        job = self._job(request, object_id)
+        if job is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+        return self._page(request, job)
+
+    def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
+        found = jobpage.gather(request, job)
+        stored = jobpage.state_in_charge(job, found["live"])
+        allowed = [verb for verb in VERBS.values() if stored in verb.states and self.allows(request, verb.permission)]
+        context = self.page_context(
+            request, job.task, **found,
+            verbs=[verb for verb in allowed if not verb.needs_date],
+            dated=[verb for verb in allowed if verb.needs_date],
+            form=form or form_for(VERBS["reschedule"]),
+            may_edit=stored in editing.EDITABLE and self.allows(request, "edit_job") and not editing.hidden(request, job),
+        )  # fmt: skip
+        return TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
+
+    def _act(self, verb: Verb, request: HttpRequest, object_id: str) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_view_permission(request) and self.allows(request, verb.permission)):
+            raise PermissionDenied
+        job = self._job(request, object_id)
+        if job is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+        form = form_for(verb, request.POST)
+        if not form.is_valid():
+            return self._page(request, job, form, status=400)
+        carry_out(request, verb, [job], reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
+        return HttpResponseRedirect(self._address(job))
+
+    def _job(self, request: HttpRequest, object_id: str) -> Job | None:
+        try:
+            id: UUID = ids.parse(unquote(object_id))
+        except ValueError:
+            return None
+        return ReadOnlyAdmin.get_queryset(self, request).filter(pk=id).first()

@@ -1,0 +1,182 @@
+"""The list of jobs, for tables that may hold millions of rows: tabs with bounded counts, pages by keyset, states asked of Redis."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import conf, overview, selection
+from django_delayq.models import Job
+from django_delayq.selection import Selection
+from django_delayq.states import UNFINISHED
+from django_delayq.store.inspector import JobView
+from django_delayq.stores import stores
+from django_delayq.task import registry
+
+BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
+LABELS: dict[str, str | Promise] = {
+    "": _("All"), "due": _("Due"), "scheduled": _("Scheduled"), "running": _("Running"), "retrying": _("Retrying"),
+    "failed": _("Failed"), "cancelled": _("Cancelled"), "succeeded": _("Succeeded"), "unpublished": _("Unpublished"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """A view over the list. `count` is None where counting would mean reading through rows."""
+
+    label: str | Promise
+    address: str
+    count: str | None
+    chosen: bool
+
+
+def chosen(request: HttpRequest) -> Selection:
+    """What the address of a list chooses."""
+    view = request.GET.get(VIEW, "")
+    return Selection(
+        view=view if view in selection.VIEWS else "",
+        queue=request.GET.get("queue", ""),
+        task=request.GET.get("task", ""),
+        text=request.GET.get("q", "").strip(),
+    )
+
+
+class JobList(ChangeList):
+    """A page of jobs, each with what Redis knows of it now, since the mirror may be behind; `trouble`: why Redis could not be asked."""
+
+    trouble = ""
+    lag = overview.NO_LAG
+
+    def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Without what is no filter of Django's."""
+        found: dict[str, Any] = super().get_filters_params(params)
+        return {name: value for name, value in found.items() if name not in (BEHIND, AHEAD, VIEW)}
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
+        """All that match, in the order of the view."""
+        self.request = request
+        self.cursors = {name: self.params.pop(name, "") for name in (BEHIND, AHEAD)}
+        for name in (BEHIND, AHEAD):
+            self.filter_params.pop(name, None)
+        self.selection = chosen(request)
+        self.unsearched: QuerySet[Job] = super().get_queryset(request, exclude_parameters)
+        return self.selection.rows(self.unsearched).order_by(*self.selection.order)
+
+    def get_results(self, request: HttpRequest) -> None:
+        """The rows of one page."""
+        try:
+            page = selection.page(
+                self.selection, self.unsearched, self.list_per_page,
+                after=self.cursors[BEHIND], before=self.cursors[AHEAD],
+            )  # fmt: skip
+        except ValueError as error:
+            raise IncorrectLookupParameters(error) from error
+        self.complaints = self.selection.search.complaints
+        self.unfinished, self.cut = page.unfinished, page.cut
+        self.earlier = self.get_query_string({AHEAD: page.before}) if page.before else ""
+        self.later = self.get_query_string({BEHIND: page.after}) if page.after else ""
+        self.first = self.get_query_string() if self.cursors[BEHIND] or self.cursors[AHEAD] else ""
+        self.tabs = self._tabs(self._count(page))
+        views, self.trouble = live(page.jobs)
+        if not self.trouble:
+            self.lag = overview.mirror_lag()
+        for job in page.jobs:
+            job.live = views.get(job.pk)  # type: ignore[attr-defined]
+        self.result_list = page.jobs
+        # What the templates of Django ask for.
+        self.show_full_result_count, self.show_admin_actions, self.full_result_count = False, True, None
+        self.can_show_all, self.multi_page, self.paginator = False, False, None
+
+    def _count(self, page: selection.Page) -> dict[str, int]:
+        """Bounded counts: of each view, where indexes give them; of what was searched for, where it is on this page."""
+        using, whole = conf.get().database, Selection(queue=self.selection.queue, task=self.selection.task)
+        named = bool(whole.queue) + bool(whole.task)
+        self.result_count = len(page.jobs)
+        if self.selection.text or named > 1:
+            if self.selection.indexed and self.multiple(page):
+                [self.result_count] = selection.count_many([self.queryset], overview.MOST_COUNTED, using)
+            return {}
+        views = [view for view in selection.VIEWS if not named or view not in ("retrying", "unpublished")]
+        rows = self.model_admin.get_queryset(self.request)
+        parts = [Selection(view=view, queue=whole.queue, task=whole.task).rows(rows) for view in views]
+        counts = dict(zip(views, selection.count_many(parts, overview.MOST_COUNTED, using), strict=True))
+        self.result_count = counts.get(self.selection.view, len(page.jobs))
+        return counts
+
+    @staticmethod
+    def multiple(page: selection.Page) -> bool:
+        """Whether there is more than this page."""
+        return bool(page.before or page.after)
+
+    def _tabs(self, counts: dict[str, int]) -> list[Tab]:
+        found = []
+        for view, label in LABELS.items():
+            is_chosen = self.selection.view == view
+            if view == "unpublished" and not (is_chosen or counts.get(view)):
+                continue
+            count = overview.count_text(counts[view]) if view in counts else None
+            found.append(
+                Tab(label=label, address=self.get_query_string({VIEW: view or None}), count=count, chosen=is_chosen)
+            )
+        return found
+
+
+def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
+    """What Redis knows of those that are not finished; and why not, if it could not be asked."""
+    by_queue: dict[str, list[UUID]] = defaultdict(list)
+    known = conf.get().queues
+    for job in jobs:
+        if job.state in UNFINISHED and job.queue in known:
+            by_queue[job.queue].append(job.pk)
+    found: dict[UUID, JobView] = {}
+    try:
+        with stores.guarded():
+            for queue, wanted in by_queue.items():
+                views = stores.inspector().jobs(queue, wanted)
+                found |= {view.id: view for view in views if view is not None}
+    except overview.DOWN as error:
+        return found, str(error)
+    return found, ""
+
+
+class QueueFilter(admin.SimpleListFilter):
+    """The queues of the settings; asking the table for all values would read it whole."""
+
+    title = _("queue")
+    template = "admin/delayq/filter.html"
+    parameter_name = "queue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """By name."""
+        return [(name, name) for name in sorted({*conf.get().queues, *filter(None, [request.GET.get("queue")])})]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """As they are: `JobList` looks at the address itself."""
+        return queryset
+
+
+class TaskFilter(admin.SimpleListFilter):
+    """The registered tasks."""
+
+    title = _("task")
+    template = "admin/delayq/filter.html"
+    parameter_name = "task"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """By name."""
+        return [(name, name) for name in sorted({*registry.names(), *filter(None, [request.GET.get("task")])})]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """As they are: `JobList` looks at the address itself."""
+        return queryset

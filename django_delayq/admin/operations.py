@@ -1,0 +1,240 @@
+"""Operations in the admin: preview and start, then progress, pause, resume, cancel."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, conf, operations
+from django_delayq.admin.forms import OperationForm, operation_form
+from django_delayq.admin.listing import chosen
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import badge, duration, visible, word
+from django_delayq.admin.verbs import VERBS, Verb, actor, log
+from django_delayq.models import Job, Operation, Queue
+from django_delayq.selection import Selection, count_many, page
+
+MOST_COUNTED: Final = 100_000  # in a preview; the record keeper counts them all
+EXAMPLES: Final = 20
+Stage = Operation.Stage
+
+# What may be done to an operation: from which stages, to which, and what is said.
+STEERING: Final[dict[str, tuple[tuple[str, ...], str, Any, Any]]] = {
+    "pause": ((Stage.WAITING, Stage.RUNNING), Stage.PAUSED, _("Pause"), _("Paused: at most one more chunk is done.")),
+    "resume": ((Stage.PAUSED,), Stage.RUNNING, _("Resume"), _("It goes on where it was.")),
+    "cancel": (
+        (Stage.WAITING, Stage.RUNNING, Stage.PAUSED), Stage.CANCELLED, _("Cancel the rest"),
+        _("Cancelled: what is done stays done."),
+    ),
+}  # fmt: skip
+OUTCOMES: Final = {
+    "done": _("done"), "running": _("already running"), "finished": _("already finished"), "conflict": _("in conflict"),
+    "unknown": _("not known to Redis"), "left": _("left alone"), "again": _("done before an interruption"),
+}  # fmt: skip
+SHORT: Final = {
+    "cancel": _("cancel"), "run_now": _("run now"), "reschedule": _("reschedule"), "requeue": _("requeue"),
+    operations.PURGE: _("purge"),
+}  # fmt: skip
+OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
+
+
+class OperationAdmin(ReadOnlyAdmin):
+    """One verb for all jobs that match; carried out by the record keeper of a worker."""
+
+    list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "actor", "created_at")
+    list_display_links = ("stage_shown", "verb_shown")
+    list_filter = ("stage",)
+    sortable_by = ()
+    list_per_page = 50
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    actions = None
+
+    @admin.display(description=_("stage"))
+    def stage_shown(self, operation: Operation) -> str:
+        """As a badge."""
+        return badge(operation.stage)
+
+    @admin.display(description=_("verb"))
+    def verb_shown(self, operation: Operation) -> str:
+        """In a word."""
+        return str(SHORT.get(operation.verb, operation.verb))
+
+    @admin.display(description=_("jobs"))
+    def jobs_meant(self, operation: Operation) -> str:
+        """The search that describes them."""
+        return visible(operations.chosen(operation).words) or now("all")
+
+    @admin.display(description=_("progress"))
+    def progress_shown(self, operation: Operation) -> str:
+        """Seen of expected."""
+        if not operation.expected:
+            return str(operation.seen)
+        return format_html("{} / {}", operation.seen, operation.expected)
+
+    def get_urls(self) -> list[URLPattern]:
+        """start, and one address for each way to steer, besides Django's."""
+        view = self.admin_site.admin_view
+        own = [path("start/<str:name>/", view(self.start), name="delayq_operation_start")]
+        own += [
+            path(f"<path:object_id>/{act}/", view(partial(self._steer, act)), name=f"delayq_operation_{act}")
+            for act in STEERING
+        ]
+        return own + super().get_urls()
+
+    def start(self, request: HttpRequest, name: str) -> HttpResponse:
+        """GET: what would be done, to how many, with a sample. POST: starts it."""
+        verb = VERBS.get(name)
+        if verb is None:
+            raise Http404(now("There is no such verb."))
+        may = request.user.has_perm
+        if not (may("delayq.view_job") and may("delayq.start_operation") and may(f"delayq.{verb.permission}")):
+            raise PermissionDenied
+        wanted = chosen(request)
+        if request.method == "POST" and not wanted.search.complaints:
+            form = operation_form(verb, request.POST)
+            if form.is_valid():
+                return self._started(request, verb, wanted, form)
+        else:
+            form = operation_form(verb, None)
+        return self._preview(request, verb, wanted, form)
+
+    def _preview(self, request: HttpRequest, verb: Verb, wanted: Selection, form: OperationForm) -> HttpResponse:
+        using = conf.get().database
+        jobs = Job.objects.using(using)
+        found = wanted.rows(jobs)
+        count = None
+        if wanted.indexed and not wanted.search.complaints:
+            [count] = count_many([found], MOST_COUNTED, using)
+        looked = _sample(wanted)
+        context = self.page_context(
+            request, now("%(verb)s: all jobs that match") % {"verb": verb.label}, verb=verb, form=form,
+            words=visible(wanted.words), complaints=wanted.search.complaints, examples=looked,
+            count=count if count is None or count <= MOST_COUNTED else MOST_COUNTED, over=bool(count and count > MOST_COUNTED),
+            back=f"{reverse('admin:delayq_job_changelist', current_app=self.admin_site.name)}?{request.GET.urlencode()}",
+            none=count == 0,
+        )  # fmt: skip
+        return TemplateResponse(
+            request, "admin/delayq/operation/start.html", context, status=400 if form.errors else 200
+        )
+
+    def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, form: OperationForm) -> HttpResponse:
+        parts = {**wanted.parts(), "at_ms": clock.wall_ms()}
+        fields: dict[str, Any] = {"selection": parts, "options": form.options()}
+        operation = Operation.objects.using(conf.get().database).create(
+            **fields, verb=verb.name, actor=actor(request), user=str(request.user.pk),
+            permission=f"delayq.{verb.permission}", reason=form.cleaned_data["reason"], seconds=form.cleaned_data["over"] or 0,
+        )  # fmt: skip
+        log(
+            request,
+            Operation,
+            [(str(operation.pk), str(operation))],
+            _said(f"{verb.label}: {wanted.words}", operation.reason),
+        )
+        messages.success(request, now("Started. A worker carries it out; you may leave this page."))
+        return HttpResponseRedirect(self._address(operation))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """How far it is, what became of each job, and what may be done."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        operation = self._operation(object_id)
+        if operation is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+        wanted = operations.chosen(operation)
+        may = self.allows(request, "steer_operation")
+        steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
+        context = self.page_context(
+            request, now("Operation"), operation=operation, original=operation, stage=badge(operation.stage), steps=steps,
+            verb=VERBS[operation.verb].label if operation.verb in VERBS else now("Purge"), words=visible(wanted.words),
+            jobs=urlencode({"q": wanted.words}), counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
+            over=duration(operation.seconds) if operation.seconds else "", left=_left(operation),
+            reason=visible(operation.reason), live=not operation.over,
+            options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
+        )  # fmt: skip
+        return TemplateResponse(request, "admin/delayq/operation/page.html", context)
+
+    def _steer(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_view_permission(request) and self.allows(request, "steer_operation")):
+            raise PermissionDenied
+        operation = self._operation(object_id)
+        if operation is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+        before, after, label, said = STEERING[act]
+        fields: dict[str, Any] = {"stage": after}
+        if act == "resume":
+            fields |= {"paced_from": None, "trouble": ""}
+        if act == "cancel":
+            fields["finished_at"] = clock.now()
+        mine = Operation.objects.using(conf.get().database).filter(pk=operation.pk, stage__in=before)
+        if mine.update(**fields):
+            log(
+                request,
+                Operation,
+                [(str(operation.pk), str(operation))],
+                _said(str(label), request.POST.get("reason", "")),
+            )
+            messages.success(request, said)
+        else:
+            operation.refresh_from_db()
+            messages.warning(
+                request, now("Nothing changed: it is %(stage)s already.") % {"stage": word(operation.stage)}
+            )
+        return HttpResponseRedirect(self._address(operation))
+
+    def _operation(self, object_id: str) -> Operation | None:
+        try:
+            id = UUID(unquote(object_id))
+        except ValueError:
+            return None
+        return Operation.objects.using(conf.get().database).filter(pk=id).first()
+
+    def _address(self, operation: Operation) -> str:
+        return reverse("admin:delayq_operation_change", args=[operation.pk], current_app=self.admin_site.name)
+
+
+def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
+    """Starts the operation that cancels all scheduled jobs of a queue."""
+    fields: dict[str, Any] = {"selection": {"queue": queue}}
+    operation = Operation.objects.using(conf.get().database).create(
+        **fields, verb=operations.PURGE, actor=actor(request), user=str(request.user.pk),
+        permission="delayq.purge_queue", reason=reason,
+    )  # fmt: skip
+    said = _said(f"{now('Purge')}: {queue}", reason)
+    log(request, Operation, [(str(operation.pk), str(operation))], said)
+    log(request, Queue, [(queue, queue)], said)
+    return operation
+
+
+def _sample(wanted: Selection) -> list[Job]:
+    return page(wanted, Job.objects.using(conf.get().database), EXAMPLES).jobs
+
+
+def _left(operation: Operation) -> str:
+    """How long the rest may take, by the pace that was asked for or by what was done so far."""
+    if operation.over or not operation.expected or not operation.seen or operation.started_at is None:
+        return ""
+    spent = (clock.now() - operation.started_at).total_seconds()
+    rest = max(0, operation.expected - operation.seen)
+    seconds = rest * operation.seconds / operation.expected if operation.seconds else rest * spent / operation.seen
+    return duration(seconds) if rest else ""
+
+
+def _said(text: str, reason: str) -> str:
+    return f"{text}: {reason}" if reason else text

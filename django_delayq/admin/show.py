@@ -1,0 +1,55 @@
+"""How states and durations look on the pages."""
+
+from __future__ import annotations
+
+import re
+
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock
+
+LOOKS = {
+    "scheduled": "waits", "due": "late", "retrying": "late", "unpublished": "late", "running": "runs", "succeeded": "well",
+    "failed": "bad", "cancelled": "gone", "paused": "late", "silent": "bad", "gone": "bad", "working": "well", "quiet": "late",
+    "leaving": "late", "retried": "late", "snoozed": "waits", "crashed": "bad",
+}  # fmt: skip
+
+# The words for states, outcomes and events: English in the database, the reader's language on the page.
+WORDS: dict[str, Promise] = {
+    "scheduled": _("scheduled"), "due": _("due"), "retrying": _("retrying"), "unpublished": _("unpublished"),
+    "running": _("running"), "succeeded": _("succeeded"), "failed": _("failed"), "cancelled": _("cancelled"),
+    "retried": _("retried"), "snoozed": _("snoozed"), "crashed": _("crashed"), "waiting": _("waiting"),
+    "paused": _("paused"), "finished": _("finished"), "working": _("working"), "quiet": _("quiet"), "leaving": _("leaving"),
+    "gone": _("gone"), "merged": _("merged"), "rescheduled": _("rescheduled"), "claimed": _("claimed"),
+    "cancel_requested": _("cancel requested"), "requeued": _("requeued"), "expired": _("expired"), "aside": _("aside"),
+    "restored": _("restored"), "dropped": _("dropped"), "resumed": _("resumed"), "purged": _("purged"),
+}  # fmt: skip
+
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def badge(state: str) -> str:
+    """A state in its colour; the word is always there, since colour alone says nothing to some."""
+    return format_html('<span class="delayq-state delayq-{}">{}</span>', LOOKS.get(state, "plain"), word(state))
+
+
+def word(name: str) -> str:
+    """A state, an outcome or a kind of event in the language of the page; what is none of them as it is."""
+    return str(WORDS.get(name, name.replace("_", " ")))
+
+
+def duration(seconds: float | None) -> str:
+    """A duration for a person; a dash for none."""
+    if seconds is None:
+        return "-"
+    seconds = min(seconds, clock.MAX_SECONDS)  # a date in Redis may be anything
+    return clock.text(round(seconds)) if seconds >= 1 else f"{max(0.0, seconds) * 1000:.0f}ms"
+
+
+def visible(text: str) -> str:
+    """Text whose control characters are spelled out: the marks that turn the direction of writing would reorder what stands
+    around them, and make one word look like another (CVE-2021-42574).
+    """
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

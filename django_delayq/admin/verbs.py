@@ -1,0 +1,167 @@
+"""The four things a person may do to jobs, each with its permission, its function and its honest words for every answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.text import capfirst
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import changes
+from django_delayq.exceptions import QueueUnknown
+from django_delayq.models import Job
+from django_delayq.overview import DOWN
+from django_delayq.states import Change, State
+
+MOST: Final = 1000  # jobs per request: each is one round trip, and a request should end
+Act = Callable[..., Change]
+Text = str | Promise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """`states`: those of jobs to which its button belongs; `needs_date`: it asks for one. `answers`: in words, per `Change`."""
+
+    name: str
+    label: Text
+    question: Text
+    permission: str
+    act: Act
+    states: frozenset[State]
+    answers: Mapping[Change, Text]
+    needs_date: bool = False
+
+
+_SAME: Final[dict[Change, Text]] = {
+    Change.RUNNING: _("%(count)d already running"),
+    Change.FINISHED: _("%(count)d already finished"),
+    Change.UNKNOWN: _("%(count)d not known to Redis"),
+    Change.CONFLICT: _("%(count)d in conflict"),
+}
+_WAITING: Final = frozenset({State.SCHEDULED})
+
+VERBS: Final = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="cancel",
+            label=_("Cancel"),
+            question=_("Cancel these jobs? One that runs already is asked to stop, and is not retried."),
+            permission="cancel_job",
+            act=changes.cancel,
+            states=frozenset({State.SCHEDULED, State.RUNNING}),
+            answers={
+                **_SAME,
+                Change.DONE: _("%(count)d cancelled"),
+                Change.RUNNING: _("%(count)d already running (asked to stop)"),
+            },
+        ),
+        Verb(
+            name="run_now",
+            label=_("Run now"),
+            question=_("Run these jobs now?"),
+            permission="run_now_job",
+            act=changes.run_now,
+            states=_WAITING,
+            answers={**_SAME, Change.DONE: _("%(count)d made due now")},
+        ),
+        Verb(
+            name="reschedule",
+            label=_("Reschedule"),
+            question=_("Give these jobs another date?"),
+            permission="reschedule_job",
+            act=changes.reschedule,
+            states=_WAITING,
+            answers={**_SAME, Change.DONE: _("%(count)d rescheduled")},
+            needs_date=True,
+        ),
+        Verb(
+            name="requeue",
+            label=_("Requeue"),
+            question=_("Put these jobs back, due now and with all their attempts?"),
+            permission="requeue_job",
+            act=changes.requeue,
+            states=frozenset({State.FAILED, State.CANCELLED}),
+            answers={
+                **_SAME,
+                Change.DONE: _("%(count)d requeued"),
+                Change.CONFLICT: _("%(count)d not requeued (not failed or cancelled, or another job holds the key)"),
+            },
+        ),
+    )
+}
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of each job; `untried` were left alone because of `trouble`."""
+
+    counts: Counter[Change] = field(default_factory=Counter)
+    untried: int = 0
+    trouble: str = ""
+
+    def tell(self, request: HttpRequest, verb: Verb) -> None:
+        """A message with every count."""
+        parts = [str(verb.answers[change]) % {"count": self.counts[change]} for change in Change if self.counts[change]]
+        if parts:
+            level = messages.SUCCESS if set(self.counts) == {Change.DONE} else messages.WARNING
+            messages.add_message(request, level, capfirst(", ".join(parts)) + ".")
+        if self.untried:
+            messages.error(
+                request, now("%(count)d left alone: %(trouble)s") % {"count": self.untried, "trouble": self.trouble}
+            )
+
+
+def actor(request: HttpRequest) -> str:
+    """Who acts, for the events."""
+    return f"admin:{request.user.get_username()}"
+
+
+def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: str, **date: Any) -> Report:
+    """Does it to each job, and logs it where it had an effect."""
+    report, touched, down = Report(), [], False
+    for job in jobs:
+        if down:
+            report.untried += 1
+            continue
+        try:
+            change = verb.act(job.pk, queue=job.queue, actor=actor(request), reason=reason, **date)
+        except (*DOWN, QueueUnknown) as error:
+            down = not isinstance(error, QueueUnknown)  # that is about this job; Redis being away is about all
+            report.trouble, report.untried = str(error), report.untried + 1
+            continue
+        report.counts[change] += 1
+        if change is Change.DONE or (change is Change.RUNNING and verb.name == "cancel"):
+            touched.append(job)
+    log(request, Job, [(str(job.pk), str(job)) for job in touched], _sentence(verb, reason))
+    return report
+
+
+def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str) -> None:
+    """One LogEntry per object, given as (id, text)."""
+    content_type = ContentType.objects.get_for_model(model, for_concrete_model=False)
+    LogEntry.objects.bulk_create(
+        LogEntry(
+            user_id=str(request.user.pk),
+            content_type=content_type,
+            object_id=id,
+            object_repr=text[:200],
+            action_flag=CHANGE,
+            change_message=sentence,
+        )
+        for id, text in objects
+    )
+
+
+def _sentence(verb: Verb, reason: str) -> str:
+    return f"{verb.label}: {reason}" if reason else str(verb.label)

@@ -1,0 +1,26 @@
+"""The app: finds the projects' tasks and gives the producer its database side."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
+
+
+class DelayqConfig(AppConfig):
+    """`"django_delayq"` in INSTALLED_APPS."""
+
+    name = "django_delayq"
+    label = "delayq"
+    verbose_name = _("Delay queue")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Imports the `tasks` module of every installed app, and the system checks."""
+        from django_delayq import checks, effects, outbox  # noqa: F401  # models must be loaded before these
+        from django_delayq.mirror.effects import DatabaseEffects
+        from django_delayq.mirror.outbox import DatabaseOutbox
+
+        outbox.install(DatabaseOutbox())
+        effects.install(DatabaseEffects())
+        autodiscover_modules("tasks")

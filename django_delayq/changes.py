@@ -1,0 +1,372 @@
+"""A job after it was scheduled: find it, cancel, reschedule, run now, requeue; pause, resume and purge a queue.
+
+These act at once, not at commit: the answer, a `Change`, is the truth at that moment. In a transaction that may roll back, call them
+by `transaction.on_commit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from django.db import transaction
+
+from django_delayq import clock, conf, ids, outbox, plan
+from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
+from django_delayq.job import JobRecord, validate_key
+from django_delayq.outbox import OutboxRow
+from django_delayq.states import FINISHED, Change, State
+from django_delayq.store.queue import MOST
+from django_delayq.stores import stores
+from django_delayq.task import Options
+
+
+class Job:
+    """A handle on one job. `created`: False when another job holds the key and this handle points to that one; None while a
+    transaction that decides it is open.
+    """
+
+    __slots__ = ("created", "id", "key", "queue", "run_at", "task")
+
+    def __init__(
+        self,
+        *,
+        id: UUID,
+        queue: str,
+        task: str = "",
+        key: str = "",
+        run_at: datetime | None = None,
+        created: bool | None = None,
+    ) -> None:
+        self.id = id
+        self.queue = queue
+        self.task = task
+        self.key = key
+        self.run_at = run_at
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task} on {self.queue}>"
+
+    @property
+    def state(self) -> State | None:
+        """Where it stands now, asked anew each time; None if nobody knows it: not committed yet, or ended and not mirrored."""
+        return _state(self.id, self.queue)
+
+    def cancel(self, *, actor: str = "", reason: str = "") -> Change:
+        """See `delayq.cancel`."""
+        return cancel(self, actor=actor, reason=reason)
+
+    def reschedule(
+        self, *, delay: clock.Delay | None = None, run_at: datetime | None = None, actor: str = "", reason: str = ""
+    ) -> Change:
+        """See `delayq.reschedule`."""
+        return reschedule(self, delay=delay, run_at=run_at, actor=actor, reason=reason)
+
+    def run_now(self, *, actor: str = "", reason: str = "") -> Change:
+        """See `delayq.run_now`."""
+        return run_now(self, actor=actor, reason=reason)
+
+    def requeue(self, *, actor: str = "", reason: str = "") -> Change:
+        """See `delayq.requeue`."""
+        return requeue(self, actor=actor, reason=reason)
+
+
+def get(job: UUID | str, *, queue: str | None = None) -> Job | None:
+    """A handle on the job of that id; None if neither Redis nor the database knows it. `queue`: where to look first.
+
+    Raises:
+        StoreUnavailable: the database does not know it and Redis cannot be asked.
+    """
+    return _find(_id(job), queue)
+
+
+def cancel(
+    job: Job | UUID | str | None = None,
+    *,
+    key: str | None = None,
+    queue: str | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> Change:
+    """Cancels a scheduled job, at once: after `done` it does not run. A running one gets a request (`running`): the task may look at
+    `current().cancel_requested`, and is not retried when it fails. By job, by id, or by `key` and `queue`.
+
+    Raises:
+        StoreUnavailable: Redis cannot be asked, so nothing is known. Nothing has been changed, or it may be repeated.
+    """
+    if key is not None:
+        named = _named(key, queue)
+        with stores.guarded():
+            change, id = stores.queue(named).cancel_key(key, actor=actor, reason=reason)
+        using = conf.get().database
+        if change is Change.DONE and id is not None and (row := _row(id, using)) is not None:
+            _note_cancel(id, row, using)
+        holder = _unpublished_holder(key, named) if change is Change.UNKNOWN else None
+        return change if holder is None else cancel(holder, queue=named, actor=actor, reason=reason)
+    id, name = _target(job, queue)
+    using = conf.get().database
+    row = _row(id, using)
+    if row is not None and name not in (None, row.queue):
+        return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
+    name = row.queue if row else name
+    if name is None:
+        return _everywhere(lambda other: cancel(id, queue=other, actor=actor, reason=reason))
+    unpublished = row is not None and not row.published and row.state is State.SCHEDULED
+    with stores.guarded():
+        change = stores.queue(name).cancel([id], actor=actor, reason=reason, tombstone=unpublished)[0]
+    if change is Change.DONE and row is not None:
+        _note_cancel(id, row, using)
+    if change is Change.UNKNOWN and unpublished:
+        if outbox.need().cancel_unpublished(id, actor, reason, using):
+            return Change.DONE
+        return cancel(id, queue=name, actor=actor, reason=reason)  # it was published meanwhile
+    return _known(change, row)
+
+
+def reschedule(
+    job: Job | UUID | str | None = None,
+    *,
+    delay: clock.Delay | None = None,
+    run_at: datetime | None = None,
+    key: str | None = None,
+    queue: str | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> Change:
+    """Gives a scheduled job another date, at once: `delay` from now, or `run_at`.
+
+    Raises:
+        ConfigError: neither or both given, or a naive datetime.
+        StoreUnavailable: as for `cancel`.
+    """
+    if (delay is None) == (run_at is None):
+        raise ConfigError("reschedule(): give either delay or run_at.")
+    delay_ms, due_ms = plan.date(Options(delay=delay, run_at=run_at), clock.wall_ms(), "reschedule()")
+    date = {"delay_ms": delay_ms} if delay_ms is not None else {"due_ms": due_ms}
+    if key is not None:
+        named = _named(key, queue)
+        with stores.guarded():
+            change = stores.queue(named).reschedule(key, **date, actor=actor, reason=reason)[0]
+        holder = _unpublished_holder(key, named) if change is Change.UNKNOWN else None
+        if holder is None:
+            return change
+        return reschedule(holder, delay=delay, run_at=run_at, queue=named, actor=actor, reason=reason)
+    id, name = _target(job, queue)
+    using = conf.get().database
+    row = _row(id, using)
+    if row is not None and name not in (None, row.queue):
+        return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
+    name = row.queue if row else name
+    if name is None:
+        return _everywhere(
+            lambda other: reschedule(id, delay=delay, run_at=run_at, queue=other, actor=actor, reason=reason)
+        )
+    with stores.guarded():
+        change = stores.queue(name).reschedule(id, **date, actor=actor, reason=reason)[0]
+    if change is Change.UNKNOWN and row is not None and not row.published and row.state is State.SCHEDULED:
+        moved = outbox.need().move_unpublished(id, due_ms, actor, reason, using)
+        with stores.guarded():  # it may have been published meanwhile, with the old date
+            change = stores.queue(name).reschedule(id, **date, actor=actor, reason=reason)[0]
+        return Change.DONE if moved and change is Change.UNKNOWN else change
+    return _known(change, row)
+
+
+def run_now(
+    job: Job | UUID | str | None = None,
+    *,
+    key: str | None = None,
+    queue: str | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> Change:
+    """Makes a scheduled job due at once.
+
+    Raises:
+        StoreUnavailable: as for `cancel`.
+    """
+    return reschedule(job, delay=0, key=key, queue=queue, actor=actor, reason=reason)
+
+
+def requeue(job: Job | UUID | str, *, queue: str | None = None, actor: str = "", reason: str = "") -> Change:
+    """Puts a failed or cancelled job back, due now, with a fresh ladder. `conflict`: it is scheduled already, succeeded, or its key
+    is held by another job. If its expiry has passed it has none any more.
+
+    Raises:
+        StoreUnavailable: as for `cancel`.
+    """
+    id, name = _target(job, queue)
+    row = _row(id, conf.get().database)
+    if row is not None and name not in (None, row.queue):
+        return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
+    name = row.queue if row else name
+    if name is None:
+        return _everywhere(lambda other: requeue(id, queue=other, actor=actor, reason=reason))
+    if row is not None and row.state is State.SUCCEEDED:
+        return Change.CONFLICT
+    record = row.record if row is not None else None
+    if record is not None and 0 < record.expires_ms <= clock.wall_ms():
+        record = replace(record, expires_ms=0)  # else it would expire again at once
+    vouched = row is not None and row.state in (State.FAILED, State.CANCELLED)
+    if row is not None and row.state is State.CANCELLED:
+        _forget_cancel(id)
+    with stores.guarded():
+        change = stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
+    return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
+
+
+def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
+    """Stops claims of a queue; running jobs go on. False when it was paused already.
+
+    Raises:
+        QueueUnknown, StoreUnavailable.
+    """
+    with stores.guarded():
+        return stores.queue(queue).pause(actor=actor, reason=reason)
+
+
+def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
+    """Lets a paused queue go on. False when it was not paused.
+
+    Raises:
+        QueueUnknown, StoreUnavailable.
+    """
+    with stores.guarded():
+        return stores.queue(queue).resume(actor=actor, reason=reason)
+
+
+def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
+    """Cancels all scheduled jobs of a queue, also committed ones that Redis does not have; running jobs go on. Yields how many,
+    after every step of at most 200.
+
+    Raises:
+        QueueUnknown, StoreUnavailable.
+    """
+    named = conf.get().queue(queue).name
+    yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
+    left = 1
+    while left:
+        with stores.guarded():
+            cancelled, left = stores.queue(named).purge(actor=actor, reason=reason)
+        yield cancelled
+        if not cancelled:
+            return
+
+
+def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
+    found, using, last = outbox.installed(), conf.get().database, None
+    while found is not None and (rows := found.unpublished(queue, last, MOST, using)):
+        last = rows[-1]
+        with stores.guarded():  # most rows are merely not mirrored yet: Redis has them
+            views = stores.inspector().jobs(queue, rows)
+            lacking = [id for id, view in zip(rows, views, strict=True) if view is None]
+            answers = stores.queue(queue).cancel(lacking, actor=actor, reason=reason, tombstone=True) if lacking else []
+        unknown = [id for id, change in zip(lacking, answers, strict=True) if change is Change.UNKNOWN]
+        ended = sum(found.cancel_unpublished(id, actor, reason, using) for id in unknown)
+        yield ended + answers.count(Change.DONE)
+
+
+def _id(job: UUID | str) -> UUID:
+    try:
+        return ids.parse(job)
+    except (ValueError, TypeError) as error:
+        raise PayloadError(f"{job!r} is no job id: {error}") from None
+
+
+def _target(job: Job | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:
+    if job is None:
+        raise ConfigError("Name the job: a handle, an id, or key= and queue=.")
+    if queue is not None:
+        conf.get().queue(queue)
+    return (job.id, job.queue) if isinstance(job, Job) else (_id(job), queue)
+
+
+def _row(id: UUID, using: str) -> OutboxRow | None:
+    found = outbox.installed()
+    return None if found is None else found.row(id, using)
+
+
+def _note_cancel(id: UUID, row: OutboxRow, using: str) -> None:
+    """So that a cancel which Redis forgets, by a failover say, is not undone by restore. Behind the caller's transaction: a lock on
+    the row for all of its time would make the mirror wait.
+    """
+
+    def note() -> None:
+        outbox.need().note_cancel(id, row.seen, using)
+
+    transaction.on_commit(note, using=using, robust=True)
+
+
+def _forget_cancel(id: UUID) -> None:
+    using = conf.get().database
+    transaction.on_commit(lambda: outbox.need().forget_cancel(id, using), using=using, robust=True)
+
+
+def _known(change: Change, row: OutboxRow | None) -> Change:
+    """Redis forgets finished jobs after an hour; the database does not."""
+    if change is Change.UNKNOWN and row is not None and row.state in FINISHED:
+        return Change.FINISHED
+    return change
+
+
+def _named(key: str, queue: str | None) -> str:
+    if queue is None:
+        raise ConfigError(f"key={key!r} names a job within a queue: pass queue= as well.")
+    if not validate_key(key):
+        raise ConfigError("key='' names no job: most jobs have no key, and one of them would be taken for it.")
+    return conf.get().queue(queue).name
+
+
+def _unpublished_holder(key: str, queue: str) -> UUID | None:
+    found = outbox.installed()
+    return None if found is None else found.find_unpublished(queue, key, conf.get().database)
+
+
+def _everywhere(ask: Callable[[str], Change]) -> Change:
+    for name in conf.get().queues:
+        change = ask(name)
+        if change is not Change.UNKNOWN:
+            return change
+    return Change.UNKNOWN
+
+
+def _find(id: UUID, queue: str | None) -> Job | None:
+    row = _row(id, conf.get().database)
+    if row is not None:
+        record: JobRecord | None = row.record
+        date = clock.from_ms(row.run_at_ms)
+        return Job(id=id, queue=row.queue, task=row.record.task, key=row.record.key, run_at=date, created=True)
+    names = [queue] if queue else list(conf.get().queues)
+    for name in names:
+        with stores.guarded():
+            view = stores.inspector().job(name, id)
+        if view is not None:
+            record = view.record
+            run_at = clock.from_ms(view.date_ms) if view.state == "scheduled" else None
+            return Job(
+                id=id,
+                queue=name,
+                task=record.task if record else "",
+                key=record.key if record else "",
+                run_at=run_at,
+                created=True,
+            )
+    return None
+
+
+def _state(id: UUID, queue: str) -> State | None:
+    row = _row(id, conf.get().database)
+    try:
+        with stores.guarded():
+            view = stores.inspector().job(queue, id)
+    except StoreUnavailable:
+        view = None
+        if row is None:
+            raise
+    if view is None:
+        return row.state if row is not None else None
+    if view.state != "finished":
+        return State(view.state)
+    return row.state if row is not None and row.state in FINISHED else None

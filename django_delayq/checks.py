@@ -1,0 +1,148 @@
+"""System checks: every mistake in the configuration, with an id and a way out. `check --deploy` also looks at the server.
+
+| id | about |
+|---|---|
+| delayq.E001 | unknown setting |
+| delayq.E002 | setting of a wrong type or value |
+| delayq.E003 | the alias in REDIS is missing, or no Redis cache |
+| delayq.E004 | a task names a queue that is not listed |
+| delayq.E005 | two tasks of one name |
+| delayq.E006 | the database alias is missing |
+| delayq.E007 | signing without a SECRET_KEY |
+| delayq.W001 | a lease so short that a busy host loses it before it is extended |
+| delayq.W002 | jobs share a Redis database with a cache |
+| delayq.E010 | --deploy: Redis may evict keys |
+| delayq.E011 | --deploy: server too old |
+| delayq.E012 | --deploy: the server is a replica |
+| delayq.W010 | --deploy: no persistence |
+| delayq.W011 | --deploy: snapshots only |
+| delayq.W012 | --deploy: clocks differ |
+| delayq.W013 | --deploy: Redis cannot be reached |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import connections
+
+from django_delayq import conf
+from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.health import server_findings
+from django_delayq.store.connection import address, cache_aliases, connect
+from django_delayq.store.inspector import Inspector
+from django_delayq.task import registry
+
+SHORT_LEASE: Final = 5.0  # seconds: extended every third, so a pause of 3.3 s would lose it
+
+
+@register(Tags.compatibility)
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """The settings themselves, and what they refer to."""
+    problems = conf.problems()
+    if problems:
+        return [
+            Error(f"{problem.where} {problem.message}", hint=problem.hint, id=f"delayq.{problem.code}")
+            for problem in problems
+        ]
+    config = conf.get()
+    return [*_alias(config), *_database(config), *_leases(config), *_shared_cache(config)]
+
+
+@register(Tags.compatibility)
+def check_tasks(**_: Any) -> list[CheckMessage]:
+    """The registered tasks against the queues."""
+    if conf.problems():
+        return []
+    queues = conf.get().queues
+    found: list[CheckMessage] = [
+        Error(
+            f"The task {task.name} names the queue {task.queue!r}, which DELAYQ['QUEUES'] does not list.",
+            hint=f"Add it there, or name one of: {', '.join(sorted(queues))}.",
+            id="delayq.E004",
+        )
+        for task in registry
+        if task.queue not in queues
+    ]
+    for name, places in registry.duplicates.items():
+        found.append(
+            Error(
+                f"{len(places)} functions are registered as the task {name!r}: {', '.join(places)}.",
+                hint="Give one of them another name=. Jobs name their task, so only the first would ever run.",
+                id="delayq.E005",
+            )
+        )
+    return found
+
+
+@register(Tags.security, deploy=True)
+def check_server(**_: Any) -> list[CheckMessage]:
+    """The server's settings; only with --deploy, since it connects."""
+    if conf.problems():
+        return []
+    config = conf.get()
+    try:
+        link = connect(config.redis, name="delayq:check")
+        try:
+            facts = Inspector(link, prefix=config.prefix).server()
+        finally:
+            link.close()
+    except StoreUnavailable as error:
+        return [Warning(str(error), hint="Check DELAYQ['REDIS'], and that the server runs.", id="delayq.W013")]
+    except DelayqError as error:
+        return [Warning(str(error), hint="See delayq.E003.", id="delayq.W013")]
+    levels = {"error": Error, "warning": Warning}
+    return [
+        levels[found.level](found.message, hint=found.hint, id=f"delayq.{found.code}")
+        for found in server_findings(facts)
+    ]
+
+
+def _alias(config: conf.Config) -> Iterator[CheckMessage]:
+    try:
+        address(config.redis)
+    except ConfigError as error:
+        message, _, hint = str(error).partition(". ")
+        yield Error(f"{message}.", hint=hint or "Write a URL such as 'redis://localhost:6379/1'.", id="delayq.E003")
+
+
+def _database(config: conf.Config) -> Iterator[CheckMessage]:
+    if config.database not in connections:
+        yield Error(
+            f'DELAYQ["DATABASE"] is {config.database!r}, which is no alias in DATABASES.',
+            hint=f"The aliases are: {', '.join(connections)}.",
+            id="delayq.E006",
+        )
+
+
+def _leases(config: conf.Config) -> Iterator[CheckMessage]:
+    # The keeper extends leases while a task runs, so a timeout may well be longer than the lease. What matters is that a
+    # lease outlives a pause of the host.
+    for queue in config.queues.values():
+        if queue.lease < SHORT_LEASE:
+            yield Warning(
+                f"The lease of the queue {queue.name!r} is {queue.lease:g} s: a pause of {queue.lease * 2 / 3:.1f} s of the host "
+                "(swap, snapshot, a busy CPU) loses it, and its jobs run twice.",
+                hint="Use 30; tasks may run longer than their lease, since it is extended.",
+                id="delayq.W001",
+            )
+
+
+def _shared_cache(config: conf.Config) -> Iterator[CheckMessage]:
+    try:
+        mine = address(config.redis)
+    except ConfigError:
+        return
+    for alias in cache_aliases():
+        try:
+            theirs = address(alias)
+        except ConfigError:
+            continue
+        if mine and theirs == mine:
+            yield Warning(
+                f"Jobs share the Redis database of the cache {alias!r} ({mine}): cache.clear() empties all of it, jobs included.",
+                hint="Give the jobs another database number, or a server of their own.",
+                id="delayq.W002",
+            )

@@ -1,0 +1,145 @@
+"""Payloads: JSON, checked so that what a task receives equals what was scheduled, down to the type; never pickle.
+
+A fast yes or no stands on the producer's hot path; only after a no does the slow walk of `refusal` find the place and
+say what to pass instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, NoReturn
+
+from django_delayq import clock
+from django_delayq.exceptions import PayloadError, PayloadTooLarge
+from django_delayq.refusal import MAX_BITS, MAX_DEPTH, is_utf8, refuse, shown
+
+_OPTIONS: Final = frozenset({"backoff", "timeout", "meta"})
+
+
+def check(value: object, path: str) -> None:
+    """PayloadError, naming the place below `path` and the remedy, unless `value` survives JSON unchanged."""
+    if not _survives(value, 0):
+        refuse(value, path)
+
+
+def dumps(obj: object) -> bytes:
+    """Compact JSON in UTF-8. It does not check: tuples become lists. PayloadError for what JSON cannot hold at all."""
+    try:
+        return _ENCODER.encode(obj).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(f"this value cannot be written as JSON: {error}; check it with codec.check first") from error
+
+
+def loads(raw: bytes) -> Any:
+    """The value of strict JSON in UTF-8: no NaN, infinity or half surrogate pairs. PayloadError for anything else."""
+    try:
+        text = str(raw, "utf-8")
+        value = _DECODER.decode(text)
+        if "\\u" in text:  # only an escape can bring in half of a surrogate pair, which then does not encode
+            _ENCODER.encode(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(f"these bytes are not strict JSON: {error}") from None
+    return value
+
+
+def encode_payload(
+    args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any] | None, *, limit: int, task: str
+) -> bytes:
+    """The payload of a job: `[args, kwargs]`, or `[args, kwargs, options]` when there are options.
+
+    Options, all optional: "backoff" (the text of a ladder), "timeout" (seconds above 0), "meta" (dict of text to JSON).
+    Raises PayloadError naming the argument, PayloadTooLarge above `limit` bytes.
+    """
+    try:
+        for value in args:
+            if not _survives(value, 0):
+                for place, item in enumerate(args):
+                    check(item, f"args[{place}]")
+        if not _survives(kwargs, -1):
+            refuse(kwargs, "kwargs", -1)
+        if options:
+            _check_options(options)
+    except PayloadError as error:
+        raise PayloadError(f"{task}: {error}") from None
+    raw = dumps([args, kwargs, options] if options else [args, kwargs])
+    if len(raw) > limit:
+        raise PayloadTooLarge(
+            f"{task}: the arguments are {len(raw):,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); "
+            "store the content in the database or a file, and pass its id"
+        )
+    return raw
+
+
+def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """`(args, kwargs, options)` of a payload; PayloadError for anything that `encode_payload` does not write."""
+    value = loads(raw)
+    # Fewer brackets cannot nest deeper. The depth starts at -2: the outer list, and args or kwargs in it, are ours.
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and not _survives(value, -2):
+        refuse(value, "payload", -2)
+    match value:
+        case [list() as args, dict() as kwargs]:
+            return args, kwargs, {}
+        case [list() as args, dict() as kwargs, dict() as options]:
+            _check_options(options)
+            return args, kwargs, options
+    raise PayloadError("this payload is not [args, kwargs] or [args, kwargs, options]; django-delayq did not write it")
+
+
+def _survives(value: object, depth: int) -> bool:
+    kind = type(value)
+    if kind is str:
+        return value.isascii() or is_utf8(value)  # type: ignore[attr-defined, arg-type]
+    if kind is int:
+        return value.bit_length() <= MAX_BITS  # type: ignore[attr-defined, no-any-return]
+    if kind is bool or value is None:
+        return True
+    if kind is float:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    if kind is dict:
+        if depth >= MAX_DEPTH:
+            return False
+        depth += 1
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str or not (key.isascii() or is_utf8(key)) or not _survives(item, depth):
+                return False
+        return True
+    if kind is list:
+        if depth >= MAX_DEPTH:
+            return False
+        depth += 1
+        # A plain loop: all(...) would cost a generator for each list.
+        for item in value:  # type: ignore[attr-defined] # noqa: SIM110
+            if not _survives(item, depth):
+                return False
+        return True
+    return False
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if name not in _OPTIONS:
+            raise PayloadError(f"the option {shown(name)} is unknown; a payload carries backoff, timeout and meta")
+        if name == "backoff" and type(value) is not str:
+            raise PayloadError(f"backoff is a {type(value).__name__}; pass the text of a ladder")
+        if name == "timeout" and (type(value) not in (int, float) or not 0 < value <= clock.MAX_SECONDS):
+            raise PayloadError(f"timeout is {shown(value)}; pass seconds above 0, at most 100 years")
+        if name == "meta" and type(value) is not dict:
+            raise PayloadError(f"meta is a {type(value).__name__}; pass a dict of text to JSON values")
+        check(value, name)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("a number is beyond what a float holds")
+    return value
+
+
+# Circles were refused by the check, or end as RecursionError; looking for them again would cost on every container.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -1,0 +1,378 @@
+"""The settings: `DELAYQ` read once, checked, frozen, passed down. The only module that looks at `django.conf.settings`."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+from django.utils.crypto import salted_hmac
+
+from django_delayq import clock
+from django_delayq.exceptions import ConfigError, QueueUnknown
+from django_delayq.ladder import Ladder
+from django_delayq.signing import Signer
+
+SETTING: Final = "DELAYQ"
+STATES_KEPT: Final = ("succeeded", "cancelled", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in the settings: a check id, the place (`DELAYQ["QUEUES"]["orders"]["LEASE"]`), what is wrong, the way out."""
+
+    code: str
+    where: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message} {self.hint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueConfig:
+    """What holds for one queue. Durations in seconds; `retention` maps state to seconds or None (kept for ever)."""
+
+    name: str
+    lease: float
+    max_attempts: int
+    backoff: Ladder
+    timeout: float | None
+    max_crashes: int
+    max_payload: int
+    durability: str
+    audit: str
+    retention: Mapping[str, float | None]
+    partitions: int = 1
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease as Redis wants it."""
+        return clock.milliseconds(self.lease)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings. `queue(name)` gives one queue's share; `signer` is there if `SIGNING` is on."""
+
+    redis: str | Mapping[str, Any]
+    prefix: str
+    database: str
+    durability: str
+    audit: str
+    lease: float
+    max_attempts: int
+    backoff: Ladder
+    timeout: float | None
+    max_crashes: int
+    max_payload: int
+    retention: Mapping[str, float | None]
+    sensitive: frozenset[str]
+    signer: Signer | None
+    mirror_max_events: int
+    mirror_full: str
+    restore: str
+    queues: Mapping[str, QueueConfig] = field(default_factory=dict)
+
+    def queue(self, name: str) -> QueueConfig:
+        """The queue of that name.
+
+        Raises:
+            QueueUnknown: `DELAYQ["QUEUES"]` does not list it.
+        """
+        try:
+            return self.queues[name]
+        except KeyError:
+            raise QueueUnknown(
+                f'The queue {name!r} is not listed in DELAYQ["QUEUES"]{_nearest(name, self.queues)}. '
+                "Add it there, so that a worker serves it; the queues listed are: "
+                + ", ".join(sorted(self.queues))
+                + "."
+            ) from None
+
+
+class _Wrong(Exception):
+    """A value that its reader refuses; the text says what is accepted."""
+
+
+def _nearest(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _duration(value: Any) -> float:
+    try:
+        return clock.seconds(value)
+    except (ValueError, TypeError) as error:
+        raise _Wrong(f"is no duration: {error}.") from None
+
+
+def _positive_duration(value: Any) -> float:
+    seconds = _duration(value)
+    if seconds <= 0:
+        raise _Wrong("must be above 0. Write seconds, or text such as '30s'.")
+    return seconds
+
+
+def _optional_duration(value: Any) -> float | None:
+    return None if value is None else _positive_duration(value)
+
+
+def _lease(value: Any) -> float:
+    seconds = _duration(value)
+    if seconds < 1:
+        raise _Wrong("must be at least 1 second; 30 is a good value: it is extended every third of it.")
+    return seconds
+
+
+def _whole(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise _Wrong(f"must be a whole number of at least {least}, not {value!r}.")
+        return value
+
+    return read
+
+
+def _choice(*words: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise _Wrong(f"must be one of {', '.join(map(repr, words))}, not {value!r}.")
+        return str(value)
+
+    return read
+
+
+def _ladder(value: Any) -> Ladder:
+    try:
+        return Ladder.of(value)
+    except (ValueError, TypeError) as error:
+        raise _Wrong(f"is no ladder: {error}. Write text such as '15s 3m 10m', or a delayq.Ladder.") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value or any(char in value for char in "{} \t\n"):
+        raise _Wrong(f"must be text without spaces and braces, not {value!r}.")
+    return value
+
+
+def _redis(value: Any) -> str | Mapping[str, Any]:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, Mapping) and ("URL" in value or "EMBEDDED" in value):
+        return MappingProxyType(dict(value))
+    raise _Wrong(
+        'must be an alias in CACHES, a URL, {"URL": …, "OPTIONS": …}, the dotted path of a factory, or "embedded", '
+        f"not {value!r}."
+    )
+
+
+def _retention(value: Any) -> Mapping[str, float | None]:
+    if not isinstance(value, Mapping):
+        raise _Wrong('must be a dict such as {"succeeded": "7d", "cancelled": "30d", "failed": None}.')
+    for state in value:
+        if state not in STATES_KEPT:
+            raise _Wrong(f"names {state!r}{_nearest(state, STATES_KEPT)}; it may name {', '.join(STATES_KEPT)}.")
+    return {state: _optional_duration(kept) for state, kept in value.items()}
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(f"must be True or False, not {value!r}.")
+    return value
+
+
+def _names(value: Any) -> frozenset[str]:
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in value):
+        raise _Wrong("must be a list of argument names, such as ['password', 'iban'].")
+    return frozenset(value)
+
+
+DEFAULTS: Final[dict[str, Any]] = {
+    "REDIS": "default",
+    "PREFIX": "delayq",
+    "DATABASE": "default",
+    "DURABILITY": "outbox",
+    "AUDIT": "full",
+    "LEASE": 30,
+    "MAX_ATTEMPTS": 10,
+    "BACKOFF": "15s 3m 10m 30m 30m 1h 2h 6h 15h",
+    "TIMEOUT": None,
+    "MAX_CRASHES": 3,
+    "MAX_PAYLOAD": 65536,
+    "RETENTION": {"succeeded": "7d", "cancelled": "30d", "failed": None},
+    "SIGNING": False,
+    "SENSITIVE": [],
+    "MIRROR_MAX_EVENTS": 1_000_000,
+    "MIRROR_FULL": "block",
+    "RESTORE": "auto",
+    "QUEUES": {"default": {}},
+}
+READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "REDIS": _redis,
+    "PREFIX": _text,
+    "DATABASE": _text,
+    "DURABILITY": _choice("outbox", "redis"),
+    "AUDIT": _choice("full", "outcomes", "failures"),
+    "LEASE": _lease,
+    "MAX_ATTEMPTS": _whole(1),
+    "BACKOFF": _ladder,
+    "TIMEOUT": _optional_duration,
+    "MAX_CRASHES": _whole(0),
+    "MAX_PAYLOAD": _whole(64),
+    "RETENTION": _retention,
+    "SIGNING": _flag,
+    "SENSITIVE": _names,
+    "MIRROR_MAX_EVENTS": _whole(1000),
+    "MIRROR_FULL": _choice("block", "grow"),
+    "RESTORE": _choice("auto", "manual"),
+}
+PER_QUEUE: Final = (
+    "LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION",
+)  # fmt: skip
+
+
+def get() -> Config:
+    """The settings of this project.
+
+    Raises:
+        ConfigError: the first mistake found; `manage.py check` lists all.
+    """
+    global _config
+    if _config is None:
+        problems, config = _read(getattr(settings, SETTING, {}))
+        if problems or config is None:
+            raise ConfigError(str(problems[0]))
+        _config = config
+    return _config
+
+
+def problems() -> list[Problem]:
+    """Every mistake in the settings, for the system checks."""
+    return _read(getattr(settings, SETTING, {}))[0]
+
+
+_config: Config | None = None
+
+
+@receiver(setting_changed, dispatch_uid="delayq.conf")
+def _forget(*, setting: str, **_: Any) -> None:
+    global _config
+    if setting in (SETTING, "CACHES", "DATABASES", "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
+        _config = None
+
+
+def _read(given: Any) -> tuple[list[Problem], Config | None]:
+    if not isinstance(given, Mapping):
+        wrong = Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")
+        return [wrong], None
+    found = list(_unknown(given, (*READERS, "QUEUES"), SETTING))
+    values, wrong_values = _values(given, READERS, SETTING)
+    found += wrong_values
+    if "RETENTION" in values:
+        values["RETENTION"] = MappingProxyType({**_retention(DEFAULTS["RETENTION"]), **values["RETENTION"]})
+    queues_given = given.get("QUEUES", DEFAULTS["QUEUES"])
+    queues: dict[str, QueueConfig] = {}
+    if not isinstance(queues_given, Mapping) or not queues_given:
+        where = f'{SETTING}["QUEUES"]'
+        found.append(Problem("E002", where, "must be a dict of queue names to options.", 'Write {"default": {}}.'))
+    else:
+        found += _twins(queues_given)
+        for name, options in queues_given.items():
+            wrong_queue, queue = _queue(name, options, values)
+            found += wrong_queue
+            if queue:
+                queues[name] = queue
+    signer = None
+    if values.pop("SIGNING", False):
+        try:
+            signer = _signer()
+        except ImproperlyConfigured as error:
+            hint = "Set SECRET_KEY, or turn SIGNING off."
+            found.append(Problem("E007", f'{SETTING}["SIGNING"]', f"needs Django's SECRET_KEY: {error}", hint))
+    if found:
+        return found, None
+    fields = {name.lower(): value for name, value in values.items()}
+    return [], Config(**fields, signer=signer, queues=MappingProxyType(queues))
+
+
+def _signer() -> Signer:
+    # Keys of our own, derived: what signs records signs nothing else of the project, and the other way round.
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return Signer(
+        tuple(salted_hmac("django_delayq.signing", "record", secret=key, algorithm="sha256").digest() for key in keys)
+    )
+
+
+def _twins(names: Iterable[Any]) -> Iterator[Problem]:
+    # MySQL and MariaDB compare text without case and accents: the relay of one queue would publish the rows of the other
+    seen: dict[str, str] = {}
+    for name in names:
+        plain = "".join(c for c in unicodedata.normalize("NFKD", str(name)) if not unicodedata.combining(c)).casefold()
+        if plain in seen:
+            where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
+            yield Problem(
+                "E002",
+                where,
+                f"differs from {seen[plain]!r} only by case or accents.",
+                "Some databases take the two for one; rename it.",
+            )
+        seen[plain] = str(name)
+
+
+def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Problem], QueueConfig | None]:
+    where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
+    try:
+        if "/" in _text(name) or "," in name or len(name) > 100:
+            raise _Wrong("is a name of up to 100 characters without slash and comma.")
+    except _Wrong as error:
+        return [Problem("E002", where, f"the name of a queue {error}", "Rename it.")], None
+    if not isinstance(options, Mapping):
+        return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
+    found = list(_unknown(options, (*PER_QUEUE, "PARTITIONS"), where))
+    own, wrong = _values(options, {key: READERS[key] for key in PER_QUEUE}, where, only_given=True)
+    found += wrong
+    if options.get("PARTITIONS", 1) != 1:
+        hint = "Leave it out; one partition serves tens of thousands of jobs per second."
+        found.append(Problem("E002", f'{where}["PARTITIONS"]', "must be 1 in this version.", hint))
+    if found:
+        return found, None
+    if any(key not in values for key in PER_QUEUE):
+        return [], None  # the mistake stands above, with the default
+    merged: dict[str, Any] = {key: own.get(key, values[key]) for key in PER_QUEUE}
+    merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})
+    fields: dict[str, Any] = {key.lower(): value for key, value in merged.items()}
+    return [], QueueConfig(name=name, **fields)
+
+
+def _unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> Iterator[Problem]:
+    for key in given:
+        if key not in known:
+            hint = f"The keys known here are: {', '.join(sorted(known))}."
+            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), f"is no setting{_nearest(key, known)}.", hint)
+
+
+def _values(
+    given: Mapping[str, Any], readers: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False
+) -> tuple[dict[str, Any], list[Problem]]:
+    values: dict[str, Any] = {}
+    found: list[Problem] = []
+    for key, read in readers.items():
+        if only_given and key not in given:
+            continue
+        try:
+            values[key] = read(given.get(key, DEFAULTS[key]))
+        except _Wrong as error:
+            message, _, hint = str(error).partition(". ")
+            found.append(
+                Problem("E002", f'{where}["{key}"]', message.rstrip(".") + ".", hint or "See docs/settings.md.")
+            )
+    return values, found

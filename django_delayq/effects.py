@@ -1,0 +1,71 @@
+"""What a worker asks of the database for effects that must happen once, as a protocol: it knows no models. The mirror's package
+implements it, and the app installs it when it is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+from uuid import UUID
+
+from django_delayq.exceptions import ConfigError
+
+
+class Run(Protocol):
+    """The run on whose behalf an effect happens."""
+
+    @property
+    def id(self) -> UUID:
+        """The job."""
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+
+    @property
+    def queue(self) -> str:
+        """Where it came from."""
+
+    @property
+    def attempt(self) -> int:
+        """Its number."""
+
+    @property
+    def fence(self) -> str:
+        """What proves its claim."""
+
+    def check_lease(self) -> None:
+        """Raises LeaseLost if the run no longer owns its job."""
+
+
+class Effects(Protocol):
+    """The database side, installed by the mirror's package when the app is ready."""
+
+    def run(self, run: Run, call: Callable[[], Any]) -> Any:
+        """Calls `call` in a transaction that also settles the job's row, unless that was done before. Returns its result."""
+
+    def once(self, run: Run, name: str) -> AbstractContextManager[bool]:
+        """A transaction whose effects are kept the first time only. Gives whether this is the first time."""
+
+
+_installed: Effects | None = None
+
+
+def install(effects: Effects | None) -> None:
+    """Gives the worker its database side; None takes it away."""
+    global _installed
+    _installed = effects
+
+
+def need() -> Effects:
+    """The database side.
+
+    Raises:
+        ConfigError: the app is not installed.
+    """
+    if _installed is None:
+        raise ConfigError(
+            'Effects that happen once need the database. Add "django_delayq" to INSTALLED_APPS, and migrate.'
+        )
+    return _installed

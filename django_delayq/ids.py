@@ -1,0 +1,128 @@
+"""Job ids: UUIDv7, made by the client; their short form is 22 characters of base62 that sort the same: by time."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from django_delayq import clock
+
+SHORT_LENGTH: Final = 22
+
+# In ASCII order, so that comparing the texts byte by byte compares the numbers.
+_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
+_PAIRS: Final = [one + other for one in _ALPHABET for other in _ALPHABET]  # two digits at a time: half the divisions
+_HALF: Final = 62**11  # below 2**66: two such digits hold 128 bits, and the loops below work on small numbers
+_HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_TAIL_BITS: Final = 74  # what UUIDv7 leaves beside 48 bits of milliseconds, 4 of version and 2 of variant
+
+
+class _Sequence:
+    """The last id of this process: the next is greater, also within a millisecond and when the clock steps back."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.ms = -1
+        self.tail = 0
+
+    def next(self) -> UUID:
+        now = clock.wall_ms()
+        if now > self.ms:
+            # The top bit stays clear: 2**73 steps remain for the ids that follow within the same millisecond.
+            self.ms, self.tail = now, int.from_bytes(os.urandom(10)) >> 7
+        else:
+            # A random step keeps the next id hard to guess.
+            self.tail += 1 + int.from_bytes(os.urandom(4))
+            if self.tail >> _TAIL_BITS:
+                self.ms, self.tail = self.ms + 1, int.from_bytes(os.urandom(10)) >> 7
+        high, low = self.tail >> 62, self.tail & (1 << 62) - 1
+        return UUID(int=self.ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
+
+
+_sequence = _Sequence()
+# Python 3.14's own; it keeps its last value without a lock, so it is called under ours.
+_standard: Callable[[], UUID] | None = getattr(uuid, "uuid7", None)
+
+
+def new() -> UUID:
+    """A fresh UUIDv7, greater than every other made by this process; safe across threads and `fork`."""
+    global _sequence
+    sequence = _sequence
+    if sequence.pid != os.getpid():
+        # A forked child must not go on from its parent's numbers, nor wait for a lock that a parent's thread held.
+        sequence = _sequence = _Sequence()
+    with sequence.lock:
+        return _standard() if _standard is not None else sequence.next()
+
+
+def short(id: UUID) -> str:
+    """The 22 characters of an id, as Redis has them."""
+    high, low = divmod(id.int, _HALF)
+    return _eleven(high) + _eleven(low)
+
+
+def _eleven(number: int) -> str:
+    number, last = divmod(number, 3844)
+    number, fourth = divmod(number, 3844)
+    number, third = divmod(number, 3844)
+    number, second = divmod(number, 3844)
+    first, rest = divmod(number, 3844)
+    return f"{_ALPHABET[first]}{_PAIRS[rest]}{_PAIRS[second]}{_PAIRS[third]}{_PAIRS[fourth]}{_PAIRS[last]}"
+
+
+def full(text: str) -> UUID:
+    """The id of 22 characters; ValueError for anything else."""
+    if len(text) == SHORT_LENGTH:
+        high = low = 0
+        try:
+            for letter in text[:11]:
+                high = high * 62 + _VALUES[letter]
+            for letter in text[11:]:
+                low = low * 62 + _VALUES[letter]
+            return UUID(int=high * _HALF + low)  # 62**22 is above 2**128: UUID refuses what does not fit
+        except (KeyError, ValueError):
+            pass
+    raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in the admin")
+
+
+def check(text: str) -> None:
+    """Does nothing for 22 characters that `full` can read; ValueError for anything else. Much cheaper than reading them."""
+    if len(text) != SHORT_LENGTH or not text.isascii() or not text.isalnum() or text > _LAST:
+        raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in the admin")
+
+
+def parse(id: UUID | str) -> UUID:
+    """The id in what a caller gives: a UUID, its text with or without dashes, or 22 characters; else ValueError."""
+    if isinstance(id, UUID):
+        return id
+    if isinstance(id, str):
+        text = id.strip()
+        if len(text) == SHORT_LENGTH:
+            return full(text)
+        if _HEX.fullmatch(text):
+            return UUID(text)
+    raise ValueError(
+        f"{_shown(id)} is not a job id: pass a UUID, its text of 36 or 32 characters, or the short form of 22"
+    )
+
+
+def created_ms(id: UUID) -> int:
+    """When the id was made, in milliseconds since 1970; ValueError for a UUID that bears no time (not version 7)."""
+    if id.version != 7:
+        raise ValueError(f"{id} is a UUID of version {id.version}, which bears no time; job ids are version 7")
+    return id.int >> 80
+
+
+def _shown(given: object) -> str:
+    shown = repr(given)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+_LAST: Final = short(UUID(int=2**128 - 1))

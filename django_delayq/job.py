@@ -1,0 +1,168 @@
+"""The job as it lies in Redis, a header line that Lua reads and a payload it does not; and as claim hands it out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+from uuid import UUID
+
+from django_delayq import clock, signing
+from django_delayq.exceptions import PayloadError
+
+Lane = Literal["high", "normal", "low"]
+
+MAX_KEY: Final = 200  # characters; as wide as its column
+MAX_TASK: Final = 200
+MAX_ATTEMPTS: Final = 999_999_999
+
+_LANES: Final[dict[str, Lane]] = {"h": "high", "n": "normal", "l": "low"}
+_LETTERS: Final[dict[str, str]] = {lane: letter for letter, lane in _LANES.items()}
+# Control characters (a line end would end the header), the other line separators, and halves of surrogate pairs.
+_FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+_KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
+_TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
+_HEADER: Final = re.compile(rb"1 ([hnl]) ([or]) ([1-9][0-9]{0,8}) (0|[1-9][0-9]{0,14}) ([^ \n]+) ([^\n]*)\n")
+_NOBODY: Final = UUID(int=0)
+_VERSION: Final = re.compile(rb"[0-9]{1,3} ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """What a job is, unchanged while it lives. Its state, date and attempts lie beside it, where scripts change them.
+
+    `expires_ms` 0: never; `key` "": none; `durable`: its row is in the database (outbox). PayloadError for a field that
+    the record could not carry.
+    """
+
+    id: UUID
+    task: str
+    lane: Lane = "normal"
+    durable: bool = True
+    max_attempts: int = 10
+    expires_ms: int = 0
+    key: str = ""
+    payload: bytes
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, str) or not _TASK.fullmatch(self.task):
+            raise PayloadError(
+                f"the task name {_shown(self.task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, "
+                'such as "orders.close_order"'
+            )
+        validate_key(self.key)
+        if self.lane not in _LETTERS:
+            raise PayloadError(f"{_shown(self.lane)} is not a lane; use high, normal or low")
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
+            raise PayloadError(
+                f"max_attempts={_shown(self.max_attempts)} of {self.task}: use a whole number of at least 1"
+            )
+        if type(self.expires_ms) is not int or not 0 <= self.expires_ms <= clock.MAX_MS:
+            raise PayloadError(
+                f"expires_ms={_shown(self.expires_ms)} of {self.task}: use milliseconds since 1970, or 0 for never"
+            )
+        if type(self.payload) is not bytes:
+            raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
+
+    def encode(self) -> bytes:
+        """The bytes for Redis: `1 <lane> <o|r> <max_attempts> <expires_ms> <task> <key>`, a line end, the payload.
+
+        The key comes last since it may hold spaces; without a key the line ends in a space.
+        """
+        place = "o" if self.durable else "r"
+        numbers = f"{self.max_attempts} {self.expires_ms}"
+        return f"1 {_LETTERS[self.lane]} {place} {numbers} {self.task} {self.key}\n".encode() + self.payload
+
+    @classmethod
+    def decode(cls, id: UUID, record: bytes) -> JobRecord:
+        """The record of `encode`, signed or not; PayloadError for any other bytes. Neither payload nor signature are looked at."""
+        try:
+            header, payload = read(record)
+        except PayloadError as error:
+            raise PayloadError(f"the record of job {id} cannot be read: {error}") from None
+        return cls(id=id, payload=payload, **header._asdict())
+
+
+class Header(NamedTuple):
+    """What the header line of a record says; the fields are those of `JobRecord`."""
+
+    task: str
+    lane: Lane
+    durable: bool
+    max_attempts: int
+    expires_ms: int
+    key: str
+
+
+def read(record: bytes) -> tuple[Header, bytes]:
+    """Header and payload of the bytes that `JobRecord.encode` gives, signed or not; PayloadError for any other
+    bytes. What a worker needs of a record, without making one: jobs of one task without keys have one header, which is read once.
+    """
+    record, _ = signing.split(record)
+    end = record.find(b"\n") + 1
+    return _header(record[:end] or record[:100]), record[end:]
+
+
+@lru_cache(maxsize=1024)
+def _header(line: bytes) -> Header:
+    found = _HEADER.fullmatch(line)
+    if found is None:
+        raise PayloadError(_diagnosis(line))
+    lane, durable, max_attempts, expires_ms, task, key = found.groups()
+    try:
+        header = Header(
+            task.decode(), _LANES[lane.decode()], durable == b"o", int(max_attempts), int(expires_ms), key.decode()
+        )
+    except UnicodeDecodeError:
+        raise PayloadError("its task or key is not UTF-8") from None
+    JobRecord(id=_NOBODY, payload=b"", **header._asdict())  # the checks of the other way
+    return header
+
+
+class ClaimedJob(NamedTuple):
+    """A job in this worker's hands, under a lease. `id` is short; `record` is not decoded yet, since that may fail.
+
+    `attempt` is the number of this run, from 1; `crashes` the runs before it whose worker vanished; `fence` proves the
+    claim to extend and settle; `due_ms` is the date it was scheduled for; `ground` is what Redis stood on then.
+    """
+
+    id: str
+    attempt: int
+    crashes: int
+    due_ms: int
+    record: bytes
+    fence: str
+    queue: str
+    partition: int = 0
+    ground: str = ""
+
+
+def lane_of(priority: int) -> Lane:
+    """The lane of a priority: above 0 high, 0 normal, below 0 low."""
+    if priority > 0:
+        return "high"
+    return "low" if priority < 0 else "normal"
+
+
+def validate_key(key: str) -> str:
+    """The business key as it is, if a record can carry it ("": no key); PayloadError otherwise."""
+    if not isinstance(key, str):
+        raise PayloadError(f"the key {_shown(key)} is not text; pass a str, such as f'close-order:{{order.pk}}'")
+    if not _KEY.fullmatch(key):
+        what = (
+            f"has {len(key)} characters" if len(key) > MAX_KEY else "holds a control character or half a surrogate pair"
+        )
+        raise PayloadError(f"the key {_shown(key)} {what}; pass at most {MAX_KEY} printable characters")
+    return key
+
+
+def _diagnosis(record: bytes) -> str:
+    if _VERSION.match(record) and not record.startswith(b"1 "):
+        return "its version is unknown here, so a newer django-delayq wrote it; upgrade this worker"
+    return "its header line is malformed; it was not written by django-delayq, or was damaged"
+
+
+def _shown(given: object) -> str:
+    shown = ascii(given)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,0 +1,203 @@
+"""The ladder: the delays between attempts. Step n follows attempt n; the last repeats until `max_attempts` ends it."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable
+from typing import Final, NoReturn, final
+
+from django_delayq import clock
+
+MAX_STEPS: Final = 1_000
+
+_JITTER: Final = re.compile(r"~([0-9]{1,3}(?:\.[0-9]{1,2})?)%")
+_EXAMPLE: Final = '"15s 3m 10m 1h"'
+
+
+@final
+class Ladder:
+    """Delays between attempts, immutable and hashable; two are equal when their steps and jitter are.
+
+    Text form: durations parted by spaces, and, with jitter, a last word such as "~10%": "15s 3m 10m ~10%". `str` gives
+    it, `Ladder(text)` reads it, so that a ladder can travel with a job. Steps are whole milliseconds, jitter whole
+    hundredths of a per cent. What cannot be a ladder raises ValueError, naming the step.
+    """
+
+    __slots__ = ("_formula", "_jitter", "_steps", "_times")
+
+    _formula: Callable[[int], clock.Delay] | None
+    _jitter: float
+    _steps: tuple[float, ...]
+    _times: int
+
+    def __init__(self, text: str, *, jitter: float | None = None) -> None:
+        if not isinstance(text, str):
+            raise ValueError(f"{text!r} is not a ladder; pass text such as {_EXAMPLE}, or a Ladder")
+        words = text.split()
+        found = _JITTER.fullmatch(words[-1]) if words else None
+        if found is not None:
+            if jitter is not None:
+                raise ValueError(f"the ladder {_cut(text)!r} names its jitter; leave jitter={jitter!r} out")
+            words.pop()
+            jitter = float(found[1]) / 100
+        if not words:
+            raise ValueError(
+                f"{_cut(text)!r} is a ladder without steps; pass durations parted by spaces, such as {_EXAMPLE}"
+            )
+        self._fill(tuple(_step(word, number) for number, word in enumerate(words, 1)), jitter)
+
+    @classmethod
+    def of(cls, value: Ladder | str) -> Ladder:
+        """A ladder as it is, or the ladder of a text."""
+        return value if isinstance(value, Ladder) else cls(value)
+
+    @classmethod
+    def every(cls, delay: clock.Delay, *, times: int, jitter: float = 0.0) -> Ladder:
+        """The same delay, `times` times."""
+        return cls._made((_step(delay, 1),) * _checked_times(times), jitter)
+
+    @classmethod
+    def formula(cls, fn: Callable[[int], clock.Delay], *, times: int, jitter: float = 0.0) -> Ladder:
+        """Step n is `fn(n)`, n from 1 to `times`. `fn` is called when a step is first needed; the steps are kept."""
+        if not callable(fn):
+            raise ValueError(f"{fn!r} is not a formula; pass a function of the attempt, such as lambda n: 60 * n")
+        ladder = cls._made((), jitter)
+        object.__setattr__(ladder, "_formula", fn)
+        object.__setattr__(ladder, "_times", _checked_times(times))
+        return ladder
+
+    @classmethod
+    def exponential(
+        cls,
+        *,
+        base: clock.Delay = "1s",
+        factor: float = 2,
+        cap: clock.Delay = "1h",
+        times: int = 20,
+        jitter: float = 0.0,
+    ) -> Ladder:
+        """`base`, then each step `factor` times the one before, none above `cap`."""
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor < math.inf:
+            raise ValueError(f"factor={factor!r} cannot make a ladder; pass a number of at least 1, such as 2 or 1.5")
+        limit = clock.seconds(cap)
+        step = min(clock.seconds(base), limit)
+        steps = []
+        for number in range(1, _checked_times(times) + 1):
+            steps.append(_step(step, number))
+            step = min(step * min(factor, clock.MAX_SECONDS), limit)
+        return cls._made(tuple(steps), jitter)
+
+    @property
+    def jitter(self) -> float:
+        """The share, 0 to 1, by which a delay may be longer or shorter."""
+        return self._jitter
+
+    def delay(self, attempt: int, *, rand: Callable[[], float] = random.random) -> float:
+        """Seconds to wait after attempt `attempt` (from 1) failed; beyond the last step the last one repeats.
+
+        With jitter, `delay * (1 + jitter * (2 * rand() - 1))`, `rand` being uniform in [0, 1); never below 0.
+        """
+        if attempt < 1:
+            raise ValueError(f"attempt {attempt} has no step: attempts are counted from 1")
+        steps = self._all()
+        step = steps[min(attempt, len(steps)) - 1]
+        if not self._jitter:
+            return step
+        return max(0.0, step * (1 + self._jitter * (2 * rand() - 1)))
+
+    def steps(self, n: int | None = None) -> list[float]:
+        """The first `n` delays in seconds (default: all steps), without jitter; the last repeats where `n` is more."""
+        steps = self._all()
+        count = len(steps) if n is None else max(n, 0)
+        return [*steps[:count], *steps[-1:] * (count - len(steps))]
+
+    def __len__(self) -> int:
+        return self._times
+
+    def __str__(self) -> str:
+        words = [clock.text(step) for step in self._all()]
+        if self._jitter:
+            words.append(f"~{self._jitter * 100:.2f}".rstrip("0").rstrip(".") + "%")
+        return " ".join(words)
+
+    def __repr__(self) -> str:
+        if self._formula is not None and not self._steps:  # a repr must not run the user's code
+            return f"<Ladder of a formula, {self._times} steps>"
+        return f"Ladder({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ladder):
+            return NotImplemented
+        return self._jitter == other._jitter and self._all() == other._all()
+
+    def __hash__(self) -> int:
+        return hash((self._all(), self._jitter))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a Ladder does not change: make a new one instead of setting {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a Ladder does not change: make a new one instead of deleting {name}")
+
+    def __reduce__(self) -> tuple[type[Ladder], tuple[str]]:
+        return Ladder, (str(self),)
+
+    @classmethod
+    def _made(cls, steps: tuple[float, ...], jitter: float) -> Ladder:
+        ladder = object.__new__(cls)
+        ladder._fill(steps, jitter)
+        return ladder
+
+    def _fill(self, steps: tuple[float, ...], jitter: float | None) -> None:
+        if len(steps) > MAX_STEPS:
+            raise ValueError(
+                f"a ladder of {len(steps)} steps is too long; the last step repeats, {MAX_STEPS} are allowed"
+            )
+        object.__setattr__(self, "_formula", None)
+        object.__setattr__(self, "_jitter", _checked_jitter(jitter))
+        object.__setattr__(self, "_steps", steps)
+        object.__setattr__(self, "_times", len(steps))
+
+    def _all(self) -> tuple[float, ...]:
+        if not self._steps and self._formula is not None:
+            formula = self._formula
+            object.__setattr__(self, "_steps", tuple(_computed(formula, n) for n in range(1, self._times + 1)))
+        return self._steps
+
+
+def _step(delay: clock.Delay, number: int) -> float:
+    try:
+        # Whole milliseconds, as Redis counts, so that text and ladder say exactly the same.
+        return round(clock.seconds(delay) * 1_000) / 1_000
+    except ValueError as error:
+        raise ValueError(f"step {number} of the ladder: {error}") from None
+
+
+def _computed(formula: Callable[[int], clock.Delay], number: int) -> float:
+    try:
+        delay = formula(number)
+    except Exception as error:  # the user's code, called where a run has just failed: one kind of error is enough there
+        raise ValueError(f"step {number} of the ladder: its formula raised {error!r}") from error
+    return _step(delay, number)
+
+
+def _checked_times(times: int) -> int:
+    if isinstance(times, bool) or not isinstance(times, int) or not 1 <= times <= MAX_STEPS:
+        raise ValueError(f"times={times!r} is not a number of steps; pass a whole number from 1 to {MAX_STEPS}")
+    return times
+
+
+def _checked_jitter(jitter: float | None) -> float:
+    if jitter is None:
+        return 0.0
+    if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
+        raise ValueError(
+            f"jitter={jitter!r} is not a share; pass a number from 0 to 1, such as 0.1 for 10 % either way"
+        )
+    return round(float(jitter), 4)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,95 @@
+"""`manage.py delayq <subcommand>`: looks into the queues and acts on jobs, for people and for scripts (`--json`)."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from django_delayq.exceptions import DelayqError
+from django_delayq.management import acts, bench, doctor, reads
+from django_delayq.management.resign import resign
+from django_delayq.management.restore import restore
+from django_delayq.management.selection import add_filters, add_targets
+
+Run = Callable[[TextIO, dict[str, Any]], int]
+
+
+class Command(BaseCommand):
+    """Exit codes: 0 done, 1 something was not done or is wrong, 2 wrong usage."""
+
+    help = "Looks into the queues and acts on jobs."
+    requires_system_checks = ()  # they would end `doctor` before it can say what is wrong, and `status --json` without a document
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """One subparser per subcommand."""
+        subcommands = parser.add_subparsers(dest="subcommand", metavar="subcommand", required=True)
+
+        def add(name: str, run: Run, text: str) -> ArgumentParser:
+            found = subcommands.add_parser(name, help=text, description=text)
+            found.set_defaults(run=run)
+            found.add_argument("--json", action="store_true", help="one JSON document instead of text")
+            return found
+
+        add("status", reads.status, "how full the queues are, who works, how far behind the mirror is")
+        add_filters(add("list", reads.list_jobs, "jobs, newest first"), limit=50)
+        add("inspect", reads.inspect, "everything about one job").add_argument("id", metavar="ID")
+        for name, run, text in (
+            ("cancel", acts.cancel, "cancel jobs; a running one gets a request"),
+            ("reschedule", acts.reschedule, "give scheduled jobs another date"),
+            ("run-now", acts.run_now, "make scheduled jobs due at once"),
+            ("requeue", acts.requeue, "put failed or cancelled jobs back, with a fresh ladder"),
+        ):
+            act = add(name, run, text)
+            add_targets(act)
+            _changing(act)
+            if name == "reschedule":
+                act.add_argument("--delay", help="from now, as in 90s, 1h30m, 2d")
+                act.add_argument("--run-at", help="a date with its time zone, as in 2030-01-31T18:00:00+01:00")
+        for name, run, text in (
+            ("pause", acts.pause, "claim no more jobs of a queue; running ones go on"),
+            ("resume", acts.resume, "let a paused queue go on"),
+        ):
+            act = add(name, run, text)
+            act.add_argument("queue")
+            act.add_argument("--reason", default="", help="why; shown in the admin")
+        empty = add("purge", acts.purge, "cancel every scheduled job of a queue")
+        empty.add_argument("queue")
+        _changing(empty)
+        old = add("prune", acts.prune, "delete rows of finished jobs whose retention has passed")
+        old.add_argument("--queue", help="only this queue")
+        _changing(old, reason=False)
+        again = add("resign", resign, "sign records again with the newest key, after SECRET_KEY has changed")
+        again.add_argument("--queue", help="only this queue")
+        again.add_argument("--unsigned", action="store_true", help="also those without a signature: you trust them")
+        _changing(again, reason=False)
+        lost = add("restore", restore, "bring back from the database what Redis has lost")
+        lost.add_argument("--queue", help="only this queue")
+        _changing(lost, reason=False)
+        look = add("doctor", doctor.doctor, "find what is wrong, and say what to do about it")
+        look.add_argument("--deep", action="store_true", help="also compare every unfinished job of both sides")
+        look.add_argument("--fix", action="store_true", help="with --deep: put right what differs")
+        trial = add("bench", bench.bench, "how fast it is on these servers, in about a minute, with a verdict")
+        trial.add_argument("--yes", action="store_true", help="do not ask")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Runs the subcommand; an error of ours is a sentence, not a traceback."""
+        try:
+            code = options["run"](self.stdout, options)
+        except DelayqError as error:
+            raise CommandError(str(error)) from error
+        except DatabaseError as error:
+            raise CommandError(f"The database cannot be asked: {error}") from error
+        if code:
+            sys.exit(code)
+
+
+def _changing(parser: ArgumentParser, *, reason: bool = True) -> None:
+    if reason:
+        parser.add_argument("--reason", default="", help="why; kept with the event")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--yes", action="store_true", help="do not ask")

@@ -1,0 +1,206 @@
+"""`manage.py delayq_worker`: reads options, composes task processes and the mirror's process, and hands them to the supervisor."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+import django_delayq
+from django_delayq import clock, conf
+from django_delayq.conf import Config
+from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.health import server_findings
+from django_delayq.management.hooks import hooks
+from django_delayq.mirror.service import Service
+from django_delayq.store.connection import Link, connect
+from django_delayq.store.inspector import Inspector
+from django_delayq.task import registry
+from django_delayq.worker import beat, logs
+from django_delayq.worker.lines import lines_of
+from django_delayq.worker.loop import Stop
+from django_delayq.worker.side import Side
+from django_delayq.worker.spec import WorkerSpec
+from django_delayq.worker.supervisor import Supervisor
+
+logger = logging.getLogger("django_delayq.worker")
+
+ROLES: Final = ("move", "mirror", "relay")
+USAGE: Final = 2
+LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
+UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Command(BaseCommand):
+    """Runs jobs until it is told to leave."""
+
+    help = "Runs jobs: claims what is due, runs it in task processes, and keeps the database's picture of the queues."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The options of the worker."""
+        parser.add_argument("--queues", help="queues to serve, parted by commas (default: all)")
+        parser.add_argument("--exclude-queues", help="queues to leave out, parted by commas")
+        parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
+        parser.add_argument("--threads", type=_whole(1), default=8, help="jobs at once per task process (default: 8)")
+        parser.add_argument("--burst", action="store_true", help="leave when nothing is due")
+        parser.add_argument(
+            "--grace", type=_duration, default=30.0, help="time for running jobs to finish (default: 30s)"
+        )
+        parser.add_argument("--max-jobs", type=_whole(1), default=0, help="replace a task process after so many jobs")
+        parser.add_argument("--max-memory", type=_memory, default=0, help="replace a task process above it, as in 512M")
+        parser.add_argument("--reload", action="store_true", help="start again when the code changes (for development)")
+        parser.add_argument(
+            "--roles", default=",".join(ROLES), help="move: run jobs; mirror: events to rows; relay: rows to Redis"
+        )
+        parser.add_argument("--health-port", type=_port, help="answer GET /health and /ready there")
+        parser.add_argument(
+            "--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line"
+        )
+
+    def handle(self, **options: Any) -> None:
+        """Composes the worker and runs it; exits with its code."""
+        logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
+        try:
+            config = conf.get()
+        except DelayqError as error:
+            raise CommandError(str(error)) from error
+        roles = _words(options["roles"], ROLES, "role")
+        queues = _queues(config, options["queues"], options["exclude_queues"])
+        self._check_server(config, burst=options["burst"])
+        spec = _spec(config, queues, roles, options)
+        self._banner(config, queues, roles, spec)
+        try:
+            supervisor = Supervisor(spec)
+        except OSError as error:
+            raise CommandError(f"The worker cannot listen on port {options['health_port']}: {error}") from error
+        connections.close_all()
+        code = supervisor.run()
+        if code:
+            sys.exit(code)
+
+    def _check_server(self, config: Config, *, burst: bool) -> None:
+        try:
+            link = connect(config.redis, name="delayq-check")
+            try:
+                facts = Inspector(link, prefix=config.prefix).server()
+            finally:
+                link.close()
+        except StoreUnavailable as error:
+            if burst:
+                raise CommandError(str(error)) from error
+            self.stderr.write(self.style.WARNING(f"{error} The worker starts, and waits for it."))
+            return
+        except DelayqError as error:
+            raise CommandError(str(error)) from error
+        for finding in server_findings(facts):
+            if finding.level == "error":
+                raise CommandError(f"delayq.{finding.code}: {finding} The worker does not start.")
+            self.stderr.write(self.style.WARNING(f"delayq.{finding.code}: {finding}"))
+
+    def _banner(self, config: Config, queues: Sequence[str], roles: Sequence[str], spec: WorkerSpec) -> None:
+        link = connect(config.redis, name="delayq-banner")
+        lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {', '.join(queues)}"]
+        if spec.processes:
+            lines.append(f"  processes  {spec.processes} with {spec.threads} threads each")
+        lines += [
+            f"  roles      {', '.join(roles)}",
+            f"  store      Redis at {link.where}, prefix {config.prefix}",
+            f"  tasks      {len(spec.tasks)} registered",
+        ]
+        link.close()
+        if spec.health_port is not None:
+            lines.append(f"  health     port {spec.health_port}")
+        self.stdout.write("\n".join(lines))
+
+
+def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
+    records = [role for role in roles if role != "move"]
+    return WorkerSpec(
+        worker=beat.new_worker_id(),
+        prefix=config.prefix,
+        connect=lambda name: connect(config.redis, name=name),
+        lines=lines_of(config, queues),
+        tasks=registry.names(),
+        find_task=registry.get,
+        processes=options["processes"] if "move" in roles else 0,
+        threads=options["threads"],
+        burst=options["burst"],
+        grace=options["grace"],
+        max_jobs=options["max_jobs"],
+        max_memory=options["max_memory"],
+        reload=options["reload"],
+        health_port=options["health_port"],
+        hooks=hooks(),
+        sides=[_records(config, queues, records)] if records else [],
+        tidy="mirror" not in roles,
+        version=django_delayq.__version__,
+    )
+
+
+def _records(config: Config, queues: Sequence[str], roles: Sequence[str]) -> Side:
+    def target(stop: Stop) -> None:
+        link: Link = connect(config.redis, name="delayq-records")
+        service = Service(link, config, [config.queue(name) for name in queues], roles)
+
+        def wait(seconds: float) -> None:
+            stop.wait(seconds)
+
+        service.run(stop=stop.is_set, wait=wait)
+        connections.close_all()
+
+    return Side("records", target)
+
+
+def _queues(config: Config, wanted: str | None, excluded: str | None) -> list[str]:
+    known = list(config.queues)
+    chosen = known if wanted is None else _words(wanted, known, "queue")
+    left_out = [] if excluded is None else _words(excluded, known, "queue")
+    found = [name for name in chosen if name not in left_out]
+    if not found:
+        raise CommandError("No queue is left to serve: --exclude-queues names them all.", returncode=USAGE)
+    return found
+
+
+def _words(text: str, known: Sequence[str], what: str) -> list[str]:
+    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in words:
+        if word not in known:
+            raise CommandError(f"{word!r} is no {what}; choose from: {', '.join(known)}.", returncode=USAGE)
+    if not words:
+        raise CommandError(f"Name at least one {what}: {', '.join(known)}.", returncode=USAGE)
+    return words
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdigit() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return read
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65_535:
+        raise ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    try:
+        return clock.seconds(float(text)) if re.fullmatch(r"\d+(\.\d+)?", text) else clock.seconds(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
+def _memory(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
+    if found is None or not int(found[1]):
+        raise ArgumentTypeError(f"{text!r} is not an amount of memory; write 512M or 1G")
+    return int(found[1]) * UNITS[found[2]]

@@ -1,0 +1,175 @@
+"""The subcommand doctor: findings from the settings, the database and Redis, each with its remedy. It changes nothing but, with
+`--fix`, what one side has and the other has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from django.core.checks import run_checks
+from django.core.management.base import CommandError
+from django.db import DatabaseError, connections
+from django.db.migrations.executor import MigrationExecutor
+
+from django_delayq import clock, conf, ids
+from django_delayq.health import server_findings
+from django_delayq.management.compare import Comparison
+from django_delayq.management.output import duration, print_json
+from django_delayq.management.reads import paused
+from django_delayq.management.selection import USAGE
+from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.models import Job
+from django_delayq.overview import DOWN
+from django_delayq.store.workers import WorkerRegistry
+from django_delayq.stores import stores
+
+MOST_LAG = 60.0  # seconds; a mirror behind by more is a finding
+MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
+UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
+
+
+def doctor(out: TextIO, options: dict[str, Any]) -> int:
+    """Everything that is wrong, with its remedy."""
+    if options["fix"] and not options["deep"]:
+        raise CommandError("--fix goes with --deep.", returncode=USAGE)
+    findings = _settings_findings()
+    if not UNUSABLE & {finding["code"] for finding in findings}:
+        findings += [*_database_findings(), *_redis_findings()]
+        if options["deep"] and not any(finding["code"] in ("D001", "D003", "D007") for finding in findings):
+            findings += _orphans(fix=options["fix"])
+    errors = sum(finding["level"] == "error" for finding in findings)
+    if options["json"]:
+        print_json(out, {"ok": not errors, "findings": findings})
+    elif not findings:
+        out.write("Nothing is wrong.\n")
+    else:
+        for finding in findings:
+            out.write(f"{finding['level'].upper():<8} {finding['message']}\n")
+            if finding["hint"]:
+                out.write(f"         {finding['hint']}\n")
+    return 1 if errors else 0
+
+
+def _finding(code: str, level: str, message: str, hint: str = "") -> dict[str, str]:
+    return {"code": code, "level": level, "message": message, "hint": hint}
+
+
+def _settings_findings() -> list[dict[str, str]]:
+    found = [message for message in run_checks() if (message.id or "").startswith("delayq.")]
+    return [
+        _finding(
+            (message.id or "").removeprefix("delayq."),
+            "error" if message.is_serious() else "warning",
+            message.msg,
+            message.hint or "",
+        )
+        for message in found
+    ]
+
+
+def _database_findings() -> list[dict[str, str]]:
+    using = conf.get().database
+    try:
+        executor = MigrationExecutor(connections[using])
+        plan = executor.migration_plan([node for node in executor.loader.graph.leaf_nodes() if node[0] == "delayq"])
+        if plan:
+            return [
+                _finding(
+                    "D001",
+                    "error",
+                    f"{len(plan)} migrations of delayq are not applied to {using!r}.",
+                    "Run manage.py migrate.",
+                )
+            ]
+        waiting = Job.objects.using(using).filter(state="scheduled", published__isnull=True, durable=True)
+        first = waiting.order_by("id").values_list("created_at", flat=True).first()
+        age = (clock.now() - first).total_seconds() if first else 0.0
+        if age > MOST_OUTBOX:
+            return [
+                _finding(
+                    "D002", "warning", f"The outbox holds jobs that Redis does not have, the oldest for {duration(age)}.",
+                    "Run a worker with the roles mirror and relay, and look at its log.",
+                )
+            ]  # fmt: skip
+    except DatabaseError as error:
+        return [
+            _finding(
+                "D003",
+                "error",
+                f"The database {using!r} cannot be asked: {error}",
+                "Check DATABASES, and that it runs.",
+            )
+        ]
+    return []
+
+
+def _redis_findings() -> list[dict[str, str]]:
+    config = conf.get()
+    found: list[dict[str, str]] = []
+    try:
+        inspector = stores.inspector()
+        found += [_finding(f.code, f.level, f.message, f.hint) for f in server_findings(inspector.server())]
+        workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
+        served = {name for worker in workers for name in worker.get("queues", ())}
+        for name, queue in config.queues.items():
+            if name not in served:
+                found.append(
+                    _finding(
+                        "D004",
+                        "warning",
+                        f"No worker serves the queue {name!r}.",
+                        f"Start one: manage.py delayq_worker --queues {name}",
+                    )
+                )
+            depth = inspector.depth(name)
+            if depth.paused:
+                found.append(
+                    _finding(
+                        "D005",
+                        "warning",
+                        f"The queue {name!r} is {paused(asdict(depth))}.",
+                        f"Resume it: manage.py delayq resume {name}",
+                    )
+                )
+            lag = MirrorLoop(stores.link, queue, prefix=config.prefix, using=config.database).lag()
+            if lag.seconds > MOST_LAG:
+                found.append(
+                    _finding(
+                        "D006", "warning", f"The mirror of {name!r} is {duration(lag.seconds)} and {lag.entries} entries behind.",
+                        "Run a worker with the role mirror; if one runs, look at its log and at the database.",
+                    )
+                )  # fmt: skip
+    except DOWN as error:
+        found.append(_finding("D007", "error", str(error), "Check DELAYQ['REDIS'], and that the server runs."))
+    return found
+
+
+def _orphans(*, fix: bool) -> list[dict[str, str]]:
+    config = conf.get()
+    found: list[dict[str, str]] = []
+    for name, queue in config.queues.items():
+        common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+        comparison = Comparison(stores.link, queue, **common)
+        orphans = comparison.find(_mirrored(MirrorLoop(stores.link, queue, **common)))
+        hint = "Put it right: manage.py delayq doctor --deep --fix"
+        if fix and orphans:
+            comparison.fix(orphans)
+            hint = "It has been put right."
+        for code, jobs, what in (
+            ("D008", orphans.missing, "unfinished rows are not in Redis"),
+            ("D009", orphans.risen, "jobs are in Redis, and their rows are finished"),
+            ("D010", orphans.rowless, "jobs are in Redis, and have no row"),
+        ):
+            if jobs:
+                shown = ", ".join(ids.short(id) for id in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+                level = "warning" if fix or code == "D010" else "error"
+                found.append(_finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", hint))
+    return found
+
+
+def _mirrored(mirror: MirrorLoop) -> Iterator[None]:
+    while True:
+        clock.sleep(min(mirror.poll(), 0.05))
+        yield

@@ -1,0 +1,99 @@
+"""What commands print: aligned tables for people, one JSON document for programs, progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, Protocol, TextIO
+from uuid import UUID
+
+from django_delayq import clock
+
+
+class Advance(Protocol):
+    """Tells a progress bar that so many are done."""
+
+    def __call__(self, count: int) -> None: ...
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def print_json(out: TextIO, document: Any) -> None:
+    """One JSON document."""
+    out.write(json.dumps(document, default=plain, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns as wide as what they hold; numbers to the right."""
+    texts = [[shown(value) for value in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(head, *texts, strict=True)]
+    right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(head))]
+    for line in [list(head), *texts]:
+        cells = [
+            cell.rjust(width) if on_right else cell.ljust(width)
+            for cell, width, on_right in zip(line, widths, right, strict=True)
+        ]
+        out.write("  ".join(cells).rstrip() + "\n")
+
+
+def shown(value: Any) -> str:
+    """A value for a person: dates to the second, nothing as a dash, one line."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%SZ")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = printable(" ".join(str(value).split()))
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def printable(text: str) -> str:
+    """Text without what would steer a terminal: errors and keys come from anywhere."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
+
+
+def duration(seconds: float) -> str:
+    """A duration for a person; a dash for none."""
+    return clock.text(round(seconds)) if seconds >= 1 else ("-" if seconds <= 0 else "<1s")
+
+
+@contextmanager
+def progress(total: int, what: str, *, quiet: bool) -> Iterator[Advance]:
+    """A bar by rich where it is installed, plain lines elsewhere; on standard error, so that output stays clean."""
+    if quiet or total < 200:
+        yield lambda count: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        yield _Lines(total, what)
+        return
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+class _Lines:
+    """A line for every tenth that is done."""
+
+    def __init__(self, total: int, what: str) -> None:
+        self._total, self._what, self._done, self._tenth = total, what, 0, 0
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        tenth = self._done * 10 // self._total
+        if tenth > self._tenth:
+            self._tenth = tenth
+            sys.stderr.write(f"{self._what}: {self._done} of {self._total}\n")

@@ -1,0 +1,346 @@
+"""Folding: event items in, row changes out. No query here: the loop loads the rows first and writes them after.
+
+An entry that a row has folded before changes nothing in it (`last_event`), so a batch may be folded twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from django_delayq import clock, ids
+from django_delayq.exceptions import PayloadError
+from django_delayq.job import JobRecord
+from django_delayq.mirror import rows
+from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
+from django_delayq.signing import Signer
+from django_delayq.states import AttemptOutcome, EventKind, State
+from django_delayq.store.events import Entry, Item, position
+
+# These say what happened outside of a run, and by whom; they become Event rows. Runs become Attempt rows.
+TOLD: Final = frozenset({
+    EventKind.MERGED, EventKind.RESCHEDULED, EventKind.CANCELLED, EventKind.CANCEL_REQUESTED, EventKind.REQUEUED,
+    EventKind.EXPIRED, EventKind.ASIDE, EventKind.RESTORED, EventKind.DROPPED, EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED,
+})  # fmt: skip
+OF_QUEUES: Final = frozenset({EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED})
+ENDED_BADLY: Final = frozenset({EventKind.FAILED, EventKind.ASIDE})
+CARRYING: Final = frozenset(
+    {EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED}
+)  # the record, without durability
+NO_JOB: Final = "a date without a job"  # what claim.lua says of a date whose record is gone
+MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
+SECOND_DATE: Final = "a second date of a running job"
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows under change. The loop fills `jobs` and `attempts` with what the database has, keyed by id and by (id, fence), and
+    `records` with what Redis keeps of failed jobs that have no row.
+    """
+
+    queue: str
+    audit: str
+    jobs: dict[UUID, Job]
+    attempts: dict[tuple[UUID, str], Attempt]
+    records: Mapping[UUID, bytes] = field(default_factory=dict)
+    signer: Signer | None = None
+    changed: dict[UUID, Job] = field(default_factory=dict)
+    changed_attempts: dict[tuple[UUID, str], Attempt] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    caught_up: list[UUID] = field(default_factory=list)  # rows that knew of a cancel before its event
+    runs: dict[UUID, list[Attempt]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for (id, _), run in self.attempts.items():
+            self.runs.setdefault(id, []).append(run)
+
+    def fold(self, entry: Entry) -> None:
+        """Takes in one entry."""
+        at = clock.from_ms(entry.at_ms)
+        folded: set[UUID] = set()
+        for item in entry.items:
+            try:
+                kind = EventKind(item.kind)
+            except ValueError:
+                continue  # of a newer version; its rows catch up by the events that follow
+            if kind in OF_QUEUES:
+                self._tell(entry, item.number, kind, None, at, {"count": int(item.fields[0])} if item.fields else None)
+                continue
+            id = _job_id(item)
+            if id is None:
+                if kind is EventKind.ASIDE:  # what was set aside bore no id that a job could have
+                    self._tell(entry, item.number, kind, None, at, _told(kind, item))
+                continue
+            job = self.jobs.get(id)
+            if (
+                job is not None
+                and id not in folded
+                and kind
+                is not EventKind.RESTORED  # the first of its job on new ground, whose ids say nothing about older ones
+                and position(job.last_event) >= position(entry.id)
+            ):
+                continue
+            if job is None:
+                job = self._missing(id, item, at)
+                if job is None:
+                    continue
+                self.jobs[id] = job
+            folded.add(id)
+            self._apply(job, kind, item, entry, at)
+            if job.settled == CANCELLED_HERE:
+                self._follow_cancel(job, kind, at)
+            elif job.settled and job.state != State.SUCCEEDED:
+                # An atomic run has committed its effect; what Redis says of the runs around it does not undo that.
+                job.state, job.finished_at, job.error = State.SUCCEEDED.value, job.finished_at or at, ""
+            job.last_event = entry.id
+            self.changed[id] = job
+            if kind in TOLD:
+                self._tell(entry, item.number, kind, id, at, _told(kind, item))
+
+    def _follow_cancel(self, job: Job, kind: EventKind, at: datetime) -> None:
+        """The row knows of a cancel before its event comes."""
+        if kind in (EventKind.CANCELLED, EventKind.REQUEUED):
+            job.settled = ""
+            self.caught_up.append(job.id)
+        else:
+            job.state, job.finished_at = State.CANCELLED.value, job.finished_at or at
+
+    def _missing(self, id: UUID, item: Item, at: datetime) -> Job | None:
+        """A row for a job that came without one: from the record, if the event carries it or Redis keeps it."""
+        if self.audit == "failures" and item.kind not in ENDED_BADLY:
+            return None
+        if item.kind == EventKind.MERGED:
+            return None  # a proposal without a row: nothing to show
+        carried = item.body if item.kind in CARRYING else b""
+        raw = carried or self.records.get(id, b"")
+        if self.signer is not None and raw and not self.signer.verifies(raw, queue=self.queue, id=ids.short(id)):
+            # Else what somebody has written into Redis would become a row, and relay, restore and requeue would sign it.
+            return rows.stub(id, self.queue, at, why="the record of this job in Redis is not signed by this project")
+        try:
+            record = JobRecord.decode(id, raw)
+        except PayloadError:
+            return rows.stub(id, self.queue, at)
+        return rows.new_row(record, self.queue, at, published=at)
+
+    def _apply(self, job: Job, kind: EventKind, item: Item, entry: Entry, at: datetime) -> None:
+        _APPLY[kind](self, job, item, entry, at)
+
+    def _tell(self, entry: Entry, number: int, kind: EventKind, job: UUID | None, at: datetime, detail: Any) -> None:
+        self.events.append(
+            Event(
+                job_id=job, queue=self.queue, at=at, kind=kind.value, actor=rows.clean(entry.by, 200),
+                reason=rows.clean(entry.why), detail=detail, stream_id=entry.id, item=number,
+            )
+        )  # fmt: skip
+
+    # --- one method per kind, in the order of a job's life ---
+
+    def _scheduled(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        job.state, job.published = State.SCHEDULED.value, at
+        job.run_at = clock.from_ms(int(item.fields[1]))
+
+    def _merged(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        holder = ids.full(item.fields[1])
+        job.state, job.published, job.finished_at = State.CANCELLED.value, at, at
+        job.error = f"key held by {holder}"
+
+    def _rescheduled(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        job.run_at = clock.from_ms(int(item.fields[1]))
+
+    def _claimed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        attempt, crashes, fence = _count(item.fields[1]), _count(item.fields[2]), item.fields[3]
+        job.state, job.attempts, job.crashes = State.RUNNING.value, attempt, crashes
+        job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None
+        job.published = job.published or at
+        self._close_runs(job, at, "the event of its end was lost", but=fence)
+        if self.audit == "full":
+            self._attempt(job, fence, attempt, entry.by, at)
+
+    def _ended(self, job: Job, item: Item, entry: Entry, at: datetime, outcome: AttemptOutcome) -> dict[str, Any]:
+        """What all ends of a run have in common. Returns the detail."""
+        attempt, crashes, fence = _count(item.fields[1]), _count(item.fields[2]), item.fields[3]
+        detail = _detail(item.body)
+        job.cancel_requested = False
+        if fence != "-":
+            job.attempts, job.crashes = attempt, crashes
+            self._close_runs(job, at, "the event of its end was lost", but=fence)
+        problem = outcome not in (AttemptOutcome.SUCCEEDED, AttemptOutcome.SNOOZED)
+        if fence != "-" and (self.audit == "full" or problem):
+            run = self._attempt(job, fence, attempt, job.worker, job.started_at or at)
+            if "s" in detail:
+                run.started_at = _moment(detail["s"], run.started_at)
+            run.finished_at, run.outcome = _moment(detail.get("f"), at), outcome.value
+            run.error_class = rows.clean(str(detail.get("c", "")), 200)
+            run.message = rows.clean(str(detail.get("m") or detail.get("d") or ""))
+            run.traceback = rows.clean(str(detail.get("t", "")))
+        if problem:
+            job.error = rows.clean(": ".join(str(detail[part]) for part in ("c", "m") if detail.get(part)))
+            job.fingerprint = rows.clean(str(detail.get("p") or rows.fingerprint(job.error)), 64)
+        return detail
+
+    def _crashed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        self._ended(job, item, entry, at, AttemptOutcome.CRASHED)
+        job.error = f"its worker {job.worker} vanished while it ran"
+        job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
+        job.attempts = max(0, _count(item.fields[1]) - 1)
+
+    def _succeeded(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        detail = self._ended(job, item, entry, at, AttemptOutcome.SUCCEEDED)
+        job.state, job.finished_at, job.result = State.SUCCEEDED.value, at, detail.get("r")
+        job.error = job.fingerprint = ""
+
+    def _retried(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        self._ended(job, item, entry, at, AttemptOutcome.RETRIED)
+        job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
+
+    def _snoozed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        self._ended(job, item, entry, at, AttemptOutcome.SNOOZED)
+        job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
+        job.attempts = max(0, _count(item.fields[1]) - 1)
+
+    def _failed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        self._ended(job, item, entry, at, AttemptOutcome.FAILED)
+        job.state, job.finished_at = State.FAILED.value, at
+
+    def _cancelled(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        detail = self._ended(job, item, entry, at, AttemptOutcome.CANCELLED)
+        job.state, job.finished_at, job.published = State.CANCELLED.value, at, job.published or at
+        job.error = rows.clean(entry.why or job.error or str(detail.get("m", "")))
+
+    def _cancel_requested(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        job.cancel_requested = True
+
+    def _requeued(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[1]))
+        job.attempts = job.crashes = 0
+        job.finished_at, job.cancel_requested, job.published = None, False, at
+
+    def _expired(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        job.state, job.finished_at, job.error = State.CANCELLED.value, at, "expired before it could run"
+
+    def _aside(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        reason = item.body.decode("utf-8", "replace")
+        if reason == SECOND_DATE:
+            return  # the date was set aside, the job runs
+        if reason == NO_JOB and job.durable and job.state == State.SCHEDULED.value:
+            job.published = None  # Redis lost the record; the relay brings it back
+            return
+        if job.state in (State.SCHEDULED.value, State.RUNNING.value):
+            job.state, job.finished_at, job.error = State.FAILED.value, at, rows.clean(f"set aside: {reason}")
+            job.fingerprint = rows.fingerprint(job.error)
+
+    def _restored(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        date, attempt, crashes, fence = (
+            clock.from_ms(int(item.fields[1])),
+            *map(_count, item.fields[2:4]),
+            item.fields[4],
+        )
+        job.attempts, job.crashes, job.published, job.finished_at = attempt, crashes, at, None
+        if fence != "-":
+            job.state, job.worker, job.started_at = State.RUNNING.value, rows.clean(entry.by, 200), job.started_at or at
+            if self.audit == "full":
+                run = self._attempt(job, fence, attempt, entry.by, job.started_at)
+                run.finished_at, run.outcome, run.message = None, AttemptOutcome.RUNNING.value, ""
+            return
+        # Also where the row says that it has ended: an atomic run may have committed, and Redis never heard of it.
+        self._close_runs(job, at, "Redis lost its contents while it ran")
+        job.state, job.run_at = State.SCHEDULED.value, date
+
+    def _dropped(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+        pass  # the row is right; it was Redis that did not remember
+
+    def _close_runs(self, job: Job, at: datetime, why: str, *, but: str = "") -> None:
+        """A job has one run at a time: whatever the events of the others were, they are over."""
+        for run in self.runs.get(job.id, ()):
+            if run.finished_at is None and run.fence != rows.clean(but, 64):
+                run.finished_at, run.outcome, run.message = at, AttemptOutcome.CRASHED.value, why
+                self.changed_attempts[job.id, run.fence] = run
+
+    def _attempt(self, job: Job, fence: str, number: int, worker: str, at: datetime) -> Attempt:
+        fence = rows.clean(fence, 64)
+        run = self.attempts.get((job.id, fence))
+        if run is None:
+            run = Attempt(job_id=job.id, fence=fence, number=number, worker=rows.clean(worker, 200), started_at=at)
+            self.attempts[job.id, fence] = run
+            self.runs.setdefault(job.id, []).append(run)
+        self.changed_attempts[job.id, fence] = run
+        return run
+
+
+_APPLY: Final[Mapping[EventKind, Callable[[Batch, Job, Item, Entry, datetime], None]]] = {
+    EventKind.SCHEDULED: Batch._scheduled,
+    EventKind.MERGED: Batch._merged,
+    EventKind.RESCHEDULED: Batch._rescheduled,
+    EventKind.CLAIMED: Batch._claimed,
+    EventKind.CRASHED: Batch._crashed,
+    EventKind.SUCCEEDED: Batch._succeeded,
+    EventKind.RETRIED: Batch._retried,
+    EventKind.SNOOZED: Batch._snoozed,
+    EventKind.FAILED: Batch._failed,
+    EventKind.CANCELLED: Batch._cancelled,
+    EventKind.CANCEL_REQUESTED: Batch._cancel_requested,
+    EventKind.REQUEUED: Batch._requeued,
+    EventKind.EXPIRED: Batch._expired,
+    EventKind.ASIDE: Batch._aside,
+    EventKind.RESTORED: Batch._restored,
+    EventKind.DROPPED: Batch._dropped,
+}
+
+
+def job_ids(entries: list[Entry]) -> set[UUID]:
+    """Every job that these entries speak of."""
+    found = (_job_id(item) for entry in entries for item in entry.items)
+    return {id for id in found if id is not None}
+
+
+def failed_ids(entries: list[Entry]) -> list[UUID]:
+    """Every job that these entries say has failed or was set aside."""
+    found = (_job_id(item) for entry in entries for item in entry.items if item.kind in ENDED_BADLY)
+    return [id for id in found if id is not None]
+
+
+def _job_id(item: Item) -> UUID | None:
+    if not item.fields:
+        return None
+    try:
+        return ids.full(item.fields[0])
+    except ValueError:
+        return None
+
+
+def _count(text: str) -> int:
+    """Attempts or crashes, as scripts write them."""
+    number = int(text)
+    if not 0 <= number <= MOST_COUNTED:
+        raise ValueError(f"{text[:20]} is no number of attempts or crashes")
+    return number
+
+
+def _detail(body: bytes) -> dict[str, Any]:
+    try:
+        detail = json.loads(body) if body else {}  # laxer than the codec: half a character must not hide the rest
+    except (ValueError, RecursionError):
+        return {"m": body[:500].decode("utf-8", "replace")}
+    return detail if isinstance(detail, dict) else {"m": str(detail)}
+
+
+def _moment(ms: Any, otherwise: datetime) -> datetime:
+    try:
+        return clock.from_ms(int(ms)) if isinstance(ms, (int, float)) and ms > 0 else otherwise
+    except (ValueError, OverflowError):
+        return otherwise
+
+
+def _told(kind: EventKind, item: Item) -> Any:
+    if kind in (EventKind.RESCHEDULED, EventKind.REQUEUED):
+        return {"run_at": clock.from_ms(int(item.fields[1])).isoformat()}
+    if kind is EventKind.MERGED:
+        return {"holder": str(ids.full(item.fields[1])), "on_conflict": item.fields[2]}
+    if kind is EventKind.ASIDE:
+        return {"reason": item.body.decode("utf-8", "replace")}
+    detail = _detail(item.body)
+    return {"message": rows.clean(str(detail["m"]))} if detail.get("m") else None

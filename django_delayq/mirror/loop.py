@@ -1,0 +1,259 @@
+"""The mirror's loop: reads events, writes rows and checkpoint in one transaction, then trims the stream. Several may run at once."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import DatabaseError, connections, transaction
+from django.db.models import F
+
+from django_delayq import clock, ids
+from django_delayq.conf import QueueConfig
+from django_delayq.failpoints import failpoint
+from django_delayq.mirror.fold import Batch, failed_ids, job_ids
+from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Event, Job
+from django_delayq.signing import Signer
+from django_delayq.states import State
+from django_delayq.store.connection import Link
+from django_delayq.store.events import FIRST, Entry, EventLog
+from django_delayq.store.ground import GroundStore
+from django_delayq.store.queue import MOST, QueueStore
+
+logger = logging.getLogger("django_delayq.mirror")
+
+ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
+ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
+IDLE: Final = 0.25  # seconds between looks at an empty stream
+CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
+
+# What one entry may raise: a database that refuses a row, and an item that cannot be read. It must not stop those behind it.
+REFUSED: Final = (DatabaseError, ValueError, OverflowError, IndexError, TypeError)
+
+JOB_FIELDS: Final = (
+    "state", "run_at", "started_at", "finished_at", "attempts", "crashes", "worker", "error", "fingerprint", "result",
+    "cancel_requested", "published", "last_event",
+)  # fmt: skip
+ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind the mirror of a queue is: entries that wait, and the age of the oldest in seconds."""
+
+    entries: int
+    seconds: float
+
+
+class MirrorLoop:
+    """1. Takes the checkpoint row's lock by updating it, so that two mirrors take turns. 2. Reads the entries behind the checkpoint.
+    3. Folds them into rows. 4. Saves the checkpoint and commits. 5. Trims the stream up to there.
+
+    It dies at any point without harm: before the commit nothing has happened; after it the entries are skipped when read again.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        queue: QueueConfig,
+        *,
+        prefix: str,
+        using: str,
+        partition: int = 0,
+        signer: Signer | None = None,
+    ) -> None:
+        self.queue = queue
+        self.signer = signer
+        self.partition = partition
+        self.using = using
+        store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
+        self.ground = GroundStore(store)
+        self.log = EventLog(link, store.keys)
+
+    def poll(self) -> float:
+        """One batch. Returns seconds to sleep: 0 when more is there.
+
+        Raises:
+            StoreUnavailable, DatabaseError: nothing is lost; call again later.
+        """
+        if self.log.length() == 0:
+            return IDLE
+        upto, server, full = self._fold_batch()
+        if upto is not None:
+            failpoint("mirror.trim")
+            self.log.trim(upto, server=server)
+            failpoint("mirror.trimmed")
+        return 0.0 if full else IDLE
+
+    def drain(self) -> int:
+        """Folds until the stream is empty. Returns how many batches that took."""
+        batches = 0
+        while self.log.length():
+            before = self.log.length()
+            self.poll()
+            batches += 1
+            if self.log.length() >= before > 0 and batches > 1000:
+                break
+        return batches
+
+    def lag(self) -> Lag:
+        """How far behind."""
+        first = self.log.read(FIRST, 1)
+        if not first:
+            return Lag(0, 0.0)
+        return Lag(self.log.length(), max(0.0, clock.wall_ms() - first[0].at_ms) / 1000)
+
+    def _fold_batch(self) -> tuple[str | None, str, bool]:
+        """Up to where the stream may be trimmed, on which run of the server, and whether there is more."""
+        self._ensure_checkpoint()
+        with transaction.atomic(using=self.using):
+            mine = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition)
+            mine.update(turns=F("turns") + 1)  # first statement: takes the lock on all databases
+            checkpoint = mine.get()
+            ground = self.ground.look(checkpoint.last_event)
+            generation = ground.generation
+            after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
+            failpoint("mirror.read")
+            if after != FIRST and ground.older:
+                return None, "", False  # Redis was rolled back: restore first sees to that, by what the checkpoint says
+            entries = _cut(self.log.read(after, ENTRIES))
+            failpoint("mirror.fold")
+            if self.ground.look(checkpoint.last_event).server != ground.server:
+                return None, "", True  # whose entries these are, nobody knows: an older server may have taken over
+            if not entries:
+                return (after if after != FIRST else None), ground.server, False
+            self._write(entries)
+            last = entries[-1].id
+            first = not checkpoint.generation and not checkpoint.restored  # so there was nothing to lose before
+            restored = generation if first else checkpoint.restored
+            mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.now())
+            failpoint("mirror.commit")
+        failpoint("mirror.committed")
+        return last, ground.server, True
+
+    def _ensure_checkpoint(self) -> None:
+        found = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition)
+        if not found.exists():
+            Checkpoint.objects.using(self.using).bulk_create(
+                [Checkpoint(queue=self.queue.name, partition=self.partition)], ignore_conflicts=True
+            )
+
+    def _write(self, entries: list[Entry]) -> None:
+        """All at once; if that is refused, entry by entry and job by job; what is refused alone is left out with a log line."""
+        try:
+            with transaction.atomic(using=self.using):
+                self._write_all(entries)
+                return
+        except REFUSED as error:
+            if not _usable(self.using) or (len(entries) == 1 and _transient(error)):
+                raise
+            logger.warning("the mirror of %s writes %d entries one by one: %s", self.queue.name, len(entries), error)
+        for entry in entries:
+            for single in _singles(entry):
+                try:
+                    with transaction.atomic(using=self.using):
+                        self._write_all([single])
+                except REFUSED as error:
+                    if not _usable(self.using) or _transient(error):
+                        raise
+                    logger.error(
+                        "an event of job %s on %s cannot be written (entry %s); the mirror goes on without: %s",
+                        next(iter(job_ids([single])), "?"), self.queue.name, entry.id, error,
+                    )  # fmt: skip
+
+    def _write_all(self, entries: list[Entry]) -> None:
+        batch = self._load(entries)
+        for entry in entries:
+            batch.fold(entry)
+        self._save(batch)
+
+    def _load(self, entries: list[Entry]) -> Batch:
+        wanted = list(job_ids(entries))
+        jobs: dict[UUID, Job] = {}
+        attempts: dict[tuple[UUID, str], Attempt] = {}
+        for start in range(0, len(wanted), CHUNK):
+            chunk = wanted[start : start + CHUNK]
+            jobs |= {job.id: job for job in Job.objects.using(self.using).filter(pk__in=chunk)}
+            open_runs = Attempt.objects.using(self.using).filter(job_id__in=chunk, finished_at__isnull=True)
+            attempts |= {(run.job_id, run.fence): run for run in open_runs}
+        records = self._records(entries, jobs)
+        return Batch(
+            queue=self.queue.name, audit=self.queue.audit, jobs=jobs, attempts=attempts, records=records,
+            signer=self.signer,
+        )  # fmt: skip
+
+    def _records(self, entries: list[Entry], jobs: dict[UUID, Job]) -> dict[UUID, bytes]:
+        """What Redis keeps of failed jobs without a row: nobody else knows their arguments."""
+        wanted = [id for id in failed_ids(entries) if id not in jobs]
+        found: dict[UUID, bytes] = {}
+        for start in range(0, len(wanted), MOST):
+            chunk = wanted[start : start + MOST]
+            found |= zip(chunk, self.log.records([ids.short(id) for id in chunk]), strict=True)
+        return found
+
+    def _save(self, batch: Batch) -> None:
+        drop = self._not_kept(batch)
+        kept = [job for id, job in batch.changed.items() if id not in drop]
+        self._upsert(Job, kept, JOB_FIELDS, ["id"])
+        runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
+        self._upsert(Attempt, runs, ATTEMPT_FIELDS, ["job", "fence"])
+        events = [event for event in batch.events if event.job_id not in drop]
+        Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
+        if batch.caught_up:  # apart, and only these: an atomic run may commit its own word meanwhile
+            marked = Job.objects.using(self.using).filter(pk__in=batch.caught_up, settled=CANCELLED_HERE)
+            marked.update(settled="")
+        if drop:
+            gone = list(drop)
+            for start in range(0, len(gone), CHUNK):
+                chunk = gone[start : start + CHUNK]
+                Attempt.objects.using(self.using).filter(job_id__in=chunk).delete()
+                Event.objects.using(self.using).filter(job_id__in=chunk).delete()
+                Job.objects.using(self.using).filter(pk__in=chunk).delete()
+
+    def _not_kept(self, batch: Batch) -> set[UUID]:
+        if self.queue.audit != "failures":
+            return set()
+        ended = (State.SUCCEEDED.value, State.CANCELLED.value)
+        return {id for id, job in batch.changed.items() if job.state in ended}
+
+    def _upsert(self, model: Any, rows: list[Any], fields: tuple[str, ...], unique: list[str]) -> None:
+        if not rows:
+            return
+        backend = connections[self.using]
+        # MySQL and MariaDB find the conflicting key by themselves and refuse to be told
+        target = unique if backend.features.supports_update_conflicts_with_target else None
+        for row in rows:
+            if isinstance(row, Attempt) and row.pk is not None:
+                row.pk = None  # found again by (job, fence)
+        model.objects.using(self.using).bulk_create(
+            rows, batch_size=CHUNK, update_conflicts=True, update_fields=fields, unique_fields=target
+        )
+
+
+def _cut(entries: list[Entry]) -> list[Entry]:
+    items = 0
+    for number, entry in enumerate(entries, 1):
+        items += len(entry.items)
+        if items >= ITEMS:
+            return entries[:number]
+    return entries
+
+
+def _singles(entry: Entry) -> list[Entry]:
+    """One entry per job of it, so that one bad row does not take the others with it."""
+    by_job: dict[str, list[Any]] = {}
+    for item in entry.items:
+        by_job.setdefault(item.fields[0] if item.fields else "", []).append(item)
+    return [Entry(entry.id, entry.at_ms, entry.by, entry.why, tuple(items)) for items in by_job.values()]
+
+
+def _usable(using: str) -> bool:
+    return bool(connections[using].is_usable())
+
+
+def _transient(error: Exception) -> bool:
+    """Locks and deadlocks: the same rows will be taken a moment later."""
+    text = str(error).lower()
+    return any(word in text for word in ("locked", "deadlock", "lock wait timeout", "serializ"))

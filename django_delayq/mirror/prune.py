@@ -1,0 +1,104 @@
+"""Prune deletes rows whose retention has passed, and tidy drops the same from Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+
+from django_delayq import clock
+from django_delayq.conf import QueueConfig
+from django_delayq.failpoints import failpoint
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Step
+from django_delayq.store.connection import Link
+from django_delayq.store.queue import QueueStore
+
+BATCH: Final = 500
+PAUSE: Final = 60.0
+TIDY: Final = 5.0
+STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any ladder, so that no delivery of the job can still come
+FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
+
+
+def old_jobs(queue: QueueConfig, using: str) -> Iterator[tuple[str, Any]]:
+    """Per finished state with a retention: its name and the queryset of rows past it."""
+    for state, seconds in queue.retention.items():
+        if seconds is not None:
+            before = clock.now() - timedelta(seconds=seconds)
+            yield state, Job.objects.using(using).filter(queue=queue.name, state=state, finished_at__lt=before)
+
+
+class PruneLoop:
+    """Deletes at most 500 jobs a pass, with their attempts and events, by primary key, so that no lock is held for long."""
+
+    def __init__(self, queue: QueueConfig, *, using: str) -> None:
+        self.queue = queue
+        self.using = using
+
+    def poll(self) -> float:
+        """One batch. Returns seconds to sleep: 0 when more may be there.
+
+        Raises:
+            DatabaseError: call again later.
+        """
+        return 0.0 if self.prune() >= BATCH else PAUSE
+
+    def prune(self) -> int:
+        """One batch, filled from one state after the other. Returns how many jobs went."""
+        total = 0
+        for _, found in old_jobs(self.queue, self.using):
+            gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
+            total += len(gone)
+            if gone:
+                with transaction.atomic(using=self.using):
+                    Attempt.objects.using(self.using).filter(job_id__in=gone).delete()
+                    Event.objects.using(self.using).filter(job_id__in=gone).delete()
+                    Step.objects.using(self.using).filter(job_id__in=gone).delete()
+                    Job.objects.using(self.using).filter(pk__in=gone)._raw_delete(self.using)
+        return total + self._prune_steps()
+
+    def _prune_steps(self) -> int:
+        """Steps of jobs that have no row: of redis durability, or left out by AUDIT."""
+        before = clock.now() - timedelta(seconds=STEPS_KEPT)
+        rows = Job.objects.using(self.using).filter(pk=OuterRef("job_id"))
+        orphans = Step.objects.using(self.using).filter(at__lt=before).exclude(Exists(rows))
+        gone = list(orphans.order_by("at").values_list("pk", flat=True)[:BATCH])
+        if gone:
+            Step.objects.using(self.using).filter(pk__in=gone).delete()
+        return len(gone)
+
+
+class TidyLoop:
+    """Drops from Redis what has had its time: tombstones, counters, claims, and failed records that the mirror has written down."""
+
+    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str, using: str, partition: int = 0) -> None:
+        self.queue = queue
+        self.using = using
+        self.partition = partition
+        self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
+        self._cursor = "0"
+
+    def poll(self) -> float:
+        """One call of tidy. Returns seconds to sleep: 0 when more may be there.
+
+        Raises:
+            StoreUnavailable, DatabaseError: call again later.
+        """
+        before = self._failed_before()
+        failpoint("mirror.tidy")
+        done = self.store.tidy(failed_before_ms=before, cursor=self._cursor)
+        failpoint("mirror.tidied")
+        self._cursor = done.cursor
+        return 0.0 if done.cursor != "0" or done.tombstones >= 200 or done.failed >= 200 else TIDY
+
+    def _failed_before(self) -> int | None:
+        checkpoint = (
+            Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
+        )
+        if checkpoint is None:
+            return None
+        folded_ms = int(checkpoint.last_event.partition("-")[0])
+        return min(folded_ms, clock.wall_ms() - FAILED_IN_REDIS_MS)

@@ -1,0 +1,139 @@
+"""The relay pushes committed rows that Redis does not have: it was away at their commit, or the web process died just then."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+from uuid import UUID
+
+from django_delayq import clock
+from django_delayq.conf import QueueConfig
+from django_delayq.exceptions import PayloadError
+from django_delayq.failpoints import failpoint
+from django_delayq.mirror import rows
+from django_delayq.models import Checkpoint, Job
+from django_delayq.signing import Signer
+from django_delayq.states import State
+from django_delayq.store.connection import Link
+from django_delayq.store.events import FIRST, EventLog, position
+from django_delayq.store.queue import MOST, QueueStore, ScheduleItem
+
+logger = logging.getLogger("django_delayq.relay")
+
+YOUNG: Final = 5.0  # seconds for which a row is left to the process that committed it
+PAUSE: Final = 1.0
+
+
+class RelayLoop:
+    """1. Notes the last event of the queue and the time (the mark). 2. Waits until the mirror has folded everything up to the mark.
+    3. Pushes the rows older than the mark that are still unpublished. Those whose cancel Redis remembers end as cancelled.
+
+    Without the mark a row could be unpublished merely because the mirror is behind, and its tombstone gone: pushing it would run
+    it twice. Sending a row again is harmless; two relays may do the same work.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        queue: QueueConfig,
+        *,
+        prefix: str,
+        using: str,
+        partition: int = 0,
+        young: float = YOUNG,
+        signer: Signer | None = None,
+    ) -> None:
+        self.queue = queue
+        self.using = using
+        self.partition = partition
+        self._young = young
+        self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
+        self.log = EventLog(link, self.store.keys)
+        self._mark: tuple[tuple[int, int], int] | None = None
+
+    def poll(self) -> float:
+        """One batch of at most 200 rows. Returns seconds to sleep: 0 when more may be there.
+
+        Raises:
+            StoreUnavailable, DatabaseError: nothing is lost; call again later.
+        """
+        if self._mark is None:
+            self._mark = position(self.log.last_id()), clock.wall_ms()
+        mark, at_ms = self._mark
+        if mark > self._folded() and self._waits(mark):
+            return PAUSE
+        pushed = self._push(at_ms)
+        if pushed < MOST:
+            self._mark = None
+            return PAUSE
+        return 0.0
+
+    def _folded(self) -> tuple[int, int]:
+        checkpoint = (
+            Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
+        )
+        if checkpoint is None or checkpoint.generation not in ("", self.log.generation()):
+            return 0, 0
+        return position(checkpoint.last_event)
+
+    def _waits(self, mark: tuple[int, int]) -> bool:
+        """Whether an entry up to the mark is still there. Entries go only when they are folded: without this look, a checkpoint
+        that was lost or restored from a backup would stop the relay until something else happens in the queue.
+        """
+        first = self.log.read(FIRST, 1)
+        return bool(first) and position(first[0].id) <= mark
+
+    def _push(self, mark_ms: int) -> int:
+        before = clock.from_ms(mark_ms - int(self._young * 1000))
+        unpublished = Job.objects.using(self.using).filter(
+            queue=self.queue.name,
+            state=State.SCHEDULED.value,
+            published__isnull=True,
+            durable=True,
+            settled="",
+            created_at__lt=before,
+        )
+        found = list(unpublished.order_by("id")[:MOST])
+        items = []
+        for row in found:
+            try:
+                record = rows.record_of(row)
+            except PayloadError as error:
+                self._give_up(row, error)
+                continue
+            items.append(ScheduleItem(record=record, due_ms=clock.to_ms(row.run_at), on_conflict=row.on_conflict))  # type: ignore[arg-type]  # checked when it was scheduled
+        if not items:
+            return 0
+        failpoint("relay.publish")
+        replies = self.store.schedule(items, actor="relay")
+        failpoint("relay.published")
+        now = clock.now()
+        answered = list(zip((item.record.id for item in items), replies, strict=True))
+        taken = [id for id, reply in answered if reply.created and reply.status != "cancelled"]
+        rows_here = Job.objects.using(self.using).filter(published__isnull=True, state=State.SCHEDULED.value)
+        self._follow(found, taken)
+        rows_here.filter(pk__in=taken).update(published=now)
+        failpoint("relay.saved")
+        # Cancelled in Redis, and no event of it: a cancel whose row was not saved.
+        ended = [id for id, reply in answered if reply.status == "cancelled"]
+        rows_here.filter(pk__in=ended).update(
+            published=now, state=State.CANCELLED.value, finished_at=now, error="cancelled before it was published"
+        )
+        logger.info("published %d jobs of %s that Redis did not have", len(taken), self.queue.name)
+        return len(found)
+
+    def _follow(self, found: list[Job], taken: list[UUID]) -> None:
+        """Gives its new date to a job whose row was moved after it was read and before it was in Redis."""
+        dates = dict(Job.objects.using(self.using).filter(pk__in=taken, last_event="").values_list("id", "run_at"))
+        for row in found:
+            date = dates.get(row.id, row.run_at)
+            if date != row.run_at:
+                failpoint("relay.move")
+                self.store.reschedule(row.id, due_ms=clock.to_ms(date), actor="relay")
+                failpoint("relay.moved")
+
+    def _give_up(self, row: Job, error: PayloadError) -> None:
+        logger.error("job %s of %s cannot be published, and fails: %s", row.id, self.queue.name, error)
+        Job.objects.using(self.using).filter(pk=row.pk, published__isnull=True).update(
+            state=State.FAILED.value, finished_at=clock.now(), error=rows.clean(f"cannot be published: {error}")
+        )

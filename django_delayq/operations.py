@@ -1,0 +1,252 @@
+"""Operations: one verb for all jobs that match, of any number, in steps. The admin starts them, the worker's record keeper carries them
+out.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.db import DatabaseError
+from django.db.models import Q
+
+from django_delayq import changes, clock, selection
+from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
+from django_delayq.models import Job, Operation
+from django_delayq.selection import Selection
+from django_delayq.states import Change
+from django_delayq.store.connection import StoreError
+
+logger = logging.getLogger("django_delayq.operations")
+
+CHUNK: Final = 50  # jobs between two looks at the row: a person who pauses waits for no more
+LEASE: Final = 30.0  # seconds for which one record keeper has an operation to itself
+IDLE: Final = 1.0
+AT_ONCE: Final = 20  # operations looked at in one pass
+Stage = Operation.Stage
+
+VERBS: Final[dict[str, Callable[..., Change]]] = {
+    "cancel": changes.cancel,
+    "run_now": changes.run_now,
+    "reschedule": changes.reschedule,
+    "requeue": changes.requeue,
+}
+PURGE: Final = "purge"
+
+
+class OperationLoop:
+    """1. Takes operations that wait or run, each by a lease on its row, so that of several record keepers one does it. 2. Writes down
+    which jobs it is about to do. 3. Does them, one by one, as a person would. 4. Writes down what became of each, and how far it is.
+
+    It dies at any point without harm: whoever takes it over does the jobs of the last chunk again. What has been done already
+    answers so; it is counted as "again", since nobody knows who did it.
+    """
+
+    def __init__(self, *, using: str) -> None:
+        self.using = using
+        self.me = secrets.token_hex(8)
+
+    def poll(self) -> float:
+        """A chunk of each operation whose time has come. Returns seconds to sleep: 0 when more is to be done at once.
+
+        Raises:
+            StoreUnavailable, StoreError, DatabaseError: call again later.
+        """
+        waits = [self._turn(operation) for operation in self._open()]
+        return min(waits, default=IDLE)
+
+    def _all(self) -> Any:
+        return Operation.objects.using(self.using)
+
+    def _open(self) -> list[Operation]:
+        free = Q(held_until__isnull=True) | Q(held_until__lt=clock.now()) | Q(holder=self.me)
+        return list(self._all().filter(free, stage__in=(Stage.WAITING, Stage.RUNNING)).order_by("id")[:AT_ONCE])
+
+    def _turn(self, operation: Operation) -> float:
+        try:
+            return self._held(operation) if self._take(operation) else IDLE
+        except (StoreUnavailable, StoreError, DatabaseError):
+            raise
+        except Exception as error:  # of a newer version, say; it must not stop the mirror, whose neighbour it is
+            logger.exception("operation %s (%s) is paused", operation.pk, operation.verb)
+            self._all().filter(pk=operation.pk).update(stage=Stage.PAUSED, trouble=f"{type(error).__name__}: {error}")
+            return IDLE
+
+    def _held(self, operation: Operation) -> float:
+        if refusal := refused(operation, self.using):
+            self._all().filter(pk=operation.pk, holder=self.me).update(stage=Stage.PAUSED, trouble=refusal)
+            return IDLE
+        try:
+            return self._purge(operation) if operation.verb == PURGE else self._step(operation)
+        except (StoreUnavailable, StoreError) as error:
+            self._all().filter(pk=operation.pk, holder=self.me).update(trouble=str(error))
+            raise
+
+    def _take(self, operation: Operation) -> bool:
+        now = clock.now()
+        free = Q(held_until__isnull=True) | Q(held_until__lt=now) | Q(holder=self.me)
+        mine = {"holder": self.me, "held_until": now + timedelta(seconds=LEASE)}
+        open_ones = self._all().filter(free, pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING))
+        if (
+            operation.holder != self.me or operation.paced_from is None
+        ):  # what passed meanwhile is not caught up in a rush
+            mine |= {"paced_from": now, "paced_seen": operation.seen}
+        if operation.started_at is None:
+            mine |= {"started_at": now, "stage": Stage.RUNNING, "expected": self._expected(operation)}
+        if not open_ones.update(**mine):
+            return False
+        for name, value in mine.items():
+            setattr(operation, name, value)
+        return True
+
+    def _expected(self, operation: Operation) -> int | None:
+        if operation.verb == PURGE:
+            return None
+        return chosen(operation).rows(Job.objects.using(self.using)).filter(pk__lte=operation.upto).count()
+
+    def _step(self, operation: Operation) -> float:
+        room, wait = pace(operation, clock.now())
+        if room <= 0:
+            return wait
+        again = [UUID(id) for id in operation.chunk]
+        jobs, last, more = self._again(again) if again else self._next(operation, min(room, CHUNK))
+        mine = self._all().filter(pk=operation.pk, holder=self.me)
+        if jobs and not again and not mine.update(chunk=[str(job.pk) for job in jobs]):
+            return IDLE
+        counts, done, error = self._do(operation, jobs, repeated=bool(again))
+        rest: list[str] = []
+        if error is not None:  # the rest of the chunk is left for the next pass
+            last = done[-1].pk if done else operation.last
+            rest = [str(job.pk) for job in jobs[len(done) :]] if again else []
+        total = Counter(operation.counts) + counts
+        mine.update(
+            counts=dict(total), seen=operation.seen + len(done), last=last, chunk=rest, trouble=str(error or "")
+        )  # fmt: skip
+        self._log(operation, done)
+        if error is not None:
+            raise error
+        if not more:
+            mine.filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=clock.now())
+            logger.info("operation %s (%s) is finished: %s", operation.pk, operation.verb, dict(total))
+        return 0.0
+
+    def _again(self, ids: Sequence[UUID]) -> tuple[list[Job], UUID | None, bool]:
+        return list(_light(self.using).filter(pk__in=ids).order_by("pk")), max(ids), True
+
+    def _next(self, operation: Operation, size: int) -> tuple[list[Job], UUID | None, bool]:
+        """The next jobs by id, how far that came, and whether there may be more."""
+        wanted = chosen(operation)
+        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto).order_by("pk")
+        if operation.last is not None:
+            ahead = ahead.filter(pk__gt=operation.last)
+        edge = list(ahead.values_list("pk", flat=True)[selection.WINDOW : selection.WINDOW + 1])
+        found = wanted.rows(ahead.filter(pk__lte=edge[0]) if edge else ahead).order_by("pk")
+        jobs = list(found[:size])
+        if len(jobs) == size:
+            return _meant(wanted, jobs), jobs[-1].pk, True
+        last = edge[0] if edge else (jobs[-1].pk if jobs else operation.last)
+        return _meant(wanted, jobs), last, bool(edge)
+
+    def _do(
+        self, operation: Operation, jobs: Sequence[Job], *, repeated: bool
+    ) -> tuple[Counter[str], list[Job], StoreUnavailable | StoreError | None]:
+        counts: Counter[str] = Counter()
+        done: list[Job] = []
+        options = options_of(operation)
+        for job in jobs:
+            try:
+                change = VERBS[operation.verb](
+                    job.pk, queue=job.queue, actor=operation.actor, reason=operation.reason, **options
+                )
+            except (StoreUnavailable, StoreError) as error:
+                return counts, done, error
+            except (QueueUnknown, DelayqError) as error:
+                logger.warning("operation %s leaves job %s alone: %s", operation.pk, job.pk, error)
+                counts["left"] += 1
+            else:
+                counts["again" if repeated and change is not Change.DONE else change.value] += 1
+            done.append(job)
+        return counts, done, None
+
+    def _purge(self, operation: Operation) -> float:
+        counts: Counter[str] = Counter(operation.counts)
+        over = True
+        steps: Iterator[int] = changes.purge(
+            str(operation.selection.get("queue", "")), actor=operation.actor, reason=operation.reason
+        )
+        for number, cancelled in enumerate(steps, 1):
+            counts[Change.DONE.value] += cancelled
+            if number >= 5:
+                over = False
+                break
+        mine = self._all().filter(pk=operation.pk, holder=self.me)
+        mine.update(counts=dict(counts), seen=sum(counts.values()), trouble="")
+        if over:
+            mine.filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=clock.now())
+        return 0.0
+
+    def _log(self, operation: Operation, jobs: Sequence[Job]) -> None:
+        """An entry in the admin's log for each job, as for one that was done by hand."""
+        if not (jobs and operation.user and apps.is_installed("django.contrib.admin")):
+            return
+        entries: Any = apps.get_model("admin", "LogEntry")
+        kinds: Any = apps.get_model("contenttypes", "ContentType")
+        kind = kinds.objects.get_for_model(Job)
+        said = ": ".join(part for part in (f"{operation.verb} (operation {operation.pk})", operation.reason) if part)
+        entries.objects.bulk_create(
+            entries(
+                user_id=operation.user, content_type_id=kind.pk, object_id=str(job.pk), object_repr=str(job)[:200],
+                action_flag=2, change_message=said,
+            )
+            for job in jobs
+        )  # fmt: skip
+
+
+def chosen(operation: Operation) -> Selection:
+    """The jobs of an operation."""
+    return Selection(**operation.selection)
+
+
+def options_of(operation: Operation) -> dict[str, Any]:
+    """What its verb is given besides the job: `delay` in seconds, or `run_at`."""
+    options = dict(operation.options)
+    if "run_at" in options:
+        options["run_at"] = datetime.fromisoformat(options["run_at"])
+    return options
+
+
+def pace(operation: Operation, now: datetime) -> tuple[int, float]:
+    """How many jobs may be done by now, and after how many seconds the next one may."""
+    if not operation.seconds or not operation.expected or operation.paced_from is None:
+        return CHUNK, 0.0
+    rate = operation.expected / operation.seconds
+    due = operation.paced_seen + (now - operation.paced_from).total_seconds() * rate
+    room = int(due - operation.seen) + (operation.seen == operation.paced_seen)
+    return room, min(IDLE, max(0.02, (operation.seen + 1 - due) / rate))
+
+
+def refused(operation: Operation, using: str) -> str:
+    """Why its person may not do it any more; "" while they may. Asked before every chunk: a permission taken away ends it."""
+    if not operation.user:
+        return ""
+    user = get_user_model()._default_manager.filter(pk=operation.user).first()
+    if user is None or not user.is_active:
+        return f"{operation.actor} is no longer active, so nothing more is done in their name."
+    needed = (operation.permission, "" if operation.verb == PURGE else "delayq.start_operation")
+    missing = [name for name in needed if name and not user.has_perm(name)]
+    return f"{operation.actor} has no longer the permission {missing[0]}." if missing else ""
+
+
+def _meant(wanted: Selection, jobs: Sequence[Job]) -> list[Job]:
+    return [job for job in jobs if wanted.search.exact(job)]
+
+
+def _light(using: str) -> Any:
+    return Job.objects.using(using).defer("args", "kwargs", "options", "result", "error")

@@ -1,0 +1,92 @@
+"""What a queue has done in the last hour, how late and how long, as counts: few enough to be kept in Redis, fine enough to tell 5 ms
+from 5 s.
+
+Bucket 0 is less than a millisecond, bucket n less than 2^n ms and at least half of that, the last one all that took longer.
+`store/lua/include/spread.lua` counts by the same rule.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+BUCKETS: Final = 25
+MINUTES: Final = 60  # of the past that are told one by one
+SLOT: Final = 5  # minutes that share their counts of lateness and run time
+SLOT_MS: Final = SLOT * 60_000
+SLOTS: Final = 14  # an hour, the slot that is being filled, and one to spare
+KINDS: Final = ("succeeded", "failed", "retried")
+_WIDTH: Final = (
+    1 + 2 * BUCKETS + len(KINDS) * SLOT
+)  # numbers of a slot: its own, lateness, run times, and minute by minute what ended
+
+LENGTH: Final = SLOTS * _WIDTH * 4  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """`late`, `ran`: how late jobs were claimed and how long they ran, as counts per bucket. The others: jobs per minute, the oldest
+    minute first, the last one being the one under way; a retried job may be counted many times.
+    """
+
+    late: tuple[int, ...]
+    ran: tuple[int, ...]
+    succeeded: tuple[int, ...]
+    failed: tuple[int, ...]
+    retried: tuple[int, ...]
+
+    @property
+    def done(self) -> int:
+        """Jobs that ended in the hour, one way or the other."""
+        return sum(self.succeeded) + sum(self.failed)
+
+    @property
+    def done_per_minute(self) -> float:
+        """Over the last five whole minutes."""
+        return (sum(self.succeeded[-6:-1]) + sum(self.failed[-6:-1])) / 5
+
+    @property
+    def failure_share(self) -> float | None:
+        """Failed among the jobs that ended, 0 to 1; None when none did."""
+        return sum(self.failed) / self.done if self.done else None
+
+
+def bucket(ms: int) -> int:
+    """Where a duration is counted."""
+    return min(max(ms, 0).bit_length(), BUCKETS - 1)
+
+
+def decode(raw: bytes, now_ms: int) -> Spread:
+    """What the key `spread` of a queue says about the hour before `now_ms`."""
+    late, ran = [0] * BUCKETS, [0] * BUCKETS
+    ended = {kind: [0] * MINUTES for kind in KINDS}
+    latest, first = now_ms // SLOT_MS, now_ms // 60_000 - MINUTES + 1
+    for at in range(0, len(raw) // (_WIDTH * 4) * (_WIDTH * 4), _WIDTH * 4):
+        slot, *counts = struct.unpack_from(f">{_WIDTH}I", raw, at)
+        if not latest - MINUTES // SLOT <= slot <= latest:
+            continue
+        late = [a + b for a, b in zip(late, counts[:BUCKETS], strict=True)]
+        ran = [a + b for a, b in zip(ran, counts[BUCKETS : 2 * BUCKETS], strict=True)]
+        for number, count in enumerate(counts[2 * BUCKETS :]):
+            minute = slot * SLOT + number % SLOT - first
+            if 0 <= minute < MINUTES:
+                ended[KINDS[number // SLOT]][minute] += count
+    return Spread(late=tuple(late), ran=tuple(ran), **{kind: tuple(numbers) for kind, numbers in ended.items()})
+
+
+def percentile(counts: Sequence[int], share: float) -> float | None:
+    """Milliseconds below which that share (0 to 1) of what was counted lies, taken as spread evenly over the logarithm within its
+    bucket; None when nothing was counted.
+    """
+    total = sum(counts)
+    if not total:
+        return None
+    wanted, seen = share * total, 0
+    for number, count in enumerate(counts):
+        if count and seen + count >= wanted:
+            within = (wanted - seen) / count
+            return within if number == 0 else float(2.0 ** (number - 1 + within))
+        seen += count
+    return float(2**BUCKETS)

@@ -1,0 +1,121 @@
+"""The states of a job and the words for what happens to it; `TRANSITIONS` is the table of every move.
+
+Nothing here acts: the moves are Lua scripts of `store/`, and tests hold the table, the scripts and the docs together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class State(StrEnum):
+    """Where a job stands. Stored in the database; "due", "retrying" and "unpublished" are derived and never stored."""
+
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
+FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+
+
+class Change(StrEnum):
+    """The answer to a request to change a job: cancel, reschedule, run now, requeue. There is no silent "nothing"."""
+
+    DONE = "done"
+    RUNNING = "running"  # it runs; a cancel has been noted as a request
+    FINISHED = "finished"  # too late
+    UNKNOWN = "unknown"  # no such job
+    CONFLICT = "conflict"  # the move is not allowed from here, or the key is held by another job
+
+
+class OutcomeKind(StrEnum):
+    """What `settle` is told about a run: the verb of the settling clause."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    SNOOZE = "snooze"
+    FAIL = "fail"
+    CRASH = "crash"
+    CANCEL = "cancel"
+
+
+class AttemptOutcome(StrEnum):
+    """How one run ended, as its row in the database says it; `RUNNING` until it has ended."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    RETRIED = "retried"
+    SNOOZED = "snoozed"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    CANCELLED = "cancelled"
+
+
+class EventKind(StrEnum):
+    """The kinds of items in the event stream. A script writes them, the mirror folds them."""
+
+    SCHEDULED = "scheduled"
+    MERGED = "merged"
+    RESCHEDULED = "rescheduled"
+    CLAIMED = "claimed"
+    CRASHED = "crashed"
+    SUCCEEDED = "succeeded"
+    RETRIED = "retried"
+    SNOOZED = "snoozed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    CANCEL_REQUESTED = "cancel_requested"
+    REQUEUED = "requeued"
+    EXPIRED = "expired"
+    ASIDE = "aside"
+    RESTORED = "restored"
+    DROPPED = "dropped"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    PURGED = "purged"
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One arrow: `verb` takes a job from `before` (None: it did not exist) to `after`, inside `script`."""
+
+    verb: str
+    before: State | None
+    after: State
+    script: str
+
+
+# The order is that of a job's life. A verb with several rows may start in, or be carried out by, several places:
+# a crash is seen by claim (the lease ran out) or told to settle (the supervisor saw the process die), and a job that
+# crashed too often fails there and then; a cancel of a running job is a request which its settling, or the claim
+# that finds its lease run out, carries out.
+TRANSITIONS: Final[tuple[Transition, ...]] = (
+    Transition("schedule", None, State.SCHEDULED, "schedule"),
+    Transition("replace", State.SCHEDULED, State.SCHEDULED, "schedule"),
+    Transition("reschedule", State.SCHEDULED, State.SCHEDULED, "reschedule"),
+    Transition("claim", State.SCHEDULED, State.RUNNING, "claim"),
+    Transition("expire", State.SCHEDULED, State.CANCELLED, "claim"),
+    Transition("extend", State.RUNNING, State.RUNNING, "extend"),
+    Transition("ack", State.RUNNING, State.SUCCEEDED, "settle"),
+    Transition("retry", State.RUNNING, State.SCHEDULED, "settle"),
+    Transition("snooze", State.RUNNING, State.SCHEDULED, "settle"),
+    Transition("fail", State.RUNNING, State.FAILED, "settle"),
+    Transition("crash", State.RUNNING, State.SCHEDULED, "claim"),
+    Transition("crash", State.RUNNING, State.SCHEDULED, "settle"),
+    Transition("crash", State.RUNNING, State.FAILED, "claim"),
+    Transition("crash", State.RUNNING, State.FAILED, "settle"),
+    Transition("cancel", State.SCHEDULED, State.CANCELLED, "cancel"),
+    Transition("cancel", State.RUNNING, State.CANCELLED, "settle"),
+    Transition("cancel", State.RUNNING, State.CANCELLED, "claim"),
+    Transition("requeue", State.FAILED, State.SCHEDULED, "requeue"),
+    Transition("requeue", State.CANCELLED, State.SCHEDULED, "requeue"),
+    Transition("purge", State.SCHEDULED, State.CANCELLED, "purge"),
+    Transition("restore", None, State.SCHEDULED, "restore"),
+    Transition("adopt", None, State.RUNNING, "restore"),
+)

@@ -1,0 +1,95 @@
+"""Numbers over time, for people: what was done in the last hour, how late and how long, and what will become due. Reads only, bounded
+however many jobs there are, and each in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from django_delayq import spread
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.spread import Spread
+from django_delayq.store.connection import Link
+from django_delayq.store.keys import Keys
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+LANES: Final = ("high", "normal", "low")
+MOST_COUNTS: Final = 480  # ZCOUNTs of a forecast: one costs 0.4 µs in a lane of 1,000 jobs, 2 µs in one of 50,000
+MINUTE_STEPS: Final = (1, 2, 5, 10, 15, 30, 60)
+HOUR_STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How many jobs become due. `minutes` covers the next hour in steps of `minute_step`, `hours` the next day in steps of
+    `hour_step`: 1 each, and coarser where many queues have something to come, so that its cost stays bounded.
+    """
+
+    start_ms: int
+    minute_step: int
+    minutes: tuple[int, ...]
+    hour_step: int
+    hours: tuple[int, ...]
+
+
+class Figures:
+    """Looks into the queues of one prefix.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+
+    def __init__(self, link: Link, *, prefix: str) -> None:
+        self._link = link
+        self._prefix = prefix
+
+    def hours(self, queues: Sequence[str]) -> list[Spread]:
+        """The last hour of each queue."""
+        now_ms = self._now_ms()
+        raws = self._ask(
+            [("GETRANGE", Keys(self._prefix, queue, 0)["spread"], 0, spread.LENGTH - 1) for queue in queues], b""
+        )
+        return [spread.decode(raw, now_ms) for raw in raws]
+
+    def forecast(self, queues: Sequence[str]) -> Forecast:
+        """What becomes due in these queues, by the whole minute and the whole hour; what is due already is not in it."""
+        now_ms = self._now_ms()
+        minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
+        lanes = [Keys(self._prefix, queue, 0)[lane] for queue in queues for lane in LANES]
+        ahead = self._ask([("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS) for lane in lanes], 0)
+        busy = [lane for lane, count in zip(lanes, ahead, strict=True) if count]
+        room = MOST_COUNTS // max(1, len(busy))
+        minute_step, hour_step = next(
+            (steps for steps in zip(MINUTE_STEPS, HOUR_STEPS, strict=True) if 60 // steps[0] + 24 // steps[1] <= room),
+            (MINUTE_STEPS[-1], HOUR_STEPS[-1]),
+        )
+        minutes = [minute_start + n * MINUTE_MS for n in range(0, 61, minute_step)]
+        hours = [hour_start + n * HOUR_MS for n in range(0, 25, hour_step)]
+        ranges = [*pairwise(minutes), *pairwise(hours)]
+        counts = self._ask([
+            ("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}")
+            for start, end in ranges
+            for lane in busy
+        ], 0)  # fmt: skip
+        sums = [sum(counts[n * len(busy) : (n + 1) * len(busy)]) for n in range(len(ranges))]
+        split = len(minutes) - 1
+        return Forecast(
+            start_ms=now_ms, minute_step=minute_step, minutes=tuple(sums[:split]),
+            hour_step=hour_step, hours=tuple(sums[split:]),
+        )  # fmt: skip
+
+    def _now_ms(self) -> int:
+        seconds, micros = self._link.execute("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def _ask(self, commands: Sequence[tuple[Any, ...]], nothing: Any) -> list[Any]:
+        replies = self._link.execute_many(commands) if commands else []
+        for reply in replies:
+            if isinstance(reply, StoreUnavailable):
+                raise reply
+        # What stands there instead of ours counts as nothing.
+        return [nothing if isinstance(reply, Exception) else reply for reply in replies]

@@ -1,0 +1,237 @@
+-- claim: scheduled and due, or lease run out -> running
+-- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread
+-- include: begin bulk runs lanes finish wake alive crash ground spread
+-- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any)
+-- Returns: generation server now wait more paused, then per job: id attempt crashes due record.
+--   wait: ms until this worker should ask again (0: at once); more: 1 when due jobs remain; paused: 1 when the queue is.
+-- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1).
+-- Re-sent with the same worker and nonce it answers with what that claim still holds.
+-- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
+-- that has just been started or has taken over: until the database's side has confirmed that the data is not older than the rows.
+-- O(want * log N).
+redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claiming goes on at maxmemory
+local worker, nonce, want, lease = by, ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local max_crashes, expected = tonumber(ARGV[7]), ARGV[8]
+local SAFETY = 1000 -- ms; the longest sleep, and what a lost wake token costs
+local PATIENCE = 3000 -- ms; how long a confirmation is waited for when nobody works on it
+local SOON = 50 -- ms
+
+local meta = redis.call('HMGET', k_meta, 'generation', 'paused', 'timer', 'timer_until', 'backup', 'backup_until',
+  'server', 'mirrored', 'moved_to', 'moved_at', 'restoring', 'rolled')
+local generation, here = meta[1], server()
+if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours
+  generation = nonce
+  redis.call('HSET', k_meta, 'generation', generation)
+end
+local takeover = alive(lease)
+local paused = meta[2] and '1' or '0'
+local nothing = {generation, here, int(now), int(SAFETY), '0', paused}
+if expected ~= '' and expected ~= generation .. ':' .. here then
+  nothing[4] = '0'
+  return nothing
+end
+
+local reply = {generation, here, int(now), '0', '0', paused}
+
+local function answer(id, attempt, crashes, due, record)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = id, int(attempt), int(crashes)
+  reply[n + 4], reply[n + 5] = int(due), record
+end
+
+-- A re-send: the same jobs, as far as that claim still holds them; also when the queue has been paused since, else nobody
+-- would run them until their leases have run out, as crashes.
+local last = redis.call('HGET', k_claims, worker)
+if last and string.match(last, '^(%S+)') == nonce then
+  for id, due in string.gmatch(last, ' (%w+)=(%d+)') do -- ids that we wrote there; a record may have been changed since
+    local attempt, crashes, _, held = run_of(redis.call('HGET', k_runs, id))
+    local record = redis.call('HGET', k_jobs, id)
+    if held == nonce and record then
+      answer(id, attempt, crashes, tonumber(due), record)
+    end
+  end
+  return reply
+end
+if meta[2] then
+  return nothing
+end
+if meta[12] or (here ~= '' and meta[7] ~= here) then
+  local since = tonumber(meta[10])
+  if meta[9] ~= here or not since then
+    since = now
+    redis.call('HSET', k_meta, 'moved_to', here, 'moved_at', int(now))
+  end
+  local worked = tonumber(string.match(meta[11] or '', '^%d+') or 0)
+  -- A store without data to compare, or nobody who would.
+  local on = (not meta[12] and not (meta[7] and meta[8])) or now - math.max(since, worked) > PATIENCE
+  if on and not meta[12] then
+    redis.call('HSET', k_meta, 'server', here)
+    redis.call('HDEL', k_meta, 'moved_to', 'moved_at')
+  elseif not on then
+    nothing[4] = int(SOON)
+    return nothing
+  end
+end
+
+local claimed, mine, taken = 0, {}, {}
+
+local function take(id, attempt, crashes, lane, due, record)
+  claimed = claimed + 1
+  due = math.max(0, due) -- a date before 1970 was not written by us, and worker and mirror could not read it
+  taken[id] = true
+  mine[claimed] = id .. '=' .. int(due)
+  gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. nonce)
+  gather('ZADD', k_leases, int(now + lease), id)
+  event('claimed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce)
+  answer(id, attempt, crashes, due, record)
+end
+
+-- A stray id, or a record that nobody can read: out of the way, with an event; the record stays with the failed ones.
+local function set_aside(id, reason, record)
+  unlease(id)
+  gather('HDEL', k_runs, id)
+  if record and is_id(id) then
+    local _, _, _, key = header(record)
+    release(id, key or '') -- else the next job of that key would be merged into this one, which does not run
+    gather('ZADD', k_failed, int(now), id)
+  elseif record then
+    gather('HDEL', k_jobs, id) -- nobody could name it
+  end
+  event('aside', (is_id(id) and id or '?') .. '\n' .. reason)
+end
+
+local handled, count = 0, {}
+
+local function tally(kind)
+  count[kind] = (count[kind] or 0) + 1
+end
+
+local ended = redis.call('ZRANGEBYSCORE', k_leases, '-inf', '(' .. int(takeover), 'WITHSCORES', 'LIMIT', 0, want)
+for i = 1, #ended, 2 do
+  local id = ended[i]
+  handled = handled + 1
+  local attempt, crashes, lane, held = run_of(redis.call('HGET', k_runs, id))
+  local record = redis.call('HGET', k_jobs, id)
+  local short, _, expires, key = header(record or '')
+  if not attempt or not short or not is_id(id) then
+    set_aside(id, record and 'unreadable record or run' or 'a lease without a job', record)
+  else
+    local cancelled = redis.call('HEXISTS', k_cancels, id) == 1
+    local fate = crash(id, attempt, crashes + 1, held, key, max_crashes, cancelled)
+    tally('crashed')
+    if fate == 'failed' then
+      tally('failed')
+    elseif fate == 'again' then
+      event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes + 1) .. ' ' .. held .. ' ' .. int(now))
+      if expires > 0 and expires <= now then
+        unlease(id)
+        finish(id, key, true)
+        event('expired', id)
+        tally('cancelled')
+      else
+        gather('HDEL', k_progress, id)
+        take(id, attempt, crashes + 1, lane, tonumber(ended[i + 1]), record)
+      end
+    end
+  end
+end
+
+for _, letter in ipairs({'h', 'n', 'l'}) do
+  local room = want - handled
+  if room <= 0 then
+    break
+  end
+  local lane = LANES[letter]
+  local due = redis.call('ZRANGEBYSCORE', lane, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, room)
+  if #due > 0 then
+    local ids = {}
+    for i = 1, #due, 2 do
+      ids[#ids + 1] = due[i]
+    end
+    local records = redis.call('HMGET', k_jobs, unpack(ids))
+    local runs = redis.call('HMGET', k_runs, unpack(ids))
+    for i = 1, #ids do
+      local id, record = ids[i], records[i]
+      handled = handled + 1
+      gather('ZREM', lane, id)
+      local short, _, expires, key = header(record or '')
+      local attempt, crashes, _, held = run_of(runs[i])
+      if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
+        event('aside', id .. '\na second date of a running job')
+      elseif not short or not is_id(id) then
+        set_aside(id, record and 'unreadable record' or 'a date without a job', record)
+      elseif expires > 0 and expires <= now then
+        finish(id, key, true)
+        event('expired', id)
+        tally('cancelled')
+      else
+        spread(bucket(now - due[i * 2]))
+        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, tonumber(due[i * 2]), record)
+      end
+    end
+  end
+end
+
+flush()
+if claimed > 0 then
+  redis.call('HSET', k_claims, worker, nonce .. ' ' .. int(now) .. ' ' .. table.concat(mine, ' '))
+end
+
+-- When is the next one due? One timer owner sleeps for it, one backup a little longer, the others for the safety poll.
+local next_due
+local function consider(range)
+  local date = tonumber(range[2])
+  if date and (not next_due or date < next_due) then
+    next_due = date
+  end
+end
+consider(redis.call('ZRANGE', k_high, 0, 0, 'WITHSCORES'))
+consider(redis.call('ZRANGE', k_normal, 0, 0, 'WITHSCORES'))
+consider(redis.call('ZRANGE', k_low, 0, 0, 'WITHSCORES'))
+local more = next_due and next_due <= now
+local lease_end = tonumber(redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES')[2])
+if lease_end and takeover == now and (not next_due or lease_end + 1 < next_due) then
+  next_due = lease_end + 1
+end
+
+-- `armed` is the moment at which the owner wakes by itself, or the earlier date for which a token was pushed: an earlier job
+-- needs a token, a later one does not.
+local timer, timer_until = meta[3], tonumber(meta[4]) or 0
+local backup, backup_until = meta[5], tonumber(meta[6]) or 0
+local GRACE = 500 -- ms after which a timer owner that did not come back counts as gone
+local others = timer and timer ~= worker and timer_until > now
+local wait = 0
+if handled >= want then
+  -- Full: not idle any more. Hands the timer over; and calls an idle mover if there is more to do before the owner wakes.
+  if timer == worker then
+    redis.call('HDEL', k_meta, 'timer', 'timer_until', 'armed')
+    push_token()
+  elseif not others or more or (next_due and next_due < timer_until - GRACE) then
+    push_token() -- there is no owner, or it would sleep past the next date
+  end
+else
+  local ahead = math.max(0, math.min((next_due or now + SAFETY) - now, SAFETY))
+  if not others or now + ahead < timer_until - GRACE then
+    wait, others = ahead, false
+    redis.call('HSET', k_meta, 'timer', worker, 'timer_until', int(now + wait + GRACE), 'armed', int(now + wait))
+    if backup == worker then
+      redis.call('HDEL', k_meta, 'backup', 'backup_until')
+    end
+  elseif not backup or backup == worker or backup_until <= now then
+    wait = math.min(ahead + 25, SAFETY)
+    redis.call('HSET', k_meta, 'backup', worker, 'backup_until', int(now + wait + GRACE))
+  else
+    wait = SAFETY
+  end
+end
+if others and not more then
+  redis.call('HSET', k_meta, 'armed', int(timer_until - GRACE)) -- what the tokens were pushed for has been taken
+end
+
+for kind, n in pairs(count) do
+  redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':' .. kind, n)
+end
+write_spread(LATE, count)
+publish()
+reply[4], reply[5] = int(wait), more and '1' or '0'
+return reply

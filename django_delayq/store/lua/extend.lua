@@ -1,0 +1,45 @@
+-- extend: running -> running, later lease
+-- keys: runs leases cancels progress meta events
+-- include: begin runs alive
+-- ARGV: now by(worker) why, lease ms, then per job (at most 200): id nonce progress ("done/total" or '')
+-- Returns per job: ok, cancel (held; the task is asked to stop), lost (another claim holds it), gone (no claim does: it has ended, or
+--   Redis lost its contents and the job is still to be adopted).
+-- Writes no event: nothing that the picture shows has changed.
+-- O(log N) per job.
+redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that leases are extended at maxmemory
+local STRIDE = 3
+local lease = tonumber(ARGV[4])
+alive(lease)
+local ids = {}
+for i = 5, #ARGV, STRIDE do
+  ids[#ids + 1] = ARGV[i]
+end
+local reply = {}
+if #ids == 0 then
+  return reply
+end
+local runs = redis.call('HMGET', k_runs, unpack(ids))
+local cancels = redis.call('HMGET', k_cancels, unpack(ids))
+local extended, progress = {}, {}
+for i = 1, #ids do
+  local id, nonce, done = ids[i], ARGV[5 + (i - 1) * STRIDE + 1], ARGV[5 + (i - 1) * STRIDE + 2]
+  local _, _, _, held = run_of(runs[i])
+  if nonce == '' or held ~= nonce then
+    reply[i] = held and held ~= '' and 'lost' or 'gone'
+  else
+    reply[i] = cancels[i] and 'cancel' or 'ok'
+    extended[#extended + 1] = int(now + lease)
+    extended[#extended + 1] = id
+    if done ~= '' then
+      progress[#progress + 1] = id
+      progress[#progress + 1] = done
+    end
+  end
+end
+if #extended > 0 then
+  redis.call('ZADD', k_leases, unpack(extended))
+end
+if #progress > 0 then
+  redis.call('HSET', k_progress, unpack(progress))
+end
+return reply

@@ -1,0 +1,23 @@
+-- What becomes of a job whose worker vanished: cancelled if that was asked for, failed as poison after too many crashes,
+-- else to be run again with the same attempt number. Needs begin, bulk and finish, and the key failed.
+
+-- Returns 'cancelled', 'failed' or 'again', having done the first two.
+local function crash(id, attempt, crashes, nonce, key, max_crashes, cancelled)
+  local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes)
+  if cancelled then
+    unlease(id)
+    finish(id, key, true)
+    event('cancelled', fields .. ' ' .. nonce .. '\n{"m":"cancelled while running; its worker vanished"}')
+    return 'cancelled'
+  end
+  if crashes > max_crashes then
+    unlease(id)
+    release(id, key)
+    gather('HDEL', k_runs, id)
+    gather('ZADD', k_failed, int(now), id)
+    event('failed', fields .. ' ' .. nonce .. '\n{"c":"Poison","m":"its worker vanished ' .. int(crashes)
+      .. ' times while it ran, more than MAX_CRASHES allows","p":"poison-crashes"}')
+    return 'failed'
+  end
+  return 'again'
+end

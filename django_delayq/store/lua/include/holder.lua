@@ -1,0 +1,12 @@
+-- Who holds a business key. What stands in `keys` is believed only if the job is there, and names that key itself.
+
+-- The id of the unfinished job that holds the key; nil when none does.
+local function holder_of(key)
+  local id = redis.call('HGET', k_keys, key)
+  local record = id and is_id(id) and redis.call('HGET', k_jobs, id)
+  if not record then
+    return nil
+  end
+  local _, _, _, own = header(record)
+  return own == key and id or nil
+end

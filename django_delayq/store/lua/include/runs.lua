@@ -1,0 +1,14 @@
+-- A value of `runs`: attempt:crashes:lane:nonce, the nonce empty while the job waits. The lane letter is a capital when the
+-- job holds a business key, so that settle reads the record only of jobs whose key it must free.
+
+-- Returns attempt, crashes, lane letter, nonce; nil when there is no such value, or not one of ours.
+local function run_of(value)
+  if not value then
+    return nil
+  end
+  local attempt, crashes, lane, nonce = string.match(value, '^(%d+):(%d+):([hnlHNL]):(%w*)$')
+  if not attempt or #attempt > 9 or #crashes > 9 then
+    return nil
+  end
+  return tonumber(attempt), tonumber(crashes), lane, nonce
+end

@@ -1,0 +1,48 @@
+-- What was done, how late and how long, for charts: counts per five minutes in a string of fixed length, 14 slots of 66 numbers of 32
+-- bits: which five minutes these are; 25 counts of lateness; 25 of run times; and per minute how many succeeded, failed, retried.
+-- Bucket 0: less than a ms; n: less than 2^n ms and at least half of that; 24: all longer ones. One command per call, however many jobs:
+-- a redis.call costs more than all else here. A string, since it is read whole: of a small hash, each field is searched for. See spread.py.
+local LATE, RAN, WIDTH = 1, 26, 66 -- where the counts begin in a slot, and its length
+local ENDED = {succeeded = 51, failed = 56, retried = 61}
+local spread_counts = {}
+
+local function bucket(ms)
+  if ms < 1 then
+    return 0
+  end
+  local _, n = math.frexp(ms)
+  return n < 24 and n or 24
+end
+
+local function spread(bucket)
+  spread_counts[bucket] = (spread_counts[bucket] or 0) + 1
+end
+
+-- `count`: how many jobs of this call ended, by kind; other kinds may be in it.
+local function write_spread(first, count)
+  local number = math.floor(now / 300000)
+  local base = number % 14 * WIDTH
+  local command = {'BITFIELD', k_spread, 'OVERFLOW', 'SAT', 'SET', 'u32', '#' .. base, int(number)}
+  local c = 8
+  for bucket, n in pairs(spread_counts) do
+    command[c + 1], command[c + 2], command[c + 3], command[c + 4] = 'INCRBY', 'u32', '#' .. (base + first + bucket), n
+    c = c + 4
+  end
+  local minute = math.floor(now / 60000) % 5
+  for kind, at in pairs(ENDED) do
+    if count[kind] then
+      command[c + 1], command[c + 2], command[c + 3], command[c + 4] = 'INCRBY', 'u32', '#' .. (base + at + minute), count[kind]
+      c = c + 4
+    end
+  end
+  if c == 8 then
+    return
+  end
+  local was = redis.pcall(unpack(command))
+  if was.err then -- no string, or a string of another kind: not ours, and no reason to leave the rest of this call undone
+    redis.call('UNLINK', k_spread)
+  elseif was[1] ~= number then -- the slot still held what was an hour ago and more
+    redis.call('SETRANGE', k_spread, base * 4 + 4, string.rep('\0', WIDTH * 4 - 4))
+    redis.call(unpack(command))
+  end
+end

@@ -1,0 +1,23 @@
+-- Waking idle movers. `armed` in meta is the moment at which the timer owner wakes by itself (a second ahead at most), or the
+-- earlier date for which a token was pushed since; it exists only while a mover is idle.
+
+-- At most four tokens wait: more would only make movers ask in vain.
+local function push_token()
+  local waiting = redis.pcall('LLEN', k_wake)
+  if type(waiting) ~= 'number' then -- no list: not ours
+    redis.call('UNLINK', k_wake)
+    waiting = 0
+  end
+  if waiting < 4 then
+    redis.call('LPUSH', k_wake, '1')
+  end
+end
+
+-- A job has become due at `due`: wakes a mover if that is earlier than what the timer owner sleeps for.
+local function wake_for(due)
+  local armed = redis.call('HGET', k_meta, 'armed')
+  if armed and due < (tonumber(armed) or math.huge) then
+    redis.call('HSET', k_meta, 'armed', int(due))
+    push_token()
+  end
+end

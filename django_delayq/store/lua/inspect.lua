@@ -1,0 +1,36 @@
+-- inspect: reads for people; no state changes, nothing is written
+-- keys: jobs high normal low runs leases cancels progress failed finished meta events
+-- include: begin runs lanes
+-- ARGV: now by why, then ids (at most 200)
+-- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes fence cancel progress record.
+--   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
+-- O(log N) per id.
+local reply = {int(now)}
+for i = 4, #ARGV do
+  local id = ARGV[i]
+  local record = redis.call('HGET', k_jobs, id)
+  local attempt, crashes, _, nonce = run_of(redis.call('HGET', k_runs, id))
+  local lane = record and header(record)
+  local state, date = 'unknown', '0'
+  local lease = redis.call('ZSCORE', k_leases, id)
+  local due = lane and redis.call('ZSCORE', LANES[lane], id)
+  local failed = redis.call('ZSCORE', k_failed, id)
+  if lease then
+    state, date = 'running', lease
+  elseif due then
+    state, date = 'scheduled', due
+  elseif failed then
+    state, date = 'failed', failed
+  else
+    local finished = redis.call('ZSCORE', k_finished, id)
+    if finished then
+      state, date = 'finished', finished
+    end
+  end
+  local values = {state, date, int(attempt or 0), int(crashes or 0), nonce or '', redis.call('HGET', k_cancels, id) or '',
+    redis.call('HGET', k_progress, id) or '', record or ''}
+  for v = 1, #values do
+    reply[#reply + 1] = values[v]
+  end
+end
+return reply

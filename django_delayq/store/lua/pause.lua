@@ -1,0 +1,24 @@
+-- pause: no state changes; no job of the queue is claimed until it is resumed
+-- keys: events wake meta
+-- include: begin wake
+-- ARGV: now by why, '1' to pause or '0' to resume
+-- Returns 1 when that changed something, 0 when it was so already.
+-- O(1).
+redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+local paused = redis.call('HGET', k_meta, 'paused')
+if ARGV[4] == '1' then
+  if paused then
+    return 0
+  end
+  redis.call('HSET', k_meta, 'paused', int(now), 'paused_by', by, 'paused_why', why)
+  event('paused', '')
+else
+  if not paused then
+    return 0
+  end
+  redis.call('HDEL', k_meta, 'paused', 'paused_by', 'paused_why')
+  event('resumed', '')
+  push_token()
+end
+publish()
+return 1

@@ -1,0 +1,31 @@
+-- purge: scheduled -> cancelled, many at a time; running jobs go on
+-- keys: jobs high normal low runs keys leases cancels progress finished events meta stats
+-- include: begin bulk lanes finish
+-- ARGV: now by why, how many at most (up to 200)
+-- Returns: how many were cancelled, how many scheduled jobs remain. Call until none remains.
+-- O(log N) per job.
+redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+local room, cancelled = tonumber(ARGV[4]), 0
+for _, lane in ipairs({k_high, k_normal, k_low}) do
+  if room <= 0 then
+    break
+  end
+  local ids = redis.call('ZRANGE', lane, 0, room - 1)
+  for i = 1, #ids do
+    local _, _, _, key = header(redis.call('HGET', k_jobs, ids[i]) or '')
+    gather('ZREM', lane, ids[i])
+    finish(ids[i], key or '', true)
+    event('cancelled', ids[i] .. ' 0 0 -\n{"m":"purged"}')
+  end
+  cancelled = cancelled + #ids
+  room = room - #ids
+end
+flush()
+if cancelled > 0 then
+  event('purged', int(cancelled))
+  redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':cancelled', cancelled)
+  cap_tombstones()
+end
+publish()
+local left = redis.call('ZCARD', k_high) + redis.call('ZCARD', k_normal) + redis.call('ZCARD', k_low)
+return {cancelled, left}

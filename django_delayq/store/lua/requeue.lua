@@ -1,0 +1,55 @@
+-- requeue: failed or cancelled -> scheduled, with a fresh ladder
+-- keys: jobs high normal low leases keys failed finished runs events wake meta stats
+-- include: begin lanes wake holder
+-- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, then per job (at most 200): id record vouched
+--   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
+--   cancelled, else the record counts only if a tombstone says that it was cancelled; one that says succeeded overrules it
+-- Returns per job: status id due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
+--   unknown (no record here and none given).
+-- O(log N) per job.
+redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+local due = tonumber(ARGV[4]) or (now + tonumber(ARGV[5]))
+local reply, done = {}, 0
+for i = 6, #ARGV, 3 do
+  local id, given, vouched = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
+  local kept = redis.call('HGET', k_jobs, id)
+  local failed = redis.call('ZSCORE', k_failed, id)
+  local ended = tonumber(redis.call('ZSCORE', k_finished, id) or '')
+  local cancelled, succeeded = ended and ended % 1 == 0.5, ended and ended % 1 == 0.25 -- see finish.lua
+  local status, holder = 'done', id
+  if kept and not failed then
+    status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
+  elseif succeeded then
+    status = 'conflict' -- who vouches has an old row: the mirror is behind
+  else
+    local record = given ~= '' and (vouched or cancelled) and given or kept
+    local lane, durable, _, key = header(record or '')
+    if not lane then
+      status = 'unknown'
+    else
+      local other = key ~= '' and holder_of(key)
+      if other and other ~= id then
+        status, holder = 'conflict', other
+      else
+        redis.call('HSET', k_jobs, id, record)
+        redis.call('ZREM', k_failed, id)
+        redis.call('ZREM', k_finished, id)
+        redis.call('HDEL', k_runs, id)
+        redis.call('ZADD', LANES[lane], int(due), id)
+        if key ~= '' then
+          redis.call('HSET', k_keys, key, id)
+        end
+        event('requeued', id .. ' ' .. int(due) .. (durable and '' or '\n' .. record))
+        done = done + 1
+      end
+    end
+  end
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = status, holder, int(due)
+end
+if done > 0 then
+  redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':requeued', done)
+  wake_for(due)
+end
+publish()
+return reply

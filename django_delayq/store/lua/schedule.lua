@@ -1,0 +1,125 @@
+-- schedule: nothing -> scheduled
+-- keys: jobs high normal low runs keys failed finished events wake meta stats
+-- include: begin lanes wake holder
+-- ARGV: now by why, generation to give a new store, most events allowed (0: no limit), then per job (at most 200):
+--   id record policy due delay        due: ms, or '' and delay: ms from Redis' now
+-- Returns per job: status holder due. status: created, again (a live job with this id: a re-send), finished,
+--   cancelled (tombstones), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs); holder: the id that holds the key.
+-- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
+--   must stay one that needs memory (HSET).
+-- O(log N) per job.
+local STRIDE = 5
+local items = (#ARGV - 5) / STRIDE
+local limit = tonumber(ARGV[5])
+if limit > 0 and redis.call('XLEN', k_events) >= limit then
+  return redis.error_reply('EVENTSFULL the mirror is ' .. ARGV[5] .. ' entries behind')
+end
+local parsed = {}
+for i = 1, items do
+  local record = ARGV[6 + (i - 1) * STRIDE + 1]
+  local lane, durable, _, key = header(record)
+  if not lane then
+    return redis.error_reply('BADRECORD ' .. i)
+  end
+  parsed[i] = {lane, durable, key}
+end
+if not redis.call('HGET', k_meta, 'generation') then
+  redis.call('HSET', k_meta, 'generation', ARGV[4])
+end
+
+local reply, created, earliest = {}, 0, nil
+
+local function note(due)
+  if not earliest or due < earliest then
+    earliest = due
+  end
+end
+
+-- The lane and date of a waiting holder; nil while it runs.
+local function waiting(holder)
+  local record = redis.call('HGET', k_jobs, holder)
+  local lane = header(record)
+  return lane and redis.call('ZSCORE', LANES[lane], holder), lane
+end
+
+-- Decides about a key that another unfinished job holds. Returns the status; 'free' when it may be taken.
+local function contest(id, holder, key, policy, due)
+  if policy == 'keep' then
+    return 'kept'
+  elseif policy == 'error' then
+    return 'taken'
+  end
+  local date, lane = waiting(holder)
+  if not date then
+    return policy == 'replace' and 'running' or 'kept'
+  end
+  date = tonumber(date)
+  if policy == 'replace' then
+    redis.call('ZREM', LANES[lane], holder)
+    redis.call('HDEL', k_keys, key)
+    redis.call('HDEL', k_jobs, holder)
+    redis.call('HDEL', k_runs, holder)
+    redis.call('ZADD', k_finished, int(now) .. '.5', holder) -- cancelled, see finish.lua
+    event('cancelled', holder .. ' 0 0 -\n{"m":"replaced by ' .. id .. '"}')
+    return 'free'
+  end
+  if (policy == 'earliest' and due < date) or (policy == 'latest' and due > date) then
+    redis.call('ZADD', LANES[lane], int(due), holder)
+    event('rescheduled', holder .. ' ' .. int(due))
+    note(due)
+    return 'moved'
+  end
+  return 'kept'
+end
+
+for i = 1, items do
+  local at = 6 + (i - 1) * STRIDE
+  local id, record, policy = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local due = tonumber(ARGV[at + 3]) or (now + tonumber(ARGV[at + 4]))
+  local lane, durable, key = unpack(parsed[i])
+  local status, holder = 'created', id
+  if redis.call('HEXISTS', k_jobs, id) == 1 then
+    status = redis.call('ZSCORE', k_failed, id) and 'finished' or 'again'
+    due = tonumber(redis.call('ZSCORE', LANES[lane], id) or due)
+  elseif redis.call('ZSCORE', k_finished, id) then
+    local ended = tonumber(redis.call('ZSCORE', k_finished, id))
+    status = ended % 1 == 0.5 and 'cancelled' or 'finished' -- see finish.lua
+  else
+    if key ~= '' then
+      local other = holder_of(key)
+      if other then
+        status = contest(id, other, key, policy, due)
+        if status == 'free' then
+          status = 'replaced'
+        else
+          holder = other
+        end
+      end
+    end
+    if holder == id then
+      redis.call('HSET', k_jobs, id, record)
+      redis.call('ZADD', LANES[lane], int(due), id)
+      if key ~= '' then
+        redis.call('HSET', k_keys, key, id)
+      end
+      local fields = id .. ' ' .. int(due) .. ' ' .. lane
+      event('scheduled', durable and fields or (fields .. '\n' .. record))
+      created = created + 1
+      note(due)
+    else
+      redis.call('ZADD', k_finished, int(now), id)
+      event('merged', id .. ' ' .. holder .. ' ' .. policy)
+    end
+  end
+  local r = (i - 1) * 3
+  reply[r + 1], reply[r + 2], reply[r + 3] = status, holder, int(due)
+end
+
+if created > 0 then
+  redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)
+end
+if earliest then
+  wake_for(earliest)
+end
+publish()
+return reply

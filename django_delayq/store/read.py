@@ -1,0 +1,38 @@
+"""Reads what stands in Redis as what it should be. Anybody who can write there may have written something else: that must not end a
+loop or a page, so it counts as nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from django_delayq import clock, ids
+
+MOST: Final = 2**53  # Redis' scores are floats, and so are Lua's numbers
+
+
+def number(raw: bytes | str | None) -> int:
+    """A whole number, as int or float text, at least 0 and at most 2**53; 0 for anything else."""
+    try:
+        return int(max(0.0, min(float(raw or 0), float(MOST))))
+    except ValueError:
+        return 0
+
+
+def moment_ms(raw: bytes | str | None) -> int:
+    """A date in ms since 1970 that a datetime can hold; 0 for anything else."""
+    return min(number(raw), clock.MAX_MS)
+
+
+def text(raw: bytes | None) -> str:
+    """Text; what is not UTF-8 is replaced."""
+    return (raw or b"").decode("utf-8", "replace")
+
+
+def job_id(raw: bytes | str | None) -> UUID | None:
+    """The id of 22 characters; None for anything else."""
+    try:
+        return ids.full(raw if isinstance(raw, str) else text(raw))
+    except ValueError:
+        return None

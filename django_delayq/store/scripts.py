@@ -1,0 +1,87 @@
+"""Loads the Lua scripts. A script's header is its contract and its interface: `-- keys:` names the keys it takes, in order,
+and `-- include:` the pieces it is built on; the loader turns the first into `local k_<name> = KEYS[n]` and puts the others before
+the body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from django_delayq.store.connection import Link, ScriptMissing, StoreError
+from django_delayq.store.keys import NAMES, Keys
+
+LOADS: Final = 3  # a script may be forgotten again between its loading and its call
+SCRIPTS = (
+    "schedule",
+    "claim",
+    "extend",
+    "settle",
+    "cancel",
+    "reschedule",
+    "requeue",
+    "pause",
+    "purge",
+    "resign",
+    "tidy",
+    "trim",
+    "restore",
+    "confirm",
+    "inspect",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One Lua file, ready to be sent: its text, its SHA-1 as Redis knows it, and the short names of its keys."""
+
+    name: str
+    text: str
+    sha: str
+    keys: tuple[str, ...]
+
+
+def _read(path: str) -> str:
+    return files("django_delayq.store").joinpath("lua").joinpath(path).read_text("utf-8")
+
+
+def _header(text: str, field: str) -> tuple[str, ...]:
+    found = re.search(rf"^-- {field}: (.+)$", text, re.MULTILINE)
+    return tuple(found[1].split()) if found else ()
+
+
+@cache
+def load(name: str) -> Script:
+    """The script of that name, with its includes; read once per process.
+
+    Raises:
+        StoreError: the header names a key that `keys.py` does not know.
+    """
+    body = _read(f"{name}.lua")
+    keys = _header(body, "keys")
+    strangers = [key for key in keys if key not in NAMES]
+    if strangers:
+        raise StoreError(f"lua/{name}.lua names the key {strangers[0]!r}, which store/keys.py does not know.")
+    lines = [f"local k_{key} = KEYS[{number}]" for number, key in enumerate(keys, 1)]
+    lines += [_read(f"include/{piece}.lua") for piece in _header(body, "include")]
+    text = "\n".join([*lines, body])
+    return Script(name=name, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys=keys)
+
+
+def run(link: Link, script: Script, keys: Keys, *arguments: Any) -> Any:
+    """Runs a script: EVALSHA, and SCRIPT LOAD first if the server does not have it (restarted, flushed, failed over).
+
+    Raises:
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+    command = ("EVALSHA", script.sha, len(script.keys), *(keys[key] for key in script.keys), *arguments)
+    for _ in range(LOADS):
+        try:
+            return link.execute(*command)
+        except ScriptMissing:
+            link.execute("SCRIPT", "LOAD", script.text)
+    return link.execute(*command)

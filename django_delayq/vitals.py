@@ -1,0 +1,105 @@
+"""The health of the whole in a few signs, each judged: what a person on call looks at first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_delayq import clock, overview
+from django_delayq.health import MOST_SKEW
+from django_delayq.overview import DOWN, Overview
+from django_delayq.store.inspector import ServerFacts
+from django_delayq.stores import stores
+
+Level = Literal["well", "late", "bad"]
+
+SLOW: Final = 0.05  # seconds of a round trip
+LATE: Final = (10.0, 300.0)  # seconds by which the oldest due job is late: a warning, bad
+LAG: Final = (10.0, 60.0)  # seconds the mirror is behind
+FULL: Final = (0.8, 0.95)  # share of maxmemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vital:
+    """One sign. `name` is also that of its remedy."""
+
+    name: str
+    label: str | Promise
+    value: str
+    level: Level
+
+
+def vitals(seen: Overview, unpublished: int) -> list[Vital]:
+    """All signs there are: without Redis, only that it is away and how many rows wait for it."""
+    facts, trouble = None, seen.trouble
+    if not trouble:
+        try:
+            with stores.guarded():
+                facts = stores.inspector().server()
+        except DOWN as error:
+            trouble = str(error)
+    found = [_reach(facts)]
+    if facts is not None:
+        found += [*_queues(seen), *_server(facts)]
+    value = overview.count_text(unpublished)
+    return [*found, Vital(name="outbox", label=_("Outbox"), value=value, level="late" if unpublished else "well")]
+
+
+def _reach(facts: ServerFacts | None) -> Vital:
+    label = _("Redis")
+    if facts is None:
+        return Vital(name="redis", label=label, value=now("cannot be reached"), level="bad")
+    slow = facts.round_trip >= SLOW
+    # A fast one is not told to the millisecond, so that a page whose numbers stand still need not be sent again.
+    value = f"{facts.round_trip * 1000:.0f} ms" if slow else f"< {SLOW * 1000:.0f} ms"
+    return Vital(name="redis", label=label, value=value, level="late" if slow else "well")
+
+
+def _queues(seen: Overview) -> list[Vital]:
+    late = max((queue.oldest_late for queue in seen.queues if not queue.depth.paused), default=0.0)
+    silent, unserved = len(seen.workers) - len(seen.present), sum(not queue.workers for queue in seen.queues)
+    workers = ngettext("%(count)d alive", "%(count)d alive", len(seen.present)) % {"count": len(seen.present)}
+    if silent:
+        workers += ", " + now("%(count)d gone") % {"count": silent}
+    if seen.present and unserved:
+        text = ngettext("%(count)d queue without one", "%(count)d queues without one", unserved)
+        workers += ", " + text % {"count": unserved}
+    level: Level = "bad" if not seen.present else "late" if silent or unserved else "well"
+    lag = max((queue.lag.seconds for queue in seen.queues), default=0.0)
+    return [
+        Vital(name="late", label=_("Oldest late"), value=_seconds(late), level=_level(late, LATE)),
+        Vital(name="workers", label=_("Workers"), value=workers, level=level),
+        Vital(name="mirror", label=_("Mirror behind"), value=_seconds(lag), level=_level(lag, LAG)),
+    ]
+
+
+def _server(facts: ServerFacts) -> list[Vital]:
+    disk, level = (now("append-only file"), "well") if facts.aof else (now("snapshots only"), "late")
+    if not facts.aof and not facts.rdb:
+        disk, level = now("none"), "bad"
+    found = [
+        Vital(
+            name="eviction", label=_("Eviction"), value=facts.policy or "?",
+            level="well" if facts.policy in ("", "noeviction") else "bad",
+        ),
+        Vital(name="persistence", label=_("On disk"), value=disk, level=level),  # type: ignore[arg-type]
+    ]  # fmt: skip
+    if facts.maxmemory:
+        share = facts.used_memory / facts.maxmemory
+        found.append(Vital(name="memory", label=_("Memory"), value=f"{share:.0%}", level=_level(share, FULL)))
+    if abs(facts.skew) > MOST_SKEW + facts.round_trip:
+        found.append(Vital(name="clock", label=_("Clock"), value=f"{facts.skew:+.1f} s", level="late"))
+    return found
+
+
+def _level(value: float, limits: tuple[float, float]) -> Level:
+    return "bad" if value >= limits[1] else "late" if value >= limits[0] else "well"
+
+
+def _seconds(value: float) -> str:
+    return clock.text(round(value)) if value >= 1 else now("none")

@@ -1,0 +1,45 @@
+"""Copies that a task makes of its process by forking it, as multiprocessing does, and what turns itself into a daemon.
+
+A copy is no worker: it has one thread, the task's, but it shares the holdings and has the basket of the original. So it ends
+where the task returns, and would else run jobs which the original runs too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+logger = logging.getLogger("django_delayq.worker")
+
+_is_copy = False
+
+
+def expect() -> None:
+    """Called once by a task process, before it starts threads: what is forked from here on is a copy."""
+    os.register_at_fork(after_in_child=_be_a_copy)
+
+
+def end(error: BaseException | None) -> None:
+    """The task has come back, with that error. Ends the process if it is a copy; else does nothing."""
+    if not _is_copy:
+        return
+    code = 0
+    try:
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            code = 1
+            logger.error("a process that a task forked ended by an error", exc_info=error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _be_a_copy() -> None:
+    global _is_copy
+    _is_copy = True
+    # A task process leaves signals to its supervisor. A copy has none: `Process.terminate()` sends this one, and then waits.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

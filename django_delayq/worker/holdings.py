@@ -1,0 +1,266 @@
+"""What a task process holds, in memory that it shares with the supervisor: one row per claimed job.
+
+The task process writes a row when it claims, starts and settles a job; the supervisor reads the rows to extend leases, to see
+hard deadlines, and to give back what a killed process held. Neither waits for the other: no lock is shared, since a killed
+process would keep it. The rules that make a read in the middle of a write harmless:
+
+1. The state byte is written last, and set to EMPTY first. Who reads a row looks at its `turn` before and after.
+2. Each use of a row has its own `turn`. What the supervisor writes into a row (lost, cancel, good until) carries the turn it is
+   meant for, and means nothing to the row's next job.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+EMPTY: Final = 0
+WAITING: Final = 1  # claimed, in this process's own line
+RUNNING: Final = 2
+SETTLING: Final = 3  # it has ended; Redis has not confirmed that yet
+
+NEVER: Final = -1  # retry_ms: the attempt was the last one
+ASK: Final = -2  # retry_ms: the task's own backoff function knows
+UNKNOWN_TASK: Final = 0xFFFFFFFF
+
+LAYOUT: Final = 1  # changes with the layout below, since a worker may read what one of another version left behind
+
+# The head: what the process has done so far (8-byte counters), whether it asks to be replaced and whether it ended by itself, then
+# a nonce per line, of a claim that may be under way.
+_DONE: Final = 0
+_FAILED: Final = 1
+_RETIRES: Final = 2
+_LEFT: Final = 3
+_HEAD: Final = 64
+_NONCE: Final = 32
+# A row; offsets in bytes. The first part is written by the task process, the last by the supervisor.
+_ROW: Final = 192
+_TURN, _STATE, _LINE, _ATTEMPT, _TASK, _PROGRESS_TURN = 0, 4, 8, 12, 16, 20
+_TAKEN, _STARTED, _HARD, _RETRY_MS, _GOOD_UNTIL = 24, 32, 40, 48, 56
+_ID, _FENCE, _PROGRESS = 64, 88, 120
+_LOST_TURN, _CANCEL_TURN, _EXTENDED_TURN, _EXTENDED = 164, 168, 172, 176
+_TEXTS: Final = struct.Struct("24s32s")
+_PROGRESS_TEXT: Final = struct.Struct("40s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A row as the supervisor read it. Times are monotonic seconds, which all processes of one machine share; 0: none."""
+
+    row: int
+    turn: int
+    state: int
+    line: int
+    id: str
+    fence: str
+    attempt: int
+    task: int
+    taken: float
+    started: float
+    hard: float
+    retry_ms: int
+    progress: str
+    progress_turn: int
+
+
+class Holdings:
+    """The shared memory of one task process. Made before the fork, by the supervisor, and closed by it.
+
+    Args:
+        rows: how many jobs the process may hold at once, those that wait to be settled included.
+        lines: how many lines (queue partitions) it serves.
+        descriptor: of a file that is the memory; -1 for memory without one.
+    """
+
+    def __init__(self, rows: int, lines: int, descriptor: int = -1) -> None:
+        self.rows = rows
+        self._base = _base(lines)
+        self._map = mmap.mmap(descriptor, self.size(rows, lines))
+        view = memoryview(self._map)
+        self._bytes = view
+        self._u32 = view.cast("I")
+        self._i64 = view.cast("q")
+        self._f64 = view.cast("d")
+
+    @staticmethod
+    def size(rows: int, lines: int) -> int:
+        """Bytes."""
+        return _base(lines) + rows * _ROW
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        for view in (self._f64, self._i64, self._u32, self._bytes):
+            view.release()
+        self._map.close()
+
+    # written by the task process
+
+    def put(self, row: int, *, line: int, id: str, fence: str, attempt: int, taken: float, good_until: float) -> int:
+        """A claimed job, waiting. Returns the turn of the row."""
+        at = self._base + row * _ROW
+        u32, f64, word, double = self._u32, self._f64, at >> 2, at >> 3
+        self._bytes[at + _STATE] = EMPTY
+        turn = (u32[word] + 1) & 0xFFFFFFFF
+        u32[word] = turn
+        u32[word + (_LINE >> 2)] = line
+        u32[word + (_ATTEMPT >> 2)] = attempt
+        u32[word + (_TASK >> 2)] = UNKNOWN_TASK
+        u32[word + (_PROGRESS_TURN >> 2)] = 0
+        f64[double + (_TAKEN >> 3)] = taken
+        f64[double + (_STARTED >> 3)] = 0.0
+        f64[double + (_HARD >> 3)] = 0.0
+        f64[double + (_GOOD_UNTIL >> 3)] = good_until
+        _TEXTS.pack_into(self._map, at + _ID, id.encode(), fence.encode())
+        self._bytes[at + _STATE] = WAITING
+        return turn
+
+    def start(self, row: int, *, started: float, task: int, hard: float = 0.0, retry_ms: int = NEVER) -> None:
+        """The job in that row runs from now on. `hard`: when the supervisor ends it, and `retry_ms` what follows then."""
+        at = self._base + row * _ROW
+        self._u32[(at + _TASK) >> 2] = task
+        self._f64[(at + _STARTED) >> 3] = started
+        self._f64[(at + _HARD) >> 3] = hard
+        self._i64[(at + _RETRY_MS) >> 3] = retry_ms
+        self._bytes[at + _STATE] = RUNNING
+
+    def settling(self, row: int) -> None:
+        """The run has ended."""
+        self._bytes[self._base + row * _ROW + _STATE] = SETTLING
+
+    def empty(self, row: int) -> None:
+        """Redis knows how the run ended: nothing is held here any more."""
+        self._bytes[self._base + row * _ROW + _STATE] = EMPTY
+
+    def progress(self, row: int, text: str) -> None:
+        """How far the job in that row is, "done/total"."""
+        at = self._base + row * _ROW
+        _PROGRESS_TEXT.pack_into(self._map, at + _PROGRESS, text.encode()[:40])
+        self._u32[(at + _PROGRESS_TURN) >> 2] += 1
+
+    def claiming(self, line: int, nonce: str) -> None:
+        """A claim with that nonce may be under way ("": none), so that the supervisor can ask for it if we die now."""
+        struct.pack_into("32s", self._map, _HEAD + line * _NONCE, nonce.encode())
+
+    def count(self, done: int, failed: int) -> None:
+        """Adds to what this process has settled. Called by one thread only."""
+        self._i64[_DONE] += done
+        self._i64[_FAILED] += failed
+
+    def retire(self) -> None:
+        """Asks the supervisor for another process in this one's seat; this one then finishes what it holds."""
+        self._i64[_RETIRES] = 1
+
+    def leave(self) -> None:
+        """Says that the process ends by its own will. A task that ends it with `os._exit(0)` does not come by here."""
+        self._i64[_LEFT] = 1
+
+    # read by the task process
+
+    def is_lost(self, row: int, turn: int) -> bool:
+        """Whether the supervisor found that somebody else has the job."""
+        return self._u32[(self._base + row * _ROW + _LOST_TURN) >> 2] == turn
+
+    def is_at_work(self, row: int, turn: int) -> bool:
+        """Whether the job of that turn stands in the row still, and has not ended."""
+        at = self._base + row * _ROW
+        return self._bytes[at + _STATE] in (WAITING, RUNNING) and self._u32[at >> 2] == turn
+
+    def lose(self, row: int, turn: int) -> None:
+        """Somebody else has the job of that turn."""
+        self._u32[(self._base + row * _ROW + _LOST_TURN) >> 2] = turn
+
+    def is_cancelled(self, row: int, turn: int) -> bool:
+        """Whether the supervisor found a cancel request."""
+        return self._u32[(self._base + row * _ROW + _CANCEL_TURN) >> 2] == turn
+
+    def good_until(self, row: int, turn: int) -> float:
+        """Until when the lease surely holds."""
+        at = self._base + row * _ROW
+        claimed = self._f64[(at + _GOOD_UNTIL) >> 3]
+        if self._u32[(at + _EXTENDED_TURN) >> 2] != turn:
+            return claimed
+        return max(claimed, self._f64[(at + _EXTENDED) >> 3])
+
+    # read and written by the supervisor
+
+    def held(self) -> Iterator[Held]:
+        """Every row that is not empty, and was not being written while it was read."""
+        for row in range(self.rows):
+            at = self._base + row * _ROW
+            state = self._bytes[at + _STATE]
+            if state != EMPTY:
+                found = self._read(row, at, state)
+                if found is not None:
+                    yield found
+
+    def state(self, held: Held) -> int | None:
+        """The state of that job's row now; None when the job no longer stands there."""
+        at = self._base + held.row * _ROW
+        state = self._bytes[at + _STATE]
+        return state if state != EMPTY and self._u32[at >> 2] == held.turn else None
+
+    def lost(self, held: Held) -> None:
+        """Tells the process that the job is no longer its own."""
+        self.lose(held.row, held.turn)
+
+    def cancel(self, held: Held) -> None:
+        """Tells the process that the job should stop."""
+        self._u32[(self._base + held.row * _ROW + _CANCEL_TURN) >> 2] = held.turn
+
+    def extended(self, held: Held, until: float) -> None:
+        """Tells the process until when the lease surely holds now."""
+        at = self._base + held.row * _ROW
+        self._f64[(at + _EXTENDED) >> 3] = until
+        self._u32[(at + _EXTENDED_TURN) >> 2] = held.turn
+
+    def nonces(self, lines: Sequence[object]) -> list[str]:
+        """Per line, the nonce of a claim that may have been under way; "" for none."""
+        raw = (struct.unpack_from("32s", self._map, _HEAD + line * _NONCE)[0] for line in range(len(lines)))
+        return [_text(nonce) for nonce in raw]
+
+    def counts(self) -> tuple[int, int]:
+        """How many jobs the process has settled, and how many of these had failed."""
+        return self._i64[_DONE], self._i64[_FAILED]
+
+    def retires(self) -> bool:
+        """Whether the process asks to be replaced."""
+        return bool(self._i64[_RETIRES])
+
+    def left(self) -> bool:
+        """Whether the process ended by its own will, having said how its runs end."""
+        return bool(self._i64[_LEFT])
+
+    def _read(self, row: int, at: int, state: int) -> Held | None:
+        u32, f64, word, double = self._u32, self._f64, at >> 2, at >> 3
+        turn = u32[word]
+        id, fence = _TEXTS.unpack_from(self._map, at + _ID)
+        held = Held(
+            row=row,
+            turn=turn,
+            state=state,
+            line=u32[word + (_LINE >> 2)],
+            id=_text(id),
+            fence=_text(fence),
+            attempt=u32[word + (_ATTEMPT >> 2)],
+            task=u32[word + (_TASK >> 2)],
+            taken=f64[double + (_TAKEN >> 3)],
+            started=f64[double + (_STARTED >> 3)],
+            hard=f64[double + (_HARD >> 3)],
+            retry_ms=self._i64[double + (_RETRY_MS >> 3)],
+            progress=_text(_PROGRESS_TEXT.unpack_from(self._map, at + _PROGRESS)[0]),
+            progress_turn=u32[word + (_PROGRESS_TURN >> 2)],
+        )
+        again = self._bytes[at + _STATE]
+        return held if again != EMPTY and u32[word] == turn else None
+
+
+def _base(lines: int) -> int:
+    base = _HEAD + _NONCE * lines
+    return base + -base % 64
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,140 @@
+"""The one value that a run ends in, and the detail that the mirror stores about it. Nothing here acts.
+
+Detail is JSON with short names, all optional: s started ms, f finished ms, r result, c class of the error, m message,
+t traceback, p fingerprint, d reason of a retry or snooze.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sysconfig
+import traceback
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, NamedTuple
+
+from django_delayq import codec
+from django_delayq.exceptions import PayloadError
+
+Kind = Literal["ack", "retry", "snooze", "fail", "crash", "cancel"]
+
+MAX_MESSAGE: Final = 2_000  # characters
+MAX_TRACEBACK: Final = 32_768
+_VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d+")
+
+
+class Outcome(NamedTuple):
+    """How a run ended. `delay_ms` counts for retry and snooze; `error` is what the task raised, None if it returned;
+    `ran_ms`: how long it ran, below 0 if it did not.
+    """
+
+    kind: Kind
+    detail: bytes
+    delay_ms: int = 0
+    error: BaseException | None = None
+    reason: str = ""
+    ran_ms: int = -1
+
+
+def detail(
+    *,
+    started_ms: int = 0,
+    finished_ms: int = 0,
+    error: BaseException | None = None,
+    message: str = "",
+    reason: str = "",
+) -> bytes:
+    """The detail of a run that did not succeed."""
+    fields: dict[str, Any] = {"s": started_ms, "f": finished_ms} if started_ms else {}
+    if error is not None:
+        fields |= _failure(error)
+    if message:
+        fields["m"] = clean(message)
+    if reason:
+        fields["d"] = clean(reason)
+    return codec.dumps(fields)
+
+
+def success(*, started_ms: int, finished_ms: int, result: Any, limit: int) -> tuple[bytes, str]:
+    """The detail of a run that returned `result`, and a note if the result could not be stored: it is null then."""
+    if result is None:
+        return b'{"s":%d,"f":%d}' % (started_ms, finished_ms), ""
+    note = ""
+    fields: dict[str, Any] = {"s": started_ms, "f": finished_ms}
+    try:
+        codec.check(result, "result")
+        raw = codec.dumps({**fields, "r": result})
+        if len(raw) <= limit:
+            return raw, ""
+        note = f"the result is {len(raw):,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); it was not kept"
+    except PayloadError as error:
+        note = f"the result was not kept: {error}"
+    return codec.dumps({**fields, "d": clean(note)}), note
+
+
+def clean(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Text that any database takes: UTF-8, without NUL, cut in the middle where it is long."""
+    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit:
+        return text
+    half = limit // 2 - 20
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
+
+
+def class_name(error: BaseException) -> str:
+    """Where the class of an error is defined: "app.errors.Declined"; builtins by their bare name."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def fingerprint(error: BaseException) -> str:
+    """The same for errors of one cause: class, message without numbers and ids, and the place in the project's own code."""
+    text = "\n".join((class_name(error), _VARYING.sub("#", _message(error))[:500], _place(error.__traceback__)))
+    return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:12]
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    fields = {"c": class_name(error), "m": clean(_message(error)), "p": fingerprint(error)}
+    if error.__traceback__ is not None:
+        fields["t"] = clean(_traceback(error), MAX_TRACEBACK)
+    return fields
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a __str__ of the project's, which may itself err
+        return f"<{type(error).__name__} whose message cannot be shown>"
+
+
+def _traceback(error: BaseException) -> str:
+    own = error.__traceback__
+    while own is not None and own.tb_next is not None and own.tb_frame.f_code.co_filename.startswith(_worker_path()):
+        own = own.tb_next  # the frames of the worker tell nothing about the task
+    try:
+        return "".join(traceback.format_exception(type(error), error, own))
+    except Exception:
+        return f"<the traceback of {class_name(error)} cannot be shown>\n"
+
+
+def _place(trace: TracebackType | None) -> str:
+    place = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_foreign_paths()):
+            place = f"{trace.tb_frame.f_globals.get('__name__', '?')}:{code.co_name}"
+        trace = trace.tb_next
+    return place
+
+
+@cache
+def _worker_path() -> str:
+    return str(Path(__file__).parent)
+
+
+@cache
+def _foreign_paths() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return (*{paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}, _worker_path(), "<frozen")

@@ -1,0 +1,119 @@
+"""`--health-port`: answers `GET /health` and `GET /ready` from the supervisor's own loop, without a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from django_delayq import clock
+
+MOST_CLIENTS: Final = 32
+PATIENCE: Final = 5.0  # seconds for a client to send its request and take the answer
+MOST_BYTES: Final = 4_096
+
+Answer = tuple[bool, dict[str, Any]]
+
+
+class _Client:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.request = b""
+        self.answer = b""
+        self.deadline = clock.monotonic() + PATIENCE
+
+
+class Probe:
+    """A listening socket and its few clients, none of which can block the supervisor.
+
+    Args:
+        port: where to listen, on all addresses; 0 for any free one (`port` says which).
+        answers: path -> function that says whether all is well, and the facts.
+    """
+
+    def __init__(self, port: int, answers: dict[str, Callable[[], Answer]]) -> None:
+        self._answers = answers
+        self._clients: dict[int, _Client] = {}
+        self._listener = socket.create_server(("", port), backlog=MOST_CLIENTS)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+
+    def register(self, poll: select.poll) -> None:
+        """Adds its descriptors to those the supervisor waits for."""
+        poll.register(self._listener.fileno(), select.POLLIN)
+        for descriptor, client in self._clients.items():
+            poll.register(descriptor, select.POLLOUT if client.answer else select.POLLIN)
+
+    def ready(self, descriptor: int) -> None:
+        """Something has happened on a descriptor; those of others are passed over."""
+        if descriptor == self._listener.fileno():
+            self._accept()
+        elif descriptor in self._clients:
+            client = self._clients[descriptor]
+            try:
+                self._serve(client)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._drop(descriptor)
+
+    def poll(self) -> float:
+        """Drops clients that take too long."""
+        now = clock.monotonic()
+        for descriptor, client in list(self._clients.items()):
+            if client.deadline < now:
+                self._drop(descriptor)
+        return 1.0
+
+    def close(self) -> None:
+        """Listens no more. In a forked child: leaves the sockets to the supervisor."""
+        self._listener.close()
+        for descriptor in list(self._clients):
+            self._drop(descriptor)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            sock, _ = self._listener.accept()
+            if len(self._clients) >= MOST_CLIENTS:
+                sock.close()
+                return
+            sock.setblocking(False)
+            self._clients[sock.fileno()] = _Client(sock)
+
+    def _serve(self, client: _Client) -> None:
+        if not client.answer:
+            received = client.sock.recv(MOST_BYTES)
+            client.request += received
+            if not received or len(client.request) > MOST_BYTES:
+                self._drop(client.sock.fileno())
+                return
+            if b"\r\n\r\n" not in client.request and b"\n\n" not in client.request:
+                return
+            client.answer = self._answer(client.request)
+        client.answer = client.answer[client.sock.send(client.answer) :]
+        if not client.answer:
+            self._drop(client.sock.fileno())
+
+    def _answer(self, request: bytes) -> bytes:
+        words = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or words[0] not in ("GET", "HEAD"):
+            return _response("405 Method Not Allowed", {"error": "GET only"}, True)
+        found = self._answers.get(words[1].partition("?")[0])
+        if found is None:
+            return _response("404 Not Found", {"error": "try /health or /ready"}, words[0] == "GET")
+        well, facts = found()
+        return _response("200 OK" if well else "503 Service Unavailable", facts, words[0] == "GET")
+
+    def _drop(self, descriptor: int) -> None:
+        client = self._clients.pop(descriptor)
+        with contextlib.suppress(OSError):
+            client.sock.close()
+
+
+def _response(status: str, facts: dict[str, Any], with_body: bool) -> bytes:
+    body = json.dumps(facts).encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + (body if with_body else b"")

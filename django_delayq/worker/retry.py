@@ -1,0 +1,50 @@
+"""When a failed attempt is followed by another: the job's own ladder, else the task's backoff, else the queue's ladder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from random import random
+from typing import Any
+
+from django_delayq import clock
+from django_delayq.ladder import Ladder
+from django_delayq.worker import holdings
+
+logger = logging.getLogger("django_delayq.worker")
+
+Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
+
+
+def choose(options: Mapping[str, Any], backoff: Backoff | None, default: Ladder) -> Backoff:
+    """The backoff that holds for a job with these options."""
+    text = options.get("backoff")
+    if text is not None:
+        try:
+            return Ladder(text)
+        except ValueError as error:
+            logger.error("the job's own ladder cannot be read, so the queue's ladder is used: %s", error)
+            return default
+    return default if backoff is None else backoff
+
+
+def delay_ms(
+    backoff: Backoff, attempt: int, error: BaseException, default: Ladder, *, rand: Callable[[], float] = random
+) -> int | None:
+    """Milliseconds from now to the next attempt; None: there shall be none. A backoff that errs gives way to `default`."""
+    try:
+        found = backoff.delay(attempt, rand=rand) if isinstance(backoff, Ladder) else backoff(attempt, error)
+        return None if found is None else clock.milliseconds(found)
+    except Exception:
+        logger.exception("the backoff %r failed at attempt %d, so the queue's ladder is used", backoff, attempt)
+        return clock.milliseconds(default.delay(attempt, rand=rand))
+
+
+def foreseen_ms(backoff: Backoff, attempt: int, max_attempts: int, default: Ladder) -> int:
+    """For the holdings: what shall follow if the supervisor must end this attempt."""
+    if attempt >= max_attempts:
+        return holdings.NEVER
+    if not isinstance(backoff, Ladder):
+        return holdings.ASK
+    found = delay_ms(backoff, attempt, TimeoutError(), default)
+    return holdings.NEVER if found is None else found

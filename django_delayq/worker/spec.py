@@ -1,0 +1,55 @@
+"""What a worker is told by whoever starts it: the command, or a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from django_delayq.store.connection import Link
+from django_delayq.store.queue import QueueStore
+from django_delayq.worker.executor import AnyTask, Hooks
+from django_delayq.worker.lines import Line
+from django_delayq.worker.side import Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """Everything a worker needs. Durations in seconds, memory in bytes; 0 or None: no limit.
+
+    Args:
+        worker: its id, "host:pid:random".
+        connect: makes a link to Redis under a client name; called once per process.
+        lines: what is served.
+        tasks: names of all registered tasks, in an order that is the same in every process of this worker.
+        find_task: looks a name up; raises UnknownTask.
+        processes: task processes; 0 for a worker that runs only `sides`.
+        sides: further processes, such as the mirror's.
+        tidy: whether to drop what has had its time in Redis; the mirror does that too, and knows more.
+        version: of the package, for the beat.
+    """
+
+    worker: str
+    prefix: str
+    connect: Callable[[str], Link]
+    lines: Sequence[Line]
+    tasks: Sequence[str]
+    find_task: Callable[[str], AnyTask]
+    processes: int = 1
+    threads: int = 8
+    burst: bool = False
+    grace: float = 30.0
+    max_jobs: int = 0
+    max_memory: int = 0
+    reload: bool = False
+    health_port: int | None = None
+    hooks: Hooks = field(default_factory=Hooks)
+    sides: Sequence[Side] = ()
+    tidy: bool = True
+    version: str = ""
+
+    def stores(self, link: Link) -> list[QueueStore]:
+        """A store per line, on that link."""
+        return [
+            QueueStore(link, prefix=self.prefix, queue=line.queue, partition=line.partition, signer=line.signer)
+            for line in self.lines
+        ]

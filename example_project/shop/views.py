@@ -1,0 +1,107 @@
+"""The shop's pages, and two endpoints that play the payment provider and the partner."""
+
+import json
+
+from django.contrib import messages
+from django.db import transaction
+from django.db.models import F
+from django.http import HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_GET, require_POST
+
+import django_delayq as delayq
+from shop.models import Ledger, Order, Product, pay_window
+from shop.tasks import close_order, notify_partner, poll_refund
+
+
+@require_GET
+def catalogue(request):
+    return render(request, "shop/catalogue.html", {"products": Product.objects.all()})
+
+
+@require_GET
+def orders(request):
+    return render(request, "shop/orders.html", {"orders": Order.objects.select_related("product")[:50]})
+
+
+@require_POST
+def checkout(request, product_id):
+    """Places an order, and sees to it that it is closed unless it is paid. Both or neither: one transaction."""
+    product = get_object_or_404(Product, pk=product_id)
+    with transaction.atomic():
+        order = Order.objects.create(product=product, pay_until=timezone.now() + pay_window())
+        Ledger.objects.create(order=order, what="placed")
+        delayq.schedule(close_order, order.pk, run_at=order.pay_until, key=order.close_key)
+    return redirect(order)
+
+
+@require_GET
+def order(request, order_id):
+    found = get_object_or_404(Order.objects.select_related("product"), pk=order_id)
+    return render(request, "shop/order.html", {"order": found, "ledger": found.ledger.all()})
+
+
+@require_GET
+def order_state(request, order_id):
+    """What the order page asks every second."""
+    found = get_object_or_404(Order, pk=order_id)
+    return JsonResponse(
+        {
+            "state": found.state,
+            "seconds_left": found.seconds_left,
+            "partner_told": found.partner_told,
+            "partner_tries": found.partner_tries,
+            "refund_polls": found.refund_polls,
+            "steps": found.ledger.count(),
+        }
+    )
+
+
+@require_POST
+def pay(request, order_id):
+    """Takes the payment if the order is still open; then nobody needs to close it any more."""
+    found = get_object_or_404(Order, pk=order_id)
+    with transaction.atomic():
+        paid = found.move(Order.State.UNPAID, Order.State.PAID, "paid")
+        if paid:
+            delayq.schedule(notify_partner, found.pk, key=f"notify-partner:{found.pk}")
+    if not paid:
+        messages.error(request, "Too late: this order has been closed, and nothing was charged.")
+        return redirect(found)
+    try:
+        delayq.cancel(key=found.close_key, queue="orders", actor="shop", reason="paid")
+    except delayq.StoreUnavailable:
+        pass  # the job looks at the order before it closes it
+    messages.success(request, "Thank you, your payment has arrived.")
+    return redirect(found)
+
+
+@require_POST
+def refund(request, order_id):
+    """Asks the provider for the money back, and looks again until it is through."""
+    found = get_object_or_404(Order, pk=order_id)
+    with transaction.atomic():
+        if found.move(Order.State.PAID, Order.State.REFUNDING, "refund asked"):
+            delayq.schedule(poll_refund, found.pk, delay="2s", key=f"refund:{found.pk}")
+            messages.info(request, "The refund is on its way; the provider takes a few seconds.")
+    return redirect(found)
+
+
+@require_GET
+def provider(request, order_id):
+    """The payment provider: a refund is through at the third time of asking."""
+    Order.objects.filter(pk=order_id).update(refund_polls=F("refund_polls") + 1)
+    polls = Order.objects.values_list("refund_polls", flat=True).get(pk=order_id)
+    return JsonResponse({"status": "done" if polls >= 3 else "pending"})
+
+
+@csrf_exempt
+@require_POST
+def partner(request):
+    """The partner: answers 503 twice before it takes an order."""
+    order_id = json.loads(request.body)["order"]
+    Order.objects.filter(pk=order_id).update(partner_tries=F("partner_tries") + 1)
+    tries = Order.objects.values_list("partner_tries", flat=True).get(pk=order_id)
+    return HttpResponse(status=200 if tries >= 3 else 503)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+import django_delayq as delayq
+from tests.commands.conftest import Shop, beat, lose_redis
+from tests.mirror.conftest import Orders  # noqa: F401
+
+JOBS = "/admin/delayq/job/"
+QUEUES = "/admin/delayq/queue/"
+OPERATIONS = "/admin/delayq/operation/"
+WORKERS = "/admin/delayq/worker/"
+ALL = (
+    "view_job",
+    "cancel_job",
+    "run_now_job",
+    "reschedule_job",
+    "requeue_job",
+    "edit_job",
+    "start_operation",
+    "steer_operation",
+    "view_operation",
+    "purge_queue",
+    "view_queue",
+    "pause_queue",
+    "view_worker",
+    "quiet_worker",
+    "stop_worker",
+)
+
+__all__ = ["Shop", "beat", "lose_redis"]
+
+
+@pytest.fixture
+def orders(delayq_redis, transactional_db) -> Shop:
+    return Shop()
+
+
+Staff = Callable[..., Client]
+
+
+@pytest.fixture
+def staff(transactional_db) -> Staff:
+    """`staff("view_job")`: a browser in which somebody with just these permissions is logged in; without names: with all."""
+
+    def log_in(*codenames: str) -> Client:
+        user = User.objects.create_user(f"kim{User.objects.count()}", password="p", is_staff=True)
+        user.user_permissions.set(
+            Permission.objects.filter(content_type__app_label="delayq", codename__in=codenames or ALL)
+        )
+        client = Client(enforce_csrf_checks=False)
+        client.force_login(user)
+        return client
+
+    return log_in
+
+
+def page(job: delayq.Job) -> str:
+    return reverse("admin:delayq_job_change", args=[job.id])
+
+
+def act(job: delayq.Job, verb: str) -> str:
+    return reverse(f"admin:delayq_job_{verb}", args=[job.id])
+
+
+def said(response: Any) -> list[str]:
+    """The messages of the page that follows."""
+    return [str(message) for message in response.context["messages"]]
+
+
+def choose(client: Client, action: str, jobs: list[delayq.Job], *, query: str = "", **fields: Any) -> Any:
+    """Ticks jobs in the list and chooses an action; with `confirmed=1` the page that asks is answered as well."""
+    form = {"action": action, "_selected_action": [str(job.id) for job in jobs], "index": "0", **fields}
+    return client.post(JOBS + query, form, follow=True)

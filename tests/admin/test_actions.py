@@ -1,0 +1,152 @@
+"""Acting on jobs: from the list, from the page; permissions, answers, records."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.models import Event, Job
+from tests.admin.conftest import JOBS, act, choose, lose_redis, page, said
+
+VERBS = ("cancel", "run_now", "reschedule", "requeue")
+
+
+def fields(verb: str) -> dict[str, str]:
+    return {"delay": "10m"} if verb == "reschedule" else {}
+
+
+def job_for(orders, verb: str) -> delayq.Job:
+    return orders.ended("fail") if verb == "requeue" else orders.scheduled()[0]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_action_from_the_list_asks_first_and_then_says_what_it_did(orders, staff, verb):
+    job, client = job_for(orders, verb), staff()
+    before = orders.in_redis(job)
+    asked = choose(client, verb, [job])
+    assert asked.templates[0].name == "admin/delayq/job/ask.html"
+    assert orders.in_redis(job) == before
+    done = choose(client, verb, [job], confirmed="1", reason="the customer called", **fields(verb))
+    words = {"cancel": "cancelled", "run_now": "made due now", "reschedule": "rescheduled", "requeue": "requeued"}
+    assert said(done) == [f"1 {words[verb]}."]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_action_leaves_a_log_entry_and_an_event_with_actor_and_reason(orders, staff, verb):
+    job, client = job_for(orders, verb), staff()
+    response = client.post(act(job, verb), {"reason": "the customer called", **fields(verb)}, follow=True)
+    assert response.redirect_chain == [(page(job), 302)]
+    orders.fold()
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.user.username) == (str(job.id), "kim0")
+    assert entry.change_message.endswith(": the customer called")
+    event = Event.objects.filter(job_id=job.id).latest("id")
+    assert (event.actor, event.reason) == ("admin:kim0", "the customer called")
+    expected = {"cancel": "cancelled", "run_now": "rescheduled", "reschedule": "rescheduled", "requeue": "requeued"}
+    assert event.kind == expected[verb]
+    assert "the customer called" in client.get(page(job)).content.decode()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_action_needs_its_own_permission(orders, staff, verb):
+    job = job_for(orders, verb)
+    others = ["view_job", *(f"{other}_job" for other in VERBS if other != verb)]
+    client = staff(*others)
+    before = orders.in_redis(job)
+    assert client.post(act(job, verb), fields(verb)).status_code == 403
+    assert f'formaction="../{verb}/"' not in client.get(page(job)).content.decode()
+    choose(client, verb, [job], confirmed="1", **fields(verb))
+    assert orders.in_redis(job) == before
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_action_is_posted_with_a_token(orders, staff, verb):
+    job, client = job_for(orders, verb), staff()
+    assert client.get(act(job, verb)).status_code == 405
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = client.cookies
+    assert strict.post(act(job, verb), fields(verb)).status_code == 403
+
+
+def test_the_answer_is_honest_about_every_job(orders, staff):
+    scheduled = orders.scheduled(2)
+    running, ended = orders.running(), orders.ended("ack")
+    done = choose(staff(), "cancel", [*scheduled, running, ended], confirmed="1")
+    assert said(done) == ["2 cancelled, 1 already running (asked to stop), 1 already finished."]
+    assert LogEntry.objects.count() == 3  # nothing became of the finished one
+
+
+def test_a_job_whose_key_is_held_is_not_requeued(orders, staff):
+    failed = orders.ended("fail", key="k")
+    orders.scheduled(key="k")
+    done = staff().post(act(failed, "requeue"), follow=True)
+    assert "1 not requeued" in said(done)[0]
+
+
+def test_all_jobs_that_match_lead_to_an_operation(orders, staff):
+    jobs = orders.scheduled(3)
+    asked = choose(staff(), "cancel", jobs[:1], query="?state=scheduled&q=key:a*", select_across="1")
+    assert asked.redirect_chain == [("/admin/delayq/operation/start/cancel/?state=scheduled&q=key%3Aa%2A", 302)]
+    refused = choose(staff("view_job", "cancel_job"), "cancel", jobs[:1], query="?state=scheduled", select_across="1")
+    assert "tick them one by one" in said(refused)[0]
+    assert {orders.in_redis(job) for job in jobs} == {"scheduled"}
+
+
+def test_without_redis_nothing_is_done_and_that_is_said(orders, staff, settings):
+    jobs = orders.scheduled(3)
+    client = staff()
+    lose_redis(settings)
+    done = choose(client, "cancel", jobs, confirmed="1")
+    assert said(done)[0].startswith("3 left alone: ")
+    assert not LogEntry.objects.exists()
+
+
+def test_jobs_of_a_queue_that_is_no_longer_listed_do_not_stop_the_others(orders, staff, settings):
+    gone = orders.scheduled(1)[0]
+    Job.objects.update(queue="old")
+    [fine] = orders.scheduled(1)
+    done = choose(staff(), "cancel", [gone, fine], confirmed="1")
+    assert said(done)[0] == "1 cancelled."
+    assert "1 left alone" in said(done)[1]
+    assert "'old'" in said(done)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({}, "Give a delay or a date"),
+        ({"delay": "soon"}, "soon"),
+        ({"delay": "10m", "run_at": "2030-01-01T10:00"}, "Give a delay or a date"),
+        ({"run_at": "yesterday"}, "Enter a valid date/time"),
+        ({"run_at": "1969-12-31T10:00"}, "between the years 1970 and 9999"),
+        ({"run_at": "9999-12-31T23:59"}, "between the years 1970 and 9999"),
+    ],
+)
+def test_a_reschedule_without_a_clear_date_says_what_is_wrong(orders, staff, given, complaint):
+    [job] = orders.scheduled()
+    client = staff()
+    before = Job.objects.get().run_at
+    response = client.post(act(job, "reschedule"), given)
+    assert response.status_code == 400
+    assert complaint in response.content.decode()
+    assert complaint in choose(client, "reschedule", [job], confirmed="1", **given).content.decode()
+    orders.fold()
+    assert Job.objects.get().run_at == before
+
+
+def test_a_reschedule_takes_a_date_in_the_time_zone_of_the_admin(orders, staff, settings):
+    settings.TIME_ZONE = "Europe/Berlin"
+    [job] = orders.scheduled()
+    staff().post(act(job, "reschedule"), {"run_at": "2031-01-31T18:00"})
+    orders.fold()
+    assert clock.to_ms(Job.objects.get().run_at) == 1_927_645_200_000  # 17:00 UTC
+
+
+def test_an_unknown_job_leads_back_with_a_word(staff, orders):
+    response = staff().post(f"{JOBS}nonsense/cancel/", follow=True)
+    assert response.status_code == 200
+    assert "nonsense" in said(response)[0]

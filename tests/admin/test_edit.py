@@ -1,0 +1,197 @@
+"""Edit and requeue, and purge."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.urls import reverse
+
+import django_delayq as delayq
+from django_delayq import edits
+from django_delayq.exceptions import PayloadError, PayloadTooLarge
+from django_delayq.models import Event, Job, Operation
+from django_delayq.states import Change
+from django_delayq.stores import stores
+from tests.admin.conftest import QUEUES, lose_redis, page, said
+from tests.admin.test_operations import work
+
+
+def form_of(job: delayq.Job) -> str:
+    return reverse("admin:delayq_job_edit", args=[job.id])
+
+
+def give(client, job: delayq.Job, args: object, kwargs: object, *, follow: bool = True, **more: str):
+    digest = client.get(form_of(job)).context["form"].digest
+    fields = {"args": json.dumps(args), "kwargs": json.dumps(kwargs), "reason": "a typo", "digest": digest, **more}
+    return client.post(form_of(job), fields, follow=follow)
+
+
+def arguments_in_redis(job: delayq.Job) -> list:
+    record = stores.inspector().job("orders", job.id).record
+    return json.loads(record.payload)[:2]
+
+
+def test_what_changes_is_shown_first_and_then_done(orders, staff):
+    job, client = orders.ended("fail", key="k", meta={"customer": 9}, max_attempts=1), staff()
+    shown = give(client, job, [8], {"note": "right"})
+    lines = [(line.mark, line.text.strip()) for line in shown.context["lines"]]
+    assert ("-", "7") in lines
+    assert ("+", "8") in lines
+    assert orders.in_redis(job) == "failed"
+    done = give(client, job, [8], {"note": "right"}, confirmed="1")
+    assert said(done) == ["Requeued with other arguments."]
+    assert arguments_in_redis(job) == [[8], {"note": "right"}]
+    row = Job.objects.get()
+    assert (row.args, row.kwargs, row.meta) == ([8], {"note": "right"}, {"customer": 9})
+    orders.fold()
+    assert Job.objects.get().state == "scheduled"
+    edited = Event.objects.get(kind="edited")
+    assert (edited.actor, edited.reason, edited.detail) == ("admin:kim0", "a typo", {"args": [7], "kwargs": {}})
+    assert LogEntry.objects.get().change_message == "Edit and requeue: a typo"
+    text = client.get(page(job)).content.decode()
+    assert "The arguments were: [[7], {}]" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "complaint"),
+    [
+        ([], {}, "missing a required argument"),
+        ([7, 8], {}, "too many positional arguments"),
+        ([7], {"colour": "red"}, "unexpected keyword argument"),
+        ({}, {}, "Write a list in JSON"),
+        ([7], [], "Write an object in JSON"),
+        ([7], {}, "These are the arguments that it has"),
+    ],
+)
+def test_arguments_that_the_task_does_not_take_are_refused(orders, staff, args, kwargs, complaint):
+    job, client = orders.ended("fail", max_attempts=1), staff()
+    answer = give(client, job, args, kwargs, confirmed="1")
+    assert answer.status_code == 400
+    assert complaint in answer.content.decode()
+    assert orders.in_redis(job) == "failed"
+
+
+@pytest.mark.parametrize("text", ["[7", "[NaN]", "", '["\\ud800"]'])
+def test_what_is_no_json_is_refused(orders, staff, text):
+    job, client = orders.ended("fail", max_attempts=1), staff()
+    digest = client.get(form_of(job)).context["form"].digest
+    answer = client.post(form_of(job), {"args": text, "kwargs": "{}", "digest": digest, "confirmed": "1"})
+    assert answer.status_code == 400
+    assert orders.in_redis(job) == "failed"
+
+
+def test_large_numbers_stay_exact(orders, staff):
+    job = orders.ended("fail", max_attempts=1)
+    give(staff(), job, [2**63 + 1], {}, confirmed="1")
+    assert arguments_in_redis(job) == [[2**63 + 1], {}]
+
+
+def test_of_two_who_edit_one_job_one_is_told_that_the_other_was_faster(orders):
+    job = orders.ended("fail", max_attempts=1)
+    assert edits.edit_and_requeue(job.id, [8], {}) is Change.DONE
+    assert edits.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT  # its row says failed until it is folded
+    assert Job.objects.get().args == [8]
+    assert arguments_in_redis(job) == [[8], {}]
+    assert Event.objects.filter(kind="edited").count() == 1
+    orders.fold()
+    assert edits.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT
+
+
+def test_a_form_that_was_opened_before_somebody_else_edited_is_refused(orders, staff):
+    job, client = orders.ended("fail", max_attempts=1), staff()
+    digest = client.get(form_of(job)).context["form"].digest
+    Job.objects.update(args=[10])
+    answer = client.post(form_of(job), {"args": "[8]", "kwargs": "{}", "digest": digest, "confirmed": "1"})
+    assert "Somebody else has changed" in answer.content.decode()
+    assert orders.in_redis(job) == "failed"
+
+
+def test_a_held_key_leaves_everything_as_it_was(orders):
+    job = orders.ended("fail", key="k", max_attempts=1)
+    orders.scheduled(key="k")
+    assert edits.edit_and_requeue(job.id, [8], {}) is Change.CONFLICT
+    assert Job.objects.get(pk=job.id).args == [7]
+    assert not Event.objects.filter(kind="edited").exists()
+
+
+def test_without_redis_nothing_changes(orders, staff, settings):
+    job, client = orders.ended("fail", max_attempts=1), staff()
+    lose_redis(settings)
+    answer = give(client, job, [8], {}, confirmed="1")
+    assert "Redis" in said(answer)[0]
+    assert Job.objects.get().args == [7]
+
+
+def test_what_has_not_ended_badly_is_not_edited(orders, staff):
+    client = staff()
+    for job in (orders.scheduled()[0], orders.running(), orders.ended("ack")):
+        assert "cannot be edited" in said(client.get(form_of(job), follow=True))[0]
+        assert edits.edit_and_requeue(job.id, [8], {}) in (Change.CONFLICT, Change.FINISHED)
+        assert "/edit/" not in client.get(page(job)).content.decode()
+
+
+def test_it_needs_its_permission(orders, staff):
+    job = orders.ended("fail", max_attempts=1)
+    client = staff("view_job", "requeue_job")
+    assert client.get(form_of(job)).status_code == 403
+    assert "/edit/" not in client.get(page(job)).content.decode()
+    assert "/edit/" in staff("view_job", "edit_job").get(page(job)).content.decode()
+
+
+def test_who_sees_only_masks_cannot_save_them(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["order_id"]}
+    job = orders.ended("fail", max_attempts=1)
+    assert "you may not see its arguments" in said(staff().get(form_of(job), follow=True))[0]
+    client = staff("view_job", "edit_job", "view_sensitive")
+    assert said(give(client, job, [8], {}, confirmed="1")) == ["Requeued with other arguments."]
+    assert "The arguments were: [[7], {}]" in client.get(page(job)).content.decode()
+    assert "[[&quot;***&quot;], {}]" in staff().get(page(job)).content.decode()
+
+
+def test_too_much_is_refused(orders):
+    with pytest.raises(PayloadTooLarge):
+        edits.check("tests.tasks_for_tests.close_order", "orders", [7], {"note": "x" * 70_000})
+    with pytest.raises(PayloadError):
+        edits.check("tests.tasks_for_tests.close_order", "orders", [object()], {})
+
+
+def test_markup_in_arguments_shows_as_text(orders, staff):
+    nasty = "<script>alert(1)</script>"
+    job = orders.ended("fail", note=nasty, max_attempts=1)
+    client = staff()
+    for text in (
+        client.get(form_of(job)).content.decode(),
+        give(client, job, [7], {"note": nasty * 2}).content.decode(),
+    ):
+        assert nasty not in text
+        assert "&lt;script&gt;" in text
+
+
+# purge
+
+
+def test_a_queue_is_purged_when_its_name_is_typed(orders, staff):
+    orders.scheduled(3)
+    client = staff()
+    address = f"{QUEUES}orders/purge/"
+    assert "3 jobs are scheduled" in client.get(address).content.decode()
+    refused = client.post(address, {"typed": "order", "reason": "x"})
+    assert (refused.status_code, "not the queue" in refused.content.decode()) == (400, True)
+    assert not Operation.objects.exists()
+    client.post(address, {"typed": "orders", "reason": "a loop"})
+    work()
+    assert Operation.objects.get().counts == {"done": 3}
+    orders.fold()
+    assert set(Job.objects.values_list("state", flat=True)) == {"cancelled"}
+    assert Event.objects.filter(job=None, kind="purged").get().reason == "a loop"
+    assert {entry.change_message for entry in LogEntry.objects.all()} == {"Purge: orders: a loop"}
+
+
+def test_purging_needs_its_permission(orders, staff):
+    client = staff("view_queue", "pause_queue")
+    assert client.get(f"{QUEUES}orders/purge/").status_code == 403
+    assert client.post(f"{QUEUES}orders/purge/", {"typed": "orders"}).status_code == 403
+    assert "purge/" not in client.get(QUEUES).content.decode()
+    assert staff().get(f"{QUEUES}nowhere/purge/").status_code == 404

@@ -1,0 +1,130 @@
+"""Failed jobs, grouped by their cause."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+import django_delayq as delayq
+from django_delayq.admin import failures
+from django_delayq.models import Job
+from tests.admin.conftest import JOBS
+from tests.admin.test_job_page import TRACE
+from tests.tasks_for_tests import close_order
+
+FAILURES = f"{JOBS}failures/"
+
+
+def detail(kind: str, message: str, fingerprint: str = "", trace: str = "") -> bytes:
+    return json.dumps({"c": kind, "m": message, "p": fingerprint, "t": trace}).encode()
+
+
+def test_failed_jobs_of_one_cause_stand_together(orders, staff):
+    for number in range(3):
+        last = orders.ended("fail", detail=detail("TimeoutError", f"no answer {number}", "slow", TRACE))
+    orders.ended("fail", detail=detail("ValueError", "no", "wrong"))
+    orders.ended("ack")
+    response = staff().get(FAILURES)
+    slow, wrong = response.context["groups"]
+    assert (slow.count, slow.tasks, slow.queues) == (3, {"tests.tasks_for_tests.close_order": 3}, {"orders": 3})
+    assert slow.sample.pk == last.id
+    assert slow.first < slow.last
+    assert wrong.count == 1
+    text = response.content.decode()
+    assert "TimeoutError: no answer 2" in text
+    assert "/srv/shop/models.py:99 check" in text
+    assert "state=failed&amp;q=fingerprint%3Aslow" in text
+
+
+def test_the_links_of_a_group_lead_to_its_jobs(orders, staff):
+    jobs = {orders.ended("fail", detail=detail("E", "m", "slow")).id for _ in range(2)}
+    orders.ended("fail", detail=detail("E", "m", "other"))
+    client = staff()
+    group = client.get(FAILURES).context["groups"][0]
+    found = client.get(f"{JOBS}?{group.failed_query}").context["cl"]
+    assert {job.pk for job in found.result_list} == jobs
+
+
+def test_jobs_that_wait_to_fail_so_once_more_are_counted_beside_it(orders, staff):
+    orders.ended("fail", detail=detail("E", "m", "slow"))
+    delayq.schedule(close_order, 1)
+    [claimed] = orders.claim()
+    orders.settle(claimed, "retry", delay=60_000, detail=detail("E", "m", "slow"))
+    orders.fold()
+    client = staff()
+    [group] = client.get(FAILURES).context["groups"]
+    assert group.retrying == 1
+    assert len(client.get(f"{JOBS}?{group.retrying_query}").context["cl"].result_list) == 1
+
+
+def test_an_error_without_a_fingerprint_is_grouped_by_its_text(orders, staff):
+    for number in range(2):
+        orders.ended("fail", detail=detail("Crash", f"worker host:{number}:ab vanished"))
+    orders.ended("fail", detail=detail("Crash", "something else"))
+    client = staff()
+    assert [group.count for group in client.get(FAILURES).context["groups"]] == [2, 1]
+    Job.objects.update(fingerprint="")
+    [group] = client.get(FAILURES).context["groups"]
+    assert len(client.get(f"{JOBS}?{group.failed_query}").context["cl"].result_list) == 3
+
+
+def test_only_the_latest_are_looked_at_and_that_is_said(orders, staff, monkeypatch):
+    monkeypatch.setattr(failures, "WINDOW", 2)
+    for fingerprint in ("a", "b", "b", "c"):
+        orders.ended("fail", detail=detail("E", "m", fingerprint))
+    response = staff().get(FAILURES)
+    assert sum(group.count for group in response.context["groups"]) == 2
+    assert "the latest 2 failed jobs" in response.content.decode()
+
+
+def test_small_groups_are_counted_and_not_listed(orders, staff, monkeypatch):
+    monkeypatch.setattr(failures, "SHOWN", 1)
+    for fingerprint in ("a", "b", "b"):
+        orders.ended("fail", detail=detail("E", "m", fingerprint))
+    text = staff().get(FAILURES).content.decode()
+    assert "and 1 smaller group" in text
+
+
+def test_the_number_of_queries_does_not_grow_with_the_groups(orders, staff):
+    client = staff()
+    for n in range(12):
+        orders.ended("fail", detail=detail("E", "m", f"f{n}"))
+    with CaptureQueriesContext(connection) as queries:
+        client.get(FAILURES)
+    assert len(queries) <= 12
+
+
+@pytest.mark.parametrize(
+    ("names", "requeue", "cancel"),
+    [
+        (("view_job",), False, False),
+        (("view_job", "requeue_job"), False, False),
+        (("view_job", "requeue_job", "start_operation"), True, False),
+        (("view_job", "cancel_job", "start_operation"), False, True),
+    ],
+)
+def test_only_what_one_may_is_offered(orders, staff, names, requeue, cancel):
+    orders.ended("fail", detail=detail("E", "m", "slow"))
+    delayq.schedule(close_order, 1)
+    [claimed] = orders.claim()
+    orders.settle(claimed, "retry", delay=60_000, detail=detail("E", "m", "slow"))
+    orders.fold()
+    text = staff(*names).get(FAILURES).content.decode()
+    assert ("start/requeue/" in text) == requeue
+    assert ("start/cancel/" in text) == cancel
+
+
+def test_nothing_has_failed(orders, staff):
+    assert "No job has failed." in staff().get(FAILURES).content.decode()
+    assert staff("view_queue").get(FAILURES).status_code == 403
+
+
+def test_errors_show_as_text(orders, staff):
+    nasty = "<script>alert(1)</script>"
+    orders.ended("fail", detail=detail(nasty, nasty, nasty, TRACE.replace("order_id", nasty)))
+    text = staff().get(FAILURES).content.decode()
+    assert nasty not in text
+    assert "&lt;script&gt;" in text

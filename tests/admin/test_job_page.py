@@ -1,0 +1,262 @@
+"""The page of one job: what happened, what lies ahead, and why it has not run yet."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import clock, conf
+from django_delayq.admin import forecast, tracebacks
+from django_delayq.models import Attempt, Job
+from django_delayq.store.workers import WorkerRegistry
+from django_delayq.stores import stores
+from tests.admin.conftest import beat, lose_redis, page
+from tests.tasks_for_tests import close_order, ping
+
+TRACE = """Traceback (most recent call last):
+  File "/srv/shop/tasks.py", line 12, in close_order
+    order = Order.objects.get(pk=order_id)
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/venv/lib/python3.12/site-packages/django/db/models/manager.py", line 87, in manager_method
+    return getattr(self.get_queryset(), name)(*args, **kwargs)
+  File "/srv/shop/models.py", line 99, in check
+    raise ValueError("no")
+ValueError: no
+"""
+
+
+def works(worker: str = "host:1:w", **facts) -> None:
+    """A worker is alive, and says this of itself."""
+    facts = {"queues": ["orders"], "processes": 1, "threads": 2, "busy": 0, "state": "working", **facts}
+    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, facts)
+
+
+def moments(client, job: delayq.Job) -> list[str]:
+    return [" ".join((moment.what, moment.text)).strip() for moment in client.get(page(job)).context["moments"]]
+
+
+def why(client, job: delayq.Job) -> str:
+    return client.get(page(job)).context["why"]
+
+
+# what happened, and what lies ahead
+
+
+def test_the_timeline_begins_with_the_job_and_ends_with_what_lies_ahead(orders, staff):
+    job = delayq.schedule(close_order, 7, delay="1h", max_attempts=3, backoff="10s 1m")
+    orders.fold()
+    shown = staff().get(page(job)).context["moments"]
+    assert [moment.what for moment in shown] == [
+        "accepted", "published", "due", "attempt 1", "attempt 2", "attempt 3", "failed",
+    ]  # fmt: skip
+    assert [moment.ahead for moment in shown] == [False, False, True, True, True, True, True]
+    assert [moment.delta for moment in shown[4:6]] == ["+10s", "+1m"]
+    assert shown[2].delta.startswith("in 59m") or shown[2].delta == "in 1h"
+
+
+def test_a_job_on_its_ladder_shows_the_steps_that_are_left(orders, staff):
+    job = delayq.schedule(close_order, 7, max_attempts=4, backoff="10s 1m 1h")
+    [claimed] = orders.claim()
+    orders.settle(claimed, "retry", delay=10_000, detail=b'{"c":"ValueError","m":"no"}')
+    orders.fold()
+    shown = staff().get(page(job)).context["moments"]
+    ahead = [(moment.what, moment.delta) for moment in shown if moment.ahead]
+    assert [what for what, _ in ahead] == ["due", "attempt 2", "attempt 3", "attempt 4", "failed"]
+    assert [delta for _, delta in ahead[2:4]] == ["+1m", "+1h"]
+
+
+def test_many_steps_are_counted_and_not_listed(orders, staff):
+    job = delayq.schedule(close_order, 7, delay="1h", max_attempts=100)
+    orders.fold()
+    assert "and 91 more attempts" in moments(staff(), job)
+
+
+def test_a_job_that_has_ended_has_nothing_ahead(orders, staff):
+    client = staff()
+    failed = orders.ended("fail", max_attempts=1)
+    assert moments(client, failed)[-1] == "failed no attempt is left"
+    succeeded = orders.ended("ack")
+    assert moments(client, succeeded)[-1] == "succeeded"
+    [cancelled] = orders.scheduled()
+    cancelled.cancel(actor="kim", reason="paid")
+    orders.fold()
+    assert moments(client, cancelled)[-1].startswith("cancelled paid")
+
+
+def test_what_a_function_decides_is_not_foretold(orders):
+    job = Job(queue="orders", task="gone", max_attempts=3)
+    assert [step.wait for step in forecast.ladder(job, 1)[0]] == forecast.conf.get().queue("orders").backoff.steps(2)
+    job.options = {"backoff": "not a ladder"}
+    assert len(forecast.ladder(job, 1)[0]) == 2
+
+
+def test_a_running_job_shows_its_lease_and_how_far_it_is(orders, staff):
+    job = orders.running()
+    view = stores.inspector().job("orders", job.id)
+    orders.store.extend([(orders_id(view), view.fence)], worker="w", lease_ms=30_000, progress={orders_id(view): "3/8"})
+    text = staff().get(page(job)).content.decode()
+    assert '<progress max="8" value="3"' in text
+    assert "under a lease until" in text
+    assert "3 / 8" in text
+
+
+def orders_id(view) -> str:
+    from django_delayq import ids
+
+    return ids.short(view.id)
+
+
+@pytest.mark.parametrize("said", ["", "half", "1/0", "x/3", "9/3"])
+def test_progress_that_makes_no_sense_breaks_no_page(orders, staff, said):
+    job = orders.running()
+    view = stores.inspector().job("orders", job.id)
+    orders.store.extend([(orders_id(view), view.fence)], worker="w", lease_ms=30_000, progress={orders_id(view): said})
+    assert staff().get(page(job)).status_code == 200
+
+
+# tracebacks
+
+
+def test_the_frames_of_the_project_come_first():
+    trace = tracebacks.read(TRACE)
+    assert [frame.place for frame in trace.frames] == [
+        "/srv/shop/models.py:99 check",
+        "/srv/shop/tasks.py:12 close_order",
+    ]
+    assert trace.frames[0].code == 'raise ValueError("no")'
+    assert trace.text == TRACE
+
+
+def test_of_errors_that_caused_one_another_the_last_counts():
+    first = TRACE.replace("/srv/shop/models.py", "/srv/shop/first.py")
+    both = f"{first}\nDuring handling of the above exception, another exception occurred:\n\n{TRACE}"
+    assert tracebacks.read(both).frames[0].place == "/srv/shop/models.py:99 check"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no traceback at all", "Traceback (most recent call last)", '  File "x", line 1, in y']
+)
+def test_what_is_no_traceback_is_shown_as_it_is(text):
+    assert tracebacks.read(text).text == text
+
+
+def test_a_traceback_stands_folded_under_its_attempt(orders, staff):
+    job = orders.ended(detail=json.dumps({"c": "ValueError", "m": "no", "t": TRACE}).encode(), max_attempts=1)
+    text = staff().get(page(job)).content.decode()
+    assert "<details><summary>Traceback" in text
+    assert text.index("/srv/shop/models.py:99 check") < text.index("site-packages")
+
+
+# why it has not run yet
+
+
+def test_a_job_is_due_later(orders, staff):
+    works()
+    [job] = orders.scheduled()
+    assert why(staff(), job).startswith("It is due in ")
+
+
+def test_a_job_waits_for_its_next_attempt(orders, staff):
+    works()
+    job = delayq.schedule(close_order, 7)
+    [claimed] = orders.claim()
+    orders.settle(claimed, "retry", delay=60_000)
+    orders.fold()
+    assert why(staff(), job).startswith("Attempt 2 is due in ")
+
+
+def test_a_paused_queue_holds_a_job(orders, staff):
+    works()
+    [job] = orders.scheduled(1, delay=0)
+    delayq.pause("orders", actor="admin:kim", reason="stock taking")
+    said = why(staff(), job)
+    assert said.startswith("Its queue orders is paused, by admin:kim since ")
+    assert said.endswith("The reason: stock taking")
+
+
+def test_nobody_serves_its_queue(orders, staff):
+    [job] = orders.scheduled(1, delay=0)
+    client = staff()
+    assert why(client, job) == "No worker serves the queue orders: start one that does."
+    beat("default")
+    assert why(client, job).startswith("No worker serves")
+    works(state="quiet")
+    assert "quiet or leaving" in why(client, job)
+
+
+def test_all_slots_are_taken(orders, staff):
+    [job] = orders.scheduled(1, delay=0)
+    works(threads=2, busy=2)
+    client = staff()
+    assert "all 2 slots are busy, and 1 jobs are due" in why(client, job)
+    works(threads=2, busy=1)
+    assert why(client, job) == "It is due, and a worker will claim it any moment."
+
+
+def test_a_row_is_not_in_redis(orders, staff, monkeypatch, settings):
+    job = orders.unpublished(monkeypatch)
+    client = staff()
+    assert "the relay of a worker pushes it" in why(client, job)
+    lose_redis(settings)
+    assert "since Redis cannot be reached" in why(client, job)
+
+
+def test_without_redis_the_date_is_the_one_of_the_row(orders, staff, settings):
+    [job] = orders.scheduled()
+    client = staff()
+    lose_redis(settings)
+    assert why(client, job).startswith("Redis cannot be asked. The rows say that it is due at ")
+
+
+def test_its_queue_is_no_longer_listed(orders, staff):
+    [job] = orders.scheduled()
+    Job.objects.update(queue="old")
+    assert "is not listed in the settings" in why(staff(), job)
+
+
+def test_what_runs_or_has_ended_needs_no_reason(orders, staff):
+    client = staff()
+    assert why(client, orders.running()) == ""
+    assert why(client, orders.ended("ack")) == ""
+
+
+# what stands beside it
+
+
+def test_jobs_of_the_same_key_are_linked(orders, staff):
+    first = orders.ended("ack", key="k")
+    second = delayq.schedule(close_order, 8, key="k", delay="1h")
+    delayq.schedule(ping, 1, key="k", delay="1h")  # the same key in another queue is another thing
+    orders.fold()
+    found = staff().get(page(second)).context["related"]
+    assert [job.pk for job, _ in found] == [first.id]
+
+
+def test_the_record_in_redis_is_for_superusers(orders, staff, admin_client):
+    [job] = orders.scheduled(key="fragile")
+    assert "The record in Redis" not in staff().get(page(job)).content.decode()
+    text = admin_client.get(page(job)).content.decode()
+    assert "The record in Redis" in text
+    assert "1 n o 10 0 tests.tasks_for_tests.close_order" in text
+
+
+def test_large_numbers_are_shown_exactly(orders, staff):
+    job = delayq.schedule(close_order, 2**63 + 1, delay="1h")
+    orders.fold()
+    assert str(2**63 + 1) in staff().get(page(job)).content.decode()
+
+
+def test_a_page_with_hundreds_of_attempts_shows_the_latest(orders, staff):
+    [job] = orders.scheduled()
+    then = clock.now() - timedelta(hours=1)
+    Attempt.objects.bulk_create(
+        Attempt(job_id=job.id, number=n, fence=str(n), started_at=then, outcome="snoozed", worker="w")
+        for n in range(250)
+    )
+    text = staff().get(page(job)).content.decode()
+    assert "Only the latest are shown" in text
+    assert "attempt 249" in text
+    assert "attempt 49 " not in text

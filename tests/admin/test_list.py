@@ -1,0 +1,255 @@
+"""The list of jobs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+import django_delayq as delayq
+from django_delayq import clock, ids, overview, selection
+from django_delayq.admin import JobAdmin
+from django_delayq.models import Job
+from tests.admin.conftest import JOBS, lose_redis, page
+from tests.tasks_for_tests import close_order
+
+
+def rows(response) -> list[Job]:
+    return list(response.context["cl"].result_list)
+
+
+def test_every_column_says_what_it_should(orders, staff):
+    [job] = orders.scheduled(key="close-order:1")
+    text = staff().get(JOBS).content.decode()
+    for part in ("scheduled", "tests.tasks_for_tests.close_order", "close-order:1", "orders", "0/10", page(job)):
+        assert part in text
+
+
+def test_a_failed_job_shows_its_attempts_and_the_first_line_of_its_error(orders, staff):
+    orders.ended(detail=b'{"c":"ValueError","m":"no such order\\nsecond line"}', max_attempts=1)
+    text = staff().get(JOBS).content.decode()
+    assert "ValueError: no such order" in text
+    assert "second line" not in text
+    assert "1/1" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [("scheduled", 2), ("running", 1), ("failed", 1), ("succeeded", 1), ("cancelled", 0), ("due", 0), ("retrying", 0)],
+)
+def test_it_is_filtered_by_state(orders, staff, state, found):
+    orders.ended("fail")
+    orders.ended("ack")
+    orders.running()
+    orders.scheduled(2)
+    assert len(rows(staff().get(JOBS, {"state": state}))) == found
+
+
+def test_it_is_filtered_by_derived_state_by_queue_and_by_task(orders, staff, monkeypatch):
+    orders.unpublished(monkeypatch)
+    orders.running()
+    client = staff()
+    assert len(rows(client.get(JOBS, {"state": "unpublished"}))) == 1
+    assert len(rows(client.get(JOBS, {"queue": "orders"}))) == 2
+    assert len(rows(client.get(JOBS, {"queue": "default"}))) == 0
+    assert len(rows(client.get(JOBS, {"task": "tests.tasks_for_tests.close_order"}))) == 2
+
+
+def test_it_is_searched_by_both_forms_of_the_id_by_key_by_its_beginning_and_by_task(orders, staff):
+    one, two = orders.scheduled(key="close-order:1")[0], orders.scheduled(key="refund:1")[0]
+    client = staff()
+    for term in (str(one.id), ids.short(one.id), "close-order:1", "close-o"):
+        assert [row.pk for row in rows(client.get(JOBS, {"q": term}))] == [one.id], term
+    assert {row.pk for row in rows(client.get(JOBS, {"q": "TASKS_for"}))} == {one.id, two.id}
+    assert {row.pk for row in rows(client.get(JOBS, {"q": "task:TASKS_for"}))} == {one.id, two.id}
+    assert rows(client.get(JOBS, {"q": "nothing of that kind"})) == []
+
+
+@pytest.mark.parametrize("key", ["0b6f8a4e-52a5-4d52-9c0e-3f0d3f6f2a11", "1234567890123456789012"])
+def test_a_key_that_looks_like_an_id_is_found_too(orders, staff, key):
+    [job] = orders.scheduled(key=key)
+    orders.scheduled()
+    assert [row.pk for row in rows(staff().get(JOBS, {"q": key}))] == [job.id]
+
+
+def test_what_redis_knows_comes_before_what_the_mirror_has_not_folded_yet(orders, staff):
+    orders.scheduled(1, delay=0)
+    [_] = orders.claim()  # not folded
+    text = staff().get(JOBS).content.decode()
+    assert "delayq-runs" in text
+    assert Job.objects.get().state == "scheduled"
+
+
+def counts(response) -> dict[str, str | None]:
+    return {str(tab.label): tab.count for tab in response.context["cl"].tabs}
+
+
+def test_every_view_has_a_tab_with_its_count(orders, staff):
+    orders.ended("fail")
+    orders.ended("ack")
+    orders.running()
+    orders.scheduled(2)
+    found = counts(staff().get(JOBS, {"state": "failed"}))
+    assert found == {
+        "All": "5", "Due": "0", "Scheduled": "2", "Running": "1", "Retrying": "0", "Failed": "1", "Cancelled": "0",
+        "Succeeded": "1",
+    }  # fmt: skip
+    assert counts(staff().get(JOBS, {"queue": "default"}))["All"] == "0"
+
+
+def test_counts_end_at_a_limit_and_one_statement_makes_them_all(orders, staff, monkeypatch):
+    monkeypatch.setattr(overview, "MOST_COUNTED", 5)
+    orders.scheduled(8)
+    client = staff()
+    with CaptureQueriesContext(connection) as queries:
+        response = client.get(JOBS)
+    assert counts(response)["All"] == "5+"
+    made = [query["sql"] for query in queries if "COUNT(" in query["sql"].upper()]
+    assert len(made) == 1
+    assert made[0].count("LIMIT 6") == made[0].upper().count("COUNT(")
+
+
+VIEWS = ("", "due", "scheduled", "retrying", "failed", "cancelled", "succeeded", "unpublished")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_page_after_page_shows_every_row_once_and_leads_back(orders, staff, monkeypatch, view):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 3)
+    same, other = clock.now() - timedelta(hours=1), clock.now() - timedelta(hours=2)
+    stored = {"due": "scheduled", "retrying": "scheduled", "unpublished": "scheduled", "": "failed"}.get(view, view)
+    published = None if view == "unpublished" else same
+    for number in range(10):  # many bear the same date: the id tells them apart
+        Job.objects.create(
+            queue="orders", task="t", state=stored, run_at=same if number % 3 else other, created_at=same,
+            attempts=1 + number % 2, published=published,
+        )  # fmt: skip
+    client, address, pages = staff(), f"{JOBS}?state={view}", []
+    for _ in range(10):
+        cl = client.get(address).context["cl"]
+        pages.append([job.pk for job in cl.result_list])
+        if not cl.later:
+            break
+        address = JOBS + cl.later
+    assert [len(page) for page in pages] == [3, 3, 3, 1]
+    assert {pk for page in pages for pk in page} == set(Job.objects.values_list("pk", flat=True))
+    for earlier in reversed(pages[:-1]):
+        cl = client.get(JOBS + cl.earlier).context["cl"]
+        assert [job.pk for job in cl.result_list] == earlier
+    assert not cl.earlier
+
+
+def test_pages_are_read_by_keyset(orders, staff, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 3)
+    orders.scheduled(8)
+    client = staff()
+    later = client.get(JOBS, {"state": "scheduled"}).context["cl"].later
+    with CaptureQueriesContext(connection) as queries:
+        client.get(JOBS + later)
+    assert not [query["sql"] for query in queries if "OFFSET" in query["sql"]]
+
+
+@pytest.mark.parametrize("place", ["nonsense", "1.2.3", "9" * 40 + "." + "0" * 22, "1." + "~" * 22])
+def test_a_place_that_is_none_leads_to_the_beginning(orders, staff, place):
+    orders.scheduled(1)
+    response = staff().get(JOBS, {"state": "scheduled", "behind": place}, follow=True)
+    assert response.status_code == 200
+    assert response.redirect_chain or len(rows(response)) == 1
+
+
+def test_what_no_index_finds_is_read_through_in_stretches(orders, staff, monkeypatch):
+    monkeypatch.setattr(selection, "WINDOW", 4)
+    jobs = orders.scheduled(11)
+    Job.objects.filter(pk=jobs[0].id).update(error="ValueError: far away")
+    client, address, found, steps = staff(), f"{JOBS}?q=error:far", [], 0
+    while address:
+        response = client.get(address)
+        cl = response.context["cl"]
+        found += [job.pk for job in cl.result_list]
+        steps += 1
+        address = JOBS + cl.later if cl.later else ""
+        assert ("Search on" in response.content.decode()) == bool(address)
+    assert found == [jobs[0].id]
+    assert steps == 3
+
+
+@pytest.mark.parametrize("query", ["q=key:many*", "q=many", "q=key:many*&state=scheduled"])
+def test_pages_of_keys_that_begin_alike_follow_one_another(orders, staff, monkeypatch, query):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 3)
+    for number in range(7):
+        delayq.schedule(close_order, number, key=f"many:{number}", delay="1h")
+    orders.scheduled(2, key="")
+    orders.fold()
+    client, address, pages = staff(), f"{JOBS}?{query}", []
+    while address:
+        cl = client.get(address).context["cl"]
+        pages.append([job.pk for job in cl.result_list])
+        address = JOBS + cl.later if cl.later else ""
+    assert [len(each) for each in pages] == [3, 3, 1]
+    assert len({pk for each in pages for pk in each}) == 7
+    back = client.get(JOBS + cl.earlier).context["cl"]
+    assert [job.pk for job in back.result_list] == pages[1]
+    monkeypatch.setattr(selection, "WINDOW", 4)
+    assert "More than ten thousand keys match" in client.get(f"{JOBS}?{query}").content.decode()
+
+
+def test_no_page_of_the_list_needs_many_queries(orders, staff):
+    orders.scheduled(3)
+    client = staff()
+    for query in (
+        "",
+        "?state=failed",
+        "?queue=orders",
+        "?q=error:x+queue:orders",
+        "?q=key:a*",
+        "?state=retrying&task=t",
+    ):
+        with CaptureQueriesContext(connection) as queries:
+            client.get(JOBS + query)
+        assert len(queries) <= 12, query
+
+
+def test_the_number_of_queries_does_not_grow_with_the_rows(orders, staff):
+    client = staff()
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as found:
+            client.get(JOBS)
+        return len(found)
+
+    orders.scheduled(1)
+    queries()
+    few = queries()
+    orders.scheduled(30)
+    assert queries() == few
+
+
+def test_without_redis_the_list_shows_what_the_database_knows(orders, staff, settings):
+    orders.scheduled(3)
+    client = staff()
+    lose_redis(settings)
+    response = client.get(JOBS)
+    assert response.status_code == 200
+    assert "Redis cannot be asked" in response.content.decode()
+    assert len(rows(response)) == 3
+
+
+def test_who_may_not_view_jobs_sees_none(orders, staff):
+    orders.scheduled()
+    assert staff("view_queue").get(JOBS).status_code == 403
+
+
+def test_nobody_adds_edits_or_deletes_jobs(orders, admin_client):
+    [job] = orders.scheduled()
+    assert admin_client.get(f"{JOBS}add/").status_code == 403
+    assert admin_client.post(f"{JOBS}{job.id}/delete/", {"post": "yes"}).status_code == 403
+    admin_client.post(page(job), {"queue": "default"})
+    assert Job.objects.get().queue == "orders"
+
+
+def test_characters_that_pretend_are_spelled_out(orders, staff):
+    orders.ended(detail='{"c":"E","m":"paid \u202e detnuocsid"}'.encode(), key="a\u202eb")
+    text = staff().get(JOBS).content.decode()
+    assert "\u202e" not in text
+    assert "\\u202e" in text

@@ -1,0 +1,181 @@
+"""The admin in German and Chinese: nothing left out, nothing left in English."""
+
+from __future__ import annotations
+
+import gettext
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import django
+import pytest
+from django.utils import translation
+
+import django_delayq as delayq
+from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, WORKERS, beat, choose, lose_redis, page, said
+from tests.admin.strings import LANGUAGES, PACKAGE, Text, catalog, catalog_path, sources
+from tests.tasks_for_tests import close_order
+
+PLACEHOLDER = re.compile(r"%\(\w+\)[sd]")
+SAID = frozenset({"title", "aria-label", "placeholder", "data-label", "data-held", "data-trouble", "value"})
+LONG = 16  # characters of a text that stands nowhere by chance
+
+
+@pytest.fixture(params=LANGUAGES)
+def language(request) -> str:
+    return request.param
+
+
+def test_every_text_of_the_sources_is_in_the_catalog_and_nothing_else(language):
+    known, wanted = catalog(language)[0], sources()
+    assert {text: places for text, places in wanted.items() if text not in known} == {}
+    assert [text for text in known if text not in wanted] == []
+
+
+def test_the_reader_finds_texts_in_every_form_that_the_sources_use():
+    found = sources()
+    for text in (
+        ("Edit and requeue", ""),  # now(...)
+        ("Requeued with other arguments.", ""),  # _(...)
+        ("%(count)d queue without one", "%(count)d queues without one"),  # ngettext(...)
+        ("Why has it not run yet?", ""),  # {% translate %}
+        ("%(late)s late", ""),  # {% blocktranslate %}
+        ("%(counter)s crash", "%(counter)s crashes"),  # {% blocktranslate count %}
+    ):
+        assert text in found, text
+
+
+def test_no_template_has_a_text_that_is_not_marked():
+    marked = re.compile(
+        r"{% blocktranslate.*?{% endblocktranslate %}|{% block bodyclass %}.*?{% endblock %}|{%.*?%}|{{.*?}}|<code>[^<{]*</code>",
+        re.DOTALL,
+    )
+    for path in (PACKAGE / "templates").rglob("*.html"):
+        found = Texts(marked.sub(" ", path.read_text())).found
+        words = {word for text in found for word in re.findall(r"[^\W\d]{2,}", text)}
+        assert words <= {"meta"}, path
+
+
+def test_every_text_is_translated_in_every_form(language):
+    known, header = catalog(language)
+    assert f"nplurals={LANGUAGES[language]};" in header
+    for (one, many), forms in known.items():
+        assert len(forms) == (LANGUAGES[language] if many else 1), one
+        assert all(form.strip() for form in forms), one
+    assert "fuzzy" not in catalog_path(language, "po").read_text()
+
+
+def test_a_translation_has_the_placeholders_of_its_text(language):
+    for (one, many), forms in catalog(language)[0].items():
+        for number, form in enumerate(forms):
+            model = one if len(forms) > 1 and number == 0 else many or one
+            assert sorted(PLACEHOLDER.findall(form)) == sorted(PLACEHOLDER.findall(model)), form
+            assert form.count("%") - len(PLACEHOLDER.findall(form)) == model.count("%") - len(
+                PLACEHOLDER.findall(model)
+            )
+
+
+def test_the_compiled_catalog_says_what_the_written_one_says(language):
+    known, header = catalog(language)
+    with catalog_path(language, "mo").open("rb") as file:
+        compiled = gettext.GNUTranslations(file)
+    assert compiled.gettext("") == header
+    told: dict[str | tuple[str, int], str] = {"": header}
+    for (one, many), forms in known.items():
+        told |= {(one, number): form for number, form in enumerate(forms)} if many else {one: forms[0]}
+    assert compiled._catalog == told  # type: ignore[attr-defined]
+
+
+def test_a_text_that_django_has_too_is_translated_as_there(language):
+    """All apps share one catalog: another word of ours would show on pages that are not ours."""
+    ours = {one: forms for (one, many), forms in catalog(language)[0].items() if not many}
+    for place in ("conf", "contrib/admin", "contrib/auth"):
+        path = Path(django.__file__).parent / place / "locale" / language / "LC_MESSAGES" / "django.mo"
+        with path.open("rb") as file:
+            theirs = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+        for text in ours.keys() & theirs.keys():
+            assert ours[text] == [theirs[text]], text
+
+
+class Texts(HTMLParser):
+    """What a page says, to the eye or to a screen reader."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.skipped = 0
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.skipped += tag in ("script", "style", "code")
+        hidden = tag == "option" or ("type", "hidden") in attrs
+        self.found += [value for name, value in attrs if name in SAID and value and not hidden]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.skipped -= tag in ("script", "style", "code")
+
+    def handle_data(self, data: str) -> None:
+        if not self.skipped and data.strip():
+            self.found.append(data.strip())
+
+
+def left_in_english(html: str, known: dict[Text, list[str]]) -> list[str]:
+    """Texts of the sources that stand on the page although there is a translation."""
+    strange = {
+        text.lower() for (one, many), forms in known.items() for text in (one, many)
+        if text and text not in forms and text.lower() not in {form.lower() for form in forms}
+    }  # fmt: skip
+    parts = {part.strip(" ,.:…") for text in strange for part in PLACEHOLDER.split(text)}
+    long = {part for part in parts if len(part) >= LONG}
+    texts = [text.lower() for text in Texts(html).found]
+    return [text for text in texts if text.strip(" ,:…") in strange or any(part in text for part in long)]
+
+
+def test_english_that_is_left_on_a_page_is_found(language):
+    known = catalog(language)[0]
+    assert left_in_english('<p title="Slots in use">Why has it not run yet?</p>', known) == [
+        "slots in use", "why has it not run yet?",
+    ]  # fmt: skip
+    assert left_in_english("<b>cancelled</b>", known) == ["cancelled"]
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["with Redis", "without Redis"])
+def test_no_page_says_anything_of_ours_in_english(orders, staff, language, settings, down):
+    failed, running, done = orders.ended("fail"), orders.running(), orders.ended("ack")
+    retried, waiting = orders.ended("retry"), delayq.schedule(close_order, 9, delay="1h", key="order:9")
+    delayq.pause("orders", actor="admin:ann", reason="flood")
+    beat("orders")
+    orders.fold()
+    client, known = staff(), catalog(language)[0]
+    with translation.override(language.replace("_", "-").lower()):
+        start = f"{OPERATIONS}start/requeue/?state=failed"
+        operation = client.post(start, {"reason": "fixed", "over": "20m"})["Location"]
+        addresses = [
+            JOBS, f"{JOBS}?q=queue%3Aorders", f"{JOBS}failures/", *map(page, (failed, running, done, retried, waiting)),
+            f"{JOBS}{failed.id}/edit/", QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/", WORKERS,
+            OPERATIONS, operation, start, f"{OPERATIONS}start/reschedule/", "/admin/",
+        ]  # fmt: skip
+        if down:
+            lose_redis(settings)
+        for address in addresses:
+            answer = client.get(address)
+            assert answer.status_code == 200, address
+            assert left_in_english(answer.content.decode(), known) == [], address
+            assert f'lang="{language.replace("_", "-").lower()}"' in answer.content.decode(), address
+
+
+def test_what_is_answered_to_an_action_is_translated(orders, staff):
+    [job] = orders.scheduled()
+    with translation.override("de"):
+        assert said(choose(staff(), "cancel", [job], confirmed="1")) == ["1 abgebrochen."]
+    orders.fold()
+    with translation.override("zh-hans"):
+        assert said(choose(staff(), "requeue", [job], confirmed="1")) == ["1 个已重新入队."]
+
+
+def test_a_form_refuses_in_the_language_of_the_page(orders, staff):
+    client = staff()
+    with translation.override("de"):
+        assert "Das ist nicht der Name der Warteschlange." in client.post(
+            f"{QUEUES}orders/purge/", {"typed": "other"}
+        ).content.decode()  # fmt: skip

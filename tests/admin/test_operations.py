@@ -1,0 +1,296 @@
+"""Operations: all that match, in steps, by whoever keeps the records."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+
+import django_delayq as delayq
+from django_delayq import changes, clock, operations, selection
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.models import Event, Job, Operation
+from django_delayq.operations import OperationLoop
+from django_delayq.stores import stores
+from tests.admin.conftest import lose_redis
+from tests.tasks_for_tests import close_order
+
+Stage = Operation.Stage
+
+
+def begin(verb: str = "cancel", **fields: Any) -> Operation:
+    fields = {"selection": {"view": "scheduled"}, "actor": "admin:kim", "reason": "stock", **fields}
+    return Operation.objects.create(verb=verb, **fields)
+
+
+def work(loop: OperationLoop | None = None) -> None:
+    """Until nothing more is to be done at once."""
+    loop = loop or OperationLoop(using="default")
+    while loop.poll() == 0:
+        pass
+
+
+def states(orders) -> set[str]:
+    orders.fold()
+    return set(Job.objects.values_list("state", flat=True))
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr(operations, "CHUNK", 3)
+
+
+def test_it_does_all_that_match_and_says_what_became_of_each(orders):
+    jobs = orders.scheduled(8)
+    other = delayq.schedule(close_order, 9, delay="1h", key="other")
+    orders.fold()
+    stores.queue("orders").cancel([jobs[0].id])  # by somebody else, and not folded yet
+    operation = begin(selection={"view": "scheduled", "text": "before:+2h"})
+    work()
+    operation.refresh_from_db()
+    assert operation.stage == Stage.FINISHED
+    assert operation.counts == {"done": 8, "finished": 1}
+    assert (operation.expected, operation.seen, operation.chunk) == (9, 9, [])
+    assert operation.started_at <= operation.finished_at
+    assert states(orders) == {"cancelled"}
+    event = Event.objects.filter(job_id=other.id).latest("id")
+    assert (event.actor, event.reason) == ("admin:kim", "stock")
+
+
+@pytest.mark.parametrize(("verb", "options"), [("run_now", {}), ("reschedule", {"delay": 7200.0})])
+def test_dates_are_moved(orders, verb, options):
+    orders.scheduled(4)
+    begin(verb, options=options)
+    work()
+    orders.fold()
+    dates = [(job.run_at - clock.now()).total_seconds() for job in Job.objects.all()]
+    assert all(date <= 0 if verb == "run_now" else 7000 < date <= 7200 for date in dates)
+
+
+def test_a_date_is_kept_as_a_date(orders):
+    orders.scheduled(1)
+    date = clock.from_ms(1_900_000_000_000)
+    begin("reschedule", options={"run_at": date.isoformat()})
+    work()
+    orders.fold()
+    assert Job.objects.get().run_at == date
+
+
+def test_a_failed_group_is_requeued(orders):
+    for _ in range(4):
+        orders.ended("fail", detail=b'{"c":"E","p":"abc"}')
+    orders.ended("fail", detail=b'{"c":"E","p":"other"}')
+    operation = begin("requeue", selection={"view": "failed", "text": "fingerprint:abc"})
+    work()
+    operation.refresh_from_db()
+    assert operation.counts == {"done": 4}
+    orders.fold()
+    assert Job.objects.filter(state="scheduled").count() == 4
+
+
+def test_jobs_scheduled_after_its_start_are_none_of_its_own(orders):
+    orders.scheduled(2)
+    operation = begin()
+    orders.scheduled(2)
+    work()
+    operation.refresh_from_db()
+    assert operation.counts == {"done": 2}
+
+
+def test_what_comes_due_after_its_start_is_none_of_its_own(orders):
+    orders.scheduled(2, delay=0)
+    late = orders.scheduled(1, delay="1h")[0]
+    operation = begin(selection={"view": "due", "at_ms": clock.wall_ms() + 1000})
+    Job.objects.filter(pk=late.id).update(run_at=clock.now() + timedelta(seconds=5))
+    work()
+    operation.refresh_from_db()
+    assert operation.counts == {"done": 2}
+
+
+def test_only_what_really_matches_is_touched(orders):
+    for number in (7, 77, 7):
+        delayq.schedule(close_order, number, note="7", delay="1h")
+    orders.fold()
+    operation = begin(selection={"text": "arg:order_id=7"})
+    work()
+    operation.refresh_from_db()
+    assert operation.counts == {"done": 2}
+
+
+def test_a_search_that_is_not_understood_touches_nothing(orders):
+    orders.scheduled(2)
+    operation = begin(selection={"text": "stat:failed"})
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.FINISHED, {})
+
+
+def test_rows_far_between_are_found(orders, monkeypatch):
+    monkeypatch.setattr(selection, "WINDOW", 2)
+    jobs = orders.scheduled(11)
+    Job.objects.filter(pk__in=[jobs[0].id, jobs[10].id]).update(error="far")
+    operation = begin(selection={"text": "error:far"})
+    work()
+    operation.refresh_from_db()
+    assert operation.counts == {"done": 2}
+
+
+def test_a_paused_one_waits_and_goes_on_where_it_was(orders):
+    orders.scheduled(7)
+    operation = begin()
+    loop = OperationLoop(using="default")
+    loop.poll()
+    Operation.objects.update(stage=Stage.PAUSED)
+    work(loop)
+    operation.refresh_from_db()
+    assert (operation.stage, operation.seen) == (Stage.PAUSED, 3)
+    Operation.objects.update(stage=Stage.RUNNING, paced_from=None)
+    work(loop)
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 7})
+
+
+def test_a_cancelled_one_ends_and_stays_cancelled(orders, monkeypatch):
+    orders.scheduled(7)
+    operation = begin()
+    cancel = changes.cancel
+
+    def and_somebody_cancels_the_operation(*args: Any, **kwargs: Any) -> Any:
+        Operation.objects.update(stage=Stage.CANCELLED)
+        return cancel(*args, **kwargs)
+
+    monkeypatch.setitem(operations.VERBS, "cancel", and_somebody_cancels_the_operation)
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.CANCELLED, {"done": 3})
+
+
+def test_two_record_keepers_do_not_share_one_operation(orders):
+    orders.scheduled(7)
+    begin()
+    first, second = OperationLoop(using="default"), OperationLoop(using="default")
+    assert first.poll() == 0
+    assert second.poll() > 0
+    assert Operation.objects.get().seen == 3
+
+
+def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_twice(orders, monkeypatch):
+    orders.scheduled(7)
+    operation = begin()
+    dies, done = OperationLoop(using="default"), []
+
+    def power_cut_after_five(job: Any, **options: Any) -> Any:
+        if len(done) == 5:
+            raise SystemExit
+        done.append(job)
+        return changes.cancel(job, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setitem(operations.VERBS, "cancel", power_cut_after_five)
+        work(dies)
+    other = OperationLoop(using="default")
+    assert other.poll() > 0  # the lease of the one that died still holds
+    Operation.objects.update(held_until=clock.now() - timedelta(seconds=1))
+    work(other)
+    operation.refresh_from_db()
+    assert operation.counts == {"done": 5, "again": 2}
+    assert (operation.stage, operation.seen) == (Stage.FINISHED, 7)
+    assert states(orders) == {"cancelled"}
+
+
+def test_without_redis_it_waits_and_says_why(orders, settings):
+    orders.scheduled(4)
+    operation = begin()
+    working = settings.DELAYQ
+    lose_redis(settings)
+    loop = OperationLoop(using="default")
+    with pytest.raises(StoreUnavailable):
+        loop.poll()
+    operation.refresh_from_db()
+    assert operation.trouble
+    assert (operation.stage, operation.seen) == (Stage.RUNNING, 0)
+    settings.DELAYQ = working
+    work(loop)
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts, operation.trouble) == (Stage.FINISHED, {"done": 4}, "")
+
+
+def test_a_job_whose_queue_is_gone_is_left_alone(orders):
+    jobs = orders.scheduled(3)
+    Job.objects.filter(pk=jobs[1].id).update(queue="old")
+    operation = begin()
+    work()
+    operation.refresh_from_db()
+    assert operation.counts == {"done": 2, "left": 1}
+
+
+def test_it_is_spread_over_the_time_that_was_given(orders):
+    orders.scheduled(4)
+    operation = begin(seconds=3600)
+    loop = OperationLoop(using="default")
+    assert loop.poll() == 0  # the first at once
+    assert 0 < loop.poll() <= 1
+    operation.refresh_from_db()
+    assert operation.seen == 1
+    Operation.objects.update(paced_from=clock.now() - timedelta(seconds=1800))
+    work(loop)
+    operation.refresh_from_db()
+    assert operation.seen in (2, 3)
+
+
+def test_time_that_nobody_worked_is_not_caught_up_in_a_rush(orders):
+    orders.scheduled(6)
+    begin(seconds=3600)
+    OperationLoop(using="default").poll()
+    hours_ago = clock.now() - timedelta(hours=5)
+    Operation.objects.update(paced_from=hours_ago, held_until=hours_ago)
+    work()
+    assert Operation.objects.get().seen == 2
+
+
+def test_who_may_no_longer_do_it_has_it_paused(orders, staff):
+    orders.scheduled(7)
+    staff("start_operation", "cancel_job")
+    user = User.objects.get()
+    operation = begin(user=str(user.pk), permission="delayq.cancel_job")
+    loop = OperationLoop(using="default")
+    loop.poll()
+    user.user_permissions.remove(Permission.objects.get(codename="cancel_job"))
+    work(loop)
+    operation.refresh_from_db()
+    assert (operation.stage, operation.seen) == (Stage.PAUSED, 3)
+    assert "no longer the permission delayq.cancel_job" in operation.trouble
+    assert LogEntry.objects.count() == 3  # one for each job that was done
+    User.objects.update(is_active=False)
+    Operation.objects.update(stage=Stage.RUNNING)
+    work(loop)
+    operation.refresh_from_db()
+    assert "no longer active" in operation.trouble
+
+
+def test_a_purge_empties_a_queue(orders, monkeypatch):
+    orders.scheduled(5)
+    running = orders.running()
+    operation = begin("purge", selection={"queue": "orders"})
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 5})
+    assert orders.in_redis(running) == "running"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"verb": "explode"}, {"selection": {"colour": "red"}}, {"options": {"run_at": "soon"}}]
+)
+def test_one_that_cannot_be_understood_is_paused_and_stops_no_other(orders, fields):
+    orders.scheduled(2)
+    odd = begin(**{"verb": "reschedule", **fields})
+    operation = begin()
+    work()
+    odd.refresh_from_db()
+    operation.refresh_from_db()
+    assert odd.stage == Stage.PAUSED
+    assert odd.trouble
+    assert operation.counts == {"done": 2}

@@ -1,0 +1,163 @@
+"""The words of a search, what they find, and what is said of those that are none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import clock, ids, search
+from django_delayq.models import Job
+from django_delayq.selection import Selection
+from tests.admin.conftest import JOBS
+from tests.tasks_for_tests import close_order
+
+TASK = "tests.tasks_for_tests.close_order"
+
+
+def found(text: str, **parts: str) -> list[int]:
+    """The first arguments of the jobs that are meant."""
+    selection = Selection(text=text, **parts)
+    assert not selection.search.complaints
+    jobs = [job for job in selection.rows(Job.objects.all()) if selection.search.exact(job)]
+    return sorted(job.args[0] if job.args else job.kwargs["order_id"] for job in jobs)
+
+
+def test_every_word_finds_what_it_names(orders):
+    one = delayq.schedule(close_order, 1, key="close-order:1", delay="1h")
+    delayq.schedule(close_order, 2, key="close order 2", delay="3h")
+    delayq.schedule(close_order, 3, delay="5h")
+    orders.fold()
+    Job.objects.filter(pk=one.id).update(error="TimeoutError: No Answer", fingerprint="abc")
+    for text, numbers in {
+        f"id:{one.id}": [1],
+        f"id:{ids.short(one.id)}": [1],
+        "key:close-order:1": [1],
+        'key:"close order 2"': [2],
+        "key:close*": [1, 2],
+        "key:close": [],
+        f"task:{TASK}": [1, 2, 3],
+        "task:close_or": [1, 2, 3],
+        "task:nothing": [],
+        "queue:orders state:scheduled": [1, 2, 3],
+        "queue:default": [],
+        "state:failed": [],
+        "error:answer": [1],
+        "fingerprint:abc": [1],
+        "before:+2h": [1],
+        "after:+2h": [2, 3],
+        "after:+2h before:+4h": [2],
+        "after:2020-01-01": [1, 2, 3],
+        'before:"2020-01-01 18:30"': [],
+        "close-order:1": [1],
+        "close-order:1 state:scheduled": [1],
+    }.items():
+        assert found(text) == numbers, text
+
+
+def test_arguments_are_found_by_name_wherever_they_stand_and_only_when_they_are_equal(orders):
+    delayq.schedule(close_order, 7, delay="1h")
+    delayq.schedule(close_order, 77, note="7", delay="1h")
+    delayq.schedule(close_order, order_id=77, note='say "7"', delay="1h")
+    delayq.schedule(close_order, 8, note="order_id", delay="1h")
+    orders.fold()
+    assert found("arg:order_id=7") == [7]
+    assert found("arg:order_id=77") == [77, 77]
+    assert found("arg:note=7") == [77]
+    assert found('arg:note="7"') == [77]
+    assert found("arg:order_id=77 arg:note=7") == [77]
+    assert found("arg:note=order_id") == [8]
+    assert found("arg:order_id=true") == []
+
+
+def test_what_is_masked_cannot_be_searched_for(orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
+    delayq.schedule(close_order, 7, note="secret", delay="1h")
+    orders.fold()
+    assert found("arg:note=secret") == []
+    assert found("arg:order_id=7") == [7]
+
+
+def test_large_numbers_are_compared_exactly(orders):
+    large = 2**63 + 1
+    delayq.schedule(close_order, large, delay="1h")
+    orders.fold()
+    assert found(f"arg:order_id={large}") == [large]
+    assert found(f"arg:order_id={large - 1}") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("stat:failed", "Did you mean state: ?"),
+        ("tasks:close_order", "Did you mean task: ?"),
+        ("state:failed colour:red", "There is no colour: here"),
+        ("state:broken", "the states are: scheduled"),
+        ("id:7", "an id is a UUID"),
+        ("arg:order_id", "arg:order_id=77"),
+        ("after:soon", "two hours ago"),
+        ("before:2026-13-45", "two hours ago"),
+        ("after:-9999999999d", "two hours ago"),
+        ("state:failed state:running", "state: may stand there once"),
+        ("x" * 1001, "longer than 1000"),
+    ],
+)
+def test_what_cannot_be_understood_is_said_and_finds_nothing(orders, staff, text, complaint):
+    orders.scheduled()
+    response = staff().get(JOBS, {"q": text})
+    assert complaint in response.content.decode()
+    assert list(response.context["cl"].result_list) == []
+
+
+def test_a_key_with_a_colon_is_a_key_and_no_word(orders):
+    delayq.schedule(close_order, 1, key="customer:9", delay="1h")
+    orders.fold()
+    assert found("customer:9") == [1]
+    assert search.parse("customer:9").complaints == ()
+
+
+def test_a_view_and_the_words_hold_together(orders):
+    orders.scheduled(2)
+    assert found("queue:orders", view="scheduled") == [0, 1]
+    assert found("state:scheduled", view="failed") == []
+
+
+def test_dates_are_meant_in_the_time_zone_of_the_admin(orders, settings):
+    settings.TIME_ZONE = "Asia/Tokyo"
+    delayq.schedule(close_order, 1, run_at=clock.from_ms(1_900_000_000_000))  # 2030-03-17 17:46:40 UTC, the 18th there
+    orders.fold()
+    assert found("after:2030-03-18") == [1]
+    assert found("after:2030-03-19") == []
+    assert found("before:2030-03-18") == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "indexed"),
+    [
+        ({}, True),
+        ({"view": "failed"}, True),
+        ({"view": "failed", "queue": "orders"}, True),
+        ({"task": TASK}, True),
+        ({"view": "scheduled", "text": "after:+1h"}, True),
+        ({"text": "state:failed task:close"}, True),
+        ({"text": "key:a"}, True),
+        ({"text": "after:+1h"}, False),
+        ({"queue": "orders", "task": TASK}, False),
+        ({"view": "retrying", "queue": "orders"}, False),
+        ({"view": "failed", "text": "fingerprint:a"}, True),
+        ({"view": "failed", "text": "fingerprint:a after:-1h"}, False),
+        ({"text": "fingerprint:a"}, False),
+        ({"text": "error:x"}, False),
+        ({"view": "failed", "text": "arg:a=1"}, False),
+    ],
+)
+def test_it_is_known_what_an_index_serves(parts, indexed):
+    assert Selection(**parts).indexed == indexed
+
+
+def test_what_was_just_due_is_due(orders):
+    [job] = orders.scheduled(1, delay=0)
+    assert found("state:due") == [0]
+    Job.objects.filter(pk=job.id).update(run_at=clock.now() + timedelta(minutes=1))
+    assert found("state:due") == []

@@ -1,0 +1,117 @@
+"""The page of workers: what they run, who is gone; quiet and stop."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.contrib.admin.models import LogEntry
+
+from django_delayq import clock, conf, ids
+from django_delayq.store.keys import workers_key
+from django_delayq.store.workers import WorkerRegistry
+from django_delayq.stores import stores
+from tests.admin.conftest import WORKERS, beat, lose_redis, said
+
+NASTY = "<script>alert(1)</script>"
+
+
+def registry() -> WorkerRegistry:
+    return WorkerRegistry(stores.link, prefix=conf.get().prefix)
+
+
+def test_what_a_worker_runs_is_shown_with_its_age(orders, staff):
+    job = orders.running()
+    told = {"id": ids.short(job.id), "task": "shop.close", "queue": "orders", "attempt": 1}
+    registry().beat(
+        "host:1:a",
+        {"queues": ["orders"], "processes": 1, "threads": 8, "busy": 1, "jobs": [{**told, "started": clock.wall_ms() - 95_000}]},
+    )  # fmt: skip
+    text = staff().get(WORKERS).content.decode()
+    assert f'/admin/delayq/job/{job.id}/change/">shop.close</a>' in text
+    assert "orders, attempt 1, 1m3" in text
+    assert re.search(r'<meter[^>]* max="8" value="1"', text)
+    assert f"{job.id}" not in staff("view_worker").get(WORKERS).content.decode()
+
+
+@pytest.mark.parametrize("act", ["quiet", "stop"])
+def test_a_worker_is_asked_and_the_page_says_asked(orders, staff, act):
+    beat("orders", worker="host:1:a")
+    client = staff()
+    response = client.post(f"{WORKERS}host:1:a/{act}/", {"reason": "a deploy"}, follow=True)
+    assert said(response)[0].startswith("Asked host:1:a to")
+    assert registry().asked("host:1:a") == (act, "admin:kim0: a deploy")
+    assert f"asked to {'be ' if act == 'quiet' else ''}{act}" in response.content.decode()
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.change_message) == ("host:1:a", f"{act}: a deploy")
+    assert client.get(entry.get_admin_url(), follow=True).redirect_chain == [(WORKERS, 302)]
+
+
+@pytest.mark.parametrize("act", ["quiet", "stop"])
+def test_each_request_is_posted_by_who_may(orders, staff, act):
+    beat("orders", worker="a")
+    other = "stop" if act == "quiet" else "quiet"
+    client = staff("view_worker", f"{other}_worker")
+    assert client.post(f"{WORKERS}a/{act}/").status_code == 403
+    assert client.get(f"{WORKERS}a/{act}/").status_code == 405
+    text = client.get(WORKERS).content.decode()
+    assert f"/{act}/" not in text
+    assert f"/{other}/" in text
+    assert staff(f"{act}_worker").post(f"{WORKERS}a/{act}/").status_code == 403  # without the page
+    assert registry().asked("a") is None
+    assert not LogEntry.objects.exists()
+
+
+def test_a_worker_that_is_gone_is_shown_as_such_and_not_asked(orders, staff):
+    stores.link.execute("HSET", "delayq:{workers}", "host:3:c", json.dumps({"beat": clock.wall_ms() - 120_000}))
+    client = staff()
+    text = client.get(WORKERS).content.decode()
+    assert 'delayq-bad">gone<' in text
+    assert "silent for 2m" in text
+    assert "/stop/" not in text
+    assert "Nothing was asked" in said(client.post(f"{WORKERS}host:3:c/stop/", follow=True))[0]
+    assert not LogEntry.objects.exists()
+
+
+def test_what_stands_in_redis_is_shown_as_text_and_breaks_nothing(orders, staff):
+    key, now_ms = workers_key(conf.get().prefix), clock.wall_ms()
+    for id, facts in {
+        NASTY: {"beat": now_ms, "host": NASTY, "queues": [NASTY, 7], "state": NASTY, "version": NASTY, "sides": [NASTY]},
+        "": {"beat": now_ms},
+        "../../../": {"beat": now_ms, "jobs": "no list"},
+        "line\nend\u202e": {"beat": now_ms, "jobs": [None, 7, {"id": 9}, {"id": "x"}, {"id": "0" * 22, "task": NASTY, "started": -1}]},
+        "numbers": {"beat": now_ms, "busy": "many", "processes": -1, "threads": 1e308, "done": None, "memory": [], "started": "x"},
+    }.items():  # fmt: skip
+        stores.link.execute("HSET", key, id, json.dumps(facts))
+    response = staff().get(WORKERS)
+    text = response.content.decode()
+    assert response.status_code == 200
+    assert NASTY not in text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "\u202e" not in text
+    assert client_can_ask(staff, NASTY)
+
+
+def client_can_ask(staff, worker: str) -> bool:
+    """Whether the form of that worker leads to it, whatever its id holds."""
+    client = staff()
+    addresses = re.findall(r'formaction="([^"]+)"', client.get(WORKERS).content.decode())
+    for address in addresses:
+        client.post(address)
+    return registry().asked(worker) == ("stop", "admin:" + client.get(WORKERS).wsgi_request.user.get_username())
+
+
+def test_workers_are_not_asked_while_redis_is_away(orders, staff, settings):
+    client = staff()
+    lose_redis(settings)
+    assert "Redis" in said(client.post(f"{WORKERS}a/stop/", follow=True))[0]
+    assert not LogEntry.objects.exists()
+
+
+def test_only_what_changes_is_sent_live(orders, staff):
+    beat("orders")
+    client = staff()
+    first = client.get(WORKERS + "?live=1")
+    assert "<html" not in first.content.decode()
+    assert client.get(WORKERS + "?live=1", headers={"If-None-Match": first["ETag"]}).status_code == 304

@@ -1,0 +1,121 @@
+"""Fixtures: the example project running, and pages of a browser in which nothing may go wrong unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.chromium import PATIENCE_MS, ChromiumMissing, Watch, launched
+from tests.browser.example import PEOPLE, Example
+from tests.conftest import missing
+from tests.servers import ServerMissing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+Desks = dict[str, "BrowserContext"]  # by the name of who sits there
+WIDE, NARROW = 1280, 390
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    """Ends with the tests of this folder: Playwright's event loop would be in the way of others that use the database."""
+    try:
+        with launched() as browser:
+            yield browser
+    except ChromiumMissing as error:
+        missing(str(error))
+
+
+@pytest.fixture(scope="module")
+def example(
+    request: pytest.FixtureRequest, chromium: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Example]:
+    """The example project, started once per module, whose PAY_WITHIN says how many seconds a customer has to pay."""
+    try:
+        example = Example(tmp_path_factory.mktemp("example"), request.module.PAY_WITHIN)
+    except ServerMissing as error:
+        missing(str(error))
+    try:
+        example.start()
+        yield example
+        assert "Internal Server Error" not in example.web.log(), example.web.log()
+    finally:
+        example.stop()
+
+
+@pytest.fixture(scope="module")
+def desks(chromium: Browser, example: Example) -> Iterator[Desks]:
+    """Where people of the admin sit: each logs in once per module and keeps the browser's cache."""
+    desks: Desks = {}
+    yield desks
+    for context in desks.values():
+        context.close()
+
+
+class Tabs:
+    """Opens pages; `close` fails if anything went wrong in one of them."""
+
+    def __init__(self, browser: Browser, example: Example, desks: Desks) -> None:
+        self.browser = browser
+        self.example = example
+        self.desks = desks
+        self.watches: dict[Page, Watch] = {}
+
+    def open(self, person: str = "", *, narrow: bool = False, javascript: bool = True) -> Page:
+        """A blank page: of that person, who has logged in, or of a stranger with cookies of his own."""
+        if not person:
+            context = self.browser.new_context(base_url=self.example.url, java_script_enabled=javascript)
+        elif person in self.desks:
+            context = self.desks[person]
+        else:
+            context = self.desks[person] = self.browser.new_context(base_url=self.example.url)
+            log_in(self._watched(context), person)
+        page = self._watched(context)
+        page.set_viewport_size({"width": NARROW if narrow else WIDE, "height": 900})
+        return page
+
+    def watch(self, page: Page) -> Watch:
+        """What was noted of that page."""
+        return self.watches[page]
+
+    def close(self) -> None:
+        for page in self.watches:
+            page.close() if page.context in self.desks.values() else page.context.close()
+        seen = [line for watch in self.watches.values() for line in watch.seen]
+        assert not seen, "\n".join(seen)
+
+    def _watched(self, context: BrowserContext) -> Page:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        self.watches[page] = Watch(page)
+        return page
+
+
+def log_in(page: Page, person: str) -> None:
+    page.goto("/admin/")
+    page.get_by_label("Username").fill(person)
+    page.get_by_label("Password").fill(PEOPLE[person])
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="Jobs", exact=True).first.wait_for()
+
+
+@pytest.fixture
+def tabs(chromium: Browser, example: Example, desks: Desks) -> Iterator[Tabs]:
+    tabs = Tabs(chromium, example, desks)
+    yield tabs
+    tabs.close()
+
+
+@pytest.fixture
+def page(tabs: Tabs) -> Page:
+    """A page of somebody whom the shop does not know."""
+    return tabs.open()
+
+
+@pytest.fixture
+def admin(tabs: Tabs) -> Page:
+    """A page of somebody who may do everything."""
+    return tabs.open("admin")

@@ -1,0 +1,1 @@
+"""The campaign's app: tasks that record their runs."""

@@ -1,0 +1,15 @@
+"""What atomic tasks leave behind."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Effect(models.Model):
+    """One effect of one run. An atomic job has one in the end, however often it was run."""
+
+    job = models.UUIDField(db_index=True)
+    fence = models.CharField(max_length=64)
+
+    def __str__(self) -> str:
+        return f"{self.job} {self.fence}"

@@ -1,0 +1,53 @@
+"""Faults after which Redis has forgotten something that it had acknowledged. Only a package that restores from the database can meet
+them, and only for durable jobs.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tests.campaign.faults import Fault
+from tests.campaign.stage import Stage
+
+
+class Wipe(Fault):
+    """All is gone."""
+
+    meets = "redis"
+    kind = "wipe redis"
+    weight = 1
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.restores
+
+    def begin(self) -> None:
+        self.stage.redis.call("FLUSHALL")
+
+
+class FailOver(Wipe):
+    """Another server takes over, which is behind by a little."""
+
+    kind = "fail over"
+    lasts = (0.0, 0.5)
+    behind = (0.1, 1.0)
+    weight = 2
+
+    def begin(self) -> None:
+        other = self.stage.another_redis()
+        copy = self.stage.copy_redis(other)
+        time.sleep(self.behind[0] + self.place * (self.behind[1] - self.behind[0]))
+        self.detail = f"{time.monotonic() - copy:.1f} s behind"
+        self.stage.redis.kill()
+        self.other = other
+
+    def end(self) -> None:
+        self.stage.replace_redis(self.other)
+
+
+class RollBack(FailOver):
+    """An old copy is what it starts with."""
+
+    kind = "roll back redis"
+    behind = (2.0, 6.0)
+    weight = 1

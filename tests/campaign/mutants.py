@@ -1,0 +1,169 @@
+"""Which of the faults put in on purpose (tests/model/mutants.py) the campaign's drill notices, or else a random campaign.
+
+`python -m tests.campaign.mutants` plays the drill (tests/campaign/drill.py, up to 20 s) on a copy of the package for each of them,
+and first on a faultless copy, where it must find nothing. It ends with 1 when one that is not in UNSEEN is not noticed.
+`--seconds 25` follows each drill that noticed nothing by a random campaign of that length, with real workers: half a minute
+for each. `--only stale` takes those with that word in file or name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from django_delayq.store.connection import connect
+from django_delayq.store.keys import Keys
+from tests.campaign.witness import Witness, watch
+from tests.model.copies import ROOT, copy
+from tests.model.mutant import Mutant
+from tests.model.mutants import ALL
+
+# Those that make jobs change hands and replies go astray; the others of the campaign are about servers.
+FAULTS = "kill worker,kill task process,pause worker,pause supervisor,pause redis,proxy swallows,proxy resets"
+PATIENCE = 60.0  # seconds after the load; a campaign without a mutant is quiet within ten
+
+QUEUES = ("default", "orders", "redis")  # as in tests/campaign/settings.py
+MAX_CRASHES = 3
+SHOWN = 110  # characters of a finding
+
+# What the drill cannot see, and why: tests/worker/test_loops.py alone holds these. All others it must notice.
+UNSEEN: dict[str, str] = {
+    "worker/mover.py: what waits is never given back": "jobs that wait too long run late, and nothing else is wrong",
+    "worker/deadlines.py: the ladder of a function is not asked": "no task of the drill has a hard deadline",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one campaign. `found`: its violations, "" for none."""
+
+    mutant: Mutant | None
+    found: str
+    seconds: float
+
+    def line(self) -> str:
+        """For the report."""
+        name = f"{self.mutant.file}: {self.mutant.name}" if self.mutant else "no mutant"
+        why = UNSEEN.get(name, "") if not self.found else ""
+        said = self.found or ("not noticed: " + why if why else "not noticed")
+        return f"{name:72} {self.seconds:4.0f} s  {said}"
+
+    @property
+    def well(self) -> bool:
+        """Whether it is as it should be."""
+        if self.mutant is None:
+            return not self.found
+        return bool(self.found) or f"{self.mutant.file}: {self.mutant.name}" in UNSEEN
+
+
+def main(words: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign.mutants", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=0, help="of each campaign, 0: the drill alone")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="a part of the file or the name")
+    parser.add_argument("--at-once", type=int, default=1, help="campaigns side by side")
+    given = parser.parse_args(words)
+    wanted = [mutant for mutant in ALL if given.only in f"{mutant.file}: {mutant.name}"]
+    first = one(None, given.seconds, given.seed)
+    print(first.line(), flush=True)
+    if not first.well:
+        return 1
+    verdicts = []
+    with ThreadPoolExecutor(given.at_once) as pool:
+        for verdict in pool.map(lambda mutant: one(mutant, given.seconds, given.seed), wanted):
+            print(verdict.line(), flush=True)
+            verdicts.append(verdict)
+    seen = sum(bool(verdict.found) for verdict in verdicts)
+    missed = sum(not verdict.well for verdict in verdicts)
+    print(f"{seen} of {len(verdicts)} noticed; {missed} should have been and were not")
+    return 1 if missed else 0
+
+
+def one(mutant: Mutant | None, seconds: float, seed: int) -> Verdict:
+    """The drill, and if it notices nothing, a campaign of so many seconds."""
+    verdict = drill(mutant)
+    if verdict.found or not seconds:
+        return verdict
+    return campaign(mutant, seconds, seed)
+
+
+def drill(mutant: Mutant | None) -> Verdict:
+    """Plays it on a copy of the package with that fault. One that broke off has noticed nothing."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mu-") as name:
+        environment = {**os.environ, **copy(mutant, Path(name)), "TMPDIR": name}
+        played = subprocess.run(
+            [sys.executable, "-m", "tests.campaign.drill"], cwd=ROOT, env=environment, text=True, timeout=PATIENCE,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+    said = played.stdout.strip()
+    if mutant is None and played.returncode not in (0, 1):
+        said = said or f"the drill broke off with {played.returncode}"
+    elif played.returncode != 1 or "Traceback" in said:
+        said = ""
+    return Verdict(mutant, said[:SHOWN], time.monotonic() - began)
+
+
+def campaign(mutant: Mutant | None, seconds: float, seed: int) -> Verdict:
+    """Runs one on a copy of the package with that fault, with a witness beside it."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mu-") as name:
+        folder = Path(name)
+        environment = {**os.environ, **copy(mutant, folder), "TMPDIR": name}
+        command = [
+            sys.executable, "-m", "tests.campaign", "--seconds", str(seconds), "--seed", str(seed), "--faults", FAULTS,
+            "--slack", "0", "--workers", "2", "--webs", "2", "--jobs-rate", "150", "--fsync", "always",
+        ]  # fmt: skip
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            over = threading.Event()
+            witnesses = _witnesses(folder, process)
+            looking = watch(witnesses, lambda: over.is_set() or process.poll() is not None)
+            try:
+                said, _ = process.communicate(timeout=seconds + PATIENCE)
+                told = found(process.returncode, said)
+            except subprocess.TimeoutExpired:
+                process.kill()  # what it has started ends with it
+                process.communicate()
+                told = "never quiet"
+            over.set()
+            looking.join()
+    seen = [text for witness in witnesses for text in witness.wrong]
+    if seen:
+        told = "; ".join(filter(None, [told, f"witness: {seen[0]}"]))
+    return Verdict(mutant, told, time.monotonic() - began)
+
+
+def _witnesses(folder: Path, process: subprocess.Popen[str]) -> list[Witness]:
+    """One per queue, on the server that the campaign has started in that folder."""
+    deadline = time.monotonic() + 30
+    while not (sockets := list(folder.glob("dq-*/r.sock"))):
+        if process.poll() is not None or time.monotonic() > deadline:
+            return []
+        time.sleep(0.05)
+    link = connect(f"unix://{sockets[0]}", name="witness")
+    return [Witness(link, Keys("delayq", queue), max_crashes=MAX_CRASHES) for queue in QUEUES]
+
+
+def found(code: int, said: str) -> str:
+    """The violations that a campaign reports, in a line."""
+    summary = re.search(r"^violations +(\d+)(?:: (.*))?$", said, re.MULTILINE)
+    if summary is None:
+        lines = said.strip().splitlines()
+        return f"the campaign broke off with {code}: {lines[-1] if lines else ''}"
+    return summary[2] or ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""Faults that meet the servers: Redis, the proxy before it, the database."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from tests.campaign.faults import LONGER_THAN_LEASE, Fault
+from tests.campaign.stage import Stage
+
+
+class KillRedis(Fault):
+    """SIGKILL of Redis, and a start from its append only file."""
+
+    meets = "redis"
+    kind = "kill redis"
+    lasts = (0.0, 6.0)
+
+    def begin(self) -> None:
+        self.stage.redis.kill()
+
+    def end(self) -> None:
+        self.stage.spawned(self.stage.redis.start)
+
+
+class RestartRedis(KillRedis):
+    """Redis leaves in order and comes back."""
+
+    kind = "restart redis"
+    lasts = (0.0, 2.0)
+
+    def begin(self) -> None:
+        self.stage.redis.terminate()
+
+
+class PauseRedis(Fault):
+    """SIGSTOP of Redis for longer than the lease: connections stand, answers do not come."""
+
+    meets = "redis"
+    kind = "pause redis"
+    lasts = LONGER_THAN_LEASE
+
+    def begin(self) -> None:
+        self.stage.redis.pause()
+
+    def end(self) -> None:
+        self.stage.redis.resume()
+
+
+class FullRedis(Fault):
+    """Redis has no memory left."""
+
+    meets = "redis"
+    kind = "redis full"
+    lasts = (2.0, 5.0)
+
+    def begin(self) -> None:
+        used = self.stage.used_memory()
+        self.stage.redis.call("CONFIG", "SET", "maxmemory", str(used + 200_000))
+
+    def end(self) -> None:
+        self.stage.redis.call("CONFIG", "SET", "maxmemory", "0")
+
+
+class FlushScripts(Fault):
+    """Redis forgets the scripts."""
+
+    meets = "redis"
+    kind = "flush scripts"
+
+    def begin(self) -> None:
+        self.stage.redis.call("SCRIPT", "FLUSH")
+
+
+class KillClients(Fault):
+    """Redis closes all connections, several times."""
+
+    meets = "redis"
+    kind = "kill connections"
+    lasts = (0.5, 1.5)
+
+    def begin(self) -> None:
+        self.stage.redis.call("CLIENT", "KILL", "TYPE", "normal")
+
+    def end(self) -> None:
+        self.stage.redis.call("CLIENT", "KILL", "TYPE", "normal")
+
+
+class ProxyResets(Fault):
+    """Some connections are reset in the middle of a reply."""
+
+    meets = "proxy"
+    kind = "proxy resets"
+    lasts = (2.0, 5.0)
+    order = "reset 0.3"
+
+    def begin(self) -> None:
+        self.stage.proxy.tell(self.order)
+
+    def end(self) -> None:
+        self.stage.proxy.tell("pass")
+
+
+class ProxySwallows(ProxyResets):
+    """Some replies never come."""
+
+    kind = "proxy swallows"
+    lasts = (3.0, 6.0)
+    order = "swallow 0.3"
+
+
+class ProxyDelays(ProxyResets):
+    """Every reply comes two seconds late."""
+
+    kind = "proxy delays"
+    lasts = (4.0, 6.0)
+    order = "delay 2"
+
+
+class PauseDatabase(Fault):
+    """SIGSTOP of the database server, all of it."""
+
+    meets = "database"
+    kind = "pause database"
+    lasts = (3.0, 6.0)
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.database is not None
+
+    def begin(self) -> None:
+        os.killpg(self.stage.database.process.pid, signal.SIGSTOP)
+
+    def end(self) -> None:
+        os.killpg(self.stage.database.process.pid, signal.SIGCONT)
+
+
+class RestartDatabase(Fault):
+    """The database leaves, cutting everybody off, and comes back."""
+
+    meets = "database"
+    kind = "restart database"
+    lasts = (1.0, 4.0)
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.database is not None
+
+    def begin(self) -> None:
+        process = self.stage.database.process
+        process.send_signal(signal.SIGINT if self.stage.kind == "postgres" else signal.SIGTERM)
+        process.wait(30)
+
+    def end(self) -> None:
+        self.stage.spawned(self.stage.database.start)
+
+
+class KillDatabase(RestartDatabase):
+    """The database ends without closing anything, and recovers from its log."""
+
+    kind = "kill database"
+
+    def begin(self) -> None:
+        process = self.stage.database.process
+        process.send_signal(signal.SIGQUIT if self.stage.kind == "postgres" else signal.SIGKILL)
+        process.wait(30)
+
+
+class LockTables(Fault):
+    """Somebody holds a lock on the table of jobs, which nobody else can read or write."""
+
+    kind = "lock tables"
+    meets = "database"
+    lasts = (2.0, 6.0)
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.kind == "postgres"
+
+    def begin(self) -> None:
+        import psycopg
+
+        self.connection = psycopg.connect(f"host={self.stage.database.directory} user=delayq dbname=postgres")
+        self.connection.execute("LOCK TABLE delayq_job IN ACCESS EXCLUSIVE MODE")
+
+    def end(self) -> None:
+        self.connection.rollback()
+        self.connection.close()
+
+
+class CrowdedDatabase(Fault):
+    """The database has no connection left for those who have none yet, and those who have one lose it."""
+
+    kind = "database crowded"
+    meets = "database"
+    lasts = (2.0, 5.0)
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.kind == "postgres"
+
+    def begin(self) -> None:
+        self.crowd = crowd(self.stage.database.directory)
+
+    def end(self) -> None:
+        for connection in self.crowd:
+            connection.close()
+
+
+class LockDatabase(Fault):
+    """Somebody holds SQLite's write lock."""
+
+    meets = "database"
+    kind = "lock database"
+    lasts = (2.0, 12.0)
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.kind == "sqlite"
+
+    def begin(self) -> None:
+        self.connection = sqlite3.connect(self.stage.sqlite, timeout=20, isolation_level=None)
+        self.connection.execute("BEGIN EXCLUSIVE")
+
+    def end(self) -> None:
+        self.connection.rollback()
+        self.connection.close()
+
+
+def crowd(directory: Path) -> list[Any]:
+    """Connections to that PostgreSQL until it has no more, after those of everybody else were ended."""
+    import psycopg
+
+    found: list[Any] = []
+    with contextlib.suppress(psycopg.OperationalError):
+        while True:
+            found.append(psycopg.connect(f"host={directory} user=delayq dbname=postgres", autocommit=True))
+            if len(found) == 1:
+                found[0].execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                    " AND backend_type = 'client backend'"
+                )
+    return found

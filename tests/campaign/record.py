@@ -1,0 +1,53 @@
+"""What a process did and saw, in a file of its own: one line, one write. Never in the servers under test, which faults reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Recorder:
+    """Appends JSON lines. `t`: monotonic ns, which all processes of a host share; `w`: wall clock ms, which Redis' TIME shows too.
+
+    A line is one write(2), so that a killed process leaves whole lines behind, the last one perhaps missing.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.jsonl"
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, **fields: Any) -> None:
+        """One line, with both clocks."""
+        line = {"t": time.monotonic_ns(), "w": time.time_ns() // 1_000_000, **fields}
+        os.write(self._descriptor, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+
+_own: dict[tuple[int, str], Recorder] = {}
+
+
+def own(folder: str | Path, name: str) -> Recorder:
+    """The recorder of this process of that name; another one after a fork."""
+    found = _own.get((os.getpid(), name))
+    if found is None:
+        found = _own[os.getpid(), name] = Recorder(Path(folder), f"{name}-{os.getpid()}")
+    return found
+
+
+def lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    """All lines of the files of that pattern, by time. A line cut short is left out: its writer was killed."""
+    found = []
+    for path in folder.glob(pattern):
+        for line in path.read_bytes().splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+    found.sort(key=lambda line: line["t"])
+    return found

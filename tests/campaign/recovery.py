@@ -1,0 +1,80 @@
+"""How long it took to recover from each fault: until every job that was harmed by it, or due by then, had begun again or ended."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.campaign.check import Case
+from tests.campaign.history import FOREVER, FaultSeen
+
+MS = 1_000_000
+RETRY = 300 * MS  # the longest delay between attempts of those that are measured
+BACKLOG = 500 * MS  # what was late by so much before a fault is not late because of it
+# What is promised, in seconds, on a machine that has nothing else to do. The lease here is 4 s.
+PROMISED = {
+    "kill task process": 1.0, "kill worker": 2.0, "kill supervisor": 2.0, "lose host": 5.0, "kill redis": 2.0,
+    "restart redis": 2.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Seconds until the jobs that Redis had were running again; and `rows`: those that waited in the database only."""
+
+    fault: FaultSeen
+    seconds: float
+    rows: float
+
+
+def recoveries(case: Case) -> list[Recovery]:
+    """Of each fault that came alone. A run that goes on through a fault is not harmed by it."""
+    faults = sorted(case.history.faults, key=lambda fault: fault.since)
+    moments = [fault.since for fault in faults]
+    worst = {True: [0] * len(faults), False: [0] * len(faults)}
+    for start, end, published, cut in _spans(case):
+        for number in range(bisect_left(moments, start), bisect_left(moments, end)):
+            if not cut and start + BACKLOG < faults[number].at:
+                continue
+            worst[published][number] = max(worst[published][number], end - moments[number])
+    return [
+        Recovery(fault, published / 1e9, row / 1e9)
+        for fault, published, row in zip(faults, worst[True], worst[False], strict=True)
+        if fault.alone
+    ]
+
+
+def by_kind(found: list[Recovery]) -> dict[str, list[Recovery]]:
+    """The recoveries from each kind."""
+    kinds: dict[str, list[Recovery]] = defaultdict(list)
+    for one in found:
+        kinds[one.fault.kind].append(one)
+    return dict(kinds)
+
+
+def _spans(case: Case) -> Iterator[tuple[int, int, bool, bool]]:
+    """Per job, while it waits: from its date to its first run, from a cut to the next begin, from a failure to the next attempt;
+    then whether Redis had it, and whether it was a run that was cut off.
+    """
+    for job, runs in case.runs.items():
+        op = case.schedules.get(job)
+        if op is None or case.history.stepped(op.at, runs[-1].at):
+            continue
+        changed = any(change.what not in ("cancel", "cancel_key") for change in case.changes.get(job, ()))
+        if not changed and not op.given.get("key"):
+            due = op.at + int(op.given.get("delay", 0) * 1000) * MS
+            yield due, runs[0].at, any(id == job and created for id, created, _ in op.jobs), False
+        for run, following in pairwise(runs):
+            if run.how not in ("ok", "error", "snooze"):
+                yield run.at, following.at, True, True
+            elif run.until + RETRY < following.at and run.how != "ok" and not changed and run.until < FOREVER:
+                yield run.until + RETRY, following.at, True, False
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which that share lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

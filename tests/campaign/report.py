@@ -1,0 +1,111 @@
+"""What a campaign says at its end, on one page."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from tests.campaign.check import Case, Violation
+from tests.campaign.recovery import PROMISED, Recovery, by_kind, percentile, recoveries
+
+JOBS_SHOWN = 3
+KINDS_SHOWN = 6
+
+
+def page(case: Case, violations: list[Violation], notes: list[str], heading: str) -> str:
+    """Counts, recoveries, violations."""
+    history, rows = case.history, case.final.rows
+    ops = Counter((op.what, op.answer) for op in history.ops.values())
+    states = Counter(row.state for row in rows.values())
+    runs = Counter(run.how or "cut off" for run in history.runs)
+    crashed = sum(row.crashes for row in rows.values())
+    said = [
+        heading,
+        f"operations  {len(history.ops)}: " + _counts({f"{what} {answer}": n for (what, answer), n in ops.items()}),
+        f"jobs        {len(rows)}: " + _counts(states) + f"; {crashed} crashes",
+        f"runs        {len(history.runs)}: " + _counts(runs) + f"; {len(history.ledger)} effects in the ledger",
+        f"faults      {len(history.faults)}; of those that came alone, seconds until all that was due ran (rows: without Redis):",
+        f"  {'':22}  all  alone     p50    p100  promised   rows p100",
+    ]
+    found = by_kind(recoveries(case))
+    for kind, count in sorted(Counter(fault.kind for fault in history.faults).items()):
+        said.append(f"  {kind:22}{count:5}" + _figures(kind, found.get(kind, [])))
+    said += [f"note        {note}" for note in notes]
+    said.append(
+        f"violations  {len(violations)}" + (": " + _counts(Counter(v.kind for v in violations)) if violations else "")
+    )
+    return "\n".join(said)
+
+
+def _figures(kind: str, found: list[Recovery]) -> str:
+    if not found:
+        return f"{0:7}"
+    spans = [one.seconds for one in found]
+    promised = f"{PROMISED[kind]:10.1f}" if kind in PROMISED else " " * 10
+    rows = max(one.rows for one in found)
+    return f"{len(found):7}{percentile(spans, 0.5):8.2f}{max(spans):8.2f}{promised}{rows:12.2f}"
+
+
+def too_slow(case: Case, slack: float) -> list[Violation]:
+    """Recoveries that took longer than what is promised, times `slack`."""
+    return [
+        Violation("slow to recover", "", f"{one.fault.kind} ({one.fault.detail}): {one.seconds:.2f} s")
+        for one in recoveries(case)
+        if slack and one.seconds > PROMISED.get(one.fault.kind, float("inf")) * slack
+    ]
+
+
+def details(case: Case, violations: list[Violation]) -> str:
+    """The first violations of each kind, with the history of their jobs."""
+    by_kind: dict[str, list[Violation]] = defaultdict(list)
+    for violation in violations:
+        by_kind[violation.kind].append(violation)
+    said = []
+    for kind, found in list(by_kind.items())[:KINDS_SHOWN]:
+        for violation in found[:JOBS_SHOWN]:
+            said.append(f"\n{kind}: {violation.job} {violation.text}")
+            if violation.job:
+                said += [f"  {line}" for line in story(case, violation.job)]
+    return "\n".join(said)
+
+
+def story(case: Case, job: str) -> list[str]:
+    """All that is known of one job, in order of time."""
+    told: list[tuple[int, str]] = []
+    op = case.schedules.get(job)
+    for one in ([op] if op else []) + case.changes.get(job, []):
+        given = {name: value for name, value in one.given.items() if name != "job"}
+        told.append((one.at, f"{one.id} {one.what} {given}"))
+        if one.until < 1 << 62:
+            jobs = [made for made in one.jobs if made[0] == job]
+            told.append((one.until, f"{one.id} answered {one.answer} {one.reply} {jobs or ''}"))
+    for run in case.runs.get(job, []):
+        told.append((run.at, f"run began: {run.task} attempt {run.attempt} fence {run.fence}"))
+        if run.how:
+            told.append((run.until, f"run ended: {run.how} (fence {run.fence})"))
+    for fault in case.history.faults:
+        if told and min(told)[0] - 10**10 < fault.until and fault.at < max(told)[0] + 10**10:
+            told.append((fault.at, f"-- fault: {fault.kind} {fault.detail}"))
+            told.append((fault.until, f"-- end of: {fault.kind}"))
+    told.sort()
+    start = told[0][0] if told else 0
+    said = [f"{(at - start) / 1e9:9.3f} s  {text}" for at, text in told[:60]]
+    said.append(f"row       {case.final.rows.get(job)}")
+    said += [f"attempt   {number} {fence} {how}" for id, number, fence, how in case.final.attempts if id == job]
+    said += [f"event     {kind} by {actor}" for kind, id, actor in case.final.acts if id == job]
+    return said
+
+
+def _counts(counts: Any) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def last_words(folder: Path) -> list[str]:
+    """What workers and web processes logged as errors that no task here raises on purpose."""
+    found: Counter[str] = Counter()
+    for path in sorted(folder.glob("*.log")):
+        for line in path.read_text(errors="replace").splitlines():
+            if " ERROR " in line and "Trouble" not in line and "was killed by" not in line and "File " not in line:
+                found[f"{path.stem}: {line[:150]}"] += 1
+    return [f"{count} x {line}" for line, count in found.most_common(8)]

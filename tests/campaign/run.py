@@ -1,0 +1,146 @@
+"""The campaign: starts everything, does harm, mends it, waits for rest, and lets the judge speak."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import shutil
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.campaign import check, report, script
+from tests.campaign.record import Recorder
+from tests.campaign.stage import Stage, restores
+
+FINAL = "final.pickle"
+REST = 15.0  # seconds at most between faults
+AFTER_STORM = 5.0  # seconds, for the leases of a lost host to end
+
+
+def options(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long load and faults go on")
+    parser.add_argument("--seed", type=int, default=1, help="gives the operations and the faults")
+    parser.add_argument("--jobs-rate", type=float, default=450, help="jobs per second, in all")
+    parser.add_argument("--database", choices=("sqlite", "postgres", "mysql"), default=_database())
+    parser.add_argument("--fsync", choices=("always", "everysec"), default="everysec" if restores() else "always")
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=6)
+    parser.add_argument("--webs", type=int, default=3)
+    parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
+    parser.add_argument("--without", default="", help="not these kinds")
+    parser.add_argument("--judge", type=Path, help="judge once more what a campaign left in that folder")
+    parser.add_argument(
+        "--slack", type=float, default=1.0, help="recovery may take so many times what is promised; 0: any time"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the folder when all is well, too")
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Returns the exit code: 0 when nothing is wrong."""
+    given = options(words)
+    if given.judge:
+        return _again(given)
+    folder = Path(tempfile.mkdtemp(prefix="campaign-"))
+    stage = Stage(
+        folder, database=given.database, fsync=given.fsync, workers=given.workers, threads=given.threads,
+        webs=given.webs,
+    )  # fmt: skip
+    try:
+        stage.open()
+        import django
+
+        django.setup()
+        began = time.monotonic()
+        _play(stage, given)
+        played = time.monotonic() - began
+        case = _settle(stage, given, played)
+        violations = check.judge(case) + [check.Violation("ended by itself", "", text) for text in stage.fallen]
+        heading = (
+            f"campaign    seed {given.seed}, {played:.0f} s of load and faults, {stage.server()}, fsync {given.fsync}, "
+            f"{given.database}; quiet after {time.monotonic() - began - played:.0f} s more"
+        )
+        violations += report.too_slow(case, given.slack)
+        print(report.page(case, violations, stage.notes + report.last_words(folder), heading))
+        if violations:
+            print(report.details(case, violations))
+    except BaseException:
+        print(f"folder      {folder}")
+        raise
+    finally:
+        stage.close()
+    if violations or given.keep:
+        print(f"folder      {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if violations else 0
+
+
+def _play(stage: Stage, given: argparse.Namespace) -> None:
+    plot = script.Script(stage, f"faults/{given.seed}", _names(given.faults), _names(given.without))
+    record = Recorder(stage.folder, "faults")
+    stage.start(seed=given.seed, rate=given.jobs_rate)
+    end = time.monotonic() + given.seconds
+    _rest(stage)
+    for scene in plot.scenes():
+        if time.monotonic() > end - 2.0:
+            break
+        print(f"{end - time.monotonic():6.0f} s left: {'one fault at a time' if scene.calm else 'a storm'}", flush=True)
+        script.play(scene, record, end, lambda: _rest(stage))
+        stage.mend()
+        if not scene.calm:
+            time.sleep(min(AFTER_STORM, max(0.0, end - time.monotonic())))
+            _rest(stage)
+    time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _again(given: argparse.Namespace) -> int:
+    from tests.campaign import history
+
+    found, keeps_all = pickle.loads((given.judge / FINAL).read_bytes())
+    case = check.Case(history.read(given.judge, found), keeps_all=keeps_all)
+    violations = check.judge(case) + report.too_slow(case, given.slack)
+    print(report.page(case, violations, [], f"campaign    {given.judge}"))
+    print(report.details(case, violations))
+    return 1 if violations else 0
+
+
+def _rest(stage: Stage) -> None:
+    """Until what is due runs, so that the next fault can be told from the last one."""
+    time.sleep(0.5)
+    deadline = time.monotonic() + REST
+    while stage.behind() > 50 and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def _settle(stage: Stage, given: argparse.Namespace, played: float) -> check.Case:
+    from tests.campaign import final, history
+
+    stage.end_load()
+    redis = final.link()
+    given.keeps_all = given.fsync == "always" and not stage.restores
+    deadline, calm, last = time.monotonic() + 60 + played / 2, 0, ""
+    while calm < 3 and time.monotonic() < deadline:
+        stage.mend()
+        last = final.restless(redis)
+        calm = 0 if last else calm + 1
+        time.sleep(0.5)
+    if calm < 3:
+        stage.notes.append(f"never quiet: {last}")
+    found = final.look(redis, calm >= 3)
+    redis.close()
+    (stage.folder / FINAL).write_bytes(pickle.dumps((found, given.keeps_all)))
+    return check.Case(history.read(stage.folder, found), keeps_all=given.keeps_all)
+
+
+def _database() -> str:
+    found = any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb")
+    return "postgres" if found and find_spec("psycopg") is not None else "sqlite"

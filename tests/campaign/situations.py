@@ -1,0 +1,413 @@
+"""The situations of the drill: each brings one about, and says what has to follow."""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+from django_delayq import ids
+from django_delayq.states import Change
+from django_delayq.store.queue import Outcome, SettleItem
+from tests.campaign.drill import LEASE, MAX_CRASHES, Scene
+
+FAR = 60_000  # ms
+
+
+def schedule_sent_again(scene: Scene) -> None:
+    """After a lost reply, while it waits, runs, and when it has ended in any way: it is there once, as it was."""
+    first = scene.item(FAR, payload=b'["first"]')
+    scene.lost("schedule", [first])
+    before = scene.dump()
+    changed = scene.item(1000, id=first.record.id, payload=b'["second"]')
+    scene.same(scene.do("schedule", [changed])[0].status, "again", "schedule sent again")
+    scene.same(scene.dump().jobs, before.jobs, "the record after a re-send")
+    for outcome, wanted in (("ack", "finished"), ("fail", "finished"), ("cancel", "cancelled")):
+        item = scene.item(0)
+        scene.do("schedule", [item])
+        (job,) = scene.claim(lease_ms=FAR)
+        scene.same(scene.do("schedule", [item])[0].status, "again", "schedule of a running job sent again")
+        scene.settle(job, outcome)
+        scene.same(scene.do("schedule", [item])[0].status, wanted, f"schedule sent again after {outcome}")
+        scene.same(scene.claim(), [], "what a claim finds after that")
+    scene.do("cancel", [first.record.id])
+    scene.same(scene.do("schedule", [first])[0].status, "cancelled", "schedule sent again after a cancel")
+
+
+def key_conflicts(scene: Scene) -> None:
+    """Every policy against a holder that waits and one that runs."""
+    base = scene.now() + FAR
+    wanted = {
+        "keep": ("kept", "kept", "kept"), "error": ("taken", "taken", "taken"), "earliest": ("moved", "kept", "kept"),
+        "latest": ("kept", "moved", "kept"), "replace": ("replaced", "replaced", "running"),
+    }  # fmt: skip
+    for policy, (sooner, later, running) in wanted.items():
+        for due, status in ((base - 5000, sooner), (base + 5000, later), (base, running)):
+            key = f"{policy} {due}"
+            first = scene.item(key=key, due=0 if due == base else base)
+            scene.do("schedule", [first])
+            claimed = scene.claim(lease_ms=FAR)
+            second = scene.item(key=key, due=due, policy=policy)
+            reply = scene.do("schedule", [second])[0]
+            scene.same(reply.status, status, f"a conflict under {policy}")
+            dump, holder = scene.dump(), first.record.id
+            if status == "replaced":
+                holder = second.record.id
+                again = scene.do("schedule", [first])[0].status
+                scene.same(again, "cancelled", "a replaced job sent again")
+            else:
+                again = scene.do("schedule", [second])[0].status
+                scene.same(again, "finished", "a merged job sent again")
+            scene.same(reply.id, holder, f"the holder under {policy}")
+            if not claimed:
+                date = due if status in ("moved", "replaced") else base
+                scene.same(dump.due(ids.short(holder)), date, f"the date under {policy}")
+            for job in claimed:
+                scene.settle(job)
+
+
+def failed_holder(scene: Scene) -> None:
+    """A failed job gives its key away; a requeue does not take it from who has it now."""
+    job = scene.take(key="k")
+    scene.settle(job, "fail")
+    second = scene.add(FAR, key="k")
+    scene.same(scene.do("requeue", ids.full(job.id))[0], Change.CONFLICT, "a requeue whose key is taken")
+    scene.do("cancel", [second])
+    scene.same(scene.do("requeue", ids.full(job.id), delay_ms=FAR)[0], Change.DONE, "a requeue whose key is free")
+    scene.same(scene.do("schedule", [scene.item(FAR, key="k")])[0].status, "kept", "a conflict with a requeued job")
+
+
+def by_key(scene: Scene) -> None:
+    """Cancel and reschedule by business key."""
+    first = scene.add(FAR, key="order 1")
+    change, found, _ = scene.do("reschedule", "order 1", delay_ms=2 * FAR)
+    scene.same((change, found), (Change.DONE, first), "a reschedule by key")
+    scene.same(scene.do("cancel_key", "order 1"), (Change.DONE, first), "a cancel by key")
+
+
+def redis_only(scene: Scene) -> None:
+    """The events of a job that is in Redis alone carry its record."""
+    item = scene.item(0, durable=False)
+    scene.do("schedule", [item])
+    scene.same(scene.told("scheduled")[-1][1].body, item.record.encode(), "what the event of a schedule carries")
+    (job,) = scene.claim(lease_ms=FAR)
+    scene.settle(job, "fail")
+    scene.do("requeue", item.record.id)
+    scene.same(scene.told("requeued")[-1][1].body, item.record.encode(), "what the event of a requeue carries")
+
+
+def claim_sent_again(scene: Scene) -> None:
+    """After a lost reply the same jobs come, as far as they are still held; also from a paused queue, also after a tidy."""
+    for jobs in (1, 3):
+        for _ in range(jobs):
+            scene.add()
+        nonce = f"again{jobs}"
+        scene.lost("claim", "w1", nonce, want=10, lease_ms=FAR, max_crashes=MAX_CRASHES)
+        scene.do("tidy")
+        first = scene.claim(nonce=nonce, lease_ms=FAR)
+        scene.same(len(first), jobs, "jobs of a claim sent again")
+        scene.do("pause")
+        scene.same(scene.claim(nonce=nonce), first, "a claim sent again to a paused queue")
+        scene.do("resume")
+        for number, job in enumerate(first):
+            scene.settle(job, "retry" if number % 2 else "ack", delay_ms=FAR)
+        scene.same(scene.claim(nonce=nonce), [], "a claim sent again after its jobs have ended")
+
+
+def claim_sent_late(scene: Scene) -> None:
+    """A worker that was frozen past its lease asks again: what others have taken over is theirs."""
+    job = scene.held("w1")
+    scene.expect("w1" in scene.dump().claims, "a claim is not remembered")
+    scene.overtaken("w2")
+    scene.same(scene.claim("w1", nonce=job.fence), [], "a claim sent again after a takeover")
+
+
+def other_ground(scene: Scene) -> None:
+    """A worker that stands on another ground gets nothing."""
+    scene.add()
+    scene.same(scene.claim(ground="other:ground"), [], "a claim on another ground")
+
+
+def dates(scene: Scene) -> None:
+    """No job runs before its date, to the millisecond."""
+    for number in range(24):
+        scene.add(600 + 13 * number)
+    got: list[object] = list(scene.claim(lease_ms=FAR))
+
+    def some() -> bool:
+        reply = scene.store.claim("w1", f"d{len(got)}x{next(scene.nonces)}", want=10, lease_ms=FAR, max_crashes=1)
+        for job in reply.jobs:
+            scene.expect(job.due_ms <= reply.now_ms, f"{job.id} is claimed {job.due_ms - reply.now_ms} ms early")
+        got.extend(reply.jobs)
+        return len(got) == 24
+
+    scene.until(some, "all are claimed")
+    scene.look()
+
+
+def order(scene: Scene) -> None:
+    """High before normal before low, oldest first, and never more than wanted."""
+    now = scene.now()
+    wanted = []
+    for lane in ("low", "normal", "high"):
+        for age in (3000, 2000, 1000):
+            item = scene.item(lane=lane, due=now - age)
+            scene.do("schedule", [item])
+            wanted.append((("high", "normal", "low").index(lane), -age, ids.short(item.record.id)))
+    found: list[str] = []
+    for want in (1, 4, 3, 5):
+        jobs = scene.claim(want=want, lease_ms=FAR)
+        scene.expect(len(jobs) <= want, f"{len(jobs)} jobs where {want} were wanted")
+        found += [job.id for job in jobs]
+    scene.same(found, [id for _, _, id in sorted(wanted)], "the order of claims")
+
+
+def expiry(scene: Scene) -> None:
+    """A job that is too late does not run; neither does one whose worker vanished before."""
+    scene.add(0, expires_ms=scene.now() - 1)
+    scene.same(scene.claim(), [], "a claim of an expired job")
+    scene.same(len(scene.told("expired")), 1, "expired jobs")
+    scene.held(expires_ms=scene.now() + LEASE)
+    scene.until(lambda: len(scene.told("expired")) == 2 or scene.claim("w2"), "the second one expires")
+    scene.same(len(scene.told("expired")), 2, "expired jobs")
+
+
+def lease_ends(scene: Scene) -> None:
+    """No lease is taken before its end, to the millisecond; each is taken after it."""
+    until = {}
+    for number in range(16):
+        scene.add()
+        jobs = scene.claim(lease_ms=1000 + 7 * number)
+        scene.same(len(jobs), 1, "jobs of a claim while no lease has ended")
+        job = jobs[0]
+        until[job.id] = scene.dump().leases[job.id]
+    seen: set[str] = set()
+
+    def some() -> bool:
+        reply = scene.store.claim("w2", f"l{next(scene.nonces)}", want=10, lease_ms=FAR, max_crashes=9)
+        for job in reply.jobs:
+            early = until[job.id] - reply.now_ms
+            scene.expect(early < 0, f"{job.id} is taken over {early:.0f} ms before its lease has ended")
+        seen.update(job.id for job in reply.jobs)
+        return len(seen) == len(until)
+
+    scene.until(some, "all are taken over")
+    scene.look()
+
+
+def takeover(scene: Scene) -> None:
+    """The next run has the same attempt and one crash more, and begins without progress; then it is poison."""
+    job = scene.held(key="k")
+    scene.do("extend", [(job.id, job.fence)], worker="w1", lease_ms=LEASE, progress={job.id: "1/2"})
+    scene.same(scene.dump().progress, {job.id: "1/2"}, "progress")
+    (second,) = scene.overtaken()
+    scene.same((second.attempt, second.crashes), (1, 1), "attempt and crashes after a takeover")
+    scene.same(scene.dump().progress, {}, "progress of the next run")
+    scene.until(lambda: scene.claim("w3") or scene.told("failed"), "poison fails")
+    scene.same(len(scene.told("failed")), 1, "poison jobs")
+
+
+def takeover_after_request(scene: Scene) -> None:
+    """A job whose cancel was requested does not run again when its worker vanishes."""
+    scene.same(scene.do("cancel", [ids.full(scene.held(key="k").id)]), [Change.RUNNING], "a cancel of a running job")
+    scene.until(lambda: scene.claim("w2") or scene.told("cancelled"), "it is cancelled")
+    scene.same(len(scene.told("cancelled")), 1, "cancelled jobs")
+
+
+def outage(scene: Scene) -> None:
+    """Nobody is heard of for more than a lease, twice: what was good at the start of the silence stays with its worker."""
+    job = scene.held()
+    time.sleep(1.5 * LEASE / 1000)
+    scene.same(scene.claim("w2"), [], "a claim after an outage")
+    time.sleep(0.6 * LEASE / 1000)
+    scene.same(scene.claim("w2"), [], "a claim after another outage")
+    answer = scene.do("extend", [(job.id, job.fence)], worker="w1", lease_ms=LEASE)
+    scene.same(answer, {job.id: "ok"}, "an extend after an outage")
+
+
+def sign_of_life(scene: Scene) -> None:
+    """An extend is one."""
+    job = scene.take()
+    before = int(scene.dump().meta["alive"])
+    time.sleep(0.01)
+    scene.do("extend", [(job.id, job.fence)], worker="w1", lease_ms=FAR)
+    scene.expect(int(scene.dump().meta["alive"]) > before, "an extend is no sign of life")
+
+
+def stale_fence(scene: Scene) -> None:
+    """A worker thawed after a takeover changes nothing, whatever it says."""
+    old = scene.held()
+    (new,) = scene.overtaken()
+    scene.do("extend", [(new.id, new.fence)], worker="w2", lease_ms=FAR)
+    lease = scene.dump().leases[new.id]
+    for outcome in ("ack", "retry", "snooze", "fail", "crash", "cancel"):
+        scene.same(scene.settle(old, outcome), "lost", f"a stale {outcome}")
+    answer = scene.do("extend", [(old.id, old.fence)], worker="w1", lease_ms=2 * FAR)
+    scene.same(answer, {old.id: "lost"}, "a stale extend")
+    scene.same(scene.dump().leases[new.id], lease, "the lease after a stale extend")
+    scene.same(scene.settle(new, attempt=new.attempt + 1), "lost", "a settle with a wrong attempt")
+    scene.same(scene.settle(new), "done", "the settle of the present run")
+    answer = scene.do("extend", [(new.id, new.fence)], worker="w2", lease_ms=FAR)
+    scene.same(answer, {new.id: "gone"}, "an extend after the end")
+
+
+def settle_sent_again(scene: Scene) -> None:
+    """After a lost reply, and twice in a batch: it counts once."""
+    every: tuple[Outcome, ...] = ("ack", "retry", "snooze", "fail", "crash", "cancel")
+    for outcome in every:
+        for key in ("", f"key {outcome}"):
+            job = scene.take(key=key)
+            item = SettleItem(job.id, job.attempt, job.fence, outcome, FAR, b'{"m":"x"}')
+            scene.lost("settle", [item], worker="w1", max_crashes=MAX_CRASHES)
+            scene.same(scene.settle(job, outcome, delay_ms=FAR), "already", f"{outcome} sent again")
+            if outcome == "crash":
+                scene.do("cancel", [ids.full(job.id)])
+            job = scene.take()
+            item = SettleItem(job.id, job.attempt, job.fence, outcome, FAR)
+            answers = scene.do("settle", [item, item], worker="w1", max_crashes=MAX_CRASHES)
+            scene.same(answers, ["done", "already"], f"{outcome} twice in a batch")
+            scene.do("cancel", [ids.full(job.id)])
+
+
+def outcomes(scene: Scene) -> None:
+    """Attempts, crashes, dates and details after every outcome."""
+    for outcome, attempt, crashes in (("retry", 2, 0), ("snooze", 1, 0), ("crash", 1, 1)):
+        job = scene.take(key=outcome)
+        scene.settle(job, outcome, detail=b'{"m":"why"}')
+        (job,) = scene.claim(lease_ms=FAR)
+        scene.same((job.attempt, job.crashes), (attempt, crashes), f"attempt and crashes after {outcome}")
+        scene.settle(job, "ack", detail=b'{"r":1}')
+        scene.same(scene.told("succeeded")[-1][1].body, b'{"r":1}', "the detail of a success")
+    for outcome, kind in (("retry", "retried"), ("snooze", "snoozed")):
+        job = scene.take()
+        scene.settle(job, outcome, delay_ms=FAR, detail=b'{"m":"why"}')
+        at, item = scene.told(kind)[-1]
+        scene.same(item.body, b'{"m":"why"}', f"the detail of a {outcome}")
+        scene.expect(int(item.fields[4]) >= at + FAR - 5, f"a {outcome} comes sooner than asked for")
+        due = scene.dump().due(job.id)
+        scene.same(due, float(item.fields[4]), f"the date of a {outcome} and of its event")
+    job = scene.take(key="poison")
+    scene.settle(job, "crash")
+    (job,) = scene.claim(lease_ms=FAR)
+    scene.settle(job, "crash")
+    scene.same(len(scene.told("failed")), 1, "poison jobs")
+
+
+def cancel_requests(scene: Scene) -> None:
+    """A request is told to the worker and once to the mirror; it ends a retry or a snooze, and undoes no success."""
+    for outcome, kind in (("retry", "cancelled"), ("snooze", "cancelled"), ("ack", "succeeded"), ("fail", "failed")):
+        job = scene.take(key=f"{outcome}")
+        for _ in range(2):
+            scene.same(scene.do("cancel", [ids.full(job.id)]), [Change.RUNNING], "a cancel of a running job")
+        answer = scene.do("extend", [(job.id, job.fence)], worker="w1", lease_ms=FAR, progress={job.id: "1/3"})
+        scene.same(answer, {job.id: "cancel"}, "an extend after a cancel request")
+        before = len(scene.told(kind))
+        scene.same(scene.settle(job, outcome), "done", f"{outcome} after a cancel request")
+        scene.same(len(scene.told(kind)), before + 1, f"{kind} after a cancel request and {outcome}")
+
+
+def extensions(scene: Scene) -> None:
+    """A lease is longer afterwards, and progress stands there."""
+    job = scene.take()
+    now = scene.now()
+    scene.do("extend", [(job.id, job.fence)], worker="w1", lease_ms=2 * FAR, progress={job.id: "3/4"})
+    dump = scene.dump()
+    scene.expect(dump.leases[job.id] >= now + 2 * FAR, "an extend shortens a lease")
+    scene.same(dump.progress, {job.id: "3/4"}, "progress")
+
+
+def cancels(scene: Scene) -> None:
+    """Of a job that waits, one that has tried before, one that nobody knows yet."""
+    job = scene.add(FAR, key="k")
+    scene.same(scene.do("cancel", [job]), [Change.DONE], "a cancel")
+    scene.same(scene.do("cancel", [job]), [Change.FINISHED], "a second cancel")
+    tried = scene.take()
+    scene.settle(tried, "retry", delay_ms=FAR)
+    scene.same(scene.do("cancel", [ids.full(tried.id)]), [Change.DONE], "a cancel between attempts")
+    item = scene.item(0)
+    scene.store.cancel([item.record.id], tombstone=True)  # known from now on, though there is no event
+    scene.same(scene.store.schedule([item])[0].status, "cancelled", "a publication after a cancel")
+
+
+def changes_refused(scene: Scene) -> None:
+    """What runs or has ended keeps its date."""
+    running = scene.take()
+    scene.same(scene.do("reschedule", ids.full(running.id), delay_ms=5)[0], Change.RUNNING, "of a running job")
+    scene.same(scene.do("requeue", ids.full(running.id))[0], Change.RUNNING, "a requeue of a running job")
+    scene.settle(running, "fail")
+    scene.same(scene.do("reschedule", ids.full(running.id), delay_ms=5)[0], Change.FINISHED, "of a failed job")
+    job = scene.add(FAR)
+    scene.same(scene.do("reschedule", job, delay_ms=2 * FAR)[0], Change.DONE, "of a job that waits")
+    scene.same(scene.do("requeue", job)[0], Change.CONFLICT, "a requeue of a job that waits")
+
+
+def requeues(scene: Scene) -> None:
+    """Only of what failed or was cancelled, with the edit that was made."""
+    edited = scene.item(FAR, payload=b'["edited"]').record
+    job = scene.take()
+    scene.settle(job, "fail")
+    edit = scene.item(id=ids.full(job.id), payload=b'["edited"]').record
+    scene.same(scene.do("requeue", edit.id, edit, delay_ms=FAR)[0], Change.DONE, "a requeue of a failed job")
+    scene.same(scene.dump().jobs[job.id], edit.encode(), "the record after a requeue with an edit")
+    cancelled = scene.item(FAR).record
+    scene.do("schedule", [scene.item(FAR, id=cancelled.id)])
+    scene.do("cancel", [cancelled.id])
+    scene.same(scene.do("requeue", cancelled.id, cancelled, vouched=False)[0], Change.DONE, "of a cancelled job")
+    (run,) = scene.claim(lease_ms=FAR)
+    scene.settle(run)
+    scene.same(scene.do("requeue", cancelled.id, cancelled)[0], Change.CONFLICT, "of a job that has succeeded")
+    stranger = scene.do("requeue", uuid4(), edited, vouched=False)
+    scene.same(stranger[0], Change.UNKNOWN, "a requeue for which nobody vouches")
+
+
+def pauses(scene: Scene) -> None:
+    """A paused queue gives nothing, and tells of it once."""
+    scene.add()
+    scene.same((scene.do("pause"), scene.do("pause")), (True, False), "two pauses")
+    scene.same(scene.claim(), [], "a claim from a paused queue")
+    scene.same((scene.do("resume"), scene.do("resume")), (True, False), "two resumes")
+    scene.same(len(scene.claim()), 1, "a claim after a resume")
+
+
+def purges(scene: Scene) -> None:
+    """No more than was said, with their keys."""
+    for number in range(5):
+        scene.add(FAR, key=f"k{number}")
+    scene.same(scene.do("purge", limit=3), (3, 2), "a purge of three of five")
+    scene.same(scene.do("purge"), (2, 0), "a purge of the rest")
+
+
+def tidying(scene: Scene) -> None:
+    """What is young stays; a failed job that goes leaves a tombstone."""
+    items = [scene.item(), scene.item()]
+    before = scene.now()
+    for item, outcome in zip(items, ("ack", "fail"), strict=True):
+        scene.do("schedule", [item])
+        (job,) = scene.claim(lease_ms=FAR)
+        scene.settle(job, outcome)
+    scene.store.tidy(failed_before_ms=before - 1)
+    dump = scene.dump()
+    scene.same(len(dump.finished), 1, "young tombstones")
+    scene.same(len(dump.failed), 1, "jobs that have just failed")
+    scene.store.tidy(failed_before_ms=scene.now() + FAR)
+    scene.same(scene.dump().failed, {}, "failed jobs after a tidy")
+    for item in items:
+        scene.same(scene.store.schedule([item])[0].status, "finished", "schedule sent again after a tidy")
+
+
+def scripts_forgotten(scene: Scene) -> None:
+    """SCRIPT FLUSH before every call."""
+    for outcome in ("ack", "retry", "fail"):
+        scene.link.execute("SCRIPT", "FLUSH")
+        job = scene.take(key=outcome)
+        scene.link.execute("SCRIPT", "FLUSH")
+        scene.same(scene.settle(job, outcome, delay_ms=FAR), "done", f"{outcome} after a flush")
+
+
+# Those that wait come first.
+ALL = (
+    lease_ends, takeover, outage, expiry, stale_fence, claim_sent_late, takeover_after_request, dates, schedule_sent_again,
+    key_conflicts, failed_holder, by_key, redis_only, claim_sent_again, other_ground, order, sign_of_life,
+    settle_sent_again, outcomes, cancel_requests, extensions, cancels, changes_refused, requeues, pauses, purges,
+    tidying,
+)  # fmt: skip
+ALONE = (scripts_forgotten,)  # it meets the whole server

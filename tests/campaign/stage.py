@@ -1,0 +1,339 @@
+"""What the campaign plays on: the servers under test, workers, web processes and the proxy, all ended by pid."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from django_delayq.exceptions import DelayqError
+from django_delayq.store.connection import connect
+from django_delayq.store.keys import Keys
+from django_delayq.worker import traces
+from tests import servers
+from tests.campaign import faketime
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+WAIT = 30.0
+BOUND = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
+
+
+class Actor:
+    """A subprocess in a group of its own, with a log. It ends when the campaign does."""
+
+    def __init__(self, stage: Stage, name: str, command: list[str], environment: dict[str, str]) -> None:
+        self.stage = stage
+        self.name = name
+        self.environment = environment
+        self._command = command
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *more: str, **environment: str) -> None:
+        """Starts it; `more` goes behind its command, `environment` over its own."""
+        self.process = self.stage.spawned(lambda: self._spawn(more, environment))
+
+    def _spawn(self, more: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with open(self.stage.folder / f"{self.name}.log", "ab") as log:
+            return subprocess.Popen(
+                [*BOUND, *self._command, *more], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log,
+                env={**os.environ, **self.environment, **environment}, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def tell(self, line: str) -> None:
+        """Writes a line to its input."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def signal_tree(self, sign: int) -> None:
+        """To all of its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, sign)
+
+    def kill_tree(self) -> None:
+        """SIGKILL to all of it."""
+        self.signal_tree(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait(WAIT)
+            if self.process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self.process.stdin.close()
+
+    def close(self, seconds: float = WAIT) -> None:
+        """Closes its input, which ends a web process and the proxy."""
+        assert self.process is not None
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        self.process.wait(seconds)
+
+
+class Worker(Actor):
+    """A `delayq_worker` with all roles."""
+
+    def children(self) -> list[int]:
+        """The pids of its processes."""
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        with contextlib.suppress(OSError):
+            return [int(pid) for pid in path.read_text().split()]
+        return []
+
+    def task_children(self) -> list[int]:
+        """Those that have run jobs."""
+        return [pid for pid in self.children() if (self.stage.folder / f"runs-{pid}.jsonl").exists()]
+
+    def forget(self) -> None:
+        """Takes away what would tell others of this host what it holds."""
+        place = traces.place()
+        for path in place.glob(f"{self.pid}-*") if place is not None else ():
+            path.unlink(missing_ok=True)
+
+    def terminate(self, seconds: float = WAIT) -> None:
+        """SIGTERM, and waits; SIGKILL when that takes too long."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.stage.notes.append(f"{self.name} did not leave within {seconds:.0f} s of SIGTERM and was killed")
+            self.kill_tree()
+
+
+class Web(Actor):
+    """A web process. Each life has a number, so that its dice fall anew."""
+
+    life = 0
+
+    def live(self, seed: int, rate: float) -> None:
+        """Starts it, for another life."""
+        self.life += 1
+        number = self.name.rpartition("-")[2]
+        self.start(str(self.stage.folder), number, str(self.life), str(seed), str(rate))
+
+
+class Stage:
+    """Servers and processes of one campaign.
+
+    Args:
+        folder: where everybody records.
+        database: sqlite, postgres or mysql.
+        fsync: of Redis' append only file: always, or everysec.
+    """
+
+    def __init__(self, folder: Path, *, database: str, fsync: str, workers: int, threads: int, webs: int) -> None:
+        self.folder = folder
+        self.notes: list[str] = []
+        self.fallen: list[str] = []  # what ended without being told to
+        self.kind = database
+        self.fsync = fsync
+        self.restores = restores()
+        self._spawner = ThreadPoolExecutor(1)
+        self.clock = self._clock()
+        self.address = folder / "redis.sock"  # leads to the server in charge
+        self.redis = self.another_redis()
+        self.database: Any = None
+        self.sqlite = folder / "db.sqlite3"
+        if database != "sqlite":
+            self.database = {"postgres": servers.PostgresServer, "mysql": servers.MariaDBServer}[database]()
+        self.proxy_port = servers.free_port()
+        self.proxy = Actor(
+            self, "proxy", [sys.executable, "-m", "tests.campaign.proxy", str(self.proxy_port), str(self.address)], {}
+        )
+        worker = [
+            sys.executable,
+            "-m",
+            "django",
+            "delayq_worker",
+            "--threads",
+            str(threads),
+            "--grace",
+            "3s",
+            "-v",
+            "0",
+        ]
+        self.workers = [Worker(self, f"worker-{n}", worker, {}) for n in range(workers)]
+        self.webs = [Web(self, f"web-{n}", [sys.executable, "-m", "tests.campaign.load"], {}) for n in range(webs)]
+        self.load_over = False
+        self.rate = 0.0
+        self.seed = 0
+
+    def _clock(self) -> faketime.RedisClock | None:
+        library = faketime.library()
+        program = faketime.server(library) if library is not None else None
+        if library is None or program is None:
+            why = "libfaketime is not installed" if library is None else "no server here runs under libfaketime"
+            self.notes.append(f"the clock was not stepped: {why}")
+            return None
+        return faketime.RedisClock(library, program, self.folder)
+
+    def spawned(self, start: Callable[[], T]) -> T:
+        """Starts processes from one thread that lasts: they end with the thread that has started them."""
+        return self._spawner.submit(start).result()
+
+    def another_redis(self) -> servers.RedisServer:
+        """A server that is not started yet."""
+        made = servers.RedisServer(port=True, appendonly="yes", appendfsync=self.fsync)
+        if self.clock is not None:
+            made.program, made.environment = self.clock.program, self.clock.environment
+        return made
+
+    def copy_redis(self, other: servers.RedisServer) -> float:
+        """Starts the other server with what the present one holds. Returns when that was (monotonic)."""
+        self.spawned(other.start)
+        other.call("REPLICAOF", "127.0.0.1", str(self.redis.port))
+        deadline = time.monotonic() + WAIT
+        while "master_link_status:up" not in other.call("INFO", "replication", whole=True):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the other Redis does not get a copy")
+            time.sleep(0.02)
+        at = time.monotonic()
+        other.call("REPLICAOF", "NO", "ONE")
+        return at
+
+    def replace_redis(self, other: servers.RedisServer) -> None:
+        """From now on clients reach the other server."""
+        before = self.redis
+        if other.process is None:
+            self.spawned(other.start)
+        new = self.address.with_suffix(".new")
+        new.symlink_to(other.socket)
+        new.rename(self.address)
+        self.redis = other
+        if before is not other:
+            before.stop()
+
+    def open(self) -> None:
+        """Starts the servers and makes the tables. Leaves the addresses in this process's environment, too."""
+        self.replace_redis(self.redis)
+        self.proxy.start()
+        if self.database is not None:
+            self.spawned(self.database.start)
+        direct = {
+            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings", "CAMPAIGN_REDIS": f"unix://{self.address}",
+            "CAMPAIGN_DATABASE": json.dumps(self._database()), "CAMPAIGN_FOLDER": str(self.folder),
+        }  # fmt: skip
+        os.environ.update(direct)
+        if self.kind == "mysql":
+            subprocess.run(
+                ["mariadb", "--no-defaults", "-u", "root", "-S", self.database.socket, "-e", "CREATE DATABASE delayq"],
+                check=True,
+            )
+        subprocess.run([sys.executable, "-m", "django", "migrate", "--run-syncdb", "-v", "0"], cwd=ROOT, check=True)
+        # The first of each kind goes through the proxy, so that some are cut off while others are not.
+        for one in (self.workers[0], self.webs[0]):
+            one.environment = {"CAMPAIGN_REDIS": f"redis://127.0.0.1:{self.proxy_port}"}
+
+    def _database(self) -> dict[str, Any]:
+        if self.database is not None:
+            return {**self.database.database(), "CONN_MAX_AGE": 60}
+        return {
+            "ENGINE": "django.db.backends.sqlite3", "NAME": str(self.sqlite), "CONN_MAX_AGE": 60,
+            "OPTIONS": {
+                "timeout": 10, "transaction_mode": "IMMEDIATE",
+                "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;",
+            },
+        }  # fmt: skip
+
+    def start(self, *, seed: int, rate: float) -> None:
+        """Starts workers, then the load: `rate` jobs per second in all."""
+        self.seed, self.rate = seed, rate / len(self.webs)
+        for worker in self.workers:
+            worker.start()
+        for web in self.webs:
+            web.live(seed, self.rate)
+
+    def mend(self) -> None:
+        """Starts again what has ended without being told to, and remembers it."""
+        for worker in self.workers:
+            if not worker.alive:
+                self.fallen.append(f"{worker.name} ended by itself with {worker.process and worker.process.returncode}")
+                worker.start()
+        for web in () if self.load_over else self.webs:
+            if not web.alive:
+                self.fallen.append(f"{web.name} ended by itself with {web.process and web.process.returncode}")
+                web.live(self.seed, self.rate)
+
+    def server(self) -> str:
+        """Name and version of the server under test."""
+        text = self.redis.call("INFO", "server", whole=True)
+        found = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+        return f"Valkey {found['valkey_version']}" if "valkey_version" in found else f"Redis {found['redis_version']}"
+
+    def behind(self) -> int:
+        """How many jobs are due and not running; many if Redis does not say."""
+        try:
+            return _due(f"unix://{self.address}")
+        except DelayqError:
+            return 1 << 30
+
+    def used_memory(self) -> int:
+        """Of Redis, in bytes."""
+        link = connect(f"unix://{self.address}", name="campaign")
+        try:
+            text = link.execute("INFO", "memory").decode()
+        finally:
+            link.close()
+        return int(re.search(r"used_memory:(\d+)", text)[1])  # type: ignore[index]
+
+    def end_load(self) -> None:
+        """Lets the web processes finish the operation that they are at."""
+        self.load_over = True
+        for web in self.webs:
+            try:
+                web.close()
+            except subprocess.TimeoutExpired:
+                self.notes.append(f"{web.name} did not end, and was killed")
+                web.kill_tree()
+
+    def close(self) -> None:
+        """Ends everything."""
+        for actor in (*self.webs, *self.workers, self.proxy):
+            if actor.process is not None:
+                actor.kill_tree()
+        self.redis.stop()
+        if self.database is not None:
+            self.database.stop()
+        self._spawner.shutdown()
+
+
+def _due(url: str) -> int:
+    link = connect(url, name="campaign")
+    try:
+        seconds, micros = link.execute("TIME")
+        now = int(seconds) * 1000 + int(micros) // 1000
+        return sum(
+            link.execute("ZCOUNT", Keys("delayq", queue)[lane], "-inf", now)
+            for queue in ("default", "orders", "redis")
+            for lane in ("high", "normal", "low")
+        )
+    finally:
+        link.close()
+
+
+def restores() -> bool:
+    """Whether the package can rebuild Redis from the database; else Redis must keep what it acknowledges."""
+    return find_spec("django_delayq.mirror.restore") is not None

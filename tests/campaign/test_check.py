@@ -1,0 +1,284 @@
+"""The judge finds every kind of wrong in made-up histories, and nothing in a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.campaign.check import Case, judge
+from tests.campaign.history import FaultSeen, History, Row
+from tests.campaign.made_up import add, at, good, kinds, left, op, row, run, scheduled, wall
+
+
+def test_a_good_history_gives_nothing() -> None:
+    assert judge(Case(good())) == []
+
+
+def an_acknowledged_job_has_no_row(history: History) -> None:
+    del history.final.rows["plain"]
+
+
+def a_committed_row_stays_scheduled(history: History) -> None:
+    row(history, "plain", state="scheduled")
+
+
+def a_row_succeeded_without_a_run(history: History) -> None:
+    history.runs = [one for one in history.runs if one.job != "plain"]
+
+
+def a_run_broken_off_counts_as_success(history: History) -> None:
+    history.runs[0].how = ""
+
+
+def a_job_is_cancelled_by_nobody(history: History) -> None:
+    row(history, "plain", state="cancelled")
+
+
+def a_created_job_is_merged_away(history: History) -> None:
+    row(history, "keyed", state="cancelled", error="key held by another")
+
+
+def a_quick_job_failed(history: History) -> None:
+    row(history, "plain", state="failed", error="ValueError: no")
+
+
+def a_rolled_back_job_runs(history: History) -> None:
+    history.runs.append(run("never", start=1, end=2))
+
+
+def a_rolled_back_job_has_a_row(history: History) -> None:
+    history.final.rows["never"] = Row(id="never", op="op-never", task="quick", state="cancelled")
+
+
+def a_run_before_its_date(history: History) -> None:
+    history.runs[0] = run("plain", start=0.98, end=1.1)
+
+
+def a_run_before_the_date_it_was_moved_to(history: History) -> None:
+    add(history, op("r1", "reschedule", start=0.5, end=0.6, reply="done", given={"job": "plain", "delay": 1.0}))
+
+
+def a_second_attempt_before_its_time(history: History) -> None:
+    history.runs[2] = run("failing", start=0.25, end=0.5, how="error", attempt=2)
+
+
+def a_run_of_a_job_that_nobody_scheduled(history: History) -> None:
+    history.runs.append(run("stranger", start=1, end=2))
+
+
+def two_attempts_succeeded(history: History) -> None:
+    history.final.attempts.append(("plain", 1, "another", "succeeded"))
+
+
+def a_run_after_its_cancel(history: History) -> None:
+    history.runs.append(run("stopped", start=5, end=6))
+
+
+def a_run_after_a_cancel_by_key(history: History) -> None:
+    add(history, op("c2", "cancel_key", start=0.02, end=0.05, reply="done", given={"key": "k", "queue": "default"}))
+    history.final.acts.append(("cancelled", "keyed", "c2"))
+
+
+def a_requeue_before_the_cancel_excuses_nothing(history: History) -> None:
+    add(history, op("q1", "requeue", start=0.5, end=0.6, reply="done", given={"job": "stopped"}))
+    history.runs.append(run("stopped", start=5, end=6))
+
+
+def a_cancelled_job_says_succeeded(history: History) -> None:
+    row(history, "stopped", state="succeeded")
+
+
+def one_attempt_too_many(history: History) -> None:
+    history.runs.append(run("failing", start=2, end=3, how="error", attempt=3))
+
+
+def a_failed_job_without_a_failed_row(history: History) -> None:
+    row(history, "failing", state="running")
+
+
+def a_last_attempt_failed_and_the_row_does_not_say_so(history: History) -> None:
+    left(history).failed.clear()
+    left(history).jobs.clear()
+    row(history, "failing", state="succeeded")
+
+
+def a_row_stays_unpublished(history: History) -> None:
+    row(history, "plain", state="scheduled", published=False)
+
+
+def redis_has_what_the_row_calls_finished(history: History) -> None:
+    left(history).jobs.add("plain")
+    left(history).lanes["plain"] = wall(9)
+
+
+def redis_cancelled_what_the_row_calls_succeeded(history: History) -> None:
+    left(history).finished["plain"] = True
+
+
+def events_are_left(history: History) -> None:
+    left(history).events = 3
+
+
+def redis_has_a_job_without_a_row(history: History) -> None:
+    left(history).jobs.add("rowless")
+    left(history).lanes["rowless"] = wall(9)
+
+
+def an_attempt_runs_for_ever(history: History) -> None:
+    history.final.attempts.append(("plain", 1, "open", "running"))
+
+
+def a_key_points_to_a_finished_job(history: History) -> None:
+    left(history).keys["k"] = "keyed"
+
+
+def a_key_points_to_a_failed_job(history: History) -> None:
+    left(history).keys["k"] = "failing"
+
+
+def a_lease_of_nobody(history: History) -> None:
+    left(history).leases.add("plain")
+
+
+def a_record_without_date_or_lease(history: History) -> None:
+    left(history).jobs.add("plain")
+
+
+def an_atomic_job_with_two_effects(history: History) -> None:
+    history.final.effects.append(("atomic", "g"))
+
+
+def an_atomic_job_without_its_effect(history: History) -> None:
+    history.final.effects.clear()
+
+
+def one_fence_for_two_runs(history: History) -> None:
+    history.runs.append(run("plain", start=1.05, end=1.2, fence=history.runs[0].fence))
+
+
+def it_never_comes_to_rest(history: History) -> None:
+    history.final.quiet = False
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (an_acknowledged_job_has_no_row, "lost"),
+        (a_committed_row_stays_scheduled, "lost"),
+        (a_row_succeeded_without_a_run, "lost"),
+        (a_run_broken_off_counts_as_success, "lost"),
+        (a_job_is_cancelled_by_nobody, "lost"),
+        (a_created_job_is_merged_away, "lost"),
+        (a_quick_job_failed, "failed without cause"),
+        (a_rolled_back_job_runs, "ran though rolled back"),
+        (a_rolled_back_job_has_a_row, "ran though rolled back"),
+        (a_run_before_its_date, "early"),
+        (a_run_before_the_date_it_was_moved_to, "early"),
+        (a_second_attempt_before_its_time, "early"),
+        (a_run_of_a_job_that_nobody_scheduled, "early"),
+        (two_attempts_succeeded, "double-settled"),
+        (a_run_after_its_cancel, "run after cancel"),
+        (a_run_after_a_cancel_by_key, "run after cancel"),
+        (a_requeue_before_the_cancel_excuses_nothing, "run after cancel"),
+        (a_cancelled_job_says_succeeded, "run after cancel"),
+        (one_attempt_too_many, "too many attempts"),
+        (a_failed_job_without_a_failed_row, "failure not recorded"),
+        (a_last_attempt_failed_and_the_row_does_not_say_so, "failure not recorded"),
+        (a_row_stays_unpublished, "mirror not converged"),
+        (redis_has_what_the_row_calls_finished, "mirror not converged"),
+        (redis_cancelled_what_the_row_calls_succeeded, "mirror not converged"),
+        (events_are_left, "mirror not converged"),
+        (redis_has_a_job_without_a_row, "mirror not converged"),
+        (an_attempt_runs_for_ever, "mirror not converged"),
+        (a_key_points_to_a_finished_job, "leaked"),
+        (a_key_points_to_a_failed_job, "leaked"),
+        (a_lease_of_nobody, "leaked"),
+        (a_record_without_date_or_lease, "leaked"),
+        (an_atomic_job_with_two_effects, "doubled effect"),
+        (an_atomic_job_without_its_effect, "doubled effect"),
+        (one_fence_for_two_runs, "same fence twice"),
+        (it_never_comes_to_rest, "not quiet"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_every_kind_of_wrong_is_found(spoil: Callable[[History], None], kind: str) -> None:
+    history = good()
+    spoil(history)
+    assert kind in kinds(history)
+
+
+def moved_to_an_earlier_date(history: History) -> None:
+    add(history, op("r1", "run_now", start=0.4, end=0.5, reply="done", given={"job": "plain"}))
+    history.runs[0] = run("plain", start=0.5, end=0.6)
+
+
+def perhaps_moved_to_an_earlier_date(history: History) -> None:
+    add(history, op("r1", "run_now", start=0.4, end=2.5, answer="unknown", given={"job": "plain"}))
+    history.runs[0] = run("plain", start=0.5, end=0.6)
+
+
+def moved_later_while_it_was_due(history: History) -> None:
+    add(history, op("r1", "reschedule", start=0.9, end=1.2, reply="done", given={"job": "plain", "delay": 9.0}))
+
+
+def cancelled_and_then_requeued(history: History) -> None:
+    add(history, op("q1", "requeue", start=2, end=2.1, reply="done", given={"job": "stopped"}))
+    history.runs.append(run("stopped", start=3, end=4))
+    row(history, "stopped", state="succeeded")
+    left(history).finished["stopped"] = False
+
+
+def run_twice_after_a_crash(history: History) -> None:
+    history.runs.append(run("plain", start=1.05))
+    history.final.attempts.append(("plain", 1, "lost", "crashed"))
+
+
+def cancelled_while_it_ran(history: History) -> None:
+    add(history, op("c3", "cancel", start=1.05, end=1.06, reply="running", given={"job": "plain"}))
+
+
+def merged_into_the_holder_of_its_key(history: History) -> None:
+    add(history, scheduled("second", created=None, key="k", policy="keep"))
+    history.final.rows["second"] = Row(
+        id="second", op="op-second", task="keyed", key="k", state="cancelled", error="key held by keyed"
+    )
+    left(history).finished["second"] = False
+
+
+def merged_since_redis_forgot_it(history: History) -> None:
+    row(history, "keyed", state="cancelled", error="key held by another")
+    history.runs = [one for one in history.runs if one.job != "keyed"]
+    history.faults = [FaultSeen(kind="fail over", at=at(0.05), since=at(0.2), until=at(0.2))]
+
+
+def an_atomic_job_that_committed_before_it_was_called_poison(history: History) -> None:
+    left(history).jobs.add("atomic")
+    left(history).failed.add("atomic")
+
+
+def not_created_since_the_key_was_held(history: History) -> None:
+    add(history, op("op-held", given={"queue": "default", "key": "k"}, ids=["held"], jobs=[("keyed", False, None)]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        moved_to_an_earlier_date, perhaps_moved_to_an_earlier_date, moved_later_while_it_was_due, cancelled_and_then_requeued,
+        run_twice_after_a_crash, cancelled_while_it_ran, merged_into_the_holder_of_its_key, merged_since_redis_forgot_it,
+        an_atomic_job_that_committed_before_it_was_called_poison,
+        not_created_since_the_key_was_held,
+    ],
+)  # fmt: skip
+def test_what_is_allowed_is_not_reported(change: Callable[[History], None]) -> None:
+    history = good()
+    change(history)
+    history.runs.sort(key=lambda one: one.at)
+    assert judge(Case(history)) == []
+
+
+def test_a_redis_that_forgets_is_no_loss_for_jobs_of_redis_durability_only() -> None:
+    history = good()
+    add(history, scheduled("volatile", queue="redis"))
+    assert "lost" in kinds(history)
+    assert judge(Case(history, keeps_all=False)) == []

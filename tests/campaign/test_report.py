@@ -1,0 +1,142 @@
+"""What was recorded is read again, recovery is measured, the report tells it, and the same seed gives the same campaign."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tests.campaign.check import Case, judge
+from tests.campaign.history import FaultSeen, Final, read
+from tests.campaign.made_up import add, at, good, op, run
+from tests.campaign.record import Recorder
+from tests.campaign.recovery import by_kind, recoveries
+from tests.campaign.report import details, page, too_slow
+from tests.campaign.script import ALL, Script
+
+
+def test_recovery_lasts_until_every_job_has_run_again() -> None:
+    history = good()
+    history.runs.append(run("plain", start=1.2))  # cut off by the kill at 1.5 s
+    history.runs.append(run("plain", start=4.0, end=4.5))
+    history.runs.sort(key=lambda one: one.at)
+    history.faults = [
+        FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True),
+        FaultSeen(kind="in a storm", at=at(1.5), since=at(1.5), until=at(2)),
+        FaultSeen(kind="harmless", at=at(6), since=at(6), until=at(6), alone=True),
+    ]
+    found = by_kind(recoveries(Case(history)))
+    assert {kind: [one.seconds for one in ones] for kind, ones in found.items()} == {
+        "kill worker": [2.5],
+        "harmless": [0.0],
+    }
+    assert [violation.kind for violation in too_slow(Case(history), 1.0)] == ["slow to recover"]
+    assert too_slow(Case(history), 2.0) == too_slow(Case(history), 0.0) == []
+
+
+def test_a_run_that_goes_on_through_a_fault_is_not_harmed() -> None:
+    history = good()
+    history.runs.append(run("plain", start=1.2, end=9.0))
+    history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
+    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+
+
+def test_what_was_late_before_a_fault_is_not_late_because_of_it() -> None:
+    history = good()
+    for name, delay in (("waiting", 0.0), ("due", 1.8)):
+        add(
+            history, op(f"op-{name}", given={"delay": delay, "queue": "default"}, ids=[name], jobs=[(name, True, None)])
+        )
+    history.runs.append(run("waiting", start=7, end=7.1))
+    history.faults = [FaultSeen(kind="kill worker", at=at(2), since=at(2), until=at(2), alone=True)]
+    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+    history.runs.append(run("due", start=3.0, end=3.1))
+    assert [one.seconds for one in recoveries(Case(history))] == [1.0]
+
+
+def test_a_job_that_redis_did_not_have_counts_apart() -> None:
+    history = good()
+    add(history, op("op-row", given={"delay": 0.0, "queue": "default"}, ids=["row"], jobs=[("row", None, None)]))
+    history.runs.append(run("row", start=3.0, end=3.1))
+    history.faults = [FaultSeen(kind="kill redis", at=at(0.5), since=at(0.9), until=at(0.9), alone=True)]
+    (found,) = recoveries(Case(history))
+    assert (found.seconds, round(found.rows, 3)) == (0.0, 2.1)
+
+
+def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
+    web, runs, faults = (Recorder(tmp_path, name) for name in ("web-0.1", "runs-7", "faults"))
+    web.write(op="0.1:1", say="invoked", what="schedule", delay=0, queue="default")
+    web.write(op="0.1:1", say="ids", ids=["a"])
+    web.write(op="0.1:1", say="ok", jobs=[["a", True, 5]])
+    web.write(op="0.1:2", say="invoked", what="cancel", job="a")
+    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1)
+    runs.write(run="ended", job="a", fence="f", how="ok")
+    faults.write(kind="kill worker", at=1, since=2, until=3, detail="", alone=False)
+    with open(runs.path, "a") as file:
+        file.write('{"run": "beg')  # the writer was killed
+    history = read(tmp_path, Final())
+    assert (history.ops["0.1:1"].answer, history.ops["0.1:2"].answer) == ("ok", "unknown")
+    assert history.ops["0.1:1"].ids == ["a"]
+    assert [(one.job, one.how) for one in history.runs] == [("a", "ok")]
+    assert history.faults == [FaultSeen(kind="kill worker", at=1, since=2, until=3)]
+    assert len(json.loads(web.path.read_text().splitlines()[0])["op"]) == 5
+
+
+def test_the_report_tells_the_story_of_a_violation() -> None:
+    history = good()
+    history.runs.append(run("stopped", start=5, end=6))
+    history.faults = [FaultSeen(kind="kill worker", at=at(1), since=at(1), until=at(2))]
+    case = Case(history)
+    violations = judge(case)
+    assert "run after cancel 1" in page(case, violations, ["a note"], "campaign")
+    assert "c1 answered ok done" in details(case, violations)
+
+
+class Empty:
+    """A stage that nobody plays on."""
+
+    database = object()
+    kind = "postgres"
+    workers = (1, 2, 3)
+    restores = True
+    clock = object()
+
+
+def sequence(seed: int) -> list[Any]:
+    script = Script(Empty(), f"faults/{seed}")  # type: ignore[arg-type]
+    return [
+        (
+            scene.calm,
+            [[(pause, fault.kind, fault.detail, fault.place) for pause, fault in lane] for lane in scene.lanes],
+        )
+        for scene in islice(script.scenes(), 12)
+    ]
+
+
+def test_the_same_seed_gives_the_same_faults() -> None:
+    assert sequence(7) == sequence(7) != sequence(8)
+    lanes = [lanes for calm, lanes in sequence(7) if not calm]
+    assert list({len(lane) for lane in lanes}) == [7]  # three workers, web, Redis, proxy, database
+    assert all(len(lanes) == 1 for calm, lanes in sequence(7) if calm)
+
+
+def test_every_kind_of_fault_comes() -> None:
+    seen = {kind for _, lanes in sequence(7) for lane in lanes for _, kind, *_ in lane}
+    assert seen == {kind.kind for kind in ALL if kind.kind != "lock database"}  # that is for SQLite
+
+
+def test_what_is_recorded_is_told_by_the_clock_of_redis(tmp_path: Path) -> None:
+    web, runs, clock = (Recorder(tmp_path, name) for name in ("web-0.1", "runs-7", "clock"))
+    runs.write(run="began", job="a", fence="e", op="0.1:1", task="quick", attempt=1)
+    clock.write(before=1, offset=3_600_000)
+    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1)
+    web.write(op="0.1:1", say="invoked", what="schedule", delay=0, queue="default")
+    clock.write(before=1, offset=-3_600_000)
+    web.write(op="0.1:2", say="invoked", what="schedule", delay=0, queue="default")
+    history = read(tmp_path, Final())
+    first, second = history.runs
+    assert 3_600_000 <= second.wall - first.wall < 3_700_000
+    assert -3_600_000 <= history.ops["0.1:2"].wall - history.ops["0.1:1"].wall < -3_500_000
+    assert history.stepped(first.at, second.at)
+    assert not history.stepped(second.at + 10**12, second.at + 10**13)

@@ -1,0 +1,86 @@
+"""A witness beside a campaign: looks at the queues many times a second, and holds what it sees against the rules of tests/model.
+
+The judge of a campaign reads what processes recorded; the witness sees what went on inside Redis: a state that must not be, a
+change without an event, an end that a stale run was allowed to tell.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.connection import Link
+from django_delayq.store.events import FIRST, Entry, _entry
+from django_delayq.store.keys import Keys
+from tests.model import invariants
+from tests.model.dump import Dump, read_with
+from tests.model.story import Story
+
+PAUSE = 0.05  # seconds between looks; the mirror lets an entry stand for a quarter of a second at least, mostly
+ENOUGH = 20  # findings; more say nothing new
+
+
+class Witness:
+    """Of one queue. `forgetting`: tidy may drop what has ended."""
+
+    def __init__(self, link: Link, keys: Keys, *, max_crashes: int, forgetting: bool = True) -> None:
+        self._forgetting = forgetting
+        self._link = link
+        self._keys = keys
+        self._story = Story(max_crashes=max_crashes)
+        self._last: Dump | None = None
+        self._seen, self._count = FIRST, 0
+        self.wrong: list[str] = []
+        self.looks = self.gaps = 0
+
+    def look(self) -> None:
+        """One look. What it sees for the first time is in `wrong` afterwards.
+
+        Raises:
+            StoreUnavailable: Redis is away; the next look goes on.
+        """
+        stream = self._keys["events"]
+        dump, (found, facts) = read_with(
+            self._link, self._keys, ("XRANGE", stream, f"({self._seen}", "+"), ("XINFO", "STREAM", stream)
+        )
+        entries = [_entry(id, pairs) for id, pairs in found]
+        self.looks += 1
+        wrong = invariants.broken(dump)
+        if self._without_gap(entries, facts):
+            wrong += self._story.read(entries)
+            if self._last is not None or not self._forgetting:
+                wrong += invariants.untold(self._last or Dump(), dump, entries, forgetting=self._forgetting)
+        else:
+            self.gaps += 1
+            self._story.forget()
+        self._last = dump
+        self._seen = entries[-1].id if entries else self._seen
+        self.wrong += wrong[: ENOUGH - len(self.wrong)]
+
+    def _without_gap(self, entries: Sequence[Entry], facts: object) -> bool:
+        """Whether no entry was trimmed before it was seen: Redis counts all that were ever added."""
+        if not isinstance(facts, list):
+            return not entries  # there is no stream yet
+        added = int(dict(zip(facts[::2], facts[1::2], strict=True)).get(b"entries-added", -1))
+        whole = added == self._count + len(entries)
+        self._count = added
+        return whole
+
+
+def watch(witnesses: Sequence[Witness], over: Callable[[], bool]) -> threading.Thread:
+    """Lets them look until it is over, in a thread of its own."""
+
+    def work() -> None:
+        pause = threading.Event()
+        while not over():
+            for witness in witnesses:
+                try:
+                    witness.look()
+                except StoreUnavailable:
+                    continue
+            pause.wait(PAUSE)
+
+    thread = threading.Thread(target=work, name="witness", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connections
+from django.db.backends.base.base import NO_DB_ALIAS
+
+import django_delayq as delayq
+from django_delayq import clock, conf
+from django_delayq.models import Job
+from django_delayq.store.workers import WorkerRegistry
+from django_delayq.stores import stores
+from tests.mirror.conftest import Orders
+from tests.tasks_for_tests import close_order
+
+NOWHERE = "unix:///nowhere/delayq.sock"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command gave back: its exit code, standard output, and the sentence of a CommandError."""
+
+    code: int
+    out: str
+    error: str = ""
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Run = Callable[..., Answer]
+
+
+class Terminal(io.StringIO):
+    """A person at the keyboard, who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def run(monkeypatch) -> Run:
+    """`run("cancel", job.id, "--json")`; nobody sits at the terminal unless `typed` says what they type."""
+
+    def command(*words: object, typed: str | None = None) -> Answer:
+        monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(f"{typed}\n"))
+        out = io.StringIO()
+        try:
+            call_command("delayq", *map(str, words), stdout=out)
+        except SystemExit as end:
+            return Answer(int(end.code or 0), out.getvalue())
+        except CommandError as error:
+            return Answer(error.returncode, out.getvalue(), str(error))
+        return Answer(0, out.getvalue())
+
+    return command
+
+
+class Shop(Orders):
+    """The queue "orders", with jobs in every state; rows are folded."""
+
+    def scheduled(self, count: int = 1, **options: Any) -> list[delayq.Job]:
+        made = [delayq.schedule(close_order, n, **{"delay": "1h", **options}) for n in range(count)]
+        self.fold()
+        return made
+
+    def running(self, **options: Any) -> delayq.Job:
+        return self._claimed(options)[0]
+
+    def ended(self, outcome: str = "fail", detail: bytes = b"{}", **options: Any) -> delayq.Job:
+        job, claimed = self._claimed(options)
+        self.settle(claimed, outcome, detail=detail)
+        self.fold()
+        return job
+
+    def unpublished(self, monkeypatch: pytest.MonkeyPatch, *, age: float = 60, **options: Any) -> delayq.Job:
+        """A committed row that Redis does not have, as if the web process had died right after the commit."""
+        with monkeypatch.context() as patch:
+            patch.setattr("django_delayq.producer._publish", lambda puts: None)
+            job = delayq.schedule(close_order, 7, **{"delay": "1h", **options})
+        Job.objects.filter(pk=job.id).update(created_at=clock.now() - timedelta(seconds=age))
+        return job
+
+    def claim_one(self) -> Any:
+        """A claimed job, not folded yet."""
+        delayq.schedule(close_order, 7)
+        [claimed] = self.claim()
+        return claimed
+
+    def in_redis(self, job: delayq.Job | UUID) -> str | None:
+        """The state that Redis gives."""
+        view = stores.inspector().job("orders", job if isinstance(job, UUID) else job.id)
+        return view.state if view else None
+
+    def _claimed(self, options: dict[str, Any]) -> tuple[delayq.Job, Any]:
+        job = delayq.schedule(close_order, 7, **options)
+        [claimed] = self.claim()
+        self.fold()
+        return job, claimed
+
+
+@pytest.fixture
+def orders(delayq_redis, transactional_db) -> Shop:
+    return Shop()
+
+
+def lose_redis(settings: Any) -> None:
+    """From here on nothing answers."""
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": NOWHERE}
+    stores.reset()
+
+
+def beat(*queues: str, worker: str = "host:1:w") -> None:
+    """A worker that serves these queues is alive."""
+    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, {"queues": list(queues)})
+
+
+def without_database(settings: Any, monkeypatch: pytest.MonkeyPatch, name: str = "/nowhere/db.sqlite3") -> None:
+    """DELAYQ names a database that cannot be opened, or with `name` an empty one. Its alias is the only one
+    that Django's test cases let through undeclared.
+    """
+    facts = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": {}}
+    monkeypatch.setitem(connections.settings, NO_DB_ALIAS, facts)
+    settings.DELAYQ = {**settings.DELAYQ, "DATABASE": NO_DB_ALIAS}
+
+
+@pytest.fixture(autouse=True)
+def _other_database_is_left() -> Iterator[None]:
+    yield
+    if hasattr(connections._connections, NO_DB_ALIAS):
+        connections[NO_DB_ALIAS].close()
+        del connections[NO_DB_ALIAS]

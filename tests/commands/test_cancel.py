@@ -1,0 +1,275 @@
+"""`delayq cancel`, and what all commands that act on jobs have in common: ids, keys, filters, confirmation, honest counts."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from django_delayq import changes, ids
+from django_delayq.models import Event, Job
+from tests.commands.conftest import lose_redis
+from tests.tasks_for_tests import close_order
+
+
+def test_a_job_is_cancelled_by_its_id(run, orders):
+    [job] = orders.scheduled()
+    answer = run("cancel", job.id, "--reason", "paid by phone")
+    assert (answer.code, answer.out) == (0, "cancel: 1 done.\n")
+    orders.fold()
+    assert Job.objects.get().state == "cancelled"
+    event = Event.objects.get(kind="cancelled")
+    assert event.actor.startswith("cli:")
+    assert event.reason == "paid by phone"
+
+
+def test_the_short_form_of_an_id_serves_as_well(run, orders):
+    [job] = orders.scheduled()
+    assert run("cancel", ids.short(job.id)).code == 0
+    assert orders.in_redis(job) == "finished"
+
+
+def test_the_answer_as_json_names_each_job(run, orders):
+    first, second = orders.scheduled(2)
+    answer = run("cancel", first.id, second.id, "--json")
+    assert answer.code == 0
+    assert answer.json == {
+        "verb": "cancel",
+        "jobs": [{"id": str(first.id), "change": "done"}, {"id": str(second.id), "change": "done"}],
+        "counts": {"done": 2},
+    }
+
+
+def test_a_job_is_cancelled_by_its_key(run, orders):
+    [job] = orders.scheduled(key="o:7")
+    assert run("cancel", "--key", "o:7", "--queue", "orders").code == 0
+    assert orders.in_redis(job) == "finished"
+
+
+def test_the_answer_about_a_key_as_json(run, orders):
+    orders.scheduled(key="o:7")
+    answer = run("cancel", "--key", "o:7", "--queue", "orders", "--json")
+    assert answer.json == {"verb": "cancel", "jobs": [{"key": "o:7", "change": "done"}], "counts": {"done": 1}}
+
+
+def test_an_unknown_key_is_said_and_gives_exit_code_1(run, orders):
+    answer = run("cancel", "--key", "o:8", "--queue", "orders")
+    assert answer.code == 1
+    assert answer.lines == ["cancel: 1 unknown.", "  o:8: unknown."]
+
+
+def test_a_key_without_its_queue_is_refused(run, orders):
+    answer = run("cancel", "--key", "o:7")
+    assert answer.code == 2
+    assert "add --queue" in answer.error
+
+
+def test_a_filter_takes_the_unfinished_jobs_of_a_queue(run, orders):
+    jobs = orders.scheduled(3)
+    orders.ended("ack")
+    answer = run("cancel", "--queue", "orders")
+    assert answer.out == "cancel: 3 done.\n"
+    assert {orders.in_redis(job) for job in jobs} == {"finished"}
+
+
+def test_filters_by_task_and_state_narrow_the_choice(run, orders):
+    orders.scheduled(2)
+    orders.running()
+    answer = run("cancel", "--task", close_order.name, "--state", "scheduled", "--json")
+    assert answer.json["counts"] == {"done": 2}
+
+
+def test_a_limit_takes_the_oldest_first(run, orders):
+    first, second = orders.scheduled(2)
+    run("cancel", "--queue", "orders", "--limit", "1")
+    assert (orders.in_redis(first), orders.in_redis(second)) == ("finished", "scheduled")
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many"])
+def test_a_limit_below_1_is_refused_instead_of_meaning_all(run, orders, limit):
+    [job] = orders.scheduled()
+    answer = run("cancel", "--queue", "orders", "--limit", limit)
+    assert "--limit" in answer.error
+    assert orders.in_redis(job) == "scheduled"
+
+
+def test_nothing_named_is_refused(run, orders):
+    answer = run("cancel")
+    assert answer.code == 2
+    assert answer.error.startswith("Name the jobs")
+
+
+@pytest.mark.parametrize("empty", ["--key", "--task"])
+def test_an_empty_value_does_not_widen_the_choice_to_the_whole_queue(run, orders, empty):
+    """As from `--key "$KEY"` in a script where KEY is not set."""
+    [job] = orders.scheduled()
+    answer = run("cancel", empty, "", "--queue", "orders")
+    assert answer.code == 2
+    assert empty in answer.error
+    assert orders.in_redis(job) == "scheduled"
+
+
+@pytest.mark.parametrize("other", [("--key", "o:7", "--queue", "orders"), ("--state", "running"), ("--limit", "1")])
+def test_ids_together_with_another_choice_are_refused(run, orders, other):
+    """Taking one and passing over the other would act on jobs that nobody meant."""
+    [job] = orders.scheduled(key="o:7")
+    answer = run("cancel", job.id, *other)
+    assert answer.code == 2
+    assert other[0] in answer.error
+    assert orders.in_redis(job) == "scheduled"
+
+
+def test_a_key_together_with_a_filter_is_refused(run, orders):
+    [job] = orders.scheduled(key="o:7")
+    answer = run("cancel", "--key", "o:7", "--queue", "orders", "--state", "running")
+    assert answer.code == 2
+    assert orders.in_redis(job) == "scheduled"
+
+
+def test_a_filter_that_leaves_nothing_is_no_failure(run, orders):
+    assert run("cancel", "--queue", "orders").out == "No job matches.\n"
+    assert run("cancel", "--queue", "orders", "--json").json["jobs"] == []
+
+
+def test_counts_are_honest(run, orders):
+    running, finished = orders.running(), orders.ended()
+    scheduled = orders.scheduled(3)
+    nobody = uuid.uuid4()
+    answer = run("cancel", *[job.id for job in scheduled], running.id, finished.id, nobody)
+    assert answer.code == 1
+    assert answer.lines == [
+        "cancel: 3 done, 1 running, 1 already finished, 1 unknown.",
+        f"  {ids.short(running.id)}: running. A cancel is requested; the task may stop, and is not retried.",
+        f"  {ids.short(finished.id)}: already finished.",
+        f"  {ids.short(nobody)}: unknown.",
+    ]
+
+
+def test_counts_as_json_are_honest_too(run, orders):
+    running = orders.running()
+    scheduled = orders.scheduled(3)
+    answer = run("cancel", *[job.id for job in scheduled], running.id, "--json")
+    assert answer.code == 1
+    assert answer.json["counts"] == {"done": 3, "running": 1}
+    assert answer.json["jobs"][-1] == {"id": str(running.id), "change": "running"}
+
+
+def test_a_running_job_gets_a_request(run, orders):
+    job = orders.running()
+    run("cancel", job.id)
+    orders.fold()
+    assert Job.objects.get().cancel_requested
+
+
+def test_a_row_that_redis_does_not_have_yet_is_cancelled(run, orders, monkeypatch):
+    job = orders.unpublished(monkeypatch)
+    assert run("cancel", job.id).code == 0
+    assert Job.objects.get().state == "cancelled"
+
+
+def test_a_job_that_another_queue_holds_is_unknown_in_this_one(run, orders):
+    [job] = orders.scheduled()
+    assert run("cancel", job.id, "--queue", "default").lines[0] == "cancel: 1 unknown."
+    assert orders.in_redis(job) == "scheduled"
+
+
+@pytest.mark.parametrize("id", ["7", "0191-not-a-uuid", "!" * 22])
+def test_a_malformed_id_is_a_usage_error(run, orders, id):
+    [job] = orders.scheduled()
+    answer = run("cancel", job.id, id)
+    assert answer.code == 2
+    assert f"{id!r} is not a job id" in answer.error
+    assert orders.in_redis(job) == "scheduled", "nothing is done when one of the ids cannot be read"
+
+
+def test_an_unknown_queue_comes_with_the_nearest_name(run, orders):
+    answer = run("cancel", "--queue", "oders")
+    assert answer.code == 2
+    assert "(did you mean 'orders'?). The queues are: default, orders, redis." in answer.error
+
+
+def test_an_unknown_task_comes_with_the_nearest_name(run, orders):
+    answer = run("cancel", "--task", "tests.tasks_for_tests.close_oder")
+    assert answer.code == 2
+    assert f"did you mean '{close_order.name}'?" in answer.error
+
+
+@pytest.mark.parametrize("named", ["id", "key", "filter"])
+def test_a_dry_run_changes_nothing(run, orders, named):
+    [job] = orders.scheduled(key="o:7")
+    words = {"id": [job.id], "key": ["--key", "o:7", "--queue", "orders"], "filter": ["--queue", "orders"]}[named]
+    assert run("cancel", *words, "--dry-run").out.startswith("Would cancel")
+    assert run("cancel", *words, "--dry-run", "--json").json == {"would": "cancel", "jobs": 1}
+    assert orders.in_redis(job) == "scheduled"
+    assert orders.mirror.log.length() == 0
+
+
+def test_a_dry_run_names_the_first_five(run, orders):
+    jobs = orders.scheduled(6)
+    shown = ", ".join(ids.short(job.id) for job in jobs[:5])
+    assert run("cancel", "--queue", "orders", "--dry-run").out == f"Would cancel 6 jobs: {shown}, ….\n"
+
+
+def test_many_jobs_by_a_filter_are_not_touched_without_a_person_or_yes(run, orders):
+    jobs = orders.scheduled(20)
+    answer = run("cancel", "--queue", "orders")
+    assert answer.code == 2
+    assert "--yes" in answer.error
+    assert "--dry-run" in answer.error
+    assert {orders.in_redis(job) for job in jobs} == {"scheduled"}
+
+
+def test_yes_answers_the_question_beforehand(run, orders):
+    orders.scheduled(20)
+    assert run("cancel", "--queue", "orders", "--yes").out == "cancel: 20 done.\n"
+
+
+def test_a_person_may_say_yes(run, orders, capsys):
+    orders.scheduled(20)
+    assert run("cancel", "--queue", "orders", typed="y").code == 0
+    assert capsys.readouterr().err == "This will cancel 20 jobs. Go on? [y/N] "
+
+
+@pytest.mark.parametrize("typed", ["", "n", "yep"])
+def test_a_person_may_say_no(run, orders, typed):
+    jobs = orders.scheduled(20)
+    answer = run("cancel", "--queue", "orders", typed=typed)
+    assert (answer.code, answer.error) == (1, "Nothing was changed.")
+    assert orders.in_redis(jobs[0]) == "scheduled"
+
+
+def test_the_question_does_not_spoil_the_json(run, orders):
+    orders.scheduled(20)
+    assert run("cancel", "--queue", "orders", "--json", typed="yes").json["counts"] == {"done": 20}
+
+
+def test_ids_are_explicit_enough_to_need_no_confirmation(run, orders):
+    jobs = orders.scheduled(20)
+    assert run("cancel", *[job.id for job in jobs]).code == 0
+
+
+def test_redis_down_is_one_sentence(run, orders, settings):
+    [job] = orders.scheduled()
+    lose_redis(settings)
+    answer = run("cancel", job.id)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.error.startswith("Redis at unix:/nowhere/delayq.sock, db 0 is not available")
+    assert "\n" not in answer.error
+
+
+def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, monkeypatch):
+    jobs = orders.scheduled(3)
+    real, calls = changes.cancel, []
+
+    def failing(*args, **options):
+        calls.append(args)
+        if len(calls) == 3:
+            lose_redis(settings)
+        return real(*args, **options)
+
+    monkeypatch.setattr("django_delayq.changes.cancel", failing)
+    answer = run("cancel", *[job.id for job in jobs], "--json")
+    assert answer.code == 1
+    assert answer.json["counts"] == {"done": 2}
+    assert "is not available" in answer.error
+    assert "1 of 3 jobs were not reached" in answer.error

@@ -1,0 +1,157 @@
+"""`delayq doctor`: each finding with its remedy, and the exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import clock
+from tests.commands.conftest import NOWHERE, Answer, beat, lose_redis, without_database
+
+QUEUES = ("default", "orders", "redis")
+
+
+@pytest.fixture
+def healthy(orders, own_redis, settings) -> None:
+    """A server that keeps what it is told, and a worker on every queue."""
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": own_redis(appendonly="yes").url}
+    beat(*QUEUES)
+
+
+def findings(answer, code: str) -> list[dict[str, str]]:
+    return [finding for finding in answer.json["findings"] if finding["code"] == code]
+
+
+def only(run, code: str) -> dict[str, str]:
+    """The one finding of that code; it must come with a remedy."""
+    [found] = findings(run("doctor", "--json"), code)
+    assert found["message"]
+    assert found["hint"]
+    return found
+
+
+def test_a_healthy_system_has_no_findings(run, healthy):
+    assert run("doctor") == Answer(0, "Nothing is wrong.\n")
+    assert run("doctor", "--json").json == {"ok": True, "findings": []}
+
+
+def test_findings_stand_above_their_remedy(run, healthy, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {name: {} for name in (*QUEUES, "mails")}}
+    answer = run("doctor")
+    assert answer.code == 0
+    assert answer.lines == [
+        "WARNING  No worker serves the queue 'mails'.",
+        "         Start one: manage.py delayq_worker --queues mails",
+    ]
+
+
+def test_d001_migrations_are_not_applied(run, healthy, settings, monkeypatch, tmp_path):
+    without_database(settings, monkeypatch, str(tmp_path / "empty.sqlite3"))
+    answer = run("doctor", "--json")
+    assert (answer.code, answer.json["ok"]) == (1, False)
+    assert only(run, "D001")["hint"] == "Run manage.py migrate."
+    assert not findings(answer, "D003"), "that the tables are missing follows, and is not told again"
+
+
+def test_d002_the_outbox_is_not_emptied(run, healthy, orders, monkeypatch):
+    orders.unpublished(monkeypatch, age=600)
+    assert "the oldest for 10m" in only(run, "D002")["message"]
+    assert run("doctor").code == 0, "a warning is no failure"
+
+
+def test_a_young_row_in_the_outbox_is_no_finding(run, healthy, orders, monkeypatch):
+    orders.unpublished(monkeypatch, age=30)
+    assert run("doctor").out == "Nothing is wrong.\n"
+
+
+def test_d003_the_database_cannot_be_asked(run, healthy, settings, monkeypatch):
+    without_database(settings, monkeypatch)
+    answer = run("doctor")
+    assert answer.code == 1
+    assert answer.lines[0].startswith("ERROR    The database ")
+    assert only(run, "D003")["level"] == "error"
+
+
+def test_d004_no_worker_serves_a_queue(run, orders):
+    beat("orders")
+    found = findings(run("doctor", "--json"), "D004")
+    assert [finding["message"] for finding in found] == [
+        "No worker serves the queue 'default'.",
+        "No worker serves the queue 'redis'.",
+    ]
+
+
+def test_a_worker_that_fell_silent_serves_nothing(run, healthy, monkeypatch):
+    later = clock.wall_ms() + 31_000
+    monkeypatch.setattr(clock, "wall_ms", lambda: later)
+    assert len(findings(run("doctor", "--json"), "D004")) == 3
+
+
+def test_d005_a_queue_is_paused(run, healthy):
+    run("pause", "orders", "--reason", "stocktaking")
+    found = only(run, "D005")
+    assert ": stocktaking." in found["message"]
+    assert found["hint"] == "Resume it: manage.py delayq resume orders"
+    run("resume", "orders")
+    assert run("doctor").out == "Nothing is wrong.\n"
+
+
+def test_d006_the_mirror_is_behind(run, orders):
+    orders.store.pause(now_ms=clock.wall_ms() - 600_000)
+    assert "The mirror of 'orders' is 10m and 1 entries behind." in only(run, "D006")["message"]
+
+
+def test_d007_redis_is_down(run, orders, settings):
+    lose_redis(settings)
+    answer = run("doctor", "--json")
+    assert (answer.code, answer.json["ok"]) == (1, False)
+    assert NOWHERE.removeprefix("unix://") in only(run, "D007")["message"]
+
+
+def test_both_down_are_two_findings(run, orders, settings, monkeypatch):
+    lose_redis(settings)
+    without_database(settings, monkeypatch)
+    answer = run("doctor", "--json")
+    assert [finding["code"] for finding in answer.json["findings"]] == ["D003", "D007"]
+
+
+def test_a_server_that_may_evict_jobs_is_an_error(run, orders, own_redis, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": own_redis(maxmemory_policy="allkeys-lru").url}
+    answer = run("doctor", "--json")
+    assert answer.code == 1
+    assert findings(answer, "E010")
+
+
+def test_a_server_that_keeps_nothing_is_a_warning(run, settings, orders):
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": settings.REDIS_URL}  # as somebody who may look at the configuration
+    beat(*QUEUES)
+    answer = run("doctor", "--json")
+    assert (answer.code, answer.json["ok"]) == (0, True)
+    assert [finding["code"] for finding in answer.json["findings"]] == ["W010"]
+
+
+def test_a_setting_that_works_but_is_unwise_is_a_warning(run, healthy, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "LEASE": 2}
+    answer = run("doctor", "--json")
+    assert answer.code == 0
+    assert len(findings(answer, "W001")) == 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "code"),
+    [
+        ({"LAESE": 30}, "E001"),
+        ({"LEASE": "soon"}, "E002"),
+        ({"REDIS": "nowhere"}, "E003"),
+        ({"DATABASE": "nowhere"}, "E006"),
+    ],
+)
+def test_settings_that_cannot_work_are_findings_and_the_only_ones(run, orders, settings, setting, code):
+    settings.DELAYQ = {**settings.DELAYQ, **setting}
+    answer = run("doctor", "--json")
+    assert answer.code == 1
+    assert {finding["code"] for finding in answer.json["findings"]} == {code}
+
+
+def test_every_mistake_in_the_settings_is_told(run, orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "LAESE": 30, "AUDIT": "none"}
+    assert [finding["code"] for finding in run("doctor", "--json").json["findings"]] == ["E001", "E002"]

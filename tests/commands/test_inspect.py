@@ -1,0 +1,121 @@
+"""`delayq inspect`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import ids
+from tests.commands.conftest import lose_redis
+from tests.tasks_for_tests import close_order, ping
+
+FAILED = json.dumps({"c": "shop.Refused", "m": "no", "t": "Traceback (most recent call last):\n  \x1b[1mpay\x1b[0m"})
+
+
+def test_inspect_shows_the_row_what_redis_knows_the_attempts_and_the_events(run, orders):
+    [job] = orders.scheduled(key="o:7")
+    job.run_now(actor="kim", reason="customer waits")
+    orders.settle(orders.claim()[0], "fail", detail=FAILED.encode())
+    orders.fold()
+    answer = run("inspect", job.id)
+    assert answer.code == 0
+    parts = ("job", "redis", "attempts", "events", "last traceback")
+    assert tuple(line for line in answer.lines if line in parts) == parts
+    assert f"  id               {job.id}" in answer.lines
+    assert "  key              o:7" in answer.lines
+    assert answer.lines.count("  state            failed") == 2
+    assert "customer waits" in answer.out
+
+
+def test_inspect_prints_the_last_traceback_whole_but_harmless(run, orders):
+    job = orders.ended("fail", FAILED.encode())
+    assert "last traceback\nTraceback (most recent call last):\n  \\x1b[1mpay\\x1b[0m\n" in run("inspect", job.id).out
+
+
+def test_inspect_as_json(run, orders):
+    job = orders.ended("fail", FAILED.encode())
+    answer = run("inspect", ids.short(job.id), "--json")
+    assert answer.code == 0
+    assert (answer.json["job"]["id"], answer.json["job"]["state"]) == (str(job.id), "failed")
+    assert (answer.json["redis"]["queue"], answer.json["redis"]["state"]) == ("orders", "failed")
+    [attempt] = answer.json["attempts"]
+    assert (attempt["number"], attempt["outcome"], attempt["error_class"]) == (1, "failed", "shop.Refused")
+    assert attempt["traceback"].startswith("Traceback")
+    assert (answer.json["events"], answer.json["trouble"]) == ([], "")
+
+
+def test_inspect_tells_of_a_requested_cancel_and_the_progress(run, orders):
+    job = orders.running()
+    job.cancel(actor="kim")
+    short = ids.short(job.id)
+    orders.store.extend([(short, "n1")], worker="host:1:w", lease_ms=30_000, progress={short: "3/9"})
+    redis = run("inspect", job.id, "--json").json["redis"]
+    assert (redis["state"], redis["attempt"], redis["cancel_by"], redis["progress"]) == ("running", 1, "kim", "3/9")
+
+
+def test_inspect_masks_sensitive_arguments(run, orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
+    job = delayq.schedule(close_order, 7, note="4111 1111")
+    assert "4111" not in run("inspect", job.id).out
+    assert "4111" not in run("inspect", job.id, "--json").out
+
+
+def test_inspect_of_a_job_that_has_no_row_yet_shows_what_redis_knows(run, orders):
+    job = delayq.schedule(ping, delay="1h")
+    answer = run("inspect", job.id, "--json")
+    assert answer.code == 0
+    assert answer.json["job"] is None
+    assert (answer.json["redis"]["queue"], answer.json["redis"]["state"]) == ("redis", "scheduled")
+    assert run("inspect", job.id).lines[0] == "redis"
+
+
+def test_inspect_of_a_job_that_redis_has_forgotten_shows_the_row(run, orders):
+    job = orders.ended("ack")
+    orders.store.tidy(tombstones_ms=-1)
+    answer = run("inspect", job.id, "--json")
+    assert answer.code == 0
+    assert (answer.json["redis"], answer.json["job"]["state"]) == (None, "succeeded")
+
+
+def test_inspect_of_an_unknown_job_says_that_nobody_knows_it(run, orders):
+    nobody = uuid.uuid4()
+    answer = run("inspect", nobody)
+    assert (answer.code, answer.out) == (1, f"Neither Redis nor the database knows a job {nobody}.\n")
+
+
+def test_inspect_of_an_unknown_job_is_a_document_too(run, orders):
+    nobody = uuid.uuid4()
+    answer = run("inspect", nobody, "--json")
+    assert answer.code == 1
+    assert (answer.json["job"], answer.json["redis"]) == (None, None)
+    assert answer.json["trouble"] == f"Neither Redis nor the database knows a job {nobody}."
+
+
+@pytest.mark.parametrize("id", ["7", "!" * 22, "0191-not-a-uuid"])
+def test_a_malformed_id_is_a_usage_error(run, orders, id):
+    answer = run("inspect", id)
+    assert answer.code == 2
+    assert answer.error.startswith(f"{id!r} is not a job id")
+
+
+def test_inspect_without_redis_shows_the_row_and_says_so(run, orders, settings):
+    job = orders.ended("fail")
+    lose_redis(settings)
+    answer = run("inspect", job.id)
+    assert answer.code == 1
+    assert "  state            failed" in answer.lines
+    assert "is not available" in answer.out
+    as_json = run("inspect", job.id, "--json")
+    assert (as_json.code, as_json.json["redis"]) == (1, None)
+    assert "is not available" in as_json.json["trouble"]
+
+
+def test_inspect_without_redis_does_not_call_a_job_unknown(run, orders, settings):
+    lose_redis(settings)
+    answer = run("inspect", uuid.uuid4())
+    assert answer.code == 1
+    assert "is not available" in answer.out
+    assert "Neither" not in answer.out

@@ -1,0 +1,89 @@
+"""`delayq prune`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from django_delayq import clock
+from django_delayq.models import Attempt, Event, Job
+from tests.commands.conftest import lose_redis
+
+
+@pytest.fixture
+def old(orders) -> None:
+    """Eight days ago one job succeeded, one failed, one was cancelled; retention is 7, unlimited and 30 days. One waits."""
+    orders.ended("ack")
+    orders.ended("fail")
+    [cancelled] = orders.scheduled()
+    cancelled.cancel(actor="kim")
+    orders.fold()
+    Job.objects.update(finished_at=clock.now() - timedelta(days=8))
+    orders.scheduled()
+
+
+def states() -> list[str]:
+    return sorted(Job.objects.values_list("state", flat=True))
+
+
+def test_prune_deletes_what_is_past_its_retention_and_keeps_the_rest(run, old):
+    answer = run("prune", "--yes")
+    assert (answer.code, answer.out) == (0, "1 rows are deleted.\n")
+    assert states() == ["cancelled", "failed", "scheduled"]
+
+
+def test_prune_deletes_attempts_and_events_with_their_job(run, old):
+    Job.objects.filter(state="cancelled").update(finished_at=clock.now() - timedelta(days=31))
+    assert run("prune", "--yes", "--json").json == {"deleted": 2}
+    assert list(Attempt.objects.values_list("outcome", flat=True)) == ["failed"]
+    assert not Event.objects.filter(kind="cancelled").exists()
+
+
+def test_prune_goes_by_the_retention_of_each_queue(run, old, settings):
+    queues = {**settings.DELAYQ["QUEUES"], "orders": {"RETENTION": {"succeeded": None, "failed": "1d"}}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    run("prune", "--yes")
+    assert states() == ["cancelled", "scheduled", "succeeded"]
+
+
+def test_prune_of_one_queue_leaves_the_others(run, old):
+    assert run("prune", "--queue", "default", "--yes").out == "0 rows are deleted.\n"
+    assert run("prune", "--queue", "orders", "--yes").out == "1 rows are deleted.\n"
+
+
+def test_a_dry_run_of_prune_counts_and_deletes_nothing(run, old):
+    assert run("prune", "--dry-run").out == "1 rows would be deleted.\n"
+    counted = run("prune", "--dry-run", "--json").json["would_delete"]
+    assert {name: count for name, count in counted.items() if count} == {"orders succeeded": 1}
+    assert len(states()) == 4
+
+
+def test_prune_without_a_person_is_refused_with_a_hint(run, old):
+    answer = run("prune")
+    assert answer.code == 2
+    assert "--yes" in answer.error
+    assert len(states()) == 4
+
+
+@pytest.mark.parametrize(("typed", "left"), [("y", 3), ("n", 4), ("", 4)])
+def test_prune_asks_a_person(run, old, typed, left, capsys):
+    run("prune", typed=typed)
+    assert capsys.readouterr().err == "This deletes 1 rows for good. Go on? [y/N] "
+    assert len(states()) == left
+
+
+def test_prune_with_nothing_to_delete_asks_nobody(run, orders):
+    orders.ended("ack")
+    assert run("prune").out == "0 rows are deleted.\n"
+
+
+def test_prune_does_not_need_redis(run, old, settings):
+    lose_redis(settings)
+    assert run("prune", "--yes").out == "1 rows are deleted.\n"
+
+
+def test_an_unknown_queue_comes_with_the_nearest_name(run, orders):
+    answer = run("prune", "--queue", "oders")
+    assert answer.code == 2
+    assert "(did you mean 'orders'?)" in answer.error

@@ -1,0 +1,126 @@
+"""`delayq pause`, `resume` and `purge`: what is done to a whole queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.models import Event, Job
+from django_delayq.states import State
+from django_delayq.stores import stores
+from tests.commands.conftest import lose_redis
+
+
+def depth():
+    return stores.inspector().depth("orders")
+
+
+def test_pause_stops_claims_and_says_so(run, orders):
+    orders.scheduled(delay=0)
+    answer = run("pause", "orders", "--reason", "stocktaking")
+    assert (answer.code, answer.out) == (0, "orders is paused.\n")
+    assert orders.claim() == []
+    assert depth().paused_by.startswith("cli:")
+    assert depth().paused_reason == "stocktaking"
+
+
+def test_pause_twice_says_that_it_was_paused(run, orders):
+    assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": True}
+    assert run("pause", "orders").out == "orders was paused already.\n"
+    assert run("pause", "orders", "--json").json == {"queue": "orders", "paused": True, "changed": False}
+
+
+def test_resume_lets_the_queue_go_on(run, orders):
+    orders.scheduled(delay=0)
+    run("pause", "orders")
+    answer = run("resume", "orders", "--reason", "counted")
+    assert (answer.code, answer.out) == (0, "orders goes on.\n")
+    assert len(orders.claim()) == 1
+    orders.fold()
+    assert Event.objects.get(kind="resumed").reason == "counted"
+
+
+def test_resume_of_a_queue_that_is_not_paused_says_so(run, orders):
+    assert run("resume", "orders").out == "orders was not paused.\n"
+    assert run("resume", "orders", "--json").json == {"queue": "orders", "paused": False, "changed": False}
+
+
+def test_purge_cancels_the_scheduled_jobs_and_leaves_the_running_one(run, orders):
+    running = orders.running()
+    orders.scheduled(3)
+    answer = run("purge", "orders", "--yes", "--reason", "wrong import")
+    assert (answer.code, answer.out) == (0, "3 scheduled jobs of orders are cancelled; running ones go on.\n")
+    assert orders.in_redis(running) == "running"
+    orders.fold()
+    assert sorted(Job.objects.values_list("state", flat=True)) == ["cancelled"] * 3 + ["running"]
+
+
+def test_purge_goes_on_beyond_one_batch(run, orders):
+    orders.scheduled(201)
+    assert run("purge", "orders", "--yes", "--json").json == {"queue": "orders", "cancelled": 201}
+    assert depth().scheduled == 0
+
+
+def test_purge_shows_its_progress_beside_the_output(run, orders, capsys):
+    orders.scheduled(201)
+    answer = run("purge", "orders", "--yes")
+    assert answer.lines == ["201 scheduled jobs of orders are cancelled; running ones go on."]
+    assert "purging orders" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_purge_changes_nothing(run, orders):
+    orders.scheduled(2)
+    assert run("purge", "orders", "--dry-run").out == "2 scheduled jobs of orders would be cancelled.\n"
+    assert run("purge", "orders", "--dry-run", "--json").json == {"queue": "orders", "would_cancel": 2}
+    assert depth().scheduled == 2
+
+
+def test_purge_without_a_person_is_refused_with_a_hint(run, orders):
+    orders.scheduled()
+    answer = run("purge", "orders")
+    assert answer.code == 2
+    assert "Add --yes, or look first with --dry-run." in answer.error
+    assert depth().scheduled == 1
+
+
+def test_purge_asks_for_the_queues_name(run, orders, capsys):
+    orders.scheduled()
+    assert run("purge", "orders", typed="orders").code == 0
+    assert capsys.readouterr().err == "This cancels 1 scheduled jobs of orders. Type the queue's name to go on: "
+    assert depth().scheduled == 0
+
+
+@pytest.mark.parametrize("typed", ["", "y", "yes", "default"])
+def test_purge_takes_nothing_but_the_queues_name(run, orders, typed):
+    orders.scheduled()
+    answer = run("purge", "orders", typed=typed)
+    assert (answer.code, answer.error) == (1, "Nothing was changed: that is not the queue's name.")
+    assert depth().scheduled == 1
+
+
+def test_purge_of_an_empty_queue_needs_no_answer(run, orders):
+    answer = run("purge", "orders")
+    assert (answer.code, answer.out) == (0, "0 scheduled jobs of orders are cancelled; running ones go on.\n")
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "purge"])
+def test_an_unknown_queue_comes_with_the_nearest_name(run, orders, verb):
+    answer = run(verb, "oders")
+    assert answer.code == 2
+    assert "(did you mean 'orders'?)" in answer.error
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "purge"])
+def test_redis_down_is_one_sentence(run, orders, settings, verb):
+    lose_redis(settings)
+    answer = run(verb, "orders", *(["--yes"] if verb == "purge" else []))
+    assert (answer.code, answer.out) == (1, "")
+    assert "is not available" in answer.error
+    assert "\n" not in answer.error
+
+
+def test_purge_also_ends_committed_jobs_that_redis_does_not_have(run, orders, monkeypatch):
+    orders.scheduled(2)
+    missed = orders.unpublished(monkeypatch)
+    assert run("purge", "orders", "--dry-run", "--json").json["would_cancel"] == 3
+    assert run("purge", "orders", "--yes", "--json").json == {"queue": "orders", "cancelled": 3}
+    assert Job.objects.get(pk=missed.id).state == State.CANCELLED

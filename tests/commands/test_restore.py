@@ -1,0 +1,129 @@
+"""`delayq restore`, and `delayq doctor --deep`."""
+
+from __future__ import annotations
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import ids
+from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.models import Job
+from django_delayq.stores import stores
+from tests.tasks_for_tests import close_order
+
+
+@pytest.fixture
+def wiped(orders, redis_server) -> list[delayq.Job]:
+    """Three jobs of which Redis knows nothing any more."""
+    jobs = [delayq.schedule(close_order, number, delay="1h") for number in range(3)]
+    orders.fold()
+    redis_server.link.execute("FLUSHALL")
+    return jobs
+
+
+def orphans(run, *words: str) -> dict[str, str]:
+    """Code -> message of what `doctor --deep` finds on the two sides."""
+    found = run("doctor", "--deep", "--json", *words).json["findings"]
+    return {finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010")}
+
+
+def test_restore_brings_back_what_redis_has_lost(run, wiped, orders):
+    answer = run("restore", "--yes")
+    assert (answer.code, answer.out) == (0, "3 of 3 jobs are back; the others were there.\n")
+    assert [orders.in_redis(job) for job in wiped] == ["scheduled"] * 3
+    assert run("restore").out == "Redis has what the database has seen; nothing is to do.\n"
+
+
+def test_restore_asks_first(run, wiped, orders):
+    assert "nobody to confirm" in run("restore").error
+    assert "Nothing was changed" in run("restore", typed="n").error
+    assert [orders.in_redis(job) for job in wiped] == [None] * 3
+    assert run("restore", typed="y").code == 0
+    assert [orders.in_redis(job) for job in wiped] == ["scheduled"] * 3
+
+
+def test_a_dry_run_only_counts(run, wiped, orders):
+    assert run("restore", "--dry-run", "--json").json == {"queues": ["orders"], "rows": 3}
+    assert orders.in_redis(wiped[0]) is None
+
+
+def test_restore_takes_one_queue_and_no_strange_one(run, wiped, orders):
+    assert run("restore", "--queue", "redis", "--json").json["queues"] == []
+    assert run("restore", "--queue", "order").code == 2
+    assert run("restore", "--queue", "orders", "--yes", "--json").json == {
+        "queues": ["orders"], "rows": 3, "back": 3, "dropped": 0, "resumed": [],
+    }  # fmt: skip
+
+
+def test_a_queue_that_was_paused_for_it_goes_on(run, wiped, orders):
+    RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+    assert "by restore: run manage.py delayq restore" in run("status").out
+    assert run("restore", "--yes", "--json").json["resumed"] == ["orders"]
+    assert not stores.inspector().depth("orders").paused
+
+
+def test_a_queue_that_a_person_has_paused_stays_paused(run, wiped, orders):
+    delayq.pause("orders", reason="bank holiday")
+    assert run("restore", "--yes", "--json").json["resumed"] == []
+    assert stores.inspector().depth("orders").paused
+
+
+def test_status_shows_how_far_restore_is(run, orders):
+    orders.scheduled()
+    stores.link.execute("HSET", orders.store.keys["meta"], "restoring", "1800000000000 host:1:x 400 1500")
+    assert "restoring, 400 of 1500 rows" in run("status").out
+
+
+def test_deep_finds_nothing_where_both_sides_agree(run, orders):
+    orders.scheduled(3)
+    orders.ended("ack")
+    orders.ended("fail")
+    orders.running()
+    assert orphans(run) == {}
+
+
+def test_deep_finds_a_row_that_redis_lacks_and_fix_brings_it_back(run, orders):
+    job, *_ = orders.scheduled(3)
+    forget(orders, job)
+    assert orphans(run).keys() == {"D008"}
+    assert run("doctor", "--deep").code == 1
+    assert ids.short(job.id) in orphans(run, "--fix")["D008"]
+    assert orders.in_redis(job) == "scheduled"
+    assert orphans(run) == {}
+
+
+def test_deep_finds_a_job_whose_row_is_finished_and_fix_drops_it(run, orders):
+    job, *_ = orders.scheduled(3)
+    Job.objects.filter(pk=job.id).update(state="succeeded")
+    assert orphans(run).keys() == {"D009"}
+    orphans(run, "--fix")
+    assert orders.in_redis(job) == "finished"
+    assert orphans(run) == {}
+
+
+def test_deep_finds_a_job_without_a_row_and_fix_writes_it(run, orders):
+    job, *_ = orders.scheduled(3)
+    Job.objects.filter(pk=job.id).delete()
+    assert orphans(run).keys() == {"D010"}
+    orphans(run, "--fix")
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.task) == ("scheduled", "tests.tasks_for_tests.close_order")
+    assert orphans(run) == {}
+
+
+def test_deep_waits_for_what_the_mirror_has_not_seen(run, orders):
+    orders.scheduled(2)
+    for job in orders.claim():
+        orders.settle(job, "ack")
+    assert orphans(run) == {}
+
+
+def test_fix_goes_with_deep(run, orders):
+    assert run("doctor", "--fix").code == 2
+
+
+def forget(orders, job: delayq.Job) -> None:
+    """Redis loses one job."""
+    id = ids.short(job.id)
+    stores.link.execute("HDEL", orders.store.keys["jobs"], id)
+    stores.link.execute("ZREM", orders.store.keys["normal"], id)

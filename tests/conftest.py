@@ -1,0 +1,83 @@
+"""Fixtures for all: the shared Redis, and servers that a test may kill."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from django_delayq.store.connection import Link, connect
+from tests import links
+from tests.servers import RedisServer, ServerMissing
+
+
+def missing(reason: str) -> None:
+    """A service that is not here: skipped on a laptop, an error on CI."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples without a deadline; and without the servers that the whole run needs there is nothing to run, which is said at once."""
+    # No deadline: how fast an example runs says something about the machine. The same examples in every run of CI.
+    hypothesis_settings.register_profile("tests", deadline=None, derandomize=os.environ.get("CI") == "true")
+    hypothesis_settings.load_profile("tests")
+    if reason := getattr(sys.modules.get("tests.settings"), "MISSING", ""):
+        pytest.exit(f"skipped: {reason}", returncode=int(os.environ.get("CI") == "true"))
+
+
+@dataclass(frozen=True)
+class SharedRedis:
+    """The server that the whole run shares (see tests/settings.py); emptied before each test that asks for it."""
+
+    url: str
+    link: Link
+
+
+@pytest.fixture
+def redis_server(settings) -> Iterator[SharedRedis]:
+    link = connect(settings.REDIS_URL, name="tests")
+    link.execute("FLUSHALL")
+    yield SharedRedis(settings.REDIS_URL, link)
+    link.close()
+
+
+@pytest.fixture(autouse=True)
+def links_are_closed() -> Iterator[None]:
+    """Those that tests have opened by `tests.links`."""
+    yield
+    links.close_all()
+
+
+@pytest.fixture
+def own_redis() -> Iterator[Callable[..., RedisServer]]:
+    """Makes servers that the test may kill: `own_redis(appendonly="yes")`."""
+    made: list[RedisServer] = []
+
+    def make(**options: object) -> RedisServer:
+        try:
+            server = RedisServer(**options)  # type: ignore[arg-type]
+        except ServerMissing as error:
+            missing(str(error))
+        made.append(server)
+        server.start()
+        return server
+
+    yield make
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def delayq_redis(redis_server: SharedRedis) -> Iterator[SharedRedis]:
+    """The shared server, with the producer's link and breaker fresh."""
+    from django_delayq.stores import stores
+
+    stores.reset()
+    yield redis_server
+    stores.reset()

@@ -1,0 +1,94 @@
+"""`python -m tests.crashpoints`: plays all cases, many at once on one server; `--tenth` those of every day."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from pathlib import Path
+
+from tests.servers import RedisServer
+
+ROOT = Path(__file__).parents[2]
+PAUSE = 0.05  # seconds between looks
+
+
+def options(words: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crashpoints", description=__doc__)
+    parser.add_argument("--tenth", action="store_true", help="about one case in ten, always the same")
+    parser.add_argument("--only", default="", help="a part of the name, as in 'mover.claimed / atomic'")
+    parser.add_argument("--at-once", type=int, default=8 * (os.cpu_count() or 2), help="cases side by side")
+    parser.add_argument("--keep", action="store_true", help="keep the folder when all is well, too")
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Returns the exit code: 0 when nothing is wrong."""
+    given = options(words)
+    folder = Path(tempfile.mkdtemp(prefix="crashpoints-"))
+    server = RedisServer()
+    server.start()
+    try:
+        failed = _play(given, folder, server)
+    finally:
+        server.stop()
+    if failed or given.keep:
+        print(f"folder: {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if failed else 0
+
+
+def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
+    template = folder / "template.sqlite3"
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "tests.crashpoints.settings", "CRASHPOINTS_DATABASE": str(template),
+        "CRASHPOINTS_REDIS": server.url,
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-m", "django", "migrate", "--run-syncdb", "-v", "0"], cwd=ROOT, check=True)
+    import django
+
+    django.setup()
+    from django_delayq.store.connection import connect
+    from tests.crashpoints.cases import cases, tenth
+    from tests.crashpoints.play import Play
+
+    chosen = [case for case in (tenth() if given.tenth else cases()) if given.only in case.name]
+    link = connect(server.url, name="crashpoints", timeout=20)
+    began = time.monotonic()
+    waiting = deque(enumerate(chosen))
+    playing: list[tuple[Play, object]] = []
+    bad: list[Play] = []
+    slowest = Counter[str]()
+    while waiting or playing:
+        while waiting and len(playing) < given.at_once:
+            number, case = waiting.popleft()
+            play = Play(case, folder=folder / str(number), template=template, prefix=f"c{number}", link=link)
+            playing.append((play, play.steps()))
+        for play, steps in list(playing):
+            if next(steps, play) is play:  # type: ignore[call-overload]
+                playing.remove((play, steps))
+                slowest[play.case.name] = round(play.seconds)
+                if play.wrong:
+                    bad.append(play)
+                    print(f"{play.case.name}  ({play.folder})", *play.wrong[:6], sep="\n    ", flush=True)
+                elif not given.keep:
+                    shutil.rmtree(play.folder, ignore_errors=True)
+        time.sleep(PAUSE)
+    link.close()
+    points = len({case.point.name for case in chosen})
+    print(
+        f"{len(chosen)} cases at {points} failpoints in {time.monotonic() - began:.0f} s: {len(bad)} went wrong. "
+        "Slowest: " + ", ".join(f"{name} {seconds} s" for name, seconds in slowest.most_common(3))
+    )
+    return bool(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The processes of a case. Each is forked from this one, which has Django loaded, so that a case costs no start of an interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.signals import setting_changed
+from django.db import connections
+
+from django_delayq import failpoints
+from django_delayq.mirror.relay import RelayLoop
+from django_delayq.worker import beat
+from tests.crashpoints.app import tasks
+
+_PR_SET_PDEATHSIG = 1
+YOUNG = 0.3  # seconds for which the relay leaves a row alone; five are too long here
+
+
+class Actor:
+    """A process in a group of its own, with its output in the file of its case."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code is None
+
+    def signal(self, sign: int) -> None:
+        """To this process."""
+        if self.alive:
+            os.kill(self.pid, sign)
+
+    def signal_group(self, sign: int) -> None:
+        """To it and all it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, sign)
+
+    def close(self) -> None:
+        """Ends all of it."""
+        self.signal_group(signal.SIGKILL)
+        if self.code is None:
+            _, status = os.waitpid(self.pid, 0)
+            self.code = os.waitstatus_to_exitcode(status)
+
+
+def fork(folder: Path, prefix: str, name: str, work: Callable[[], None], armed: str = "", once: str = "once") -> Actor:
+    """Starts a process of the case of that folder and prefix."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return Actor(pid)
+    code = 1
+    try:
+        os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        os.environ[tasks.RUNS] = str(folder / "runs")
+        os.environ[failpoints.ONCE] = str(folder / once)
+        _configure(folder, prefix)
+        failpoints.arm(armed)
+        work()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _configure(folder: Path, prefix: str) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": prefix}
+    setting_changed.send(sender=None, setting="DELAYQ", value=settings.DELAYQ, enter=True)
+    connections.databases["default"]["NAME"] = str(folder / "db.sqlite3")
+    RelayLoop.__init__.__kwdefaults__["young"] = YOUNG
+    beat.TIDY_EVERY = 0.5
+
+
+def worker(roles: str = "move,mirror,relay") -> Callable[[], None]:
+    """What a worker does."""
+
+    def work() -> None:
+        call_command("delayq_worker", roles=roles, threads=2, grace=2.0, verbosity=1)
+
+    return work
+
+
+class Answers:
+    """What a web process was told, a line per operation before and after it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def __call__(self, **fields: Any) -> None:
+        fields["at"] = time.time_ns() // 1_000_000
+        os.write(self._file, json.dumps(fields).encode() + b"\n")

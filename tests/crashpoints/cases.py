@@ -1,0 +1,145 @@
+"""The cases: every failpoint × kind of job × what happens there."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+KINDS: Final = ("plain", "retrying", "snoozing", "atomic", "keyed", "asynchronous", "bulk")
+BEFORE: Final = ("kill", "hold", "raise:purpose")
+AFTER: Final = (*BEFORE, "lose", "hold-lose")  # where a reply of Redis has just come, it may be lost as well
+TENTH: Final = 10
+
+
+@dataclass(frozen=True)
+class Point:
+    """A failpoint. `reply`: a call to Redis has just been answered there.
+
+    `stage` says how a case gets there:
+    - worker: a worker comes there by itself
+    - long: it does when the job runs for some seconds
+    - term: when it is told to leave while the job runs
+    - orphan: when its task process is killed while the job runs
+    - deaf: when a job does not hear its timeout
+    - sweep: a worker without mirror and relay, which tidies by itself
+    - unpublished: when the web process has died between commit and publication
+    - moved: the same, and the row is given another date while the relay publishes it
+    - wiped: when Redis loses all of the queue while the job runs
+    - web: it is in a web process, during one of `operations`
+    """
+
+    name: str
+    stage: str = "worker"
+    reply: bool = False
+    kinds: tuple[str, ...] = KINDS
+    operations: tuple[str, ...] = ("schedule",)
+
+
+CHANGES: Final = ("cancel", "reschedule", "run_now", "requeue")
+ATOMIC: Final = ("atomic",)
+POINTS: Final = (
+    Point("producer.commit", "web"),
+    Point("producer.committed", "web"),
+    Point("producer.ask", "web", operations=("schedule", *CHANGES)),
+    Point("producer.asked", "web", reply=True, operations=("schedule", *CHANGES)),
+    Point("mover.arm"),
+    Point("mover.armed"),
+    Point("mover.claim"),
+    Point("mover.claimed", reply=True),
+    Point("mover.kept"),
+    Point("mover.listen", "term"),
+    Point("mover.listened", "term", reply=True),
+    Point("mover.pass_on", "term"),
+    Point("mover.passed_on", "term", reply=True),
+    Point("consumer.run"),
+    Point("consumer.ran"),
+    Point("effects.commit", kinds=ATOMIC),
+    Point("effects.committed", kinds=ATOMIC),
+    Point("settler.settle"),
+    Point("settler.settled", reply=True),
+    Point("keeper.extend", "long"),
+    Point("keeper.extended", "long", reply=True),
+    Point("remains.claim", "orphan"),
+    Point("remains.claimed", "orphan", reply=True),
+    Point("remains.settle", "orphan"),
+    Point("remains.settled", "orphan", reply=True),
+    Point("deadlines.settle", "deaf"),
+    Point("deadlines.settled", "deaf", reply=True),
+    Point("supervisor.fork"),
+    Point("supervisor.forked"),
+    Point("child.born"),
+    Point("beat.tell"),
+    Point("beat.told", reply=True),
+    Point("beat.leave", "term"),
+    Point("beat.left", "term", reply=True),
+    Point("beat.tidy", "sweep"),
+    Point("beat.tidied", "sweep", reply=True),
+    Point("mirror.read"),
+    Point("mirror.fold", reply=True),
+    Point("mirror.commit"),
+    Point("mirror.committed"),
+    Point("mirror.trim"),
+    Point("mirror.trimmed", reply=True),
+    Point("mirror.tidy"),
+    Point("mirror.tidied", reply=True),
+    Point("restore.confirm", "wiped"),
+    Point("restore.confirmed", "wiped", reply=True),
+    Point("restore.send", "wiped"),
+    Point("restore.sent", "wiped", reply=True),
+    Point("adopter.adopt", "wiped"),
+    Point("adopter.adopted", "wiped", reply=True),
+    Point("relay.publish", "unpublished"),
+    Point("relay.published", "unpublished", reply=True),
+    Point("relay.saved", "unpublished"),
+    Point("relay.move", "moved"),
+    Point("relay.moved", "moved", reply=True),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case. `operation`: what the web process does when it gets there."""
+
+    point: Point
+    kind: str
+    action: str
+    operation: str
+
+    @property
+    def name(self) -> str:
+        """As reports write it."""
+        doing = f" ({self.operation})" if self.point.stage == "web" else ""
+        return f"{self.point.name}{doing} / {self.kind} / {self.action.partition(':')[0]}"
+
+    @property
+    def operations_besides(self) -> tuple[str, ...]:
+        """What the web process does besides scheduling and cancelling, which it always does."""
+        return (self.operation,) if self.operation in ("reschedule", "run_now", "requeue") else ()
+
+    @property
+    def freezes(self) -> bool:
+        """Whether its process stands still for longer than the lease."""
+        return self.action.startswith("hold")
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    for point in POINTS:
+        for kind in point.kinds:
+            for operation in point.operations:
+                for action in AFTER if point.reply else BEFORE:
+                    yield Case(point, kind, action, operation)
+
+
+def tenth() -> Iterator[Case]:
+    """About one in ten, always the same, with at least one of every point."""
+    seen = set()
+    for case in cases():
+        if zlib.crc32(case.name.encode()) % TENTH == 0:
+            seen.add(case.point.name)
+            yield case
+    for point in POINTS:
+        if point.name not in seen:
+            yield next(case for case in cases() if case.point is point)

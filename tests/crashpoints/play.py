@@ -1,0 +1,170 @@
+"""How a case is played: as a generator that yields whenever it waits, so that one process plays many at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from django_delayq.store.connection import Link
+from django_delayq.store.keys import Keys, workers_key
+from tests.crashpoints import judge
+from tests.crashpoints.actors import Actor, fork, worker
+from tests.crashpoints.cases import Case
+from tests.crashpoints.settings import LEASE
+from tests.crashpoints.web import Web
+
+REACHED = 40.0  # seconds for a process to come to the failpoint
+QUIET = 60.0  # seconds for everything to come to its end
+END = 20.0
+FROZEN = (1.5 * LEASE, 3.0 * LEASE)  # seconds: at least, and at most if others need the frozen process
+LONG = {"long": 2.5, "term": 1.0, "orphan": 1.0, "wiped": 3.0}  # seconds that the job of a case runs
+
+
+class Trouble(Exception):
+    """The case could not be played to its end."""
+
+
+class Play:
+    """One case with its processes.
+
+    1. The web process schedules. 2. A worker comes to the failpoint and dies, errs or stands still. 3. Another worker is there.
+    4. When nothing goes on any more, both are told to leave. 5. The judge looks at what is left.
+    """
+
+    def __init__(self, case: Case, *, folder: Path, template: Path, prefix: str, link: Link) -> None:
+        self.case = case
+        self.folder = folder
+        self.prefix = prefix
+        self.link = link
+        self.keys = Keys(prefix, "default")
+        self.actors: list[Actor] = []
+        self.wrong: list[str] = []
+        self.seconds = 0.0
+        folder.mkdir()
+        (folder / "runs").touch()
+        shutil.copyfile(template, folder / "db.sqlite3")
+
+    def steps(self) -> Iterator[None]:
+        """Plays it. `wrong` says afterwards what is wrong."""
+        began = time.monotonic()
+        try:
+            yield from self._play()
+            self.wrong += judge.judge(self.case, judge.look(self.folder, self.link, self.keys))
+        except Trouble as trouble:
+            self.wrong.append(str(trouble))
+        finally:
+            for actor in self.actors:
+                actor.close()
+            self.seconds = time.monotonic() - began
+
+    def _play(self) -> Iterator[None]:
+        case, stage = self.case, self.case.point.stage
+        armed = f"{case.point.name}={case.action}"
+        web = Web(case, self.folder, LONG.get(stage, 0.3))
+        client = self._start("web", web.work)
+        if stage == "web":
+            yield from self._until(self._reached, REACHED, "the failpoint in the web process")
+            first = self._start("worker-1", worker())
+            yield from self._freeze(client)
+            yield from self._until(lambda: not client.alive, END, "the end of the web process")
+        else:
+            yield from self._until(lambda: not client.alive, END, "the end of the web process")
+            time_to_be_due = time.monotonic() + 0.25
+            yield from self._until(lambda: time.monotonic() > time_to_be_due, END, "the date")
+            if stage == "moved":
+                armed = f"relay.publish=sleep:2 {armed}"
+            if stage == "wiped":  # it comes there before as well, when the queue is new
+                (self.folder / "once").write_text("not yet")
+            first = self._start("worker-1", worker("move" if stage == "sweep" else "move,mirror,relay"), armed)
+            yield from self._bring_there(first, web)
+            yield from self._until(self._reached, REACHED, "the failpoint")
+            second = self._start("worker-2", worker())
+            yield from self._freeze(first)
+        mender = self._start("mender", lambda: web.mend(list(self._unanswered())))
+        yield from self._until(lambda: not mender.alive, END, "the end of the mender")
+        yield from self._until(self._quiet, QUIET, "rest")
+        last = [first] if stage == "web" else [first, second]
+        for actor in last:
+            yield from self._until(lambda actor=actor: self._beats(actor) or not actor.alive, END, "a worker's beat")  # type: ignore[misc]
+            actor.signal(signal.SIGTERM)
+        for actor in last:
+            yield from self._until(lambda actor=actor: not actor.alive, END, "the end of a worker")  # type: ignore[misc]
+        if last[-1].code:
+            raise Trouble(f"a worker that nothing was done to ended with {last[-1].code}")
+
+    def _bring_there(self, first: Actor, web: Web) -> Iterator[None]:
+        stage = self.case.point.stage
+        if stage in ("term", "orphan"):
+            yield from self._until(lambda: bool(judge.lines(self.folder / "runs")), REACHED, "a run")
+            if stage == "term":
+                if self.case.kind == "bulk":  # it hands its timer over when it becomes full, or when it leaves idle
+                    yield from self._until(lambda: self._reached() or self._quiet(), QUIET, "rest of the first worker")
+                first.signal(signal.SIGTERM)
+            else:
+                os.kill(judge.lines(self.folder / "runs")[0]["pid"], signal.SIGKILL)
+        elif stage == "wiped":
+            yield from self._until(self._running_by_its_row, REACHED, "a run that the mirror knows of")
+            (self.folder / "once").unlink()
+            self.link.execute("DEL", *self.link.execute("KEYS", f"{self.prefix}:*"))
+        elif stage == "moved":
+            *_, (last,) = judge.select(self.folder, "select id from delayq_job order by id")
+            self._start("mover", lambda: web.move(last))
+
+    def _freeze(self, actor: Actor) -> Iterator[None]:
+        if not self.case.freezes:
+            return
+        actor.signal_group(signal.SIGSTOP)
+        began = time.monotonic()
+        least, most = (began + seconds for seconds in FROZEN)
+        yield from self._until(
+            lambda: time.monotonic() > most or (time.monotonic() > least and self._quiet()), QUIET, "the thaw"
+        )
+        (self.folder / "once").write_text("go")
+        actor.signal_group(signal.SIGCONT)
+
+    def _unanswered(self) -> Iterator[tuple[str, str]]:
+        """Operation and job of what was asked and not answered."""
+        open_: dict[tuple[str, str], None] = {}
+        done = set()
+        for answer in judge.lines(self.folder / "answers"):
+            if answer["say"] == "victim":
+                open_["cancel", answer["job"]] = None
+            elif answer["say"] == "later":
+                open_[self.case.operation, answer["job"]] = None
+            elif answer["say"] == "told" and "job" in answer:
+                done.add((answer["op"], answer["job"]))
+        return (one for one in open_ if one not in done)
+
+    def _start(self, name: str, work: Callable[[], None], armed: str = "") -> Actor:
+        actor = fork(self.folder, self.prefix, name, work, armed)
+        self.actors.append(actor)
+        return actor
+
+    def _reached(self) -> bool:
+        return (self.folder / "once").exists()
+
+    def _beats(self, actor: Actor) -> bool:
+        """Whether it has come so far that it obeys signals."""
+        return any(f":{actor.pid}:".encode() in name for name in self.link.execute("HKEYS", workers_key(self.prefix)))
+
+    def _running_by_its_row(self) -> bool:
+        if self.case.kind == "atomic":  # on SQLite nobody else can write while it runs
+            known = judge.select(self.folder, "select count(*) from delayq_job where state = 'cancelled'")
+            return known == [(1,)] and bool(judge.lines(self.folder / "runs"))
+        ((count,),) = judge.select(self.folder, "select count(*) from delayq_job where state = 'running'")
+        return bool(count) and not self.link.execute("XLEN", self.keys["events"])
+
+    def _quiet(self) -> bool:
+        return not judge.restless(self.folder, self.link, self.keys)
+
+    def _until(self, check: Callable[[], bool], seconds: float, what: str) -> Iterator[None]:
+        deadline = time.monotonic() + seconds
+        while not check():
+            if time.monotonic() > deadline:
+                rest = judge.restless(self.folder, self.link, self.keys)
+                raise Trouble(f"{what} did not come within {seconds:.0f} s; {rest}")
+            yield

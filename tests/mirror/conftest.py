@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import conf
+from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.relay import RelayLoop
+from django_delayq.store.queue import QueueStore, SettleItem
+from django_delayq.stores import stores
+
+
+class Orders:
+    """The queue "orders" with its loops, and a worker made of single calls."""
+
+    def __init__(self, queue: str = "orders") -> None:
+        config = conf.get()
+        self.config = config.queue(queue)
+        common = {"prefix": config.prefix, "signer": config.signer}
+        self.store = QueueStore(stores.link, queue=queue, **common)
+        self.mirror = MirrorLoop(stores.link, self.config, using="default", **common)
+        self.relay = RelayLoop(stores.link, self.config, using="default", young=0, **common)
+        self._claims = 0
+
+    def claim(self, want: int = 200):
+        self._claims += 1
+        return self.store.claim("host:1:w", f"n{self._claims}", want=want, lease_ms=30_000, max_crashes=3).jobs
+
+    def settle(self, job, outcome: str, *, delay: int = 0, detail: bytes = b"{}") -> str:
+        item = SettleItem(
+            id=job.id, attempt=job.attempt, fence=job.fence, outcome=outcome, delay_ms=delay, detail=detail
+        )
+        return self.store.settle([item], worker="host:1:w", max_crashes=3)[0]
+
+    def fold(self) -> None:
+        self.mirror.drain()
+
+
+@pytest.fixture
+def orders(delayq_redis, transactional_db) -> Orders:
+    return Orders()

@@ -1,0 +1,263 @@
+"""Effects that happen once: a whole atomic run, and a step of a run; however often and by whomever the job is run."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, connections, transaction
+
+import django_delayq as delayq
+from django_delayq import clock, conf, ids
+from django_delayq.exceptions import ConfigError, LeaseLost
+from django_delayq.mirror.effects import DatabaseEffects
+from django_delayq.mirror.prune import PruneLoop
+from django_delayq.models import Job, Step
+from django_delayq.states import State
+from tests.tasks_for_tests import close_order
+
+effects = DatabaseEffects()
+
+
+@dataclass
+class Run:
+    """A run as the worker gives it. `lost`: another worker has the job."""
+
+    id: UUID = field(default_factory=ids.new)
+    fence: str = "f1"
+    attempt: int = 1
+    queue: str = "orders"
+    task: str = "shop.charge"
+    lost: bool = False
+
+    def check_lease(self) -> None:
+        if self.lost:
+            raise LeaseLost("lost")
+
+
+def charge() -> str:
+    Group.objects.create(name=f"payment {Group.objects.count() + 1}")
+    return "charged"
+
+
+def payments() -> int:
+    return Group.objects.count()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestAWholeRun:
+    def test_a_second_delivery_does_nothing_and_gives_the_first_result(self):
+        run = Run()
+        assert effects.run(run, charge) == "charged"
+        assert effects.run(Run(id=run.id, fence="f2", attempt=2), lambda: pytest.fail("run twice")) == "charged"
+        assert payments() == 1
+
+    def test_the_row_of_the_job_is_settled_in_the_same_transaction(self, orders):
+        job = delayq.schedule(close_order, 7)
+        orders.fold()
+        seen = []
+
+        def look() -> None:
+            charge()
+            seen.append(Job.objects.get().state)
+
+        effects.run(Run(id=job.id), look)
+        row = Job.objects.get()
+        assert (seen, row.state, row.settled, row.attempts) == (["scheduled"], "succeeded", "f1", 1)
+        assert row.finished_at is not None
+
+    def test_a_run_that_errs_leaves_nothing_and_may_come_again(self):
+        run = Run()
+
+        def err() -> None:
+            charge()
+            raise ConnectionError("away")
+
+        with pytest.raises(ConnectionError):
+            effects.run(run, err)
+        assert (payments(), Step.objects.count()) == (0, 0)
+        assert effects.run(run, charge) == "charged"
+
+    def test_a_run_that_has_lost_its_lease_leaves_nothing(self):
+        run = Run()
+
+        def lose() -> None:
+            charge()
+            run.lost = True
+
+        with pytest.raises(LeaseLost):
+            effects.run(run, lose)
+        assert (payments(), Step.objects.count()) == (0, 0)
+
+    def test_a_stale_run_that_ends_after_the_next_one_leaves_nothing(self):
+        run = Run()
+
+        def stale() -> str:
+            # The other worker's run begins and commits while this one is at it.
+            thread = threading.Thread(target=_elsewhere, args=(Run(id=run.id, fence="f2"),))
+            thread.start()
+            thread.join()
+            return charge()
+
+        if connection.vendor == "sqlite":
+            pytest.skip("one writer at a time: SQLite itself keeps the two apart")
+        assert effects.run(run, stale) == "charged"
+        assert payments() == 1
+        assert Step.objects.get().fence == "f2"
+
+    def test_an_error_that_came_of_the_other_run_is_no_error(self):
+        run = Run()
+
+        def beaten() -> None:
+            Step.objects.create(job_id=run.id, fence="f2", at=clock.now(), result="charged")
+            transaction.on_commit(lambda: None)
+            raise ValueError("already paid")
+
+        with pytest.raises(ValueError, match="already paid"):  # its own row went with the rollback
+            effects.run(run, beaten)
+        Step.objects.create(job_id=run.id, fence="f2", at=clock.now(), result="charged")
+        assert effects.run(run, lambda: pytest.fail("run twice")) == "charged"
+
+    def test_it_refuses_to_run_inside_another_transaction(self, settings):
+        with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
+            effects.run(Run(), charge)
+
+    @pytest.mark.parametrize("result", [object(), "x" * 100_000])
+    def test_a_result_that_cannot_be_kept_is_none_the_second_time(self, result):
+        run = Run()
+        assert effects.run(run, lambda: result) is result
+        assert effects.run(run, charge) is None
+
+    def test_what_redis_says_later_does_not_undo_it(self, orders):
+        job = delayq.schedule(close_order, 7)
+        [claimed] = orders.claim()
+        effects.run(Run(id=job.id, fence=claimed.fence), charge)
+        orders.fold()  # the claim is folded after the commit
+        row = Job.objects.get()
+        assert (row.state, row.settled) == ("succeeded", claimed.fence)
+        orders.settle(claimed, "fail", detail=b'{"c":"Poison","m":"its worker vanished"}')
+        orders.fold()
+        row = Job.objects.get()
+        assert (row.state, row.error) == (State.SUCCEEDED, "")
+
+    def test_jobs_scheduled_in_it_come_with_its_commit_only(self, orders):
+        run = Run()
+
+        def schedule_and_err() -> None:
+            delayq.schedule(close_order, 1)
+            raise ValueError
+
+        with pytest.raises(ValueError):
+            effects.run(run, schedule_and_err)
+        assert Job.objects.count() == 0
+        effects.run(run, lambda: delayq.schedule(close_order, 1) and None)
+        assert Job.objects.count() == 1
+        assert len(orders.claim()) == 1
+
+
+def _elsewhere(run: Run) -> None:
+    try:
+        effects.run(run, charge)
+    finally:
+        connections.close_all()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestAStep:
+    def test_its_writes_are_kept_the_first_time_only(self):
+        run = Run()
+        for expected in (True, False, False):
+            with effects.once(run, "charge") as first:
+                assert first is expected
+                charge()  # also when the task does not look
+        assert payments() == 1
+
+    def test_steps_of_other_names_and_jobs_are_their_own(self):
+        run = Run()
+        for one, name in ((run, "charge"), (run, "ship"), (Run(), "charge")):
+            with effects.once(one, name) as first:
+                assert first
+        assert Step.objects.count() == 3
+
+    def test_an_error_in_it_leaves_nothing_and_it_may_come_again(self):
+        run = Run()
+        with pytest.raises(ValueError), effects.once(run, "charge"):
+            charge()
+            raise ValueError
+        assert (payments(), Step.objects.count()) == (0, 0)
+        with effects.once(run, "charge") as first:
+            assert first
+
+    def test_one_that_another_run_has_committed_meanwhile_leaves_nothing(self):
+        run = Run()
+
+        def other() -> None:
+            try:
+                with effects.once(Run(id=run.id, fence="f2"), "charge"):
+                    charge()
+            finally:
+                connections.close_all()
+
+        if connection.vendor == "sqlite":
+            pytest.skip("one writer at a time: SQLite itself keeps the two apart")
+        with effects.once(run, "charge") as first:
+            assert first
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+            charge()
+        assert payments() == 1
+        assert Step.objects.get().fence == "f2"
+
+    def test_a_lost_lease_leaves_nothing(self):
+        run = Run(lost=True)
+        with pytest.raises(LeaseLost), effects.once(run, "charge"):
+            charge()
+        assert (payments(), Step.objects.count()) == (0, 0)
+
+    def test_inside_an_atomic_run_it_is_part_of_it(self):
+        run = Run()
+
+        def work() -> None:
+            with effects.once(run, "charge"):
+                charge()
+            raise ValueError
+
+        with pytest.raises(ValueError):
+            effects.run(run, work)
+        assert (payments(), Step.objects.count()) == (0, 0)
+
+    @pytest.mark.parametrize("name", ["", "x" * 101])
+    def test_its_name_has_a_length(self, name):
+        with pytest.raises(ValueError, match="1 to 100"), effects.once(Run(), name):
+            pass
+
+    def test_outside_of_a_task_there_is_no_job_to_note_it_for(self):
+        with pytest.raises(RuntimeError, match="outside a running task"), delayq.once("charge"):
+            pass
+
+
+@pytest.mark.django_db(transaction=True)
+def test_steps_go_with_their_job_and_without_one_after_a_month(orders):
+    job = delayq.schedule(close_order, 7)
+    orders.fold()
+    long_ago = clock.now() - timedelta(days=60)
+    for id, at in ((job.id, long_ago), (ids.new(), long_ago), (ids.new(), clock.now())):
+        Step.objects.create(job_id=id, fence="f", at=at)
+    PruneLoop(conf.get().queue("orders"), using="default").prune()
+    assert Step.objects.count() == 2
+    Job.objects.update(state=State.SUCCEEDED, finished_at=long_ago)
+    PruneLoop(conf.get().queue("orders"), using="default").prune()
+    assert [step.job_id == job.id for step in Step.objects.all()] == [False]
+
+
+def test_a_coroutine_cannot_be_atomic():
+    async def fetch() -> None: ...
+
+    fetch.__qualname__ = "fetch"
+    with pytest.raises(ConfigError, match="plain function"):
+        delayq.task(fetch, atomic=True)  # type: ignore[call-overload]

@@ -1,0 +1,309 @@
+"""From events to rows: what support staff see is what Redis did."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.db import connection
+
+import django_delayq as delayq
+from django_delayq import clock, ids
+from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.stores import stores
+from tests.mirror.conftest import Orders
+from tests.tasks_for_tests import close_order, ping
+
+BIG = 2**80 + 1
+
+
+def detail(**fields) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def test_a_row_is_unpublished_until_redis_event_is_folded(orders):
+    job = delayq.schedule(close_order, 7, delay="30m", key="o:7")
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.published, row.derived) == ("scheduled", None, "unpublished")
+    orders.fold()
+    row.refresh_from_db()
+    assert row.published is not None
+    assert (row.derived, row.key, row.task) == ("scheduled", "o:7", "tests.tasks_for_tests.close_order")
+    assert row.run_at == job.run_at
+
+
+def test_arguments_come_back_exactly(orders):
+    given = [BIG, 1.5, "ü\x00\u2028", None, {"a": [True]}]
+    job = delayq.schedule(ping.using(queue="orders", durability="redis"), given[0])
+    other = delayq.schedule(close_order, 1, note="a\x00b")
+    orders.fold()
+    assert Job.objects.get(pk=job.id).args == [BIG]
+    assert Job.objects.get(pk=other.id).kwargs == {"note": "a\x00b"}
+
+
+def test_a_run_that_succeeds(orders):
+    job = delayq.schedule(close_order, 7)
+    [claimed] = orders.claim()
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.attempts, row.worker) == ("running", 1, "host:1:w")
+    assert Attempt.objects.get().outcome == "running"
+    orders.settle(claimed, "ack", detail=detail(s=1_795_000_000_000, f=1_795_000_001_000, r={"closed": 7}))
+    orders.fold()
+    row.refresh_from_db()
+    assert (row.state, row.result, row.error) == ("succeeded", {"closed": 7}, "")
+    run = Attempt.objects.get()
+    assert (run.number, run.outcome, (run.finished_at - run.started_at).total_seconds()) == (1, "succeeded", 1.0)
+
+
+def test_a_whole_life_folded_in_one_batch(orders):
+    job = delayq.schedule(close_order, 7)
+    orders.settle(
+        orders.claim()[0], "retry", detail=detail(c="builtins.OSError", m="no route", t="Traceback …", p="abc")
+    )
+    orders.settle(orders.claim()[0], "snooze", detail=detail(d="lock taken"))
+    orders.settle(orders.claim()[0], "crash")
+    orders.settle(orders.claim()[0], "fail", detail=detail(c="shop.Refused", m="no", t="Traceback", p="def"))
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.attempts, row.crashes, row.error, row.fingerprint) == (
+        "failed", 2, 1, "shop.Refused: no", "def",
+    )  # fmt: skip
+    runs = list(Attempt.objects.order_by("id").values_list("number", "outcome", "error_class", "message"))
+    assert runs == [
+        (1, "retried", "builtins.OSError", "no route"),
+        (2, "snoozed", "", "lock taken"),
+        (2, "crashed", "", ""),
+        (2, "failed", "shop.Refused", "no"),
+    ]
+
+
+def test_who_did_what_and_why(orders):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    delayq.reschedule(job, delay="2h", actor="user:kim", reason="customer asked")
+    delayq.cancel(job, actor="user:kim", reason="paid by phone")
+    orders.fold()
+    delayq.pause("orders", actor="user:kim", reason="stocktaking")
+    orders.fold()
+    told = list(Event.objects.order_by("id").values_list("kind", "actor", "reason"))
+    assert told == [
+        ("rescheduled", "user:kim", "customer asked"),
+        ("cancelled", "user:kim", "paid by phone"),
+        ("paused", "user:kim", "stocktaking"),
+    ]
+    assert Job.objects.get(pk=job.id).state == "cancelled"
+    assert delayq.requeue(job, actor="user:lee") == "done"
+    orders.fold()
+    assert Job.objects.get(pk=job.id).state == "scheduled"
+
+
+def test_folding_twice_gives_the_same_rows(orders):
+    delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "retry", detail=detail(m="once"))
+    delayq.schedule(close_order, 8, delay="1h").cancel(actor="kim")
+    entries = orders.mirror.log.read("0-0", 100)
+    orders.mirror._write(entries)
+    before = list(Job.objects.values()), list(Attempt.objects.values()), list(Event.objects.values())
+    orders.mirror._write(entries)
+    orders.fold()
+    assert (list(Job.objects.values()), list(Attempt.objects.values()), list(Event.objects.values())) == before
+
+
+def test_the_stream_is_trimmed_only_after_the_commit(orders, monkeypatch):
+    delayq.schedule(close_order, 7)
+    monkeypatch.setattr(
+        orders.mirror.log, "trim", lambda upto, **_options: (_ for _ in ()).throw(OSError("killed here"))
+    )
+    with pytest.raises(OSError, match="killed"):
+        orders.mirror.poll()
+    assert Job.objects.get().published is not None
+    assert orders.mirror.log.length() == 1
+    monkeypatch.undo()
+    orders.fold()
+    assert orders.mirror.log.length() == 0
+    assert Checkpoint.objects.get(queue="orders").last_event != "0-0"
+
+
+def test_a_redis_durability_job_gets_its_row_from_the_event(delayq_redis, transactional_db):
+    queue = Orders("redis")
+    job = delayq.schedule(ping, 5, delay="1h", key="k", priority=3, meta={"order": 5})
+    assert not Job.objects.exists()
+    queue.fold()
+    row = Job.objects.get()
+    assert (row.id, row.args, row.key, row.durable, row.priority, row.meta) == (
+        job.id,
+        [5],
+        "k",
+        False,
+        1,
+        {"order": 5},
+    )
+
+
+def test_what_no_database_takes_is_written_all_the_same(orders):
+    delayq.schedule(close_order, 7)
+    bad = detail(c="E" * 500, m="nul \x00 surrogate \ud800", t="x" * 300_000, p="p" * 100)
+    orders.settle(orders.claim()[0], "fail", detail=bad)
+    delayq.schedule(close_order, 8)
+    orders.settle(orders.claim()[0], "ack")
+    orders.fold()
+    assert sorted(Job.objects.values_list("state", flat=True)) == ["failed", "succeeded"]
+    run = Attempt.objects.get(outcome="failed")
+    assert run.message == "nul \\x00 surrogate \\ud800"
+    assert len(run.error_class) == 200
+    assert 99_000 < len(run.traceback) <= 100_000
+    assert "characters cut" in run.traceback
+
+
+def test_a_row_the_database_refuses_does_not_stall_the_others(orders, monkeypatch):
+    first = delayq.schedule(close_order, 1)
+    for job in orders.claim():
+        orders.settle(job, "ack", detail=detail(r="poison"))
+    second = delayq.schedule(close_order, 2)
+    for job in orders.claim():
+        orders.settle(job, "ack")
+    real = orders.mirror._save
+
+    def refuse(batch):
+        if any(job.result == "poison" for job in batch.changed.values()):
+            from django.db import DataError
+
+            raise DataError("value too strange")
+        real(batch)
+
+    monkeypatch.setattr(orders.mirror, "_save", refuse)
+    orders.fold()
+    assert Job.objects.get(pk=second.id).state == "succeeded"
+    assert Job.objects.get(pk=first.id).state == "running"
+
+
+def test_a_job_known_only_by_a_late_event_gets_a_stub(orders):
+    job = delayq.schedule(close_order, 7)
+    Job.objects.all().delete()
+    orders.settle(orders.claim()[0], "fail", detail=detail(m="no"))
+    orders.fold()
+    row = Job.objects.get()
+    assert (row.id, row.state, row.error) == (job.id, "failed", "no")
+
+
+def test_a_key_that_is_held_ends_the_proposal(orders):
+    first = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    second = delayq.schedule(close_order, 7, delay="2h", key="o:7", on_conflict="latest")
+    assert (second.created, second.id) == (False, first.id)
+    orders.fold()
+    rows = {row.id: row for row in Job.objects.all()}
+    merged = next(row for id, row in rows.items() if id != first.id)
+    assert (merged.state, merged.error) == ("cancelled", f"key held by {first.id}")
+    assert rows[first.id].run_at > first.run_at
+
+
+def test_audit_outcomes_keeps_no_attempts_of_success(orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": "outcomes"}
+    queue = Orders()
+    delayq.schedule(close_order, 7)
+    queue.settle(queue.claim()[0], "retry", detail=detail(m="once"))
+    queue.settle(queue.claim()[0], "ack")
+    queue.fold()
+    assert Job.objects.get().state == "succeeded"
+    assert list(Attempt.objects.values_list("outcome", flat=True)) == ["retried"]
+
+
+def test_audit_failures_keeps_only_failed_jobs(orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": "failures"}
+    queue = Orders()
+    for outcome in ("ack", "fail", "cancel"):
+        delayq.schedule(close_order, 7)
+        queue.settle(queue.claim()[0], outcome)
+    queue.fold()
+    assert list(Job.objects.values_list("state", flat=True)) == ["failed"]
+
+
+@pytest.mark.parametrize("audit", ["full", "failures"])
+def test_a_failed_job_without_a_row_gets_one_from_the_record_that_redis_keeps(
+    delayq_redis, transactional_db, settings, audit
+):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": audit}
+    queue = Orders("redis")
+    job = delayq.schedule(ping, 5, key="k")
+    if audit == "full":
+        delayq_redis.link.execute("DEL", queue.store.keys["events"])  # the row is a stub
+    queue.settle(queue.claim()[0], "fail", detail=detail(m="no"))
+    queue.fold()
+    row = Job.objects.get()
+    assert (row.state, row.task, row.args, row.key) == ("failed", "tests.tasks_for_tests.ping", [5], "k")
+    assert delayq.requeue(job.id, queue="redis") is delayq.Change.DONE
+    [claimed] = queue.claim()
+    assert b"tests.tasks_for_tests.ping k\n[[5],{}]" in claimed.record
+
+
+def test_a_requeued_job_does_not_expire_at_once(orders):
+    job = delayq.schedule(close_order, 7, expires="1ms")
+    clock.sleep(0.01)
+    assert orders.claim() == []
+    orders.fold()
+    assert Job.objects.get().error == "expired before it could run"
+    assert job.requeue() is delayq.Change.DONE
+    assert len(orders.claim()) == 1
+
+
+def test_a_requeue_does_not_make_a_record_of_a_stub(delayq_redis, transactional_db):
+    queue = Orders("redis")
+    job = delayq.schedule(ping, 5, key="k")
+    delayq_redis.link.execute("DEL", queue.store.keys["events"])  # the events of Redis are lost once
+    [claimed] = queue.claim()
+    queue.fold()
+    queue.settle(claimed, "fail", detail=detail(m="no"))
+    queue.fold()
+    assert Job.objects.get().task == "?"
+    assert delayq.requeue(job.id, queue="redis") is delayq.Change.DONE
+    assert b"tests.tasks_for_tests.ping k\n[[5],{}]" in queue.claim()[0].record
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"f":1e300,"s":1e300,"m":"a date beyond all"}',
+        b'{"f":Infinity,"r":NaN}',
+    ],
+)
+def test_an_event_that_cannot_be_read_does_not_stop_the_mirror(orders, body):
+    first = delayq.schedule(close_order, 1)
+    orders.settle(orders.claim()[0], "fail", detail=body)
+    keys = orders.store.keys
+    for item in (("scheduled", ids.short(first.id)), ("retried", f"{ids.short(first.id)} x"), ("merged", "0" * 22)):
+        stores.link.execute("XADD", keys["events"], "*", "at", 1_795_000_000_000, "by", "x", *item)
+    stores.link.execute("XADD", keys["events"], "*", "at", "999999999999999999", "by", "x", "paused", "")
+    second = delayq.schedule(close_order, 2)
+    orders.fold()
+    assert Job.objects.get(pk=second.id).published is not None
+    assert Job.objects.get(pk=first.id).state == "failed"
+
+
+def test_a_wiped_redis_starts_a_new_count_of_events(orders, delayq_redis):
+    delayq.schedule(close_order, 7)
+    orders.fold()
+    delayq_redis.link.execute("FLUSHALL")
+    delayq.schedule(close_order, 8)
+    orders.fold()
+    assert Job.objects.filter(published__isnull=True).count() == 0
+
+
+def test_the_lag_tells_how_far_behind(orders):
+    assert orders.mirror.lag().entries == 0
+    delayq.schedule(close_order, 7)
+    assert orders.mirror.lag().entries == 1
+
+
+def test_two_mirrors_share_the_work(orders):
+    other = Orders()
+    for number in range(10):
+        delayq.schedule(close_order, number)
+    orders.mirror.poll()
+    other.mirror.poll()
+    assert Job.objects.filter(published__isnull=True).count() == 0
+    assert connection.in_atomic_block is False
+
+
+def test_ids_are_the_same_everywhere(orders):
+    job = delayq.schedule(close_order, 7)
+    assert ids.parse(ids.short(job.id)) == job.id

@@ -1,0 +1,135 @@
+"""The outbox's own INSERT writes the rows that model instances would have made."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from django_delayq import clock, codec, ids
+from django_delayq.job import JobRecord
+from django_delayq.mirror import inserts, rows
+from django_delayq.mirror.outbox import DatabaseOutbox
+from django_delayq.models import Job
+from django_delayq.outbox import OutboxItem
+
+PAYLOADS = [
+    codec.dumps(value)
+    for value in (
+        [[], {}],
+        [[1, "plain", None, True, 1.5, 2**70, {}], {}],
+        [["quote \" ' back \\ percent % %s %(x)s {} $1 \x7f"], {}],
+        [["nul \x00 line \n tab \t"], {}],
+        [["Grüße 你好 🙂"], {}],
+        [[[{"a": {}}, {}]], {"name": {}, "ключ": ["%s", "\x00"]}],
+        [[7], {}, {"meta": {"who": "Zoë"}, "timeout": 1.5, "backoff": "1s"}],
+        [[], {}, {"meta": {}}],
+        [[[], {}], {"x": [{}]}],
+    )
+] + [b"no JSON", b"no JSON,{}"]
+
+
+def items() -> list[OutboxItem]:
+    return [
+        OutboxItem(
+            record=JobRecord(
+                id=ids.new(), task="tests.täsk", lane=lane, max_attempts=3 + place, payload=payload,
+                key=f"key '%s' \\ {place} é" if place % 2 else "", expires_ms=4_000_000_000_123 if place % 3 else 0,
+            ),
+            queue="orders", run_at_ms=2_000_000_000_001 + place, on_conflict="earliest", priority=priority,
+        )
+        for place, payload in enumerate(PAYLOADS)
+        for lane, priority in (("low", -7), ("normal", 0), ("high", 2**31 - 1))
+    ]  # fmt: skip
+
+
+def columns(job: Job) -> dict[str, object]:
+    return {field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("together", [True, False], ids=["together", "alone"])
+def test_rows_are_those_of_model_instances(together):
+    """Every column, of every kind of value, in one statement or in many."""
+    given = items()
+    for batch in [given] if together else [[item] for item in given]:
+        DatabaseOutbox().add(batch, "default")
+    for item in given:
+        wanted = rows.new_row(
+            item.record, item.queue, clock.from_ms(item.run_at_ms), priority=item.priority, on_conflict=item.on_conflict
+        )
+        assert columns(Job.objects.get(pk=item.record.id)) == columns(wanted)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_stored_texts_are_those_of_model_instances():
+    """What the columns hold, not only what is read from them: both in each database's own form."""
+    item = next(item for item in items() if b"Gr" in item.record.payload)
+    DatabaseOutbox().add([item], "default")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM delayq_job")
+        lean = cursor.fetchall()
+        Job.objects.all().delete()
+        rows.new_row(
+            item.record, item.queue, clock.from_ms(item.run_at_ms), priority=item.priority, on_conflict=item.on_conflict
+        ).save(force_insert=True)
+        cursor.execute("SELECT * FROM delayq_job")
+        assert lean == cursor.fetchall()
+
+
+def test_no_column_is_forgotten():
+    """A new column must be given a value here too."""
+    assert {*inserts.GIVEN, *inserts.SAME} == {field.column for field in Job._meta.concrete_fields}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
+    monkeypatch.setattr(inserts, "VENDORS", ())
+    given = items()
+    with transaction.atomic():
+        DatabaseOutbox().add(given, "default")
+    assert Job.objects.count() == len(given)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_that_fails_is_an_error_of_django_and_leaves_nothing():
+    """COPY passes by much of what Django does for statements."""
+    given = items()
+    DatabaseOutbox().add(given[:1], "default")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        DatabaseOutbox().add(given[1:] + given[:1], "default")
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_those_who_watch_statements_see_the_insert():
+    seen = []
+
+    def watch(execute, sql, params, many, context):
+        seen.append(sql)
+        return execute(sql, params, many, context)
+
+    given = items()
+    with connection.execute_wrapper(watch), transaction.atomic():
+        DatabaseOutbox().add(given, "default")
+    assert any(sql.startswith("INSERT INTO") for sql in seen)
+    assert {columns(job)["id"]: job.args for job in Job.objects.all()} == {
+        item.record.id: rows.arguments(item.record)[0] for item in given
+    }
+
+
+@pytest.mark.django_db(transaction=True)
+def test_row_level_security_is_obeyed():
+    """COPY is refused under it; an INSERT is not."""
+    if connection.vendor != "postgresql":
+        pytest.skip("of PostgreSQL alone")
+    given = items()
+    with connection.cursor() as cursor, transaction.atomic():
+        cursor.execute("CREATE ROLE guarded")
+        cursor.execute("GRANT INSERT, SELECT ON delayq_job TO guarded")
+        cursor.execute("ALTER TABLE delayq_job ENABLE ROW LEVEL SECURITY")
+        cursor.execute("CREATE POLICY guarded_all ON delayq_job FOR ALL TO guarded USING (true)")
+        cursor.execute("SET LOCAL ROLE guarded")
+        DatabaseOutbox().add(given, "default")
+        cursor.execute("RESET ROLE")
+        assert Job.objects.count() == len(given)
+        transaction.set_rollback(True)

@@ -1,0 +1,262 @@
+"""Committed rows reach Redis, once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+import django_delayq as delayq
+from django_delayq import changes, clock, conf
+from django_delayq.mirror.prune import PruneLoop, TidyLoop
+from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.stores import stores
+from tests.tasks_for_tests import close_order
+
+
+@pytest.fixture
+def unpublished(orders, monkeypatch):
+    """Puts a job into the database only, as if the web process had died right after the commit."""
+
+    def make(number: int = 7, **options) -> delayq.Job:
+        with monkeypatch.context() as patch:
+            patch.setattr("django_delayq.producer._publish", lambda puts: None)
+            job = delayq.schedule(close_order, number, **options)
+        Job.objects.filter(pk=job.id).update(created_at=clock.now() - timedelta(minutes=1))
+        return job
+
+    return make
+
+
+def test_a_committed_row_that_redis_lacks_is_pushed_with_its_date(orders, unpublished):
+    job = unpublished(delay="1h", key="o:7")
+    orders.relay.poll()
+    view = stores.inspector().job("orders", job.id)
+    assert view is not None
+    assert view.date_ms == clock.to_ms(job.run_at)
+    assert stores.inspector().find("orders", "o:7") == job.id
+    assert Job.objects.get().published is not None
+
+
+def test_the_relay_waits_for_the_mirror(orders):
+    job = delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "ack")
+    orders.store.tidy(tombstones_ms=-1)
+    orders.relay.poll()
+    assert stores.inspector().job("orders", job.id) is None, "an unfolded row is not an unpublished one"
+    orders.fold()
+    orders.relay.poll()
+    assert stores.inspector().job("orders", job.id) is None
+    assert Job.objects.get().state == "succeeded"
+
+
+@pytest.mark.parametrize("loss", ["deleted", "restored"])
+def test_the_relay_does_not_wait_for_events_that_are_folded_and_gone(orders, unpublished, loss):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    if loss == "deleted":
+        Checkpoint.objects.all().delete()
+    else:  # from a backup of the database
+        Checkpoint.objects.update(last_event="5-0")
+    job = unpublished(delay="1h")
+    orders.relay.poll()
+    assert stores.inspector().job("orders", job.id) is not None
+
+
+def test_a_young_row_is_left_to_its_own_process(orders, unpublished):
+    job = unpublished()
+    Job.objects.update(created_at=clock.now())
+    relay = orders.relay
+    relay._young = 5.0
+    relay.poll()
+    assert stores.inspector().job("orders", job.id) is None
+
+
+def test_a_pushed_row_runs_once(orders, unpublished):
+    unpublished()
+    orders.relay.poll()
+    orders.relay._mark = None
+    Job.objects.update(published=None)
+    orders.fold()
+    assert len(orders.claim()) == 1
+    assert orders.claim() == []
+
+
+def test_a_row_cancelled_before_it_was_pushed_never_runs(orders, unpublished):
+    job = unpublished()
+    assert delayq.cancel(job, actor="kim", reason="paid") is delayq.Change.DONE
+    orders.relay.poll()
+    assert orders.claim() == []
+    row = Job.objects.get()
+    assert (row.state, row.error) == ("cancelled", "paid")
+    assert Event.objects.get().actor == "kim"
+
+
+def test_a_cancel_whose_row_was_rolled_back_is_told_to_the_row_by_the_relay(orders, unpublished):
+    job = unpublished()
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        assert job.cancel() is delayq.Change.DONE
+        raise ZeroDivisionError
+    assert Job.objects.get().state == "scheduled"
+    orders.relay.poll()
+    assert orders.claim() == [], "a cancel that answered done"
+    orders.fold()
+    row = Job.objects.get()
+    assert (row.state, job.state) == ("cancelled", "cancelled")
+    assert row.finished_at is not None
+
+
+def test_a_row_whose_job_has_just_succeeded_is_not_called_cancelled(orders, unpublished):
+    job = unpublished()
+    orders.relay.poll()
+    orders.settle(orders.claim()[0], "ack")
+    Job.objects.update(published=None)
+    orders.relay._mark = (0, 0), clock.wall_ms()  # taken before all this
+    orders.relay.poll()
+    assert Job.objects.get().state == "scheduled", "as the mirror has it"
+    assert job.requeue() is delayq.Change.CONFLICT
+    orders.fold()
+    assert Job.objects.get().state == "succeeded"
+
+
+def test_a_row_moved_before_it_was_pushed_keeps_its_new_date(orders, unpublished):
+    job = unpublished(delay="1h")
+    assert delayq.reschedule(job, delay="3h") is delayq.Change.DONE
+    orders.relay.poll()
+    view = stores.inspector().job("orders", job.id)
+    assert view is not None
+    assert view.date_ms > clock.to_ms(job.run_at) + 3_600_000
+
+
+def test_a_purge_also_ends_rows_that_redis_does_not_have(orders, unpublished):
+    running = delayq.schedule(close_order, 1)
+    assert len(orders.claim()) == 1
+    in_redis = delayq.schedule(close_order, 2, delay="1h")
+    lacking = unpublished(delay="1h")
+    assert sum(changes.purge("orders", actor="kim", reason="wrong price")) == 2
+    orders.relay.poll()
+    orders.fold()
+    orders.relay.poll()
+    assert stores.inspector().depth("orders").scheduled == 0
+    states = dict(Job.objects.values_list("id", "state"))
+    assert states == {running.id: "running", in_redis.id: "cancelled", lacking.id: "cancelled"}
+    assert not Job.objects.filter(cancel_requested=True).exists()
+    assert Event.objects.get(job_id=lacking.id).actor == "kim"
+
+
+def test_a_row_moved_while_the_relay_pushes_it_keeps_its_new_date(orders, unpublished, monkeypatch):
+    job = unpublished(delay="0s")
+    real = orders.relay.store.schedule
+
+    def schedule(items, **options):
+        assert job.reschedule(delay="3h") is delayq.Change.DONE  # between the relay's read and its write
+        return real(items, **options)
+
+    monkeypatch.setattr(orders.relay.store, "schedule", schedule)
+    orders.relay.poll()
+    assert orders.claim() == [], "it would run before its date"
+    orders.fold()
+    row = Job.objects.get()
+    assert row.run_at > clock.now() + timedelta(hours=2)
+    assert job.state == "scheduled"
+
+
+def test_an_unpublished_row_holds_its_key(orders, unpublished):
+    first = unpublished(delay="1h", key="o:7")
+    second = delayq.schedule(close_order, 7, key="o:7")
+    assert (second.id, second.created) == (first.id, False)
+    assert delayq.cancel(key="o:7", queue="orders") is delayq.Change.DONE
+
+
+def test_a_mirror_that_is_behind_does_not_keep_the_key_of_a_job_that_ended_long_ago(orders, monkeypatch):
+    first = delayq.schedule(close_order, 7, key="o:7")
+    orders.settle(orders.claim()[0], "ack")
+    orders.store.tidy(tombstones_ms=-1)
+    assert Job.objects.get().state == "scheduled", "not mirrored"
+    monkeypatch.setattr("django_delayq.producer.SURE", -1.0)  # long ago
+    second = delayq.schedule(close_order, 7, key="o:7")
+    assert (second.created, second.id != first.id) == (True, True)
+    assert len(orders.claim()) == 1
+
+
+def test_a_key_is_held_once_whoever_publishes_first(orders, unpublished, monkeypatch):
+    first = unpublished(delay="1h", key="o:7")
+    with monkeypatch.context() as patch:
+        patch.setattr("django_delayq.producer.SURE", -1.0)
+        second = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    orders.relay.poll()  # waits for the mirror
+    orders.fold()
+    orders.relay.poll()
+    orders.fold()
+    states = dict(Job.objects.values_list("id", "state"))
+    assert states == {first.id: "cancelled", second.id: "scheduled"}
+    assert stores.inspector().depth("orders").scheduled == 1
+
+
+def test_a_record_that_redis_lost_comes_back_by_the_relay(orders, delayq_redis):
+    job = delayq.schedule(close_order, 7)
+    orders.fold()
+    delayq_redis.link.execute("DEL", orders.store.keys["jobs"])
+    assert orders.claim() == []
+    orders.fold()
+    Job.objects.update(created_at=clock.now() - timedelta(minutes=1))
+    orders.relay.poll()
+    assert [claimed.id for claimed in orders.claim()] != []
+    assert stores.inspector().job("orders", job.id) is not None
+
+
+def test_a_transaction_under_way_is_not_pushed(orders, unpublished):
+    with transaction.atomic():
+        delayq.schedule(close_order, 7)
+        assert orders.claim() == []
+    assert len(orders.claim()) == 1
+
+
+def test_prune_comes_to_every_state(orders):
+    for outcome in ("ack", "cancel"):
+        delayq.schedule(close_order, 7)
+        orders.settle(orders.claim()[0], outcome)
+    orders.fold()
+    Job.objects.update(finished_at=clock.now() - timedelta(days=90))
+    PruneLoop(conf.get().queue("orders"), using="default").poll()
+    assert not Job.objects.exists(), "a queue that always has something to prune of one state must prune the others too"
+
+
+def test_two_changes_of_an_unpublished_row_within_a_millisecond(orders, unpublished, monkeypatch):
+    job = unpublished(delay="1h")
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now)
+    assert [job.reschedule(delay="2h"), job.reschedule(delay="3h"), job.cancel()] == ["done"] * 3
+    assert Event.objects.filter(job_id=job.id).count() == 3
+
+
+def test_prune_deletes_what_is_past_its_retention(orders):
+    for outcome in ("ack", "fail"):
+        delayq.schedule(close_order, 7)
+        orders.settle(orders.claim()[0], outcome)
+    delayq.schedule(close_order, 8, delay="1h")
+    orders.fold()
+    Job.objects.update(finished_at=clock.now() - timedelta(days=8))
+    Job.objects.filter(state="scheduled").update(finished_at=None)
+    loop = PruneLoop(conf.get().queue("orders"), using="default")
+    loop.poll()
+    assert sorted(Job.objects.values_list("state", flat=True)) == ["failed", "scheduled"]
+    assert list(Attempt.objects.values_list("outcome", flat=True)) == ["failed"]
+
+
+def test_tidy_keeps_a_failed_record_until_the_mirror_has_it(orders, monkeypatch):
+    monkeypatch.setattr("django_delayq.mirror.prune.FAILED_IN_REDIS_MS", -60_000)
+    delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "fail")
+    config = conf.get()
+    tidy = TidyLoop(stores.link, orders.config, prefix=config.prefix, using="default")
+    tidy.poll()
+    assert stores.inspector().depth("orders").failed == 1
+    orders.fold()
+    clock.sleep(0.005)
+    delayq.schedule(close_order, 8, delay="1h")
+    orders.fold()
+    tidy.poll()
+    assert stores.inspector().depth("orders").failed == 0
+    assert Job.objects.filter(state="failed").count() == 1

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import clock, ids
+from django_delayq.mirror import restore
+from django_delayq.mirror.restore import RestoreLoop, needed
+from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.store.ground import GroundStore, RestoreItem
+from django_delayq.stores import stores
+from tests.tasks_for_tests import close_order
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def loop(orders, monkeypatch) -> RestoreLoop:
+    """The loop of the queue "orders", which has found its ground well."""
+    monkeypatch.setattr(restore, "LOOK", 0.0)
+    made = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    settle_down(orders, made)
+    return made
+
+
+def settle_down(orders, loop: RestoreLoop) -> None:
+    """Lets mirror and restore take turns until there is nothing to do, as the service does."""
+    for _ in range(200):
+        orders.fold()
+        if loop.poll() == restore.IDLE and not needed(*loop.look()):
+            orders.fold()
+            return
+    raise AssertionError("restore does not come to an end")
+
+
+def in_redis(orders) -> dict[str, str]:
+    """Short id -> state of all jobs that Redis has."""
+    found = [id for some in orders.mirror.log.jobs() for id, _ in some]
+    views = stores.inspector().jobs("orders", [ids.full(id) for id in found]) if found else []
+    return {ids.short(view.id): view.state for view in views if view}
+
+
+@pytest.fixture
+def wipe(redis_server):
+    """Empties Redis."""
+    return lambda: redis_server.link.execute("FLUSHALL")
+
+
+def test_unfinished_rows_come_back_after_a_wipe(orders, loop, wipe):
+    later = delayq.schedule(close_order, 1, delay="1h", key="k")
+    done = delayq.schedule(close_order, 2)
+    orders.fold()
+    orders.settle(orders.claim()[0], "ack")
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    view = stores.inspector().job("orders", later.id)
+    row = Job.objects.get(pk=later.id)
+    assert (view.state, view.date_ms) == ("scheduled", clock.to_ms(row.run_at))
+    assert stores.inspector().find("orders", "k") == later.id
+    assert stores.inspector().job("orders", done.id) is None
+    assert (row.state, Job.objects.get(pk=done.id).state) == ("scheduled", "succeeded")
+    assert Event.objects.filter(job=later.id, kind="restored").count() == 1
+
+
+def test_what_the_mirror_read_just_before_a_roll_back_hides_nothing(orders, loop, redis_server, monkeypatch):
+    """The mirror has read, the server is replaced by one with older data, and only then the mirror commits and trims."""
+    early = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    old = redis_server.link.execute("DUMP", orders.mirror.log.keys["meta"])
+    late = delayq.schedule(close_order, 2, delay="1h")
+    write = orders.mirror._write
+
+    def replaced(entries):
+        write(entries)
+        keys = orders.mirror.log.keys
+        redis_server.link.execute("RESTORE", keys["meta"], 0, old, "REPLACE")
+        redis_server.link.execute("HDEL", keys["jobs"], ids.short(late.id))
+        redis_server.link.execute("ZREM", keys["normal"], ids.short(late.id))
+        redis_server.link.execute("DEL", keys["events"])
+        monkeypatch.setattr(orders.mirror.ground, "look", look)
+
+    look = orders.mirror.ground.look
+    monkeypatch.setattr(orders.mirror.ground, "look", lambda seen: replace(look(seen), server="the one before"))
+    monkeypatch.setattr(orders.mirror, "_write", replaced)
+    orders.mirror.poll()
+    monkeypatch.setattr(orders.mirror, "_write", write)
+    assert late.id in {row.id for row in Job.objects.filter(published__isnull=False)}
+    settle_down(orders, loop)
+    assert set(in_redis(orders)) == {ids.short(early.id), ids.short(late.id)}
+
+
+def test_a_ground_that_changed_after_the_look_is_not_confirmed(orders, loop):
+    ground, checkpoint = loop.look()
+    assert not loop.ground.confirm(ground.generation, server="the one before", mirrored=checkpoint.last_event)
+    assert loop.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event)
+
+
+def test_attempts_and_crashes_come_back_and_what_ran_comes_at_the_end_of_a_lease(orders, loop, wipe):
+    waiting = delayq.schedule(close_order, 1, delay=0, max_attempts=5)
+    running = delayq.schedule(close_order, 2, delay=0, max_attempts=5)
+    orders.fold()
+    jobs = {job.id: job for job in orders.claim()}
+    orders.settle(jobs[ids.short(waiting.id)], "retry", delay=60_000)
+    orders.settle(jobs[ids.short(running.id)], "crash")
+    [again] = orders.claim()
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    first, second = stores.inspector().jobs("orders", [waiting.id, running.id])
+    assert (first.state, first.attempt, first.crashes) == ("scheduled", 1, 0)
+    assert (second.state, second.attempt, second.crashes) == ("scheduled", 0, 1)
+    assert first.date_ms == clock.to_ms(Job.objects.get(pk=waiting.id).run_at)
+    assert 20_000 < second.date_ms - second.now_ms <= 30_000
+    assert orders.settle(again, "retry") == "gone"
+
+
+def test_what_is_unpublished_is_left_to_the_relay(orders, loop, wipe):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    wipe()  # before the mirror has seen it
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
+    orders.relay.poll()
+    assert in_redis(orders) == {ids.short(job.id): "scheduled"}
+
+
+def test_a_row_that_an_atomic_run_has_settled_does_not_rise(orders, loop, wipe):
+    job = delayq.schedule(close_order, 1, delay=0)
+    orders.fold()
+    [run] = orders.claim()
+    orders.fold()
+    # The mirror had read the row before the run committed, and wrote it after; the event of its end went with Redis.
+    Job.objects.filter(pk=job.id).update(settled=run.fence)
+    wipe()
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.finished_at is not None) == ("succeeded", True)
+    assert list(row.attempt_set.values_list("outcome", "message")) == [("succeeded", "")]
+
+
+def test_a_key_that_was_taken_meanwhile_ends_the_row(orders, loop, wipe):
+    old = delayq.schedule(close_order, 1, delay="1h", key="k")
+    orders.fold()
+    wipe()
+    new = delayq.schedule(close_order, 2, delay="2h", key="k")
+    settle_down(orders, loop)
+    assert in_redis(orders) == {ids.short(new.id): "scheduled"}
+    row = Job.objects.get(pk=old.id)
+    assert (row.state, row.error) == ("cancelled", f"key held by {new.id}")
+
+
+def test_an_adopted_run_is_a_running_row_again(orders, loop, wipe):
+    job = delayq.schedule(close_order, 1, delay=0, max_attempts=5)
+    orders.fold()
+    [held] = orders.claim()
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    assert Job.objects.get(pk=job.id).state == "scheduled"
+    assert Attempt.objects.get(job=job.id).outcome == "crashed"
+    item = RestoreItem(
+        id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000
+    )
+    assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
+    orders.fold()
+    assert Job.objects.get(pk=job.id).state == "running"
+    assert Attempt.objects.get(job=job.id).outcome == "running"
+    assert orders.settle(held, "ack") == "done"
+    orders.fold()
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    assert Attempt.objects.get(job=job.id).outcome == "succeeded"
+
+
+def test_a_rollback_is_noticed_by_what_the_database_has_seen(orders, loop, redis_server):
+    kept = delayq.schedule(close_order, 1, delay="1h")
+    done = delayq.schedule(close_order, 2, delay=0)
+    lost = delayq.schedule(close_order, 3, delay=0)
+    orders.fold()
+    copy = snapshot(redis_server.link)
+    for job in orders.claim():
+        orders.settle(job, "ack" if job.id == ids.short(done.id) else "retry", delay=60_000)
+    late = delayq.schedule(close_order, 4, delay="1h")
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    assert loop.look()[0].older
+    settle_down(orders, loop)
+    assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in (kept, lost, late)}
+    view = stores.inspector().job("orders", lost.id)
+    assert (view.attempt, view.date_ms) == (1, clock.to_ms(Job.objects.get(pk=lost.id).run_at))
+    assert {job.id: job.state for job in Job.objects.all()} == {
+        kept.id: "scheduled", done.id: "succeeded", lost.id: "scheduled", late.id: "scheduled",
+    }  # fmt: skip
+    assert stores.inspector().job("orders", done.id).state == "finished"
+
+
+def test_events_after_a_rollback_are_folded_though_the_clock_went_back_too(orders, loop, redis_server):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    ahead = f"{clock.wall_ms() + 3_600_000}-0"
+    Checkpoint.objects.filter(queue="orders").update(last_event=ahead)
+    settle_down(orders, loop)
+    new = delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    assert Job.objects.get(pk=new.id).published
+    assert orders.mirror.log.length() == 0
+
+
+def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    wipe()
+    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
+    manual.poll()
+    assert stores.inspector().depth("orders").paused_by == "restore"
+    assert in_redis(orders) == {}
+
+
+def test_in_manual_mode_an_empty_queue_needs_nobody(orders, redis_server):
+    manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
+    delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, manual)
+    assert not stores.inspector().depth("orders").paused
+
+
+def snapshot(link) -> dict[bytes, bytes]:
+    """All that Redis holds."""
+    return {key: link.execute("DUMP", key) for key in link.execute("KEYS", "*")}
+
+
+def bring_back(link, copy: dict[bytes, bytes]) -> None:
+    """Rolls Redis back to it."""
+    link.execute("FLUSHALL")
+    for key, value in copy.items():
+        link.execute("RESTORE", key, 0, value)
+
+
+def test_a_pause_on_an_empty_redis_does_not_pass_for_a_restore(orders, loop, wipe):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    wipe()
+    delayq.pause("orders")
+    orders.fold()
+    delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    settle_down(orders, loop)
+    assert in_redis(orders)[ids.short(job.id)] == "scheduled"
+
+
+@pytest.mark.parametrize("by", ["id", "key"])
+def test_a_cancel_that_redis_forgot_is_not_undone(orders, loop, wipe, by):
+    job = delayq.schedule(close_order, 1, delay="1h", key="k")
+    orders.fold()
+    assert (job.cancel() if by == "id" else delayq.cancel(key="k", queue="orders")) is delayq.Change.DONE
+    wipe()  # and with it the event
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
+    row = Job.objects.get(pk=job.id)
+    assert row.state == "cancelled"
+    assert row.finished_at is not None
+
+
+def test_a_cancel_is_noted_before_the_row_has_seen_anything(orders, loop, wipe):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    assert job.cancel() is delayq.Change.DONE
+    orders.mirror.poll()  # scheduled and cancelled
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.settled) == ("cancelled", "")
+
+
+def test_a_requeue_behind_a_cancel_that_redis_forgot_counts(orders, loop):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    job.cancel()
+    assert job.requeue() is delayq.Change.DONE
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.settled) == ("scheduled", "")
+
+
+def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, redis_server):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    job.cancel()
+    bring_back(redis_server.link, copy)  # before the mirror has seen the cancel: nothing says that this is older
+    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
+    assert (Job.objects.get(pk=job.id).state, Job.objects.get(pk=job.id).settled) == ("cancelled", "")
+
+
+def test_a_requeue_takes_back_what_was_noted_of_the_cancel(orders, loop, redis_server):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    job.cancel()
+    job.requeue()
+    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
+    loop.poll()
+    assert in_redis(orders) == {ids.short(job.id): "scheduled"}
+
+
+def test_a_run_whose_end_redis_forgot_is_over_when_another_begins(orders, loop, redis_server):
+    job = delayq.schedule(close_order, 1, delay=0)
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    [first] = orders.claim()
+    orders.mirror.poll()
+    bring_back(redis_server.link, copy)  # the claim is forgotten, and the mirror has seen it
+    [second] = orders.claim()
+    Checkpoint.objects.update(last_event="0-0")
+    orders.settle(second, "ack")
+    orders.fold()
+    outcomes = dict(Attempt.objects.filter(job=job.id).values_list("fence", "outcome"))
+    assert outcomes == {first.fence: "crashed", second.fence: "succeeded"}

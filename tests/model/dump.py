@@ -1,0 +1,117 @@
+"""All of one queue as plain values, read in one go: what the model is compared with, and what the invariants are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from django_delayq.job import JobRecord
+from django_delayq.states import State
+from django_delayq.store.connection import Link
+from django_delayq.store.keys import Keys
+
+LANES: Final = ("high", "normal", "low")
+ZSETS: Final = (*LANES, "leases", "failed", "finished")
+HASHES: Final = ("jobs", "runs", "cancels", "progress", "keys", "claims", "meta")
+BOOKKEEPING: Final = ("paused", "paused_by", "paused_why", "alive", "guard_from", "guard_until")
+
+Dates = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A value of the hash `runs`, taken apart."""
+
+    attempt: int
+    crashes: int
+    lane: str
+    fence: str
+
+
+@dataclass(kw_only=True)
+class Dump:
+    """Ids are short ones, dates are ms. `meta` has only what a queue's behaviour depends on; `jobs` has the records' bytes."""
+
+    jobs: dict[str, bytes] = field(default_factory=dict)
+    high: Dates = field(default_factory=dict)
+    normal: Dates = field(default_factory=dict)
+    low: Dates = field(default_factory=dict)
+    leases: Dates = field(default_factory=dict)
+    failed: Dates = field(default_factory=dict)
+    finished: Dates = field(default_factory=dict)
+    runs: dict[str, str] = field(default_factory=dict)
+    cancels: dict[str, str] = field(default_factory=dict)
+    progress: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    claims: dict[str, str] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+
+    def lane(self, name: str) -> Dates:
+        """One of the three lanes."""
+        dates: Dates = getattr(self, name)
+        return dates
+
+    def due(self, id: str) -> float | None:
+        """The date of a job that waits; None for any other."""
+        return next((self.lane(name)[id] for name in LANES if id in self.lane(name)), None)
+
+    def state(self, id: str) -> State | str | None:
+        """Where a job stands. "ended": a tombstone that does not say how; None: nothing is known of it."""
+        if id in self.jobs:
+            if id in self.leases:
+                return State.RUNNING
+            return State.FAILED if id in self.failed else State.SCHEDULED
+        if id in self.finished:
+            return {0.5: State.CANCELLED, 0.25: State.SUCCEEDED}.get(self.finished[id] % 1, "ended")
+        return None
+
+    def difference(self, other: Dump) -> list[str]:
+        """What differs, key by key."""
+        return [
+            f"{name}: {getattr(self, name)} != {getattr(other, name)}"
+            for name in (*ZSETS, *HASHES)
+            if getattr(self, name) != getattr(other, name)
+        ]
+
+
+def read(link: Link, keys: Keys) -> Dump:
+    """The queue as it is at one moment (inside MULTI, so that a running queue may be read as well)."""
+    return read_with(link, keys)[0]
+
+
+def read_with(link: Link, keys: Keys, *more: tuple[Any, ...]) -> tuple[Dump, list[Any]]:
+    """The queue, and the replies to more commands, all of one moment."""
+    commands: list[tuple[Any, ...]] = [("ZRANGE", keys[name], 0, -1, "WITHSCORES") for name in ZSETS]
+    commands += [("HGETALL", keys[name]) for name in HASHES]
+    replies = link.execute_many([("MULTI",), *commands, *more, ("EXEC",)])[-1]
+    if isinstance(replies, Exception):
+        raise replies
+    dump, rest = Dump(), replies[len(commands) :]
+    for name, flat in zip(ZSETS, replies, strict=False):
+        setattr(dump, name, {id.decode(): float(score) for id, score in _pairs(flat)})
+    for name, flat in zip(HASHES, replies[len(ZSETS) : len(commands)], strict=True):
+        setattr(
+            dump, name, {field.decode(): value if name == "jobs" else value.decode() for field, value in _pairs(flat)}
+        )
+    dump.meta = {name: value for name, value in dump.meta.items() if name in BOOKKEEPING}
+    return dump, rest
+
+
+@lru_cache(4096)
+def run_of(value: str) -> Run:
+    """`attempt:crashes:lane:nonce`, taken apart."""
+    attempt, crashes, lane, fence = value.split(":")
+    return Run(int(attempt), int(crashes), lane, fence)
+
+
+@lru_cache(4096)
+def record_of(raw: bytes) -> JobRecord:
+    """A record, decoded; the id does not stand in it and is left at 0."""
+    return JobRecord.decode(UUID(int=0), raw)
+
+
+def _pairs(flat: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)

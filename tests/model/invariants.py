@@ -1,0 +1,144 @@
+"""What holds of every queue at every moment, and of every change between two moments.
+
+Nothing here knows the model: a campaign holds the dump of a queue under real workers against the same rules. Each function
+returns sentences about what is wrong; an empty list is good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from django_delayq.states import TRANSITIONS, State
+from django_delayq.store.events import Entry, Item
+from tests.model.dump import LANES, Dump, record_of, run_of
+
+Place = State | str | None
+
+# Which verbs of TRANSITIONS an event tells of, and where the job is after it.
+TELLS: Final[dict[str, tuple[State, tuple[str, ...]]]] = {
+    "scheduled": (State.SCHEDULED, ("schedule",)),
+    "rescheduled": (State.SCHEDULED, ("reschedule",)),
+    "claimed": (State.RUNNING, ("claim",)),
+    "crashed": (State.SCHEDULED, ("crash",)),
+    "succeeded": (State.SUCCEEDED, ("ack",)),
+    "retried": (State.SCHEDULED, ("retry",)),
+    "snoozed": (State.SCHEDULED, ("snooze",)),
+    "failed": (State.FAILED, ("fail", "crash")),
+    "cancelled": (State.CANCELLED, ("cancel", "purge")),
+    "requeued": (State.SCHEDULED, ("requeue",)),
+    "expired": (State.CANCELLED, ("expire",)),
+}
+STARTS: Final[dict[str, set[Place]]] = {
+    kind: {move.before for move in TRANSITIONS if move.verb in verbs and move.after is after}
+    for kind, (after, verbs) in TELLS.items()
+}
+STARTS["requeued"] |= {None, "ended"}  # a caller vouches, from the database, for what Redis has forgotten
+QUEUE_KINDS: Final = frozenset({"paused", "resumed", "purged"})
+
+
+def broken(dump: Dump) -> list[str]:
+    """What is wrong with a queue as it stands."""
+    return [*_places(dump), *_runs(dump), *_keys(dump), *_attempts(dump), *_leftovers(dump)]
+
+
+def _places(dump: Dump) -> Iterable[str]:
+    homes = [*LANES, "leases", "failed"]
+    for id in dump.jobs.keys() | {id for home in homes for id in getattr(dump, home)}:
+        found = [home for home in homes if id in getattr(dump, home)]
+        if id not in dump.jobs:
+            yield f"{id} stands in {found} and has no record"
+        elif len(found) != 1:
+            yield f"{id} stands in {found or 'no place'}; a job is in exactly one"
+        elif found[0] in LANES and record_of(dump.jobs[id]).lane != found[0]:
+            yield f"{id} waits in {found[0]}, its record says {record_of(dump.jobs[id]).lane}"
+
+
+def _runs(dump: Dump) -> Iterable[str]:
+    fenced = {id for id, run in dump.runs.items() if run_of(run).fence}
+    yield from (f"{id} has a lease and no fence" for id in dump.leases.keys() - fenced)
+    yield from (f"{id} has a fence and no lease" for id in fenced - dump.leases.keys())
+    for id, value in dump.runs.items():
+        if dump.state(id) not in (State.SCHEDULED, State.RUNNING):
+            yield f"{id} has a run and is {dump.state(id)}"
+            continue
+        record = record_of(dump.jobs[id])
+        letter = record.lane[0].upper() if record.key else record.lane[0]
+        if run_of(value).lane != letter:
+            yield f"{id}: its run says lane {run_of(value).lane}, its record {letter}"
+
+
+def _keys(dump: Dump) -> Iterable[str]:
+    for key, id in dump.keys.items():
+        if dump.state(id) not in (State.SCHEDULED, State.RUNNING):
+            yield f"the key {key!r} is held by {id}, which is {dump.state(id)}"
+    for id, record in dump.jobs.items():
+        key = record_of(record).key
+        if key and id not in dump.failed and dump.keys.get(key) != id:
+            yield f"{id} is unfinished and does not hold its key {key!r}"
+
+
+def _attempts(dump: Dump) -> Iterable[str]:
+    for id, value in dump.runs.items():
+        most = record_of(dump.jobs[id]).max_attempts if id in dump.jobs else 0
+        if run_of(value).attempt > most:
+            yield f"{id} is at attempt {run_of(value).attempt} of {most}"
+
+
+def _leftovers(dump: Dump) -> Iterable[str]:
+    yield from (f"{id} has a tombstone and is {dump.state(id)}" for id in dump.finished.keys() & dump.jobs.keys())
+    yield from (f"{id} has a cancel request and does not run" for id in dump.cancels.keys() - dump.leases.keys())
+    yield from (f"{id} has progress and does not run" for id in dump.progress.keys() - dump.leases.keys())
+
+
+def untold(before: Dump, after: Dump, entries: Sequence[Entry], *, forgetting: bool = False) -> list[str]:
+    """What is wrong with a change: `entries` are all between the two dumps. `forgetting`: tidy may have run in between."""
+    stories: dict[str, list[Item]] = {}
+    wrong = []
+    for item in (item for entry in entries for item in entry.items):
+        if item.kind not in QUEUE_KINDS:
+            stories.setdefault(item.fields[0], []).append(item)
+    for id in before.jobs.keys() | after.jobs.keys() | stories.keys():
+        story = stories.get(id, [])
+        if not story:
+            if _situation(before, id) != _situation(after, id) and not (forgetting and _forgotten(before, after, id)):
+                wrong.append(f"{id} went from {_situation(before, id)} to {_situation(after, id)} without an event")
+            continue
+        wrong += _follow(id, story, before, after, forgetting)
+    return wrong
+
+
+def _situation(dump: Dump, id: str) -> tuple[object, ...]:
+    """What an event must tell of; extending a lease, progress, and how long a tombstone stands need none."""
+    if id not in dump.jobs:
+        return (None,)
+    return dump.state(id), dump.due(id), dump.failed.get(id), dump.runs.get(id), id in dump.cancels, dump.jobs[id]
+
+
+def _forgotten(before: Dump, after: Dump, id: str) -> bool:
+    return before.state(id) is State.FAILED and id not in after.jobs
+
+
+def _follow(id: str, story: Sequence[Item], before: Dump, after: Dump, forgetting: bool) -> Iterable[str]:
+    """Goes through a job's events from where it was; yields those that cannot be, and an end that is not where it is."""
+    place = before.state(id)
+    for item in story:
+        if item.kind == "cancel_requested":
+            if place is not State.RUNNING or id in before.cancels:
+                yield f"{id} is {place}, and got another cancel request"
+        elif item.kind == "merged":
+            if place is not None:
+                yield f"{id} is {place}, and was merged into another job"
+            place = "ended"
+        elif item.kind == "aside":
+            yield f"{id} was set aside: {item.body.decode(errors='replace')}"
+            return
+        else:
+            if place not in STARTS[item.kind]:
+                yield f"{id} is {place}, and its event says {item.kind}"
+            place = TELLS[item.kind][0]
+    ends: set[Place] = {place}
+    if forgetting and place in ("ended", State.SUCCEEDED, State.CANCELLED, State.FAILED):
+        ends |= {None, "ended"}
+    if after.state(id) not in ends:
+        yield f"{id} is {after.state(id)}; its events {[item.kind for item in story]} end in {place}"

@@ -1,0 +1,361 @@
+"""A queue in Redis and the model of it, driven side by side through whatever may happen, with the same clock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from django_delayq.job import ClaimedJob, JobRecord
+from django_delayq.states import State
+from django_delayq.store.connection import Link
+from django_delayq.store.events import FIRST, EventLog
+from django_delayq.store.queue import Claim, QueueStore, ScheduleItem, SettleItem
+from tests.model import dump as dumps
+from tests.model import invariants
+from tests.model.model import Model, full, short
+from tests.model.story import Story
+from tests.model.wishes import Ending, Wish, actors, ages, delays, endings, picks, steps, wishes, workers
+from tests.store.board import LEASE, NOW, job_id, record
+
+STRANGER = 999  # the number of a job that nobody scheduled
+SAFETY = 1000  # ms, the longest that a claim tells a worker to wait
+REPEATABLE = {"schedule", "settle", "requeue", "cancel", "pause", "resume"}  # sent again, these change nothing
+_examples = count()
+
+
+def plain(reply: Any) -> Any:
+    """A reply without its class, and without the waiting time of a claim, which the model leaves open."""
+    if is_dataclass(reply) and not isinstance(reply, type):
+        return {field.name: plain(getattr(reply, field.name)) for field in fields(reply) if field.name != "wait_ms"}
+    if isinstance(reply, list | tuple):
+        return [plain(part) for part in reply]
+    return reply
+
+
+def server_of(link: Link) -> str:
+    """The run of the server."""
+    found = re.search(rb"run_id:(\w+)", link.execute("INFO", "server"))
+    return found[1].decode() if found else ""
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Each rule makes one or a few calls. `call` compares the replies, the events, and all that Redis then holds."""
+
+    def __init__(self, link: Link, store: type[QueueStore] = QueueStore) -> None:
+        super().__init__()
+        self.link = link
+        self.store = store(link, prefix=f"model{next(_examples)}", queue="q")
+        self.log = EventLog(link, self.store.keys)
+        self.model = Model("g1", server_of(link))
+        self.now = NOW
+        self.seen, self.last = FIRST, dumps.Dump()
+        self.records: dict[str, JobRecord] = {}
+        self.held: list[ClaimedJob] = []  # what workers took, the latest first; they never learn that they lost it
+        self.sent: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.claimed: dict[str, tuple[str, int]] = {}  # worker -> nonce and size of its last claim
+        self.nonces = count(1)
+        self.max_crashes = 1
+        self.story = Story(max_crashes=1)
+        link.execute("HSET", self.store.keys["meta"], "generation", "g1")
+
+    def teardown(self) -> None:
+        self.link.execute(
+            "DEL", *(self.store.keys[name] for name in dumps.ZSETS + dumps.HASHES), self.store.keys["events"]
+        )
+
+    # The two sides
+
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
+        """The same call to both sides; everything is compared."""
+        self.sent = [*self.sent[-20:], (name, args, options)]
+        expected = getattr(self.model, name)(*args, now_ms=self.now, **options)
+        found = getattr(self.store, name)(*args, now_ms=self.now, **options)
+        assert plain(found) == plain(expected), f"{name} answered {plain(found)}, not {plain(expected)}"
+        if name == "claim":
+            assert 0 <= found.wait_ms <= SAFETY, f"claim answered wait_ms={found.wait_ms}"
+        self._look(name, options.get("worker", options.get("actor")))
+        return found
+
+    def _look(self, name: str, by: str | None) -> None:
+        entries = self.log.read(self.seen, 100)
+        after = dumps.read(self.link, self.store.keys)
+        found = [(item.kind, item.fields, item.body) for entry in entries for item in entry.items]
+        expected = self.model.events
+        assert [event[:2] for event in found] == [event[:2] for event in expected], (
+            f"{name} told {found}, not {expected}"
+        )
+        for (kind, _, body), (*_, wanted) in zip(found, expected, strict=True):
+            assert wanted is None or body == wanted, f"{name} told {kind} with {body!r}, not {wanted!r}"
+        assert len(entries) <= 1, f"{name} appended {len(entries)} entries"
+        assert all(entry.at_ms == self.now and by in (None, entry.by) for entry in entries), f"{name}: {entries}"
+        view = self.model.view()
+        assert after == view, f"{name} left " + "; ".join(after.difference(view))
+        self.story.max_crashes = self.max_crashes
+        wrong = invariants.broken(after) + invariants.untold(self.last, after, entries, forgetting=name == "tidy")
+        wrong += self.story.read(entries)
+        if name == "tidy":
+            self.story.forget(ended=True)
+        assert not wrong, f"{name}: " + "; ".join(wrong)
+        self.seen, self.last = entries[-1].id if entries else self.seen, after
+
+    def claim(self, worker: str, want: int, nonce: str = "", **options: Any) -> Claim:
+        nonce = nonce or f"n{next(self.nonces)}"
+        self.claimed[worker] = nonce, want
+        usual = {"lease_ms": LEASE, "max_crashes": self.max_crashes}
+        reply: Claim = self.call("claim", worker, nonce, want=want, **usual, **options)
+        self.took(reply)
+        return reply
+
+    def took(self, reply: Claim) -> None:
+        fresh = [job for job in reply.jobs if job not in self.held]
+        self.held = [*fresh, *self.held][:12]
+
+    def running(self) -> list[ClaimedJob]:
+        """What is held still, the latest first."""
+        return [job for job in self.held if self.last.runs.get(job.id, "").endswith(":" + job.fence)]
+
+    def extend(self, items: list[tuple[str, str]], progress: dict[str, str] | None = None) -> Any:
+        return self.call("extend", items, worker="w1", lease_ms=LEASE, progress=progress)
+
+    def settle(self, *items: SettleItem) -> Any:
+        return self.call("settle", list(items), worker="w1", max_crashes=self.max_crashes)
+
+    def ending(self, job: ClaimedJob, ending: Ending) -> SettleItem:
+        """As a worker would settle it: no retry where no attempt is left."""
+        spent = job.attempt >= dumps.record_of(job.record).max_attempts
+        outcome = "fail" if ending.outcome == "retry" and spent else ending.outcome
+        return SettleItem(
+            id=job.id, attempt=job.attempt + ending.slip, fence=job.fence, outcome=outcome, delay_ms=ending.delay,
+            detail=b'{"r":1}',
+        )  # fmt: skip
+
+    def pass_lease(self) -> None:
+        """Lets every lease run out while a worker that wants nothing keeps asking, so that nothing looks like an outage."""
+        for step in (14_000, 14_000, LEASE - 28_000 + 1):
+            self.now += step
+            self.claim("idle", 0)
+
+    def pick(self, number: int) -> UUID:
+        """A job of any kind: mostly one that lives, now and then a finished one or one that never was."""
+        live = sorted(self.model.jobs, reverse=True)[:7]
+        ended = sorted(self.model.finished, reverse=True)[:4]
+        candidates = [*live, *ended, short(job_id(STRANGER))]
+        return full(candidates[number % len(candidates)])
+
+    def item(self, wish: Wish) -> ScheduleItem:
+        made = [*self.records.values()][-12:]
+        if wish.again and made:
+            use = made[wish.pick % len(made)]
+        else:
+            number = len(self.records) + 1
+            expires = self.now + wish.offset + wish.expires if wish.expires else 0
+            use = record(
+                number, key=wish.key, lane=wish.lane, expires_ms=expires, max_attempts=wish.most, durable=wish.durable
+            )
+            self.records[short(use.id)] = use
+        due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
+        return ScheduleItem(record=use, on_conflict=wish.policy, **due)
+
+    # Rules: jobs come, are claimed, and end
+
+    @initialize(max_crashes=st.integers(0, 2), wanted=st.lists(wishes, min_size=1, max_size=4))
+    def a_queue_with_some_jobs(self, max_crashes: int, wanted: list[Wish]) -> None:
+        self.max_crashes = max_crashes
+        self.call("schedule", [self.item(wish) for wish in wanted], actor="kim")
+
+    @rule(wanted=st.lists(wishes, min_size=1, max_size=4), actor=actors)
+    def jobs_are_scheduled(self, wanted: list[Wish], actor: str) -> None:
+        self.call("schedule", [self.item(wish) for wish in wanted], actor=actor)
+
+    @rule(wanted=st.lists(wishes, min_size=1, max_size=4), worker=workers)
+    def jobs_are_scheduled_and_claimed(self, wanted: list[Wish], worker: str) -> None:
+        self.call("schedule", [self.item(replace(wish, offset=min(0, wish.offset))) for wish in wanted], actor="kim")
+        self.claim(worker, 3)
+
+    @rule(worker=workers, want=st.integers(0, 5))
+    def a_worker_claims(self, worker: str, want: int) -> None:
+        self.claim(worker, want)
+
+    @precondition(lambda self: self.model.those(State.SCHEDULED))
+    @rule(worker=workers, early=st.sampled_from([0, 0, 0, 1, 1000]), want=st.integers(1, 5))
+    def a_job_comes_due_and_is_claimed(self, worker: str, early: int, want: int) -> None:
+        due = self.model.those(State.SCHEDULED)[0].date
+        self.now = max(self.now, due - early)
+        self.claim(worker, want)
+
+    @rule(step=steps)
+    def time_passes(self, step: int) -> None:
+        self.now += step
+
+    @precondition(lambda self: self.held)
+    @rule(those=st.lists(endings, min_size=1, max_size=4), stranger=st.sampled_from([False, False, False, True]))
+    def runs_end(self, those: list[Ending], stranger: bool) -> None:
+        items = [self.ending(self.held[ending.pick % len(self.held)], ending) for ending in those]
+        if stranger:
+            items.append(SettleItem(id=short(job_id(STRANGER)), attempt=1, fence="n1", outcome="ack"))
+        self.settle(*items)
+
+    @precondition(lambda self: self.running())
+    @rule(ending=endings)
+    def a_run_ends(self, ending: Ending) -> None:
+        running = self.running()
+        self.settle(self.ending(running[ending.pick % len(running)], replace(ending, slip=0)))
+
+    @precondition(lambda self: self.running())
+    @rule(ending=endings)
+    def a_run_ends_and_the_job_is_claimed_again(self, ending: Ending) -> None:
+        job = self.running()[ending.pick % len(self.running())]
+        self.settle(self.ending(job, replace(ending, slip=0)))
+        self.now += ending.delay
+        self.claim("w2", 5)
+        self.settle(self.ending(job, ending))
+
+    @precondition(lambda self: self.held)
+    @rule(those=st.lists(picks, min_size=1, max_size=3), progress=st.sampled_from(["", "1/3", "2/3"]))
+    def leases_are_extended(self, those: list[int], progress: str) -> None:
+        held = [self.held[pick % len(self.held)] for pick in those]
+        fences = {job.id: job.fence for job in held}
+        self.extend([*fences.items(), (short(job_id(STRANGER)), "n1")], dict.fromkeys(fences, progress))
+
+    @precondition(lambda self: self.running() and not self.model.paused)
+    @rule(ending=endings, extends=st.booleans(), asked=st.sampled_from([False, False, True]), again=st.booleans())
+    def a_lease_is_lost_and_its_first_holder_comes_late(
+        self, ending: Ending, extends: bool, asked: bool, again: bool
+    ) -> None:
+        lost = self.running()
+        if asked:
+            self.call("cancel", [full(lost[ending.pick % len(lost)].id)], actor="kim")
+        self.pass_lease()
+        self.claim("thief", 10)
+        for job in lost[:2]:
+            if extends:
+                self.extend([(job.id, job.fence)], {job.id: "9/9"})
+            self.settle(self.ending(job, replace(ending, slip=0)))
+        if again:
+            self.claim("thief", 10, nonce=self.claimed["thief"][0])
+
+    @precondition(lambda self: self.running())
+    @rule(gap=st.sampled_from([15_000, 15_001, 31_000, 90_000]), extends=st.booleans(), later=st.booleans())
+    def redis_is_away_for_a_while(self, gap: int, extends: bool, later: bool) -> None:
+        job = self.running()[0]
+        self.now += gap
+        if extends:
+            self.extend([(job.id, job.fence)])
+        self.claim("thief", 10)
+        if later:
+            self.pass_lease()
+            self.claim("thief", 10)
+
+    # Rules: people change jobs
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(which=st.lists(picks, min_size=1, max_size=3), actor=actors, tombstone=st.booleans())
+    def jobs_are_cancelled(self, which: list[int], actor: str, tombstone: bool) -> None:
+        self.call("cancel", [self.pick(pick) for pick in which], actor=actor, tombstone=tombstone)
+
+    @precondition(lambda self: self.running())
+    @rule(pick=picks, both=st.booleans(), ending=endings)
+    def a_running_job_is_cancelled(self, pick: int, both: bool, ending: Ending) -> None:
+        job = self.running()[pick % len(self.running())]
+        for actor in ("kim", "lee")[: 1 + both]:
+            self.call("cancel", [full(job.id)], actor=actor)
+        self.extend([(job.id, job.fence)])
+        if both:
+            self.settle(self.ending(job, replace(ending, slip=0)))
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(pick=picks, delay=delays, date=st.booleans(), actor=actors)
+    def a_job_is_rescheduled(self, pick: int, delay: int, date: bool, actor: str) -> None:
+        when = {"due_ms": self.now + delay} if date else {"delay_ms": delay}
+        self.call("reschedule", self.pick(pick), actor=actor, **when)
+
+    @precondition(lambda self: self.last.keys)
+    @rule(key=st.sampled_from(["a", "b", "never"]), cancel=st.booleans(), actor=actors)
+    def a_job_is_changed_by_its_key(self, key: str, cancel: bool, actor: str) -> None:
+        if cancel:
+            self.call("cancel_key", key, actor=actor)
+        else:
+            self.call("reschedule", key, delay_ms=2000, actor=actor)
+
+    @rule(pick=picks, given=st.booleans(), vouched=st.booleans(), delay=delays, actor=actors)
+    def a_job_is_requeued(self, pick: int, given: bool, vouched: bool, delay: int, actor: str) -> None:
+        job = self.pick(pick)
+        known = self.records.get(short(job))
+        edited = replace(known, payload=b'[[1],{"edited":1}]') if known and given else None
+        honest = vouched and self.last.state(short(job)) in (State.FAILED, State.CANCELLED)
+        self.call("requeue", job, edited, vouched=honest, delay_ms=delay, actor=actor)
+
+    @precondition(lambda self: self.model.those(State.FAILED))
+    @rule(pick=picks, given=st.booleans(), delay=delays)
+    def a_failed_job_is_requeued(self, pick: int, given: bool, delay: int) -> None:
+        failed = self.model.those(State.FAILED)
+        job = full(failed[pick % len(failed)].id)
+        edited = replace(self.records[short(job)], payload=b"[[2],{}]") if given else None
+        self.call("requeue", job, edited, delay_ms=delay)
+
+    # Rules: what concerns the whole queue
+
+    @rule(worker=workers, again=st.booleans(), long=st.sampled_from([False, False, False, False, True]))
+    def the_queue_is_paused(self, worker: str, again: bool, long: bool) -> None:
+        self.call("pause", actor="kim", reason="bank holiday")
+        self.claim(worker, 3, self.claimed[worker][0] if again and worker in self.claimed else "")
+        if not long:
+            self.call("resume", actor="lee")
+
+    @precondition(lambda self: self.model.paused)
+    @rule(actor=actors)
+    def the_queue_is_resumed(self, actor: str) -> None:
+        self.call("resume", actor=actor)
+
+    @precondition(lambda self: len(self.model.those(State.SCHEDULED)) > 2)
+    @rule(limit=st.sampled_from([1, 2, 2, 200]), actor=actors)
+    def the_queue_is_purged(self, limit: int, actor: str) -> None:
+        self.call("purge", limit=limit, actor=actor)
+
+    @precondition(lambda self: len(self.last.finished) > 2 or self.last.failed)
+    @rule(age=ages, failed=st.sampled_from([None, None, 0, 1, 10_000]), claims=st.booleans())
+    def what_is_old_is_tidied(self, age: int, failed: int | None, claims: bool) -> None:
+        before = None if failed is None else self.now - failed
+        self.call("tidy", tombstones_ms=age, failed_before_ms=before, **({"claims_ms": 60_000} if claims else {}))
+
+    # Rules: replies are lost
+
+    @precondition(lambda self: self.sent)
+    @rule(step=st.sampled_from([0, 1, 1000]))
+    def a_reply_is_lost_and_the_call_is_sent_again(self, step: int) -> None:
+        name, args, options = self.sent[-1]
+        before, seen = self.last, self.seen
+        self.now += step
+        reply = self.call(name, *args, **options)
+        if name in REPEATABLE:
+            assert (self.last, self.seen) == (before, seen), f"{name} sent again changed something"
+        if name == "claim":
+            self.took(reply)
+
+    @precondition(lambda self: self.sent)
+    @rule(pick=picks)
+    def an_old_call_comes_once_more(self, pick: int) -> None:
+        name, args, options = self.sent[-1 - pick % len(self.sent)]
+        if name in ("schedule", "settle", "extend", "cancel", "reschedule"):
+            self.call(name, *args, **options)
+
+    @precondition(lambda self: self.claimed)
+    @rule(pick=picks, want=st.sampled_from([None, None, 0]), ground=st.sampled_from(["", "", "other:ground", "known"]))
+    def a_worker_sends_its_last_claim_again(self, pick: int, want: int | None, ground: str) -> None:
+        worker = sorted(self.claimed)[pick % len(self.claimed)]
+        nonce, size = self.claimed[worker]
+        self.claim(
+            worker, size if want is None else want, nonce, ground=self.model.ground if ground == "known" else ground
+        )
+
+
+def machine(link: Link, store: type[QueueStore] = QueueStore) -> Callable[[], QueueMachine]:
+    """What hypothesis makes a machine with, one per example."""
+    return lambda: QueueMachine(link, store)

@@ -1,0 +1,293 @@
+"""Faults put in on purpose, each of which the tests must notice. `old` stands exactly once in its file, so none can rot.
+
+Those of the scripts (`where="lua"`) and of their Python side (`"store"`) are given to the machine; those of the worker
+(`"worker"`) to the test of tests/worker/test_loops.py that is named with them. A campaign may use them all.
+"""
+
+from __future__ import annotations
+
+from tests.model.mutant import Mutant
+from tests.model.python_mutants import STORE, WORKER
+
+
+def lua(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"store/lua/{file}.lua", old, new, "lua")
+
+
+SCHEDULE = [
+    lua("a re-send overwrites", "schedule", "if redis.call('HEXISTS', k_jobs, id) == 1 then", "if false then"),
+    lua("tombstones are ignored", "schedule", "elseif redis.call('ZSCORE', k_finished, id) then", "elseif false then"),
+    lua(
+        "a failed job counts as live",
+        "schedule",
+        "k_failed, id) and 'finished' or 'again'",
+        "k_failed, id) and 'again' or 'again'",
+    ),
+    lua(
+        "replace takes a running job",
+        "schedule",
+        "  if not date then\n",
+        "  if not date and policy ~= 'replace' then\n",
+    ),
+    lua("error keeps", "schedule", "elseif policy == 'error' then", "elseif policy == '' then"),
+    lua("earliest moves later", "schedule", "due < date", "due > date + 1"),
+    lua("latest moves always", "schedule", "(policy == 'latest' and due > date)", "policy == 'latest'"),
+    lua(
+        "the key is not taken",
+        "schedule",
+        "      if key ~= '' then\n        redis.call('HSET', k_keys",
+        "      if false then\n        redis.call('HSET', k_keys",
+    ),
+    lua("a merged job leaves no tombstone", "schedule", "      redis.call('ZADD', k_finished, int(now), id)\n", ""),
+    lua(
+        "a replaced job leaves no tombstone",
+        "schedule",
+        "    redis.call('ZADD', k_finished, int(now) .. '.5', holder) -- cancelled, see finish.lua\n",
+        "",
+    ),
+    lua("a replaced job keeps its record", "schedule", "    redis.call('HDEL', k_jobs, holder)\n", ""),
+    lua("the event has no record", "schedule", "durable and fields or (fields .. '\\n' .. record)", "fields"),
+]
+CLAIM = [
+    lua("a claim is not idempotent", "claim", "string.match(last, '^(%S+)') == nonce", "false"),
+    lua(
+        "a re-sent claim gives what was lost", "claim", "if held == nonce and record then", "if record and attempt then"
+    ),
+    lua(
+        "a re-sent claim gives nothing when paused",
+        "claim",
+        "local last = redis.call('HGET', k_claims, worker)",
+        "local last = not meta[2] and redis.call('HGET', k_claims, worker)",
+    ),
+    lua("the claim is not remembered", "claim", "if claimed > 0 then", "if claimed > 1 then"),
+    lua("the pause is ignored", "claim", "if meta[2] then\n  return nothing", "if false then\n  return nothing"),
+    lua("another generation is served", "claim", "expected ~= '' and expected ~= generation .. ':' .. here", "false"),
+    lua("the attempt is not counted", "claim", "(attempt or 0) + 1", "(attempt or 1)"),
+    lua(
+        "a takeover counts an attempt",
+        "claim",
+        "take(id, attempt, crashes + 1, lane",
+        "take(id, attempt + 1, crashes + 1, lane",
+    ),
+    lua(
+        "a takeover counts no crash", "claim", "take(id, attempt, crashes + 1, lane", "take(id, attempt, crashes, lane"
+    ),
+    lua(
+        "a takeover forgives a crash",
+        "claim",
+        "crash(id, attempt, crashes + 1, held",
+        "crash(id, attempt, crashes, held",
+    ),
+    lua(
+        "due a millisecond early",
+        "claim",
+        "lane, '-inf', int(now), 'WITHSCORES'",
+        "lane, '-inf', int(now + 1), 'WITHSCORES'",
+    ),
+    lua(
+        "due a second early",
+        "claim",
+        "lane, '-inf', int(now), 'WITHSCORES'",
+        "lane, '-inf', int(now + 1000), 'WITHSCORES'",
+    ),
+    lua(
+        "newest first",
+        "claim",
+        "redis.call('ZRANGEBYSCORE', lane, '-inf', int(now), 'W",
+        "redis.call('ZREVRANGEBYSCORE', lane, int(now), '-inf', 'W",
+    ),
+    lua("low before high", "claim", "{'h', 'n', 'l'}", "{'l', 'n', 'h'}"),
+    lua("more than wanted", "claim", "local room = want - handled", "local room = want"),
+    lua("a claimed job stays in its lane", "claim", "      gather('ZREM', lane, id)\n", ""),
+    lua("an expired job runs", "claim", "      elseif expires > 0 and expires <= now then", "      elseif false then"),
+    lua("an expired job is taken over", "claim", "      if expires > 0 and expires <= now then", "      if false then"),
+    lua("a lease ends a millisecond early", "claim", "'(' .. int(takeover)", "int(takeover)"),
+    lua("a lease ends a second early", "claim", "'(' .. int(takeover)", "'(' .. int(takeover + 1000)"),
+    lua("a takeover forgets a cancel request", "claim", "redis.call('HEXISTS', k_cancels, id) == 1", "false"),
+    lua(
+        "a takeover keeps the progress",
+        "claim",
+        "        gather('HDEL', k_progress, id)\n        take(",
+        "        take(",
+    ),
+    lua(
+        "a takeover is not told", "claim", "      event('crashed', id .. ' '", "      local _ = ('crashed' .. id .. ' '"
+    ),
+    lua("the outage guard is ignored", "claim", "local takeover = alive(lease)", "alive(lease)\nlocal takeover = now"),
+]
+SETTLE = [
+    lua("settle takes a stale fence", "settle", "held ~= nonce or attempt ~= number", "attempt ~= number"),
+    lua("settle takes a wrong attempt", "settle", "held ~= nonce or attempt ~= number", "held ~= nonce"),
+    lua("settled twice in a batch", "settle", "if settled[id] then", "if false then"),
+    lua("an ended run is lost", "settle", "elseif not attempt or held == '' then", "elseif not attempt then"),
+    lua(
+        "a cancel request is forgotten", "settle", "cancels[i] and (outcome == 'retry' or outcome == 'snooze')", "false"
+    ),
+    lua(
+        "a cancel request undoes a success",
+        "settle",
+        "(outcome == 'retry' or outcome == 'snooze')",
+        "(outcome ~= 'crash')",
+    ),
+    lua("ack keeps the lease", "settle", "if kind == 'ack' then\n      unlease(id)\n", "if kind == 'ack' then\n"),
+    lua("ack keeps the key", "settle", "finish(id, key_of(id, lane), 'succeeded')", "finish(id, '', 'succeeded')"),
+    lua("ack is not told", "settle", "      event('succeeded', fields .. '\\n' .. detail)\n", ""),
+    lua("a cancelled run keeps its key", "settle", "finish(id, key_of(id, lane), true)", "finish(id, '', true)"),
+    lua("a failed job keeps its key", "settle", "      release(id, key_of(id, lane))\n", ""),
+    lua(
+        "a failed job keeps its run",
+        "settle",
+        "      gather('HDEL', k_runs, id)\n      gather('ZADD', k_failed",
+        "      gather('ZADD', k_failed",
+    ),
+    lua(
+        "a retry does not count",
+        "settle",
+        "back(id, attempt, crashes, lane, now + delay)",
+        "back(id, attempt - 1, crashes, lane, now + delay)",
+    ),
+    lua(
+        "a snooze counts",
+        "settle",
+        "back(id, attempt - 1, crashes, lane, now + delay)",
+        "back(id, attempt, crashes, lane, now + delay)",
+    ),
+    lua(
+        "a crash counts an attempt",
+        "settle",
+        "back(id, attempt - 1, crashes + 1, lane, now)",
+        "back(id, attempt, crashes + 1, lane, now)",
+    ),
+    lua(
+        "a crash is forgiven",
+        "settle",
+        "back(id, attempt - 1, crashes + 1, lane, now)",
+        "back(id, attempt - 1, crashes, lane, now)",
+    ),
+    lua(
+        "a retry has no delay",
+        "settle",
+        "back(id, attempt, crashes, lane, now + delay)",
+        "back(id, attempt, crashes, lane, now)",
+    ),
+    lua(
+        "a job that goes back keeps its lease",
+        "settle",
+        "  unlease(id)\n  gather('ZADD', LANES[lane]",
+        "  gather('ZADD', LANES[lane]",
+    ),
+    lua(
+        "keys are looked for in the wrong jobs",
+        "settle",
+        "if lane ~= string.upper(lane) then",
+        "if lane == string.upper(lane) then",
+    ),
+]
+EXTEND = [
+    lua(
+        "extend takes a stale fence", "extend", "if nonce == '' or held ~= nonce then", "if not held or held == '' then"
+    ),
+    lua(
+        "what was lost is extended",
+        "extend",
+        "    reply[i] = held and held ~= '' and 'lost' or 'gone'\n",
+        "    reply[i] = 'lost'\n    extended[#extended + 1] = int(now + lease)\n    extended[#extended + 1] = id\n",
+    ),
+    lua("a cancel request is not passed on", "extend", "cancels[i] and 'cancel' or 'ok'", "'ok'"),
+    lua(
+        "extend shortens",
+        "extend",
+        "extended[#extended + 1] = int(now + lease)",
+        "extended[#extended + 1] = int(now + lease / 2)",
+    ),
+    lua("extend is no sign of life", "extend", "\nalive(lease)\n", "\n"),
+]
+PIECES = [
+    lua("poison runs for ever", "include/crash", "if crashes > max_crashes then", "if false then"),
+    lua("poison one crash early", "include/crash", "if crashes > max_crashes then", "if crashes >= max_crashes then"),
+    lua("poison keeps its key", "include/crash", "    release(id, key)\n", ""),
+    lua("poison keeps its lease", "include/crash", "    unlease(id)\n    release(id, key)", "    release(id, key)"),
+    lua("no tombstone at the end", "include/finish", "  gather('ZADD', k_finished, tombstone(how), id)\n", ""),
+    lua("the record stays", "include/finish", "  gather('HDEL', k_jobs, id)\n", ""),
+    lua("the run stays", "include/finish", "  gather('HDEL', k_runs, id)\n", ""),
+    lua("the cancel request stays", "include/finish", "  gather('HDEL', k_cancels, id)\n", ""),
+    lua("the progress stays", "include/finish", "  gather('HDEL', k_progress, id)\n", ""),
+    lua(
+        "a tombstone does not say cancelled",
+        "include/finish",
+        "(how == 'succeeded' and '.25' or how and '.5' or '')",
+        "''",
+    ),
+    lua("an outage is never seen", "include/alive", "now - last > lease / 2", "now - last > lease * 200"),
+    lua(
+        "the guard forgets its start",
+        "include/alive",
+        "math.min(last, (till and till > last and from) or last)",
+        "last",
+    ),
+    lua(
+        "the last write is forgotten",
+        "include/bulk",
+        "for i = 1, #pending_order do",
+        "for i = 1, #pending_order - 1 do",
+    ),
+]
+CHANGES = [
+    lua(
+        "cancel takes a running job",
+        "cancel",
+        "      status = 'running'\n",
+        "      status = 'running'\n      redis.call('ZREM', k_leases, id)\n      redis.call('HDEL', k_jobs, id)\n",
+    ),
+    lua(
+        "a cancelled job leaves no tombstone",
+        "cancel",
+        "      redis.call('ZADD', k_finished, tombstone(true), id)\n      event",
+        "      event",
+    ),
+    lua("a cancelled job keeps its key", "cancel", "      release(id, key)\n", ""),
+    lua("a cancelled job keeps its attempts", "cancel", "      redis.call('HDEL', k_runs, id)\n", ""),
+    lua(
+        "a second cancel request",
+        "cancel",
+        "redis.call('HSETNX', k_cancels, id, by) == 1",
+        "redis.call('HSET', k_cancels, id, by) >= 0",
+    ),
+    lua("an unknown job can still be published", "cancel", "elseif ARGV[4] == '1' then", "elseif false then"),
+    lua(
+        "a failed job is rescheduled",
+        "reschedule",
+        "elseif lane and redis.call('ZSCORE', LANES[lane], id) then",
+        "elseif lane then",
+    ),
+    lua(
+        "a running job is rescheduled",
+        "reschedule",
+        "    status = 'running'\n",
+        "    status = 'running'\n    redis.call('ZADD', LANES[lane], int(due), id)\n",
+    ),
+    lua("a new date is not told", "reschedule", "    event('rescheduled', id .. ' ' .. int(due))\n", ""),
+    lua("requeue steals a key", "requeue", "key ~= '' and holder_of(key)", "false"),
+    lua("requeue leaves the key", "requeue", "if key ~= '' then\n", "if false then\n"),
+    lua("requeue leaves it among the failed", "requeue", "        redis.call('ZREM', k_failed, id)\n", ""),
+    lua("requeue believes an old row", "requeue", "  elseif succeeded then\n", "  elseif false then\n"),
+    lua("requeue leaves the tombstone", "requeue", "        redis.call('ZREM', k_finished, id)\n", ""),
+    lua("requeue believes anybody", "requeue", "(vouched or cancelled)", "true"),
+    lua(
+        "requeue forgets the edit",
+        "requeue",
+        "given ~= '' and (vouched or cancelled) and given or kept",
+        "kept or given",
+    ),
+    lua("a pause of a paused queue", "pause", "  if paused then\n    return 0", "  if false then\n    return 0"),
+    lua("a purged job keeps its key", "purge", "finish(ids[i], key or '', true)", "finish(ids[i], '', true)"),
+    lua("purge takes all", "purge", "redis.call('ZRANGE', lane, 0, room - 1)", "redis.call('ZRANGE', lane, 0, -1)"),
+    lua(
+        "tidy drops a job that has just failed", "tidy", "k_failed, '-inf', '(' .. ARGV[5]", "k_failed, '-inf', '+inf'"
+    ),
+    lua("tidy drops young tombstones", "tidy", "int(now - tonumber(ARGV[4]))", "int(now)"),
+    lua("tidy leaves no tombstone", "tidy", "    for i = 1, #failed do", "    for i = 2, #failed do"),
+    lua("tidy drops a live claim", "tidy", "at < now - tonumber(ARGV[7])", "at <= now"),
+]
+LUA = [*SCHEDULE, *CLAIM, *SETTLE, *EXTEND, *PIECES, *CHANGES]
+ALL = [*LUA, *STORE, *WORKER]

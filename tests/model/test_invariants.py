@@ -1,0 +1,128 @@
+"""The invariants notice what they are for: a good queue, and what is wrong with it after one change by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+
+from django_delayq.store.events import Entry, Item
+from tests.model.dump import Dump
+from tests.model.invariants import broken, untold
+from tests.store.board import record
+
+LATER = 1_800_000_000_000.0
+
+
+def good() -> Dump:
+    """w waits, r waits for its second attempt, k runs and holds a key, f has failed, c was cancelled, s has succeeded."""
+    return Dump(
+        jobs={
+            "w": record(1, lane="high").encode(),
+            "r": record(2, max_attempts=2).encode(),
+            "k": record(3, key="order").encode(),
+            "f": record(4, key="order").encode(),
+        },
+        high={"w": LATER},
+        normal={"r": LATER},
+        leases={"k": LATER},
+        failed={"f": LATER},
+        finished={"c": LATER + 0.5, "s": LATER + 0.25},
+        runs={"r": "1:0:n:", "k": "1:0:N:n1"},
+        cancels={"k": "kim"},
+        progress={"k": "1/2"},
+        keys={"order": "k"},
+    )
+
+
+def entry(*items: tuple[str, ...]) -> list[Entry]:
+    return [Entry("1-0", 0, "", "", tuple(Item(kind, tuple(fields), b"") for kind, *fields in items))]
+
+
+def test_a_good_queue_breaks_nothing() -> None:
+    assert broken(good()) == []
+    assert untold(good(), good(), []) == []
+
+
+@pytest.mark.parametrize(
+    ("harm", "sentence"),
+    [
+        (lambda dump: dump.jobs.pop("w"), "has no record"),
+        (lambda dump: dump.high.clear(), "no place"),
+        (lambda dump: dump.normal.update(w=LATER), "exactly one"),
+        (lambda dump: dump.leases.update(w=LATER), "exactly one"),
+        (lambda dump: dump.failed.update(k=LATER), "exactly one"),
+        (lambda dump: (dump.high.clear(), dump.low.update(w=LATER)), "waits in low"),
+        (lambda dump: dump.runs.pop("k"), "a lease and no fence"),
+        (lambda dump: dump.runs.update(r="1:0:n:n9"), "a fence and no lease"),
+        (lambda dump: dump.runs.update(f="1:0:n:"), "has a run and is failed"),
+        (lambda dump: dump.runs.update(k="1:0:n:n1"), "its run says lane n"),
+        (lambda dump: dump.keys.update(order="f"), "is held by f"),
+        (lambda dump: dump.keys.clear(), "does not hold its key"),
+        (lambda dump: dump.runs.update(r="3:0:n:"), "attempt 3 of 2"),
+        (lambda dump: dump.finished.update(w=LATER), "has a tombstone"),
+        (lambda dump: dump.cancels.update(w="kim"), "cancel request and does not run"),
+        (lambda dump: dump.progress.update(w="1/2"), "progress and does not run"),
+    ],
+)
+def test_a_broken_queue_is_noticed(harm: Callable[[Dump], object], sentence: str) -> None:
+    dump = good()
+    harm(dump)
+    assert sentence in "; ".join(broken(dump))
+
+
+def moved(change: Callable[[Dump], object]) -> Dump:
+    dump = deepcopy(good())
+    change(dump)
+    return dump
+
+
+def ends(dump: Dump, id: str, tombstone: float = LATER) -> None:
+    """Takes the job away, with a tombstone."""
+    for name in ("jobs", "high", "normal", "low", "leases", "failed", "runs", "cancels", "progress"):
+        getattr(dump, name).pop(id, None)
+    dump.finished[id] = tombstone
+
+
+@pytest.mark.parametrize(
+    ("change", "events"),
+    [
+        (lambda dump: ends(dump, "k", LATER + 0.25), entry(("succeeded", "k"))),
+        (lambda dump: ends(dump, "k", LATER + 0.5), entry(("crashed", "k"), ("expired", "k"))),
+        (lambda dump: ends(dump, "w", LATER + 0.5), entry(("cancelled", "w"), ("purged", "1"))),
+        (lambda dump: dump.high.update(w=LATER + 1), entry(("rescheduled", "w"))),
+        (lambda dump: dump.leases.update(k=LATER + 1), []),
+        (lambda dump: dump.runs.update(k="1:1:N:n2"), entry(("crashed", "k"), ("claimed", "k"))),
+        (lambda dump: dump.finished.pop("s"), []),
+    ],
+)
+def test_a_change_that_is_told_is_good(change: Callable[[Dump], object], events: list[Entry]) -> None:
+    assert untold(good(), moved(change), events) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "events", "sentence"),
+    [
+        (lambda dump: ends(dump, "k"), [], "without an event"),
+        (lambda dump: dump.high.update(w=LATER + 1), [], "without an event"),
+        (lambda dump: dump.runs.update(k="1:1:N:n2"), [], "without an event"),
+        (lambda dump: dump.cancels.clear(), [], "without an event"),
+        (lambda dump: ends(dump, "f"), [], "without an event"),
+        (lambda dump: None, entry(("succeeded", "k")), "end in succeeded"),
+        (lambda dump: None, entry(("cancel_requested", "k")), "another cancel request"),
+        (lambda dump: None, entry(("merged", "w")), "merged into another"),
+        (lambda dump: ends(dump, "w"), entry(("succeeded", "w")), "its event says succeeded"),
+        (lambda dump: dump.runs.update(k="1:0:N:n2"), entry(("claimed", "k")), "its event says claimed"),
+        (lambda dump: ends(dump, "k"), entry(("cancelled", "k")), "end in cancelled"),
+    ],
+)
+def test_a_change_that_is_not_told_as_it_was_is_noticed(
+    change: Callable[[Dump], object], events: list[Entry], sentence: str
+) -> None:
+    assert sentence in "; ".join(untold(good(), moved(change), events))
+
+
+def test_tidy_may_drop_failed_jobs_and_tombstones_untold() -> None:
+    dropped = moved(lambda dump: (ends(dump, "f"), dump.finished.clear()))
+    assert untold(good(), dropped, [], forgetting=True) == []

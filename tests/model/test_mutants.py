@@ -1,0 +1,119 @@
+"""Whether the machine would notice: every mutant of `mutants.py` must be caught."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.resources import files
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from django_delayq.store import scripts
+from tests.campaign.mutants import UNSEEN
+from tests.model.machine import machine
+from tests.model.mutant import Mutant
+from tests.model.mutants import ALL, LUA, STORE, WORKER
+from tests.worker import bench as benches
+from tests.worker import test_loops
+
+# Up to the first failure, and no smaller one is looked for.
+BUDGET = settings(
+    max_examples=400,
+    stateful_step_count=40,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+Noticed = (Exception, pytest.fail.Exception)
+
+
+SAMPLE = 10  # of those that take a second each, every so many is part of the fast tests
+
+
+def each(mutants: list[Mutant], *, sample: int = 1) -> pytest.MarkDecorator:
+    """All of them; `sample`: one in so many is fast, the others are slow tests."""
+    return pytest.mark.parametrize(
+        "mutant",
+        [
+            pytest.param(
+                mutant, id=f"{mutant.file}: {mutant.name}", marks=[pytest.mark.slow] if number % sample else []
+            )
+            for number, mutant in enumerate(mutants)
+        ],
+    )
+
+
+def text(file: str) -> str:
+    return files("django_delayq").joinpath(file).read_text("utf-8")
+
+
+def mutated(mutant: Mutant) -> ModuleType:
+    """The module with its fault, beside the one that the package has loaded."""
+    name = "django_delayq." + mutant.file.removesuffix(".py").replace("/", ".")
+    module = ModuleType(name)
+    source = text(mutant.file).replace(mutant.old, mutant.new)
+    exec(compile(source, mutant.file, "exec"), module.__dict__)
+    return module
+
+
+@pytest.fixture
+def faulty_scripts(monkeypatch):
+    """Makes the loader read one file with a fault in it."""
+    real = scripts._read
+
+    def install(mutant: Mutant) -> None:
+        def read(path: str) -> str:
+            found = real(path)
+            return found.replace(mutant.old, mutant.new) if mutant.file == f"store/lua/{path}" else found
+
+        monkeypatch.setattr(scripts, "_read", read)
+        scripts.load.cache_clear()
+
+    yield install
+    scripts.load.cache_clear()
+
+
+@each(ALL)
+def test_what_a_mutant_changes_stands_exactly_once(mutant: Mutant) -> None:
+    assert text(mutant.file).count(mutant.old) == 1
+    assert mutant.old != mutant.new
+
+
+def test_no_two_mutants_have_one_name() -> None:
+    names = [(mutant.file, mutant.name) for mutant in ALL]
+    assert len(set(names)) == len(names)
+
+
+@each(LUA, sample=SAMPLE)
+def test_a_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
+    faulty_scripts(mutant)
+    with pytest.raises(AssertionError):  # no other: a mutant that Redis cannot load shows nothing
+        run_state_machine_as_test(machine(redis_server.link), settings=BUDGET)
+
+
+@each(STORE, sample=SAMPLE)
+def test_a_fault_in_the_store_is_noticed(redis_server, mutant: Mutant) -> None:
+    with pytest.raises(AssertionError):  # no other: a mutant that Redis cannot load shows nothing
+        run_state_machine_as_test(machine(redis_server.link, mutated(mutant).QueueStore), settings=BUDGET)
+
+
+@each(WORKER)
+def test_a_fault_in_the_worker_is_noticed(redis_server, monkeypatch, caplog, mutant: Mutant) -> None:
+    test = getattr(test_loops, mutant.test)
+    faulty = mutated(mutant)
+    for name, value in vars(faulty).items():
+        if inspect.isclass(value) and value.__module__ == faulty.__name__ and hasattr(benches, name):
+            monkeypatch.setattr(benches, name, value)
+    bench = benches.Bench(redis_server.link)
+    have = {"bench": bench, "monkeypatch": monkeypatch, "caplog": caplog}
+    with pytest.raises(Noticed):
+        test(**{name: have[name] for name in inspect.signature(test).parameters})
+
+
+def test_what_a_campaign_cannot_see_is_named_as_it_is() -> None:
+    assert {f"{mutant.file}: {mutant.name}" for mutant in ALL} >= UNSEEN.keys()

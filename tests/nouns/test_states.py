@@ -1,0 +1,106 @@
+"""The table of moves agrees with itself and with the words; tests of the store hold it against the scripts."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+
+import pytest
+
+from django_delayq.states import (
+    FINISHED,
+    TRANSITIONS,
+    UNFINISHED,
+    AttemptOutcome,
+    Change,
+    EventKind,
+    OutcomeKind,
+    State,
+    Transition,
+)
+
+
+def rows(verb: str) -> set[tuple[State | None, State, str]]:
+    return {(row.before, row.after, row.script) for row in TRANSITIONS if row.verb == verb}
+
+
+def test_every_state_is_finished_or_unfinished_and_none_is_both() -> None:
+    assert set(State) == UNFINISHED | FINISHED
+    assert not UNFINISHED & FINISHED
+
+
+def test_states_are_their_words() -> None:
+    assert [str(state) for state in State] == ["scheduled", "running", "succeeded", "failed", "cancelled"]
+    assert f"{State.FAILED}" == "failed"
+    assert State("running") is State.RUNNING
+
+
+def test_changes_are_their_words() -> None:
+    assert {str(change) for change in Change} == {"done", "running", "finished", "unknown", "conflict"}
+
+
+def test_event_kinds_are_exactly_those_of_the_stream() -> None:
+    assert {str(kind) for kind in EventKind} == {
+        "scheduled", "merged", "rescheduled", "claimed", "crashed", "succeeded", "retried", "snoozed", "failed",
+        "cancelled", "cancel_requested", "requeued", "expired", "aside", "restored", "dropped", "paused", "resumed",
+        "purged",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verb", "expected"),
+    [
+        ("schedule", {(None, State.SCHEDULED, "schedule")}),
+        ("claim", {(State.SCHEDULED, State.RUNNING, "claim")}),
+        ("ack", {(State.RUNNING, State.SUCCEEDED, "settle")}),
+        ("retry", {(State.RUNNING, State.SCHEDULED, "settle")}),
+        ("snooze", {(State.RUNNING, State.SCHEDULED, "settle")}),
+        ("fail", {(State.RUNNING, State.FAILED, "settle")}),
+        ("expire", {(State.SCHEDULED, State.CANCELLED, "claim")}),
+        ("reschedule", {(State.SCHEDULED, State.SCHEDULED, "reschedule")}),
+        (
+            "requeue",
+            {(State.FAILED, State.SCHEDULED, "requeue"), (State.CANCELLED, State.SCHEDULED, "requeue")},
+        ),
+    ],
+)
+def test_a_verb_goes_where_the_lifecycle_says(verb: str, expected: set[tuple[State | None, State, str]]) -> None:
+    assert rows(verb) == expected
+
+
+def test_a_crash_is_seen_by_claim_or_told_to_settle_and_ends_scheduled_or_failed() -> None:
+    assert rows("crash") == {
+        (State.RUNNING, after, script) for after in (State.SCHEDULED, State.FAILED) for script in ("claim", "settle")
+    }
+
+
+def test_no_row_stands_twice() -> None:
+    assert len(set(TRANSITIONS)) == len(TRANSITIONS)
+
+
+def test_a_finished_job_moves_only_by_requeue_and_a_succeeded_one_never() -> None:
+    assert {row.verb for row in TRANSITIONS if row.before in FINISHED} == {"requeue"}
+    assert not [row for row in TRANSITIONS if row.before is State.SUCCEEDED]
+
+
+def test_every_state_can_be_reached_from_nothing() -> None:
+    reached: set[State | None] = {None}
+    for _ in State:
+        reached |= {row.after for row in TRANSITIONS if row.before in reached}
+    assert reached == {None, *State}
+
+
+def test_every_settling_outcome_is_a_verb_of_the_settle_script() -> None:
+    assert {row.verb for row in TRANSITIONS if row.script == "settle"} == {str(kind) for kind in OutcomeKind}
+
+
+def test_every_end_of_an_attempt_has_its_event() -> None:
+    ends = {str(outcome) for outcome in AttemptOutcome} - {"running"}
+    assert ends <= {str(kind) for kind in EventKind}
+
+
+def test_a_transition_is_frozen_and_pickles() -> None:
+    row = TRANSITIONS[0]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        row.verb = "other"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(row)) == row == Transition("schedule", None, State.SCHEDULED, "schedule")

@@ -1,0 +1,415 @@
+"""What views see: jobs in and out of transactions, with and without Redis."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from django.db import transaction
+
+import django_delayq as delayq
+from django_delayq import changes, clock, signals
+from django_delayq.models import Job
+from django_delayq.store.connection import Link
+from django_delayq.store.queue import SettleItem
+from django_delayq.stores import stores
+from tests.tasks_for_tests import close_order, ping
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
+
+
+def in_redis(job: delayq.Job) -> bool:
+    return stores.inspector().job(job.queue, job.id) is not None
+
+
+def test_a_committed_transaction_schedules():
+    with transaction.atomic():
+        job = delayq.schedule(close_order, 7, delay="30m", key="o:7")
+        assert job.created is None
+        assert not in_redis(job)
+    assert in_redis(job)
+    assert job.created is True
+    assert job.state == "scheduled"
+
+
+def test_a_rolled_back_transaction_schedules_nothing():
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        job = delayq.schedule(close_order, 7)
+        other = delayq.schedule(ping, durability="redis")
+        raise ZeroDivisionError
+    assert not in_redis(job)
+    assert not in_redis(other)
+    assert not Job.objects.exists()
+
+
+def test_a_rolled_back_savepoint_schedules_nothing_of_its_own():
+    with transaction.atomic():
+        kept = delayq.schedule(close_order, 1)
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            dropped = delayq.schedule(close_order, 2)
+            raise ZeroDivisionError
+    assert in_redis(kept)
+    assert not in_redis(dropped)
+    assert Job.objects.count() == 1
+
+
+def test_the_transactions_own_duration_is_not_added_to_the_delay(monkeypatch):
+    with transaction.atomic():
+        job = delayq.schedule(close_order, 7, delay="10s")
+        later = clock.monotonic() + 4
+        monkeypatch.setattr(clock, "monotonic", lambda: later)
+    monkeypatch.undo()
+    view = stores.inspector().job("orders", job.id)
+    assert view is not None
+    assert 5_000 < view.date_ms - view.now_ms <= 6_000
+
+
+def test_a_web_process_killed_right_after_the_commit_leaves_the_row(settings):
+    script = textwrap.dedent("""
+        import os, signal, django
+        django.setup()
+        import django_delayq as delayq
+        from django.db import connection, transaction
+        from tests.tasks_for_tests import close_order
+        connection.settings_dict["NAME"] = os.environ["TEST_NAME"]
+        with transaction.atomic():
+            delayq.schedule(close_order, 41, delay="1h")
+            transaction.get_connection().run_on_commit.insert(0, (set(), lambda: os.kill(os.getpid(), signal.SIGKILL), False))
+    """)
+    name = transaction.get_connection().settings_dict["NAME"]
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "TEST_NAME": str(name)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, check=False, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    row = Job.objects.get()
+    assert (row.args, row.state, row.published) == ([41], "scheduled", None)
+    assert not stores.inspector().job("orders", row.id)
+
+
+class Outage:
+    """A Redis of its own for the producer, which the test stops; counts the tries to reach it."""
+
+    def __init__(self, server, monkeypatch) -> None:
+        self.server = server
+        self.tries = 0
+        real = Link.execute_many
+
+        def counted(link, commands):
+            self.tries += 1
+            return real(link, commands)
+
+        monkeypatch.setattr(Link, "execute_many", counted)
+
+
+@pytest.fixture
+def outage(own_redis, settings, monkeypatch) -> Outage:
+    server = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
+    return Outage(server, monkeypatch)
+
+
+def test_redis_down_does_not_break_a_request(outage, caplog):
+    heard = []
+
+    def listener(**kwargs):
+        heard.append(kwargs["error"])
+
+    signals.store_unavailable.connect(listener)
+    outage.server.terminate()
+    with caplog.at_level(logging.WARNING, "django_delayq.producer"), transaction.atomic():
+        job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    signals.store_unavailable.disconnect(listener)
+    assert Job.objects.get(pk=job.id).published is None
+    assert "the relay publishes them" in caplog.text
+    assert len(heard) == 1
+
+
+def test_after_one_failure_the_next_requests_do_not_try_again_for_a_while(outage, monkeypatch):
+    outage.server.terminate()
+    delayq.schedule(close_order, 1)
+    tries = outage.tries
+    for number in range(5):
+        delayq.schedule(close_order, number, key=f"k{number}")
+    assert outage.tries == tries
+    later = clock.monotonic() + 60
+    monkeypatch.setattr(clock, "monotonic", lambda: later)
+    outage.server.start()
+    assert delayq.schedule(close_order, 9).created is True
+
+
+def test_redis_durability_raises_when_redis_is_down(outage):
+    outage.server.terminate()
+    with pytest.raises(delayq.StoreUnavailable, match="not available"):
+        delayq.schedule(ping)
+    assert not Job.objects.exists()
+
+
+def test_a_full_redis_leaves_the_row_to_the_relay(outage):
+    stores.link.execute("CONFIG", "SET", "maxmemory", "1")
+    job = delayq.schedule(close_order, 7)
+    assert Job.objects.get(pk=job.id).published is None
+    with pytest.raises(delayq.StoreUnavailable, match=r"memory|left alone"):
+        delayq.schedule(ping)
+
+
+def test_at_a_full_redis_jobs_can_still_be_cancelled(outage):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    stores.link.execute("CONFIG", "SET", "maxmemory", "1")
+    delayq.schedule(close_order, 8)
+    assert job.cancel() is delayq.Change.DONE, "only schedule is refused, and a refusal is no reason to wait"
+
+
+def test_a_mirror_too_far_behind_blocks_schedules(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000}
+    log = stores.queue("orders").keys["events"]
+    for _ in range(1000):
+        stores.link.execute("XADD", log, "*", "at", "1")
+    job = delayq.schedule(close_order, 7)
+    assert Job.objects.get(pk=job.id).published is None
+    assert not in_redis(job)
+
+
+def test_a_mirror_too_far_behind_raises_what_is_documented_and_stops_nothing_else(settings):
+    job = delayq.schedule(ping, delay="1h")
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000}
+    log = stores.queue("redis").keys["events"]
+    for _ in range(1000):
+        stores.link.execute("XADD", log, "*", "at", "1")
+    with pytest.raises(delayq.StoreUnavailable, match="1000 entries behind"):
+        delayq.schedule(ping)
+    assert job.cancel() is delayq.Change.DONE, "a refusal leaves the breaker closed"
+
+
+def test_a_mirror_too_far_behind_may_be_left_to_grow(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000, "MIRROR_FULL": "grow"}
+    log = stores.queue("redis").keys["events"]
+    for _ in range(1000):
+        stores.link.execute("XADD", log, "*", "at", "1")
+    assert delayq.schedule(ping).created is True
+    assert stores.link.execute("XLEN", log) == 1001
+
+
+def test_a_refused_command_raises_what_is_documented(delayq_redis):
+    delayq_redis.link.execute("SET", stores.queue("redis").keys["jobs"], "not a hash")
+    for call in (lambda: delayq.schedule(ping), lambda: delayq.cancel("0" * 22, queue="redis")):
+        with pytest.raises(delayq.StoreUnavailable, match="WRONGTYPE"):
+            call()
+
+
+def test_a_held_key_returns_its_holder():
+    first = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    second = delayq.schedule(close_order, 7, delay="2h", key="o:7")
+    assert (second.id, second.created) == (first.id, False)
+    assert Job.objects.count() == 1
+    first.cancel()
+    assert delayq.schedule(close_order, 7, key="o:7").created is True
+
+
+def test_a_key_used_twice_in_one_transaction_is_one_job():
+    with transaction.atomic():
+        first = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+        second = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    assert (second.id, second.created) == (first.id, False)
+    assert Job.objects.count() == 1
+
+
+def test_error_and_replace_policies():
+    first = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    with pytest.raises(delayq.KeyTaken) as taken:
+        delayq.schedule(close_order, 7, key="o:7", on_conflict="error")
+    assert taken.value.holder == first.id
+    second = delayq.schedule(close_order, 8, delay="1h", key="o:7", on_conflict="replace")
+    assert second.created is True
+    assert (first.state, second.state) == (None, "scheduled")
+    assert stores.inspector().find("orders", "o:7") == second.id
+
+
+def test_schedule_many_goes_in_batches_and_in_one_transaction():
+    with transaction.atomic():
+        jobs = delayq.schedule_many(close_order.using(delay="1h", key=f"k{n}").bind(n) for n in range(450))
+        assert not in_redis(jobs[449])
+    assert len({job.id for job in jobs}) == 450
+    assert stores.inspector().depth("orders").scheduled == 450
+    assert Job.objects.count() == 450
+
+
+def test_a_task_is_still_a_function():
+    assert close_order(5) == 5
+
+
+def test_what_a_function_carries_does_not_change_its_task():
+    def function() -> None: ...
+
+    function.name, function.queue, function.priority = "other", "nowhere", "high"
+    made = delayq.task(name="tests.carried", queue="orders")(function)
+    assert (made.name, made.queue, made.priority) == ("tests.carried", "orders", 0)
+
+
+def test_options_and_arguments_never_mix():
+    job = close_order.using(delay="1h", priority=5).using(delay="2h").schedule(7, note="hello")
+    row = Job.objects.get(pk=job.id)
+    assert (row.args, row.kwargs, row.priority) == ([7], {"note": "hello"}, 5)
+    with pytest.raises(delayq.ConfigError, match="'delay' is also an option"):
+
+        @delayq.task(name="tests.clash")
+        def clash(delay: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: delayq.schedule(close_order, 1, run_at=datetime(2030, 1, 1)), delayq.ConfigError, "naive.*make_aware"),
+        (lambda: delayq.schedule(close_order, 1, run_at="2030-01-01"), delayq.ConfigError, "aware datetime"),
+        (lambda: delayq.schedule(close_order, 1, delay="1h", run_at=clock.now()), delayq.ConfigError, "not both"),
+        (lambda: delayq.schedule(close_order, 1, delay=-5), delayq.ConfigError, "negative"),
+        (lambda: delayq.schedule(close_order, Job()), delayq.PayloadError, r"args\[0\].*pk"),
+        (lambda: delayq.schedule(close_order, 1, note=float("nan")), delayq.PayloadError, r"kwargs\['note'\].*nan"),
+        (lambda: delayq.schedule(close_order, "x" * 10_000_000), delayq.PayloadTooLarge, "MAX_PAYLOAD"),
+        (lambda: delayq.schedule(close_order, 1, queue="ordres"), delayq.QueueUnknown, "did you mean 'orders'"),
+        (lambda: close_order.using(dealy="1h"), delayq.ConfigError, "did you mean 'delay'"),
+        (
+            lambda: delayq.schedule(close_order, 1, dealy="1h"),
+            delayq.PayloadError,
+            "unexpected keyword argument 'dealy'",
+        ),
+        (lambda: delayq.schedule(close_order), delayq.PayloadError, "missing a required argument"),
+        (lambda: delayq.schedule(print, 1), delayq.ConfigError, "no task.*@delayq.task"),
+        (lambda: delayq.schedule(close_order, 1, on_conflict="ignore"), delayq.ConfigError, "on_conflict"),
+        (lambda: delayq.schedule(close_order, 1, using="other"), Exception, "other"),
+        (lambda: delayq.schedule(close_order, 1, max_attempts=0), delayq.ConfigError, "at least 1"),
+        (lambda: delayq.schedule(close_order, 1, priority="high"), delayq.ConfigError, "whole number"),
+        (lambda: delayq.schedule(close_order, 1, priority=2**31), delayq.ConfigError, "priority"),
+        (lambda: delayq.schedule(close_order, 1, backoff=lambda n, e: 1), delayq.ConfigError, "@task"),
+        (lambda: delayq.schedule(close_order, 1, meta=[1]), delayq.PayloadError, "meta"),
+        (lambda: delayq.schedule(close_order, 1, key="a\nb"), delayq.PayloadError, "control character"),
+        (lambda: delayq.cancel("nonsense"), delayq.PayloadError, "no job id"),
+        (lambda: delayq.cancel(key="k"), delayq.ConfigError, "queue="),
+        (lambda: delayq.cancel(), delayq.ConfigError, "Name the job"),
+        (lambda: delayq.pause("ordres"), delayq.QueueUnknown, "did you mean"),
+        (lambda: delayq.task(5), delayq.ConfigError, "every option has a name"),
+    ],
+)
+def test_bad_input_is_refused_with_place_and_remedy(call, error, words):
+    with pytest.raises(error, match=f"(?s){words}"):
+        call()
+    assert not Job.objects.exists()
+
+
+def test_dates_in_any_time_zone():
+    at = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=5)))
+    job = delayq.schedule(close_order, 1, run_at=at)
+    assert Job.objects.get(pk=job.id).run_at == at
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-12))),
+        datetime.max.replace(tzinfo=UTC),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=12))),
+        datetime(1969, 12, 31, tzinfo=UTC),
+    ],
+)
+def test_a_date_that_no_row_can_hold_never_reaches_redis(at):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    for call in (
+        lambda: delayq.schedule(ping, run_at=at),
+        lambda: delayq.schedule(close_order, 7, run_at=at),
+        lambda: delayq.schedule(ping, expires=at),
+        lambda: job.reschedule(run_at=at),
+    ):
+        with pytest.raises(delayq.ConfigError, match=r"1970.*9999"):
+            call()
+    view = stores.inspector().job("orders", job.id)
+    assert view is not None
+    assert view.date_ms < view.now_ms + 3_600_001
+
+
+def test_changes_answer_honestly():
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    assert job.reschedule(delay="2h") is delayq.Change.DONE
+    assert job.run_now() is delayq.Change.DONE
+    claimed = stores.queue("orders").claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs
+    assert len(claimed) == 1
+    assert delayq.cancel(str(job.id)) is delayq.Change.RUNNING
+    assert job.run_now() is delayq.Change.RUNNING
+    assert delayq.cancel("0" * 22) is delayq.Change.UNKNOWN
+    assert delayq.get("0" * 22) is None
+
+
+@pytest.mark.parametrize("end", ["cancel", "purge", "replace"])
+def test_a_job_cancelled_by_mistake_is_requeued_at_once(end):
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    if end == "cancel":
+        job.cancel()
+    elif end == "purge":
+        assert sum(changes.purge("orders")) == 1
+    else:
+        delayq.schedule(close_order, 8, delay="1h", key="o:7", on_conflict="replace").cancel()
+    assert Job.objects.get(pk=job.id).state == ("cancelled" if end == "cancel" else "scheduled"), "the mirror is behind"
+    assert job.requeue() is delayq.Change.DONE
+    assert job.state == "scheduled"
+    assert job.requeue() is delayq.Change.CONFLICT
+
+
+def test_a_job_that_succeeded_is_not_requeued_because_the_mirror_is_behind():
+    job = delayq.schedule(close_order, 7)
+    [claimed] = stores.queue("orders").claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs
+    ack = SettleItem(id=claimed.id, attempt=1, fence="n", outcome="ack")
+    stores.queue("orders").settle([ack], worker="w", max_crashes=3)
+    assert Job.objects.get().state == "scheduled"
+    assert job.requeue() is delayq.Change.CONFLICT
+    assert not stores.inspector().depth("orders").scheduled
+
+
+@pytest.mark.parametrize("key", ["", None, 5, "a\nb"])
+def test_a_key_that_no_job_can_hold_names_no_job(key):
+    job = delayq.schedule(close_order, 7, delay="1h")  # without a key, and not mirrored yet
+    for call in (
+        lambda: delayq.cancel(key=key, queue="orders"),
+        lambda: delayq.reschedule(key=key, queue="orders", delay="2h"),
+        lambda: delayq.run_now(key=key, queue="orders"),
+    ):
+        with pytest.raises((delayq.ConfigError, delayq.PayloadError)):
+            call()
+    assert job.state == "scheduled"
+
+
+def test_a_job_is_unknown_in_a_queue_that_is_not_its_own():
+    job = delayq.schedule(close_order, 7, delay="1h")  # not mirrored yet: its row looks as if Redis lacked it
+    assert delayq.cancel(job.id, queue="default") is delayq.Change.UNKNOWN
+    assert delayq.reschedule(job.id, queue="default", delay="2h") is delayq.Change.UNKNOWN
+    assert Job.objects.get().state == job.state == "scheduled"
+    job.cancel()
+    Job.objects.update(state="cancelled")
+    assert delayq.requeue(job.id, queue="default") is delayq.Change.UNKNOWN
+    assert stores.inspector().depth("default").scheduled == 0
+    assert delayq.requeue(job.id) is delayq.Change.DONE
+    assert in_redis(job)
+
+
+def test_get_finds_a_job_by_its_id_alone():
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    found = delayq.get(job.id)
+    assert found is not None
+    assert (found.queue, found.key, found.state) == ("orders", "o:7", "scheduled")
+    other = delayq.get(delayq.schedule(ping, durability="redis").id)
+    assert other is not None
+    assert other.queue == "redis"
+
+
+def test_the_signal_of_a_scheduled_job():
+    heard = []
+
+    def listener(sender, job, **_):
+        heard.append((sender.name, job.id))
+
+    signals.job_scheduled.connect(listener)
+    job = delayq.schedule(close_order, 7)
+    signals.job_scheduled.disconnect(listener)
+    assert heard == [("tests.tasks_for_tests.close_order", job.id)]

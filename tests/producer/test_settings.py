@@ -1,0 +1,41 @@
+"""What of the settings holds for one queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import conf
+
+DAY = 86_400.0
+
+
+def test_a_queues_retention_leaves_what_it_does_not_name_to_the_project(settings):
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "RETENTION": {"succeeded": "2d", "failed": "90d"},
+        "QUEUES": {"default": {}, "orders": {"RETENTION": {"succeeded": "1d"}}},
+    }
+    config = conf.get()
+    assert dict(config.queue("default").retention) == {
+        "succeeded": 2 * DAY, "cancelled": 30 * DAY, "failed": 90 * DAY,
+    }  # fmt: skip
+    assert dict(config.queue("orders").retention) == {"succeeded": DAY, "cancelled": 30 * DAY, "failed": 90 * DAY}
+
+
+def test_no_policy_promises_to_drop_events(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_FULL": "drop"}
+    [problem] = conf.problems()
+    assert "'block', 'grow'" in problem.message
+
+
+@pytest.mark.parametrize("twin", ["Orders", "ordérs"])
+def test_two_queues_that_a_database_may_take_for_one_are_refused(settings, twin):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {}, twin: {}}}
+    [problem] = conf.problems()
+    assert problem.where == f'DELAYQ["QUEUES"]["{twin}"]'
+    assert "'orders' only by case" in problem.message
+
+
+def test_a_wrong_list_of_names_is_a_problem_and_no_crash(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": 5}
+    assert [problem.where for problem in conf.problems()] == ['DELAYQ["SENSITIVE"]']

@@ -1,0 +1,208 @@
+"""Connections by TLS and password, to a server that takes no others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.connection import connect
+from tests import servers
+from tests.conftest import missing
+from tests.links import opened
+from tests.store.board import Board
+from tests.worker.conftest import Shop, eventually
+
+PASSWORD = "p@ss/wörd"
+BACKENDS = ("django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache")
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """A made-up authority, and what it has signed for localhost."""
+
+    authority: str
+    certificate: str
+    key: str
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory) -> Certificates:
+    return certify(tmp_path_factory.mktemp("tls"))
+
+
+def certify(folder: Path) -> Certificates:
+    if shutil.which("openssl") is None:
+        missing("no openssl on PATH, which makes the certificates")
+
+    def run(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    # What Python 3.13 asks for: an authority that may sign, and a certificate that says who signed it.
+    may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    run("req", "-x509", *key, *may_sign, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
+    run("req", *key, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=localhost")
+    (folder / "names").write_text(
+        "subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
+    )
+    run("x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+        "-extfile", "names", "-out", "cert.pem")  # fmt: skip
+    return Certificates(*(str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")))
+
+
+class TlsServer(servers.RedisServer):
+    """By TCP it speaks TLS only; the unix socket stays for the test itself."""
+
+    def __init__(self, certificates: Certificates, **options: str) -> None:
+        self.tls_port = servers.free_port()
+        files = {"tls_ca_cert_file": certificates.authority, "tls_cert_file": certificates.certificate,
+                 "tls_key_file": certificates.key}  # fmt: skip
+        super().__init__(tls_port=str(self.tls_port), **{"tls_auth_clients": "no", **files, **options})
+
+
+@pytest.fixture
+def tls(certificates) -> Iterator[Callable[..., TlsServer]]:
+    made: list[TlsServer] = []
+
+    def start(**options: str) -> TlsServer:
+        server = TlsServer(certificates, **options)
+        made.append(server)
+        try:
+            server.start()
+        except RuntimeError as error:
+            if "tls" not in str(error).lower():
+                raise
+            missing(f"{server.program} was built without TLS")
+        return server
+
+    yield start
+    for server in made:
+        server.stop()
+
+
+def specs(server: TlsServer, certificates: Certificates) -> dict[str, Any]:
+    user = f"{servers.USER}:{servers.PASSWORD}@localhost:{server.tls_port}"
+    return {
+        "url": f"rediss://{user}/0?ssl_ca_certs={quote(certificates.authority)}",
+        "options": {"URL": f"rediss://{user}/0", "OPTIONS": {"ssl_ca_certs": certificates.authority}},
+        "user in options": {
+            "URL": f"rediss://localhost:{server.tls_port}/0",
+            "OPTIONS": {
+                "ssl_ca_certs": certificates.authority,
+                "username": servers.USER,
+                "password": servers.PASSWORD,
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize("way", ["url", "options", "user in options"])
+def test_a_rediss_address_works(tls, certificates, way):
+    server = tls()
+    link = connect(specs(server, certificates)[way])
+    board = Board(opened(server.url), link)
+    assert board.put(1) == "created"
+    assert len(board.claim().jobs) == 1
+    link.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cache_alias_lends_its_certificates_and_its_password(tls, certificates, settings, backend):
+    server = tls()
+    location = f"rediss://{servers.USER}:{servers.PASSWORD}@localhost:{server.tls_port}/0"
+    authority = {"ssl_ca_certs": certificates.authority}
+    options = {"CONNECTION_POOL_KWARGS": authority} if "django_redis" in backend else authority
+    settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": location, "OPTIONS": options}}
+    link = connect("default")
+    assert Board(opened(server.url), link).put(1) == "created"
+    assert servers.PASSWORD not in link.where
+    link.close()
+
+
+def test_a_server_of_another_authority_is_refused(tls, tmp_path):
+    server, others = tls(), certify(tmp_path)
+    with pytest.raises(StoreUnavailable, match=r"(?i)certificate") as error:
+        connect(specs(server, others)["url"]).execute("PING")
+    assert servers.PASSWORD not in str(error.value)
+
+
+def test_a_server_that_wants_a_certificate_gets_one(tls, certificates):
+    server = tls(tls_auth_clients="yes")
+    spec = specs(server, certificates)["options"]
+    with pytest.raises(StoreUnavailable):
+        connect(spec).execute("PING")
+    spec["OPTIONS"] |= {"ssl_certfile": certificates.certificate, "ssl_keyfile": certificates.key}
+    link = connect(spec)
+    assert link.execute("PING") == b"PONG"
+    link.close()
+
+
+def test_plain_words_to_a_tls_port_are_unavailable_and_do_not_hang(tls):
+    server = tls()
+    with pytest.raises(StoreUnavailable):
+        connect(f"redis://localhost:{server.tls_port}", timeout=2).execute("PING")
+
+
+def test_a_worker_wakes_by_tls(tls, certificates, shop: Shop):
+    """The mover sleeps on the bare socket, below TLS: what TLS has read ahead must not be waited for."""
+    server = tls()
+    shop.url, shop.link = server.url, opened(server.url)
+    shop.settings = {"REDIS": specs(server, certificates)["options"]}
+    worker = shop.work()
+    eventually(lambda: shop.link.execute("HLEN", "delayq:{workers}"))
+    for number in range(20):
+        shop.put("count", number)
+        eventually(lambda number=number: number in shop.counts())
+    shop.put_many("count", [(n,) for n in range(20, 320)], delay_ms=300)
+    eventually(lambda: len(shop.counts()) == 320)
+    worker.signal(15)
+    assert worker.wait() == 0, worker.text()
+    assert "not available" not in worker.text()
+
+
+# passwords
+
+
+@pytest.mark.parametrize("way", ["url", "options", "alias"])
+def test_a_password_of_the_default_user(own_redis, settings, way):
+    server = own_redis(port=True)
+    opened(server.url).execute("CONFIG", "SET", "requirepass", PASSWORD)
+    with_password = f"redis://:{quote(PASSWORD, safe='')}@127.0.0.1:{server.port}/1"
+    settings.CACHES = {
+        "default": {
+            "BACKEND": BACKENDS[0],
+            "LOCATION": f"{server.tcp_url}/1",
+            "OPTIONS": {"PASSWORD": PASSWORD},
+        }
+    }
+    spec = {
+        "url": with_password,
+        "options": {"URL": f"{server.tcp_url}/1", "OPTIONS": {"password": PASSWORD}},
+        "alias": "default",
+    }[way]
+    link = connect(spec)
+    assert link.execute("PING") == b"PONG"
+    assert PASSWORD not in link.where
+    link.close()
+    with pytest.raises(StoreUnavailable, match=r"(?i)auth"):
+        connect(server.tcp_url).execute("PING")
+
+
+def test_a_password_does_not_come_out_of_a_worker(own_redis, shop: Shop):
+    server = own_redis()
+    shop.url = server.url
+    shop.settings = {"REDIS": {"URL": server.url, "OPTIONS": {"password": PASSWORD, "username": "nobody"}}}
+    worker = shop.work("--burst")
+    assert worker.wait() == 1
+    assert "not available" in worker.text()
+    assert PASSWORD not in worker.text()
+    assert json.dumps(PASSWORD)[1:-1] not in worker.text()

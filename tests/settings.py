@@ -1,0 +1,89 @@
+"""Settings of the test suite. DELAYQ_TEST_DB chooses the database: sqlite (default), postgres or mysql, on a server of its own.
+
+The servers are started here since Django reads its settings once; they end with the process. Subprocesses of tests find the
+addresses in the environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+
+from tests import servers
+
+DB = os.environ.get("DELAYQ_TEST_DB", "sqlite")
+MISSING = ""  # why the tests cannot run here; see conftest.py
+
+if "DELAYQ_TEST_URL" not in os.environ:
+    try:
+        redis = servers.RedisServer()
+        redis.start()
+        os.environ["DELAYQ_TEST_URL"] = redis.url
+    except servers.ServerMissing as error:
+        MISSING = str(error)
+
+if "DELAYQ_TEST_DATABASE" not in os.environ:
+    if DB == "sqlite":
+        folder = servers.folder()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        database: dict[str, object] = {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": f"{folder}/db.sqlite3",
+            "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL;"},
+            "TEST": {"NAME": f"{folder}/test.sqlite3"},
+        }
+    else:
+        try:
+            server = {"postgres": servers.PostgresServer, "mysql": servers.MariaDBServer}[DB]()
+            server.start()
+            database = server.database()
+        except servers.ServerMissing as error:
+            MISSING, database = str(error), {}
+    os.environ["DELAYQ_TEST_DATABASE"] = json.dumps(database)
+
+REDIS_URL = os.environ.get("DELAYQ_TEST_URL", "unix:///nowhere")
+DATABASES = {"default": json.loads(os.environ["DELAYQ_TEST_DATABASE"])}
+
+SECRET_KEY = "only for tests"
+ALLOWED_HOSTS = ["*"]
+DEBUG = False
+USE_TZ = True
+ROOT_URLCONF = "tests.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+STATIC_URL = "/static/"
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django_delayq",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DELAYQ = {
+    "REDIS": servers.as_package(REDIS_URL),
+    "QUEUES": {"default": {}, "orders": {}, "redis": {"DURABILITY": "redis"}},
+}

@@ -1,0 +1,169 @@
+"""cancel, reschedule, requeue, pause, purge, tidy."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.states import Change
+from tests.store.board import NOW, job_id, record
+
+
+def test_cancel_removes_a_scheduled_job(board):
+    board.put(1, NOW + 5000, key="k")
+    assert board.store.cancel([job_id(1)], actor="kim", reason="paid", now_ms=NOW) == [Change.DONE]
+    assert board.dump() == {"finished": {1: 0}}
+    entry = board.log.read("0-0", 10)[-1]
+    assert (entry.by, entry.why, entry.items[0].kind) == ("kim", "paid", "cancelled")
+    assert board.claim(now=NOW + 6000).jobs == []
+
+
+def test_cancel_of_a_waiting_retry_forgets_its_attempts(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "retry", delay=5000)
+    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.DONE]
+    assert board.dump() == {"finished": {1: 0}}
+
+
+def test_cancel_answers_honestly_for_every_state(board):
+    board.put(1)
+    board.put(2)
+    board.claim()
+    board.settle(1, "ack")
+    board.put(3, NOW + 1000)
+    asked = [job_id(1), job_id(2), job_id(3), job_id(4)]
+    assert board.store.cancel(asked, now_ms=NOW) == [Change.FINISHED, Change.RUNNING, Change.DONE, Change.UNKNOWN]
+    assert board.dump()["cancels"] == {2: ""}
+
+
+def test_cancel_by_key(board):
+    board.put(1, NOW + 5000, key="order 7")
+    assert board.store.cancel_key("order 7") == (Change.DONE, job_id(1))
+    assert board.store.cancel_key("order 7") == (Change.UNKNOWN, None)
+
+
+def test_a_cancelled_unknown_job_cannot_be_published_late(board):
+    assert board.store.cancel([job_id(1)], tombstone=True) == [Change.UNKNOWN]
+    assert board.put(1) == "cancelled"
+    assert board.claim().jobs == []
+
+
+def test_reschedule_moves_the_date(board):
+    board.put(1, NOW + 5000, key="k")
+    assert board.store.reschedule(job_id(1), due_ms=NOW + 60_000) == (Change.DONE, job_id(1), NOW + 60_000)
+    assert board.store.reschedule("k", delay_ms=1000, now_ms=NOW) == (Change.DONE, job_id(1), NOW + 1000)
+    assert board.dump()["normal"] == {1: 1000}
+
+
+def test_reschedule_answers_honestly_for_every_state(board):
+    board.put(1)
+    board.put(2)
+    board.claim()
+    board.settle(1, "fail")
+    answers = [board.store.reschedule(job_id(number), delay_ms=0)[0] for number in (1, 2, 3)]
+    assert answers == [Change.FINISHED, Change.RUNNING, Change.UNKNOWN]
+
+
+def test_reschedule_to_an_earlier_date_wakes_the_timer_owner(board):
+    board.put(1, NOW + 60_000)
+    board.claim()
+    board.store.reschedule(job_id(1), due_ms=NOW + 10, now_ms=NOW)
+    assert board.tokens() == 1
+
+
+def test_requeue_gives_a_failed_job_a_fresh_ladder(board):
+    board.put(1, key="k")
+    board.claim()
+    board.settle(1, "fail")
+    assert board.store.requeue(job_id(1), delay_ms=0, now_ms=NOW) == (Change.DONE, job_id(1))
+    assert board.dump() == {"jobs": [1], "normal": {1: 0}, "keys": {"k": 1}}
+    assert board.claim("n2").jobs[0].attempt == 1
+
+
+def test_requeue_of_a_forgotten_job_takes_the_record_given(board):
+    board.put(1)
+    board.store.cancel([job_id(1)])
+    assert board.store.requeue(job_id(1))[0] is Change.UNKNOWN
+    assert board.store.requeue(job_id(1), record(1), now_ms=NOW)[0] is Change.DONE
+    assert board.dump() == {"jobs": [1], "normal": {1: 0}}
+
+
+def test_requeue_of_a_job_that_succeeded_is_refused_though_an_old_row_vouches_for_it(board):
+    board.put(1)
+    board.store.cancel([job_id(1)])
+    board.store.requeue(job_id(1), record(1), now_ms=NOW)
+    board.claim()
+    board.settle(1, "ack")
+    assert board.store.requeue(job_id(1), record(1), vouched=True)[0] is Change.CONFLICT
+    assert board.dump() == {"finished": {1: 0}}
+
+
+def test_requeue_sent_again_does_not_run_it_twice(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "fail")
+    board.store.requeue(job_id(1), now_ms=NOW)
+    assert board.store.requeue(job_id(1), now_ms=NOW)[0] is Change.CONFLICT
+    assert board.dump() == {"jobs": [1], "normal": {1: 0}}
+
+
+def test_requeue_does_not_take_a_key_from_its_holder(board):
+    board.put(1, key="k")
+    board.claim()
+    board.settle(1, "fail")
+    board.put(2, NOW + 5000, key="k")
+    assert board.store.requeue(job_id(1)) == (Change.CONFLICT, job_id(2))
+    assert board.dump()["failed"] == {1: 0}
+
+
+def test_requeue_of_a_running_job_is_refused(board):
+    board.put(1)
+    board.claim()
+    assert board.store.requeue(job_id(1), record(1))[0] is Change.RUNNING
+
+
+def test_pause_and_resume_answer_whether_they_changed_anything(board):
+    assert board.store.pause(actor="kim") is True
+    assert board.store.pause(actor="kim") is False
+    assert board.store.resume() is True
+    assert board.store.resume() is False
+    assert board.happened() == ["paused", "resumed"]
+
+
+def test_purge_cancels_scheduled_jobs_and_leaves_running_ones(board):
+    board.put(1)
+    board.claim()
+    for number in range(2, 7):
+        board.put(number, NOW + 1000, key=f"k{number}")
+    assert board.store.purge(limit=3, now_ms=NOW) == (3, 2)
+    assert board.store.purge(limit=3, now_ms=NOW) == (2, 0)
+    assert board.dump() == {
+        "jobs": [1], "leases": {1: 30_000}, "runs": {1: "1:0:n:n1"}, "finished": dict.fromkeys(range(2, 7), 0),
+    }  # fmt: skip
+
+
+def test_tidy_drops_what_has_had_its_time(board):
+    board.put(1)
+    board.put(2)
+    board.claim()
+    board.settle(1, "ack")
+    board.settle(2, "fail", now=NOW + 10)
+    later = NOW + 3_600_001
+    assert board.store.tidy(now_ms=later).tombstones == 1
+    assert board.dump() == {"jobs": [2], "failed": {2: 10}}
+    assert board.store.tidy(now_ms=later, failed_before_ms=NOW + 11).failed == 1
+    assert board.dump() == {"finished": {2: 3_600_001}}
+
+
+def test_tidy_drops_old_counters(board):
+    board.put(1)
+    assert board.link.execute("HLEN", board.keys["stats"]) == 1
+    board.store.tidy(now_ms=NOW + 9 * 24 * 3_600_000)
+    assert board.link.execute("HLEN", board.keys["stats"]) == 0
+
+
+@pytest.mark.parametrize("given", ["", "short", "ü" * 11])
+def test_ids_that_are_none_are_refused_before_redis_sees_them(given):
+    with pytest.raises(ValueError, match="id"):
+        ids.parse(given)

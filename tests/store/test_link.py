@@ -1,0 +1,226 @@
+"""Links: what a caller sees when the server is away, dies, is full or forgets its scripts."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.store.connection import StoreError, connect
+from django_delayq.store.inspector import Inspector
+from django_delayq.store.queue import ScheduleItem
+from django_delayq.store.wake import WakeLine
+from tests.store.board import NOW, Board, record
+
+
+@pytest.fixture
+def server(own_redis):
+    return own_redis()
+
+
+def test_a_server_that_is_away_is_named(tmp_path):
+    link = connect(f"unix://{tmp_path}/none.sock")
+    with pytest.raises(StoreUnavailable, match=r"none\.sock.*not available"):
+        link.execute("PING")
+
+
+def test_a_password_is_never_shown():
+    link = connect("redis://user:hunter2@127.0.0.1:1/3")
+    with pytest.raises(StoreUnavailable) as error:
+        link.execute("PING")
+    assert "hunter2" not in str(error.value)
+    assert "127.0.0.1:1, db 3" in str(error.value)
+
+
+def test_a_restarted_server_is_found_again_by_the_same_link(server):
+    link = connect(server.url)
+    link.execute("PING")
+    server.restart()
+    assert link.execute("PING") == b"PONG"
+
+
+def test_a_stopped_server_is_unavailable_and_then_found_again(server):
+    link = connect(server.url)
+    link.execute("PING")
+    server.terminate()
+    with pytest.raises(StoreUnavailable):
+        link.execute("PING")
+    server.start()
+    assert link.execute("PING") == b"PONG"
+
+
+def test_a_connection_to_a_server_that_became_a_replica_is_not_kept(server):
+    link = connect(server.url)
+    board = Board(link, link)
+    first = board.link.execute("CLIENT", "ID")
+    board.link.execute("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(StoreUnavailable):
+        board.put(1)
+    assert board.link.execute("CLIENT", "ID") != first, "the address may lead to the new primary by now"
+
+
+def test_a_server_that_does_not_answer_in_time_is_unavailable(server):
+    link = connect(server.url, timeout=0.1)
+    link.execute("PING")
+    server.pause()
+    with pytest.raises(StoreUnavailable):
+        link.execute("PING")
+    server.resume()
+    assert link.execute("ECHO", "b") == b"b", "the late answer to the first question must not be taken for this one"
+
+
+def test_an_error_reply_is_an_error_and_the_link_goes_on(link):
+    link.execute("SET", "text", "a")
+    with pytest.raises(StoreError, match="wrong kind"):
+        link.execute("LPUSH", "text", "b")
+    replies = link.execute_many([("GET", "text"), ("LPUSH", "text", "b"), ("ECHO", "c")])
+    assert (replies[0], replies[2]) == (b"a", b"c")
+    assert isinstance(replies[1], StoreError)
+
+
+def test_a_forked_child_has_connections_of_its_own(link):
+    link.execute("PING")
+    mine = link.execute("CLIENT", "ID")
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(writer, str(link.execute("CLIENT", "ID")).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert int(os.read(reader, 100)) != mine
+    assert link.execute("CLIENT", "ID") == mine
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_full_server_refuses_schedules_only(server):
+    link = connect(server.url)
+    board = Board(link)
+    board.put(1)
+    board.put(2)
+    link.execute("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(StoreUnavailable):
+        board.put(3)
+    assert len(board.claim().jobs) == 2
+    assert board.extend(1) == "ok"
+    assert board.settle(1, "ack") == "done"
+    assert board.settle(2, "retry") == "done"
+    assert board.store.pause() is True
+    link.execute("CONFIG", "SET", "maxmemory", "0")
+    assert board.put(3) == "created"
+    assert "scheduled 3" in board.happened()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("nowhere", "no alias in CACHES"),
+        ("default", "not on Redis"),
+        ("tests.nothing.factory", "cannot be imported"),
+        ("tests.store.test_link.no_client", "must return a redis.Redis"),
+        ({"HOST": "x"}, 'without "URL"'),
+        ("redis://host:notaport/0", "no usable URL"),
+    ],
+)
+def test_a_spec_that_names_no_server_is_explained(spec, message):
+    with pytest.raises(ConfigError, match=message):
+        connect(spec).execute("PING")
+
+
+def no_client() -> str:
+    return "not a client"
+
+
+@pytest.mark.parametrize("backend", ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"])
+def test_a_cache_alias_lends_its_address_but_not_its_pool(settings, own_redis, backend):
+    server = own_redis(port=True)
+    settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": f"{server.tcp_url}/2"}}
+    link = connect("default", name="private")
+    link.execute("SET", "a", b"\xff")
+    assert link.execute("GET", "a") == b"\xff"
+    assert b"name=private" in link.execute("CLIENT", "LIST")
+    assert connect(f"{server.tcp_url}/2").execute("GET", "a") == b"\xff"
+
+
+def test_the_wake_line_becomes_readable_when_an_earlier_job_comes(board):
+    import select
+
+    line = WakeLine(board.link, [board.keys])
+    line.arm()
+    board.claim()
+    assert select.select([line], [], [], 0)[0] == []
+    board.put(1, NOW + 10)
+    assert select.select([line], [], [], 5)[0] == [line]
+    assert line.drain() == board.keys["wake"]
+    line.close()
+
+
+def test_a_broken_wake_line_says_so_and_connects_anew(server):
+    link = connect(server.url)
+    board = Board(link)
+    line = WakeLine(link, [board.keys])
+    line.arm()
+    server.restart()
+    with pytest.raises(StoreUnavailable, match="wake line"):
+        line.drain()
+    line.arm()
+    link.execute("LPUSH", board.keys["wake"], "1")
+    assert line.drain() == board.keys["wake"]
+    line.close()
+
+
+def test_the_depth_of_a_queue(board, link):
+    now = int(link.execute("TIME")[0]) * 1000
+    board.put(1, now - 5000, now=now)
+    board.put(2, now + 60_000, now=now, lane="high")
+    for number in (3, 4, 5):
+        board.put(number, now - 9000, now=now)
+    board.claim(want=3, now=now)
+    board.settle(3, "retry", delay=60_000, now=now)
+    board.settle(4, "fail", now=now)
+    board.store.pause(actor="kim", reason="lunch")
+    depth = Inspector(link, prefix="t").depth("q")
+    assert (depth.scheduled, depth.due, depth.running, depth.retrying, depth.failed) == (3, 1, 1, 1, 1)
+    assert 5000 <= depth.oldest_late_ms < 10_000
+    assert (depth.paused, depth.paused_by, depth.paused_reason) == (True, "kim", "lunch")
+
+
+def test_a_job_as_redis_knows_it(board, link):
+    board.put(1, key="k")
+    board.claim()
+    board.extend(1, progress="2/5")
+    board.store.cancel([record(1).id], actor="kim")
+    inspector = Inspector(link, prefix="t")
+    view = inspector.job("q", record(1).id)
+    assert view is not None
+    assert (view.state, view.attempt, view.fence, view.progress, view.cancel_by) == ("running", 1, "n1", "2/5", "kim")
+    assert view.record == record(1, key="k")
+    assert inspector.find("q", "k") == record(1).id
+    assert inspector.job("q", record(2).id) is None
+    assert inspector.ids("q", "running") == [record(1).id]
+
+
+def test_the_facts_about_the_server(link):
+    facts = Inspector(link, prefix="t").server()
+    assert facts.version >= (6, 2)
+    assert facts.policy == "noeviction"
+    assert (facts.aof, facts.rdb, facts.role) == (False, False, "master")
+    assert abs(facts.skew) < 1
+
+
+def test_events_are_read_in_pages_and_trimmed(board):
+    for number in (1, 2, 3):
+        board.put(number)
+    first = board.log.read("0-0", 2)
+    assert [entry.items[0].kind for entry in first] == ["scheduled"] * 2
+    last = board.log.last_id()
+    board.log.trim(first[-1].id)
+    assert board.log.length() == 1
+    board.log.trim(last)
+    assert (board.log.length(), board.log.last_id()) == (0, last)
+
+
+def test_schedule_wants_a_date_or_a_delay(board):
+    with pytest.raises(ValueError, match="either due_ms or delay_ms"):
+        board.store.schedule([ScheduleItem(record=record(1))])

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.store.connection import StoreError
+from django_delayq.store.ground import GroundStore, RestoreItem
+from tests.store.board import LEASE, NOW, job_id, record
+
+ELSEWHERE = "old:server"  # the ground of a claim before Redis lost what it held
+
+
+@pytest.fixture
+def ground(board) -> GroundStore:
+    return GroundStore(board.store)
+
+
+def row(
+    number: int, *, attempt: int = 0, crashes: int = 0, due: int = NOW, delay: int = 0, **fields: Any
+) -> RestoreItem:
+    return RestoreItem(
+        id=ids.short(job_id(number)), record=record(number, **fields).encode(), attempt=attempt, crashes=crashes, due_ms=due,
+        delay_ms=delay,
+    )  # fmt: skip
+
+
+def run(number: int, *, attempt: int = 1, crashes: int = 0, fence: str = "n1", **fields: Any) -> RestoreItem:
+    return RestoreItem(
+        id=ids.short(job_id(number)), record=record(number, **fields).encode(), attempt=attempt, crashes=crashes, fence=fence,
+        delay_ms=LEASE,
+    )  # fmt: skip
+
+
+def restore(ground: GroundStore, *items: RestoreItem, rolled: bool = False) -> list[str]:
+    return list(ground.restore(items, rolled=rolled, now_ms=NOW)[1])
+
+
+def adopt(ground: GroundStore, *items: RestoreItem, since: str = ELSEWHERE) -> list[str]:
+    return list(ground.adopt(items, worker="w1", ground=since, now_ms=NOW)[1])
+
+
+def test_rows_come_back_with_date_attempts_lane_and_key(board, ground):
+    answers = restore(
+        ground, row(1, due=NOW + 5000, key="k"), row(2, attempt=2, crashes=1, lane="high"), row(3, delay=LEASE)
+    )
+    assert answers == ["restored"] * 3
+    assert board.dump() == {
+        "jobs": [1, 2, 3], "normal": {1: 5000, 3: LEASE}, "high": {2: 0}, "runs": {2: "2:1:h:"}, "keys": {"k": 1},
+    }  # fmt: skip
+    assert board.happened() == ["restored 1", "restored 2", "restored 3"]
+    assert board.claim().jobs[0].attempt == 3
+
+
+def test_a_row_sent_again_changes_nothing(board, ground):
+    restore(ground, row(1, attempt=1))
+    before, events = board.dump(), board.happened()
+    assert restore(ground, row(1, attempt=1, due=NOW + 9)) == ["there"]
+    assert (board.dump(), board.happened()) == (before, events)
+
+
+def test_what_has_ended_does_not_rise(board, ground):
+    board.put(1)
+    board.put(2)
+    board.claim()
+    board.settle(1, "ack")
+    board.settle(2, "fail")
+    before = board.dump()
+    assert restore(ground, row(1), row(2)) == ["finished", "finished"]
+    assert adopt(ground, run(1), run(2)) == ["finished", "finished"]
+    assert board.dump() == before
+
+
+def test_of_two_rows_with_one_key_the_second_is_merged(board, ground):
+    assert restore(ground, row(1, key="k"), row(2, key="k")) == ["restored", "merged"]
+    assert board.dump() == {"jobs": [1], "normal": {1: 0}, "keys": {"k": 1}, "finished": {2: 0}}
+
+
+def test_an_unreadable_record_is_refused_before_anything_is_written(board, ground):
+    broken = RestoreItem(id=ids.short(job_id(2)), record=b"?")
+    with pytest.raises(StoreError, match="BADRECORD 2"):
+        restore(ground, row(1), broken)
+    assert board.dump() == {}
+
+
+def test_a_run_that_redis_has_lost_is_adopted_under_its_fence(board, ground):
+    assert adopt(ground, run(1, attempt=2, crashes=1, key="k")) == ["adopted"]
+    assert board.dump() == {"jobs": [1], "leases": {1: LEASE}, "runs": {1: "2:1:N:n1"}, "keys": {"k": 1}}
+    assert adopt(ground, run(1, attempt=2, crashes=1, key="k")) == ["adopted"]
+    assert board.happened() == ["restored 1"]
+    assert board.settle(1, "ack", attempt=2) == "done"
+    assert board.dump() == {"finished": {1: 0}}
+
+
+def test_a_run_whose_row_is_back_is_adopted(board, ground):
+    restore(ground, row(1, attempt=0, delay=LEASE))
+    assert adopt(ground, run(1)) == ["adopted"]
+    assert board.dump() == {"jobs": [1], "leases": {1: LEASE}, "runs": {1: "1:0:n:n1"}}
+
+
+def test_a_run_that_another_worker_has_begun_is_lost(board, ground):
+    restore(ground, row(1))
+    board.claim("n2", "w2")
+    before = board.dump()
+    assert adopt(ground, run(1)) == ["lost"]
+    assert board.dump() == before
+
+
+@pytest.mark.parametrize(("attempt", "crashes"), [(1, 0), (2, 0), (0, 1)])
+def test_a_job_that_went_on_without_this_run_is_lost(board, ground, attempt, crashes):
+    restore(ground, row(1, attempt=attempt, crashes=crashes))
+    assert adopt(ground, run(1)) == ["lost"]
+    assert board.dump().get("leases") is None
+
+
+def test_an_older_run_of_a_rolled_back_redis_gives_way_to_a_later_one(board, ground):
+    board.put(1)
+    board.claim("n1")
+    assert adopt(ground, run(1, attempt=2, fence="n2")) == ["adopted"]
+    assert board.dump() == {"jobs": [1], "leases": {1: LEASE}, "runs": {1: "2:0:n:n2"}}
+    assert board.settle(1, "ack", fence="n1") == "lost"
+
+
+def test_nothing_is_adopted_where_nothing_was_lost(board, ground):
+    here = board.claim().ground
+    assert adopt(ground, run(1), since=here) == ["lost"]
+    assert board.dump() == {}
+
+
+def test_a_run_whose_key_was_taken_goes_on_without_it(board, ground):
+    board.put(2, key="k")
+    assert adopt(ground, run(1, key="k")) == ["adopted"]
+    assert board.dump()["runs"] == {1: "1:0:n:n1"}
+    assert board.settle(1, "ack") == "done"
+    assert board.dump()["keys"] == {"k": 2}
+
+
+def test_rolled_back_jobs_are_corrected_by_their_rows(board, ground):
+    for number in (1, 2, 3, 4):
+        board.put(number, NOW + 1000, key=f"k{number}")
+    board.put(5)
+    board.claim("n1")
+    finished = RestoreItem(id=ids.short(job_id(4)), record=b"cancelled")
+    answers = restore(
+        ground, row(1, due=NOW + 1000, key="k1"), row(2, due=NOW + 9000, key="k2"), row(3, attempt=2, due=NOW + 7000, key="k3"),
+        finished, row(5, attempt=1, due=NOW + 5000), rolled=True,
+    )  # fmt: skip
+    assert answers == ["there", "restored", "restored", "dropped", "restored"]
+    assert board.dump() == {
+        "jobs": [1, 2, 3, 5], "normal": {1: 1000, 2: 9000, 3: 7000, 5: 5000}, "runs": {3: "2:0:N:", 5: "1:0:n:"},
+        "keys": {"k1": 1, "k2": 2, "k3": 3}, "finished": {4: 0},
+    }  # fmt: skip
+    assert board.link.execute("ZSCORE", board.keys["finished"], ids.short(job_id(4))).endswith(b".5")  # cancelled
+
+
+def test_a_job_ahead_of_its_row_is_left_alone(board, ground):
+    board.put(1)
+    board.claim("n1")
+    before = board.dump()
+    assert restore(ground, row(1, attempt=0), rolled=True) == ["there"]
+    assert board.dump() == before
+
+
+def test_settle_and_extend_say_of_an_unknown_run_that_it_is_gone(board):
+    assert board.settle(1, "ack") == "gone"
+    assert board.extend(1) == "gone"
+
+
+def test_settle_says_of_a_claim_that_was_rolled_back_that_it_is_gone(board):
+    board.put(1)
+    assert board.settle(1, "ack") == "gone"
+    assert board.settle(1, "snooze") == "already"
+
+
+def test_another_server_claims_nothing_until_it_is_confirmed(board, ground):
+    board.put(1)
+    claim = board.claim("n0", want=0)
+    board.link.execute("HSET", board.keys["meta"], "server", "another", "mirrored", "1-0")
+    first = board.claim("n1")
+    assert (first.jobs, first.ground) == ([], claim.ground)
+    assert 0 < first.wait_ms <= 100
+    assert ground.confirm(claim.generation, mirrored="2-0", now_ms=NOW)
+    assert len(board.claim("n2").jobs) == 1
+
+
+def test_without_anybody_to_confirm_it_claims_go_on_after_three_seconds(board):
+    board.put(1)
+    board.claim("n0", want=0)
+    board.link.execute("HSET", board.keys["meta"], "server", "another", "mirrored", "1-0")
+    assert board.claim("n1").jobs == []
+    assert board.claim("n2", now=NOW + 3000).jobs == []
+    assert len(board.claim("n3", now=NOW + 3001).jobs) == 1
+
+
+def test_a_store_that_no_mirror_has_seen_waits_for_nobody(board):
+    board.put(1)
+    board.claim("n0", want=0)
+    board.link.execute("HSET", board.keys["meta"], "server", "another")
+    assert len(board.claim("n1").jobs) == 1
+
+
+def test_a_rolled_back_store_has_another_generation_and_waits_while_restore_is_at_work(board, ground):
+    board.put(1)
+    claim = board.claim("n0", want=0)
+    assert ground.confirm(claim.generation, renew="r1", now_ms=NOW)
+    assert not ground.confirm(claim.generation, now_ms=NOW)
+    assert board.claim("n1", now=NOW + 2000).generation == "r1"
+    ground.restore([], rolled=True, progress="me 1 2", now_ms=NOW + 2000)
+    assert board.claim("n2", now=NOW + 4000).jobs == []
+    assert ground.confirm("r1", now_ms=NOW + 4000)
+    assert len(board.claim("n3", now=NOW + 4000).jobs) == 1

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.store.connection import StoreError
+from django_delayq.store.queue import ScheduleItem
+from tests.store.board import NOW, job_id, record
+
+
+def test_a_job_lies_in_its_lane_under_its_date(board):
+    assert board.put(1, NOW + 5000) == "created"
+    assert board.put(2, NOW, lane="high", key="order:2") == "created"
+    assert board.dump() == {"jobs": [1, 2], "normal": {1: 5000}, "high": {2: 0}, "keys": {"order:2": 2}}
+    assert board.happened() == ["scheduled 1", "scheduled 2"]
+
+
+def test_a_delay_is_added_to_redis_time(board):
+    reply = board.store.schedule([ScheduleItem(record=record(1), delay_ms=1500)], now_ms=NOW)
+    assert reply[0].due_ms == NOW + 1500
+    assert board.dump()["normal"] == {1: 1500}
+
+
+def test_the_same_job_sent_again_changes_nothing(board):
+    board.put(1, NOW + 5000)
+    before = board.dump()
+    assert board.put(1, NOW + 9000) == "again"
+    assert board.dump() == before
+    assert board.happened() == ["scheduled 1"]
+
+
+def test_a_finished_job_sent_again_does_not_rise(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "ack")
+    assert board.put(1) == "finished"
+    assert "jobs" not in board.dump()
+
+
+def test_a_failed_job_sent_again_does_not_rise(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "fail")
+    assert board.put(1) == "finished"
+    assert board.dump() == {"jobs": [1], "failed": {1: 0}}
+
+
+@pytest.mark.parametrize(("policy", "status"), [("keep", "kept"), ("error", "taken")])
+def test_a_held_key_keeps_its_holder(board, policy, status):
+    board.put(1, NOW + 5000, key="k")
+    reply = board.store.schedule([ScheduleItem(record=record(2, key="k"), due_ms=NOW, on_conflict=policy)], now_ms=NOW)[
+        0
+    ]
+    assert (reply.status, reply.id, reply.created) == (status, job_id(1), False)
+    assert board.dump() == {"jobs": [1], "normal": {1: 5000}, "keys": {"k": 1}, "finished": {2: 0}}
+    assert board.happened() == ["scheduled 1", "merged 2"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "due", "status", "date"),
+    [
+        ("earliest", 3000, "moved", 3000),
+        ("earliest", 9000, "kept", 5000),
+        ("latest", 9000, "moved", 9000),
+        ("latest", 3000, "kept", 5000),
+    ],
+)
+def test_earliest_and_latest_move_the_holders_date(board, policy, due, status, date):
+    board.put(1, NOW + 5000, key="k")
+    assert board.put(2, NOW + due, key="k", on_conflict=policy) == status
+    assert board.dump() == {"jobs": [1], "normal": {1: date}, "keys": {"k": 1}, "finished": {2: 0}}
+
+
+def test_replace_puts_the_new_job_in_the_holders_place(board):
+    board.put(1, NOW + 5000, key="k")
+    assert board.put(2, NOW + 7000, key="k", on_conflict="replace") == "replaced"
+    assert board.dump() == {"jobs": [2], "normal": {2: 7000}, "keys": {"k": 2}, "finished": {1: 0}}
+    assert board.happened() == ["scheduled 1", "cancelled 1", "scheduled 2"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "status"), [("replace", "running"), ("earliest", "kept"), ("latest", "kept"), ("keep", "kept")]
+)
+def test_a_running_holder_is_left_alone(board, policy, status):
+    board.put(1, key="k")
+    board.claim()
+    assert board.put(2, NOW, key="k", on_conflict=policy) == status
+    assert board.dump()["leases"] == {1: 30_000}
+    assert board.dump()["jobs"] == [1]
+
+
+def test_a_key_left_behind_by_nobody_is_free(board):
+    board.link.execute("HSET", board.keys["keys"], "k", ids.short(job_id(9)))
+    assert board.put(1, key="k") == "created"
+    assert board.dump()["keys"] == {"k": 1}
+
+
+def test_two_jobs_of_one_call_contest_a_key(board):
+    items = [ScheduleItem(record=record(n, key="k"), due_ms=NOW) for n in (1, 2)]
+    assert [reply.status for reply in board.store.schedule(items, now_ms=NOW)] == ["created", "kept"]
+
+
+def test_a_bad_record_refuses_the_whole_call_before_any_write(board):
+    good, bad = record(1), record(2)
+    object.__setattr__(bad, "max_attempts", "many")
+    with pytest.raises(StoreError, match="BADRECORD 2"):
+        board.store.schedule([ScheduleItem(record=good, due_ms=NOW), ScheduleItem(record=bad, due_ms=NOW)])
+    assert board.dump() == {}
+
+
+def test_a_full_event_stream_refuses_schedules(board):
+    board.put(1)
+    with pytest.raises(StoreError, match="EVENTSFULL"):
+        board.store.schedule([ScheduleItem(record=record(2), due_ms=NOW)], max_events=1)
+    assert board.dump()["jobs"] == [1]
+
+
+def test_too_many_jobs_in_a_call_are_refused(board):
+    items = [ScheduleItem(record=record(n), due_ms=NOW) for n in range(201)]
+    with pytest.raises(StoreError, match="at most 200"):
+        board.store.schedule(items)
+
+
+def test_a_durable_jobs_event_carries_no_record(board):
+    board.put(1, durable=True)
+    board.put(2, durable=False)
+    bodies = [entry.items[0].body for entry in board.log.read("0-0", 10)]
+    assert bodies == [b"", record(2).encode()]

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.store.queue import SettleItem
+from tests.store.board import LEASE, NOW, job_id
+
+
+@pytest.fixture
+def running(board):
+    """Job 1, with a key, in its first attempt under the fence n1."""
+    board.put(1, key="k")
+    board.claim()
+    return board
+
+
+def test_ack_removes_the_job_and_leaves_a_tombstone(running):
+    assert running.settle(1, "ack") == "done"
+    assert running.dump() == {"finished": {1: 0}}
+    assert running.happened()[-1] == "succeeded 1"
+
+
+def test_retry_puts_it_back_and_the_attempt_counts(running):
+    assert running.settle(1, "retry", delay=15_000) == "done"
+    assert running.dump() == {"jobs": [1], "normal": {1: 15_000}, "runs": {1: "1:0:N:"}, "keys": {"k": 1}}
+    assert running.claim("n2", now=NOW + 15_000).jobs[0].attempt == 2
+
+
+def test_snooze_puts_it_back_and_the_attempt_does_not_count(running):
+    assert running.settle(1, "snooze", delay=5_000) == "done"
+    assert running.dump() == {"jobs": [1], "normal": {1: 5_000}, "keys": {"k": 1}}
+    assert running.claim("n2", now=NOW + 5_000).jobs[0].attempt == 1
+
+
+def test_fail_keeps_the_record_and_frees_the_key(running):
+    assert running.settle(1, "fail") == "done"
+    assert running.dump() == {"jobs": [1], "failed": {1: 0}}
+    assert running.put(2, key="k") == "created"
+
+
+def test_cancel_ends_the_run_as_cancelled(running):
+    assert running.settle(1, "cancel") == "done"
+    assert running.dump() == {"finished": {1: 0}}
+    assert running.happened()[-1] == "cancelled 1"
+
+
+def test_crash_gives_the_job_back_at_once_with_the_same_attempt_number(running):
+    assert running.settle(1, "crash") == "done"
+    assert running.dump() == {"jobs": [1], "normal": {1: 0}, "runs": {1: "0:1:N:"}, "keys": {"k": 1}}
+    job = running.claim("n2").jobs[0]
+    assert (job.attempt, job.crashes) == (1, 1)
+
+
+def test_one_crash_too_many_fails(running):
+    for number in range(2, 6):
+        running.settle(1, "crash", fence=f"n{number - 1}")
+        jobs = running.claim(f"n{number}").jobs
+    assert jobs == []
+    assert running.dump() == {"jobs": [1], "failed": {1: 0}}
+
+
+@pytest.mark.parametrize("outcome", ["ack", "retry", "snooze", "fail", "cancel", "crash"])
+def test_a_second_settle_answers_already_and_changes_nothing(running, outcome):
+    running.settle(1, outcome, delay=1000)
+    before, events = running.dump(), running.happened()
+    assert running.settle(1, outcome, delay=1000) == "already"
+    assert running.dump() == before
+    assert running.happened() == events
+
+
+@pytest.mark.parametrize("outcome", ["ack", "retry", "snooze", "fail", "cancel", "crash"])
+def test_a_lost_claim_changes_nothing(running, outcome):
+    running.claim("n3", "w2", now=running.pass_lease())
+    before, events = running.dump(), running.happened()
+    assert running.settle(1, outcome, fence="n1") == "lost"
+    assert running.dump() == before
+    assert running.happened() == events
+
+
+def test_a_wrong_attempt_number_changes_nothing(running):
+    before = running.dump()
+    assert running.settle(1, "ack", attempt=2) == "lost"
+    assert running.dump() == before
+
+
+def test_the_same_job_twice_in_one_batch_settles_once(running):
+    item = SettleItem(id=ids.short(job_id(1)), attempt=1, fence="n1", outcome="ack")
+    other = SettleItem(id=ids.short(job_id(1)), attempt=1, fence="n1", outcome="fail")
+    assert running.store.settle([item, other], worker="w1", max_crashes=3, now_ms=NOW) == ["done", "already"]
+    assert running.dump() == {"finished": {1: 0}}
+
+
+@pytest.mark.parametrize("outcome", ["retry", "snooze", "crash"])
+def test_a_requested_cancel_takes_effect_when_the_run_ends_without_success(running, outcome):
+    running.store.cancel([job_id(1)])
+    assert running.settle(1, outcome) == "done"
+    assert running.dump() == {"finished": {1: 0}}
+    assert running.happened()[-1] == "cancelled 1"
+
+
+def test_a_requested_cancel_does_not_undo_a_success(running):
+    running.store.cancel([job_id(1)])
+    running.settle(1, "ack")
+    assert running.happened()[-1] == "succeeded 1"
+
+
+def test_extend_moves_the_lease_and_keeps_the_progress(running):
+    assert running.extend(1, now=NOW + 10_000, progress="3/7") == "ok"
+    assert running.dump()["leases"] == {1: 10_000 + LEASE}
+    assert running.dump()["progress"] == {1: "3/7"}
+
+
+def test_extend_of_a_lost_claim_changes_nothing(running):
+    before = running.dump()
+    assert running.extend(1, fence="other", now=NOW + 10_000) == "lost"
+    assert running.extend(7, now=NOW + 10_000) == "gone"
+    assert running.dump() == before
+
+
+def test_extend_of_a_settled_job_says_that_nobody_holds_it(running):
+    running.settle(1, "retry", delay=1000)
+    assert running.extend(1) == "gone"
+    assert "leases" not in running.dump()
+
+
+def test_extend_tells_of_a_requested_cancel(running):
+    running.store.cancel([job_id(1)], actor="kim")
+    assert running.extend(1) == "cancel"

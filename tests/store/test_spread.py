@@ -1,0 +1,78 @@
+"""Counts of how late jobs were claimed and how long they ran: written by claim and settle, read as one string."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.spread import SLOT_MS, SLOTS, bucket, decode
+from django_delayq.store.queue import SettleItem
+from tests.store.board import NOW, job_id
+
+
+def counted(board, now: int = NOW) -> tuple[dict[int, int], dict[int, int]]:
+    found = decode(board.link.execute("GET", board.keys["spread"]) or b"", now)
+    return tuple({b: n for b, n in enumerate(counts) if n} for counts in (found.late, found.ran))
+
+
+def ack(board, number: int, ran_ms: int, *, now: int = NOW, fence: str = "n1") -> str:
+    item = SettleItem(id=ids.short(job_id(number)), attempt=1, fence=fence, outcome="ack", ran_ms=ran_ms)
+    return board.store.settle([item], worker="w1", max_crashes=3, now_ms=now)[0]
+
+
+@pytest.mark.parametrize("late", [0, 1, 2, 3, 4, 1000, 1023, 1024, 8_388_607, 8_388_608, 10**10])
+def test_lua_and_python_put_a_duration_into_the_same_bucket(board, late):
+    board.put(1, due=NOW - late, now=NOW)
+    board.claim()
+    assert counted(board) == ({bucket(late): 1}, {})
+
+
+def test_jobs_of_one_call_are_counted_together(board):
+    for number, late in enumerate((0, 0, 5, 6, 900), 1):
+        board.put(number, due=NOW - late)
+    board.claim()
+    assert counted(board) == ({0: 2, 3: 2, 10: 1}, {})
+
+
+def test_a_run_is_counted_once_however_often_it_is_settled(board):
+    board.put(1)
+    board.claim()
+    assert [ack(board, 1, 250), ack(board, 1, 250)] == ["done", "already"]
+    assert counted(board) == ({0: 1}, {8: 1})
+
+
+def test_a_run_that_nobody_timed_is_not_counted(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "ack")
+    assert counted(board)[1] == {}
+
+
+def test_a_slot_that_comes_round_again_begins_at_zero(board):
+    round_ms = SLOTS * SLOT_MS
+    for number, now in enumerate((NOW, NOW + SLOT_MS, NOW + round_ms), 1):
+        board.put(number, due=now, now=now)
+        board.claim(f"n{number}", now=now)
+    assert counted(board, NOW + round_ms) == ({0: 1}, {})  # the middle one is older than an hour
+    assert counted(board, NOW + SLOT_MS + 3_600_000) == ({0: 1}, {})
+    assert board.link.execute("STRLEN", board.keys["spread"]) <= SLOTS * 66 * 4
+
+
+def test_what_ended_is_counted_by_the_minute_and_once(board):
+    for number, outcome in enumerate(("ack", "ack", "fail", "retry", "snooze"), 1):
+        board.put(number)
+        board.claim(f"n{number}")
+        board.settle(number, outcome, fence=f"n{number}", delay=10**9)
+        board.settle(number, outcome, fence=f"n{number}", delay=10**9)
+    found = decode(board.link.execute("GET", board.keys["spread"]), NOW + 60_000)
+    assert found.succeeded == (*(0,) * 58, 2, 0)
+    assert found.failed == (*(0,) * 58, 1, 0)
+    assert found.retried == (*(0,) * 58, 1, 0)
+
+
+def test_poison_found_by_a_claim_is_counted_as_failed(board):
+    board.put(1)
+    board.claim(max_crashes=0)
+    later = board.pass_lease()
+    assert board.claim("n2", "w2", now=later, max_crashes=0).jobs == []
+    assert sum(decode(board.link.execute("GET", board.keys["spread"]), later).failed) == 1

@@ -1,0 +1,14 @@
+"""Tasks that tests schedule."""
+
+from __future__ import annotations
+
+import django_delayq as delayq
+
+
+@delayq.task(queue="orders")
+def close_order(order_id: int, *, note: str = "") -> int:
+    return order_id
+
+
+@delayq.task(queue="redis")
+def ping(number: int = 0) -> None: ...

@@ -1,0 +1,262 @@
+"""The documentation and the code say the same: what one of them names, the other one knows."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+
+import django_delayq
+from django_delayq import conf, signals
+from django_delayq.management.commands.delayq import Command as Delayq
+from django_delayq.management.commands.delayq_worker import Command as Worker
+from django_delayq.states import TRANSITIONS, AttemptOutcome, Change, State
+from django_delayq.store.keys import NAMES
+from django_delayq.store.scripts import SCRIPTS
+from django_delayq.task import OPTIONS, POLICIES, task
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(page.stem for page in DOCS.glob("*.md"))
+WORDS = """
+    task, job, queue, partition, schedule, run_at, delay, due, late, key, mover, claim, lease, extend, fence, keeper, consumer,
+    attempt, crash, outcome, settle, ack, retry, snooze, fail, requeue, cancel, reschedule, run now, pause, resume, ladder, jitter,
+    poison, mirror, lag, relay, restore, prune, purge, worker, supervisor, burst, quiet, stop, grace
+"""
+NOT_OURS = """
+    message, broker, enqueue, enqueued, eta, countdown, dead, bury, revive, reaper, handle, handles, manager, util, helper, common, data
+"""
+CHECK = re.compile(r"\b[EWD]\d{3}\b")
+
+
+def words(text: str) -> list[str]:
+    return [word.strip() for word in text.replace("\n", " ").split(",")]
+
+
+@cache
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text()
+
+
+def section(name: str, heading: str) -> str:
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", page(name), flags=re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
+def table_column(text: str, number: int = 0) -> set[str]:
+    """The code words of one column of every table in `text`, without the heads."""
+    body = re.sub(r"^\|.*\n(?=\|---)", "", text, flags=re.MULTILINE)
+    rows = [line.strip().strip("|").split("|") for line in body.splitlines() if line.startswith("| ")]
+    return {word for row in rows if number < len(row) for word in re.findall(r"`([^`]+)`", row[number])}
+
+
+def code_words(name: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", page(name)))
+
+
+def the_same(code: set[str], docs: set[str], where: str) -> None:
+    assert not code - docs, f"{where} does not name: {', '.join(sorted(code - docs))}"
+    assert not docs - code, f"{where} names what is not there: {', '.join(sorted(docs - code))}"
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {text for action in parser._actions for text in action.option_strings if text.startswith("--")} - {"--help"}
+
+
+def worker_options() -> set[str]:
+    parser = argparse.ArgumentParser()
+    Worker().add_arguments(parser)
+    return options_of(parser)
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    parser = argparse.ArgumentParser()
+    Delayq().add_arguments(parser)
+    return next(action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+
+
+def check_ids() -> set[str]:
+    package = ROOT / "django_delayq"
+    sources = [package / "checks.py", package / "conf.py", package / "health.py", *package.glob("management/**/*.py")]
+    return {id for source in sources for id in CHECK.findall(source.read_text())}
+
+
+# settings
+
+
+def test_settings_are_all_described_and_no_others():
+    the_same({*conf.DEFAULTS}, table_column(section("settings", "All keys")), "The table of docs/settings.md")
+
+
+@pytest.mark.parametrize("key", [key for key in conf.DEFAULTS if key != "QUEUES"])
+def test_a_setting_is_described_with_its_default_and_place(key):
+    row = next(line for line in page("settings").splitlines() if line.startswith(f"| `{key}` |"))
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    default = conf.DEFAULTS[key]
+    written = f"`{default!r}`".replace("'", '"')
+    assert cells[1] == written, f"docs/settings.md: the default of {key} is {written}"
+    assert cells[3] == ("yes" if key in conf.PER_QUEUE else "no"), f"docs/settings.md: may {key} stand in a queue?"
+
+
+# tasks
+
+
+def test_every_public_name_is_described():
+    text = page("tasks")
+    named = {name for name in django_delayq.__all__ if re.search(rf"\b{name}\b", text)}
+    the_same(set(django_delayq.__all__), named, "docs/tasks.md")
+
+
+def test_every_option_of_schedule_is_described():
+    the_same(set(OPTIONS), table_column(section("tasks", "Schedule").partition("###")[0]), "docs/tasks.md, Schedule")
+
+
+def test_every_option_of_task_is_described():
+    options = set(inspect.signature(task).parameters) - {"fn"}
+    the_same(options, table_column(section("tasks", "A task")), "docs/tasks.md, A task")
+
+
+def test_every_policy_and_every_answer_is_described():
+    policies = {word.strip('"') for word in table_column(section("tasks", "Keys"))}
+    the_same(set(POLICIES), policies, "docs/tasks.md, Keys")
+    rows = re.findall(r"^\| `(\w+)` \|", section("tasks", "Change a job"), flags=re.MULTILINE)
+    the_same({change.value for change in Change}, set(rows), "docs/tasks.md, Change a job")
+
+
+def test_every_signal_is_described():
+    there = {name for name, value in vars(signals).items() if isinstance(value, signals.Signal)}
+    the_same(there, table_column(section("tasks", "Signals")), "docs/tasks.md, Signals")
+
+
+# commands and worker
+
+
+def test_every_subcommand_has_a_section():
+    described = set(re.findall(r"^## delayq ([\w-]+)$", page("commands"), flags=re.MULTILINE))
+    the_same(set(subcommands()), described, "docs/commands.md")
+
+
+@pytest.mark.parametrize("name", sorted(subcommands()))
+def test_every_option_of_a_subcommand_is_described(name):
+    described = {word for word in table_column(section("commands", f"delayq {name}")) if word.startswith("--")}
+    the_same(options_of(subcommands()[name]), described, f"docs/commands.md, delayq {name}")
+
+
+def test_every_option_of_the_worker_is_described():
+    the_same(worker_options(), table_column(section("worker", "Options")), "docs/worker.md, Options")
+
+
+# checks
+
+
+def test_every_check_is_described():
+    described = {word.removeprefix("delayq.") for word in table_column(page("checks")) if CHECK.search(word)}
+    the_same(check_ids(), described, "docs/checks.md")
+
+
+# states
+
+
+def test_every_state_is_described():
+    the_same(
+        {state.value for state in State}, table_column(section("lifecycle", "States")), "docs/lifecycle.md, States"
+    )
+    outcomes = code_words("lifecycle")
+    missing = [outcome.value for outcome in AttemptOutcome if outcome.value not in outcomes]
+    assert not missing, f"docs/lifecycle.md does not name the outcomes of an attempt: {', '.join(missing)}"
+
+
+def test_the_table_of_moves_is_the_one_in_the_code():
+    rows = {line for line in section("lifecycle", "Every move").splitlines() if line.startswith("| ")} - {
+        "| Verb | From | To | Script |"
+    }
+    moves = {f"| {move.verb} | {move.before or '–'} | {move.after} | {move.script} |" for move in TRANSITIONS}
+    the_same(moves, rows, "docs/lifecycle.md, Every move")
+
+
+# internals
+
+
+def test_every_script_is_described():
+    the_same(set(SCRIPTS), table_column(section("internals", "Scripts")), "docs/internals.md, Scripts")
+
+
+def test_every_key_is_described():
+    the_same(set(NAMES.values()), table_column(section("internals", "Keys")), "docs/internals.md, Keys")
+
+
+# admin
+
+
+def test_every_permission_is_described():
+    models = [model._meta for model in apps.get_app_config("delayq").get_models()]
+    ours = {f"delayq.{name}" for meta in models for name, _ in meta.permissions}
+    ours |= {f"delayq.{action}_{meta.model_name}" for meta in models for action in meta.default_permissions}
+    missing = ours - table_column(section("admin", "Permissions"))
+    assert not missing, f"docs/admin.md does not name the permissions: {', '.join(sorted(missing))}"
+
+
+# guarantees
+
+
+def test_every_test_that_holds_a_promise_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page("guarantees"))
+    assert len(named) > 20
+    missing = [
+        f"{path}::{test}"
+        for path, test in named
+        if not (ROOT / path).is_file() or f"def {test}(" not in (ROOT / path).read_text()
+    ]
+    assert not missing, f"docs/guarantees.md names tests that do not exist: {', '.join(missing)}"
+
+
+def test_every_promise_has_a_test():
+    promises, _, _ = page("guarantees").partition("\n## When something fails\n")
+    _, *sections = promises.split("\n## ")
+    told = [part for section in sections for part in re.split(r"\n(?=\*\*)", section)[1:]]
+    assert len(told) > 20
+    without = [part.splitlines()[0] for part in told if "\n- `tests/" not in part]
+    assert not without, f"docs/guarantees.md promises what no test holds: {'; '.join(without)}"
+
+
+# words
+
+
+def test_every_word_is_in_the_glossary():
+    terms = set(re.findall(r"^(\w[\w ]*)\n  \S", page("glossary"), flags=re.MULTILINE))
+    missing = set(words(WORDS)) - terms
+    assert not missing, f"docs/glossary.md does not explain: {', '.join(sorted(missing))}"
+
+
+@pytest.mark.parametrize("name", [*PAGES, "README"])
+def test_no_foreign_words_are_used(name):
+    text = (ROOT / "README.md").read_text() if name == "README" else page(name)
+    prose = re.sub(r"```.*?```|`[^`\n]+`", "", text, flags=re.DOTALL)
+    used = [word for word in words(NOT_OURS) if re.search(rf"\b{word}\b", prose, flags=re.IGNORECASE)]
+    assert not used, f"{name}.md uses words that are not ours: {', '.join(used)}"
+
+
+# the pages themselves
+
+
+def test_every_page_can_be_reached():
+    listed = set(re.findall(r"^(\w+)$", page("index"), flags=re.MULTILINE))
+    the_same(set(PAGES) - {"index"}, listed, "docs/index.md")
+    readme = set(re.findall(r"\(docs/(\w+)\.md\)", (ROOT / "README.md").read_text()))
+    the_same(set(PAGES) - {"index"}, readme, "README.md")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_python_blocks_compile(name):
+    for number, block in enumerate(re.findall(r"^ *```python\n(.*?)^ *```$", page(name), re.MULTILINE | re.DOTALL), 1):
+        indent = len(block) - len(block.lstrip(" "))
+        code = "\n".join(line[indent:] for line in block.splitlines())
+        try:
+            compile(code, f"docs/{name}.md, python block {number}", "exec")
+        except SyntaxError as error:
+            pytest.fail(f"docs/{name}.md, python block {number}, line {error.lineno}: {error.msg}")

@@ -1,0 +1,120 @@
+"""What the wheel and the sdist hold, built here without the network."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path, PurePath
+
+import pytest
+
+import django_delayq
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with the wheel and the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built) -> zipfile.ZipFile:
+    (path,) = built.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel) -> Message:
+    (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+    return HeaderParser().parsestr(wheel.read(name).decode())
+
+
+def sources() -> set[str]:
+    """The files of the package that git knows, or would take."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "django_delayq"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
+    inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert inside == sources()
+
+
+def test_the_wheel_holds_what_is_no_python(wheel):
+    names = wheel.namelist()
+    assert "django_delayq/py.typed" in names
+    assert "django_delayq/migrations/0001_initial.py" in names
+    assert {name for name in names if name.endswith((".po", ".mo"))} == {
+        f"django_delayq/locale/{language}/LC_MESSAGES/django.{kind}" for language in ("de", "zh_Hans") for kind in ("po", "mo")
+    }  # fmt: skip
+    scripts = {PurePath(name).stem for name in names if PurePath(name).match("django_delayq/store/lua/*.lua")}
+    assert scripts >= {
+        "schedule", "claim", "extend", "settle", "cancel", "reschedule", "requeue", "pause", "purge", "tidy", "inspect",
+    }  # fmt: skip
+
+
+def test_the_wheel_carries_the_licence(wheel):
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+
+
+def test_the_sdist_can_be_tested_and_has_no_leftovers(built):
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert sources() <= names
+    assert {
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "Makefile",
+        "tests/conftest.py",
+    } <= names
+    rubbish = re.compile(r"(^|/)(\.venv|\.demo|\.delayq|__pycache__|\.make)(/|$)|\.pyc$|\.sqlite3")
+    assert [name for name in names if rubbish.search(name)] == []
+
+
+def test_three_packages_are_enough_at_run_time(metadata):
+    needed = [line for line in metadata.get_all("Requires-Dist") or [] if "extra ==" not in line]
+    assert sorted(re.split(r"[<>=!~ ]", line)[0] for line in needed) == ["django", "django-redis", "redis"]
+    assert set(metadata.get_all("Provides-Extra") or []) == {"embedded", "cli", "hiredis"}
+
+
+def test_the_metadata_says_what_the_project_says(metadata):
+    assert metadata["Version"] == django_delayq.__version__
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert "delay queue" in metadata["Summary"]
+
+
+def test_the_readme_is_the_long_description(metadata):
+    assert metadata.get_payload().startswith("# django-delayq")
+
+
+def test_every_dependency_group_is_installed_by_something():
+    recipes = (ROOT / "Makefile").read_text() + (ROOT / ".ci" / "run").read_text()
+    used = set(re.findall(r"--group ([a-z]+)", recipes))
+    included = {
+        entry["include-group"]
+        for group in PROJECT["dependency-groups"].values()
+        for entry in group
+        if isinstance(entry, dict)
+    }
+    assert set(PROJECT["dependency-groups"]) == used | included | {"dev"}
+    assert used <= set(PROJECT["dependency-groups"])

@@ -1,0 +1,146 @@
+"""The loops of one task process side by side, none in a thread of its own, so that a test can interleave their passes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from django_delayq import codec, ids
+from django_delayq.exceptions import UnknownTask
+from django_delayq.job import JobRecord
+from django_delayq.ladder import Ladder
+from django_delayq.store.connection import Link
+from django_delayq.store.queue import QueueStore, ScheduleItem
+from django_delayq.worker.adopter import Adopter
+from django_delayq.worker.consumer import Basket, Consumer, Pace
+from django_delayq.worker.deadlines import Deadlines
+from django_delayq.worker.executor import Executor, Hooks
+from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.keeper import Keeper
+from django_delayq.worker.lines import Line
+from django_delayq.worker.mover import Mover
+from django_delayq.worker.remains import Remains
+from django_delayq.worker.settler import Settler
+from tests.store.board import Board
+
+
+def line(queue: str = "q", **fields: Any) -> Line:
+    """A line with the usual settings."""
+    usual = {
+        "queue": queue, "partition": 0, "lease": 30.0, "lease_ms": 30_000, "max_crashes": 3, "max_result": 65536,
+        "backoff": Ladder("1m"), "timeout": None,
+    }  # fmt: skip
+    return Line(**{**usual, **fields})
+
+
+class FakeTask(SimpleNamespace):
+    """What the worker wants of a task."""
+
+    __hash__ = object.__hash__
+
+
+def task(fn: Callable[..., Any], **fields: Any) -> Any:
+    """A registered task."""
+    usual = {"name": fn.__name__, "fn": fn, "backoff": None, "timeout": None, "is_async": False, "atomic": False}
+    return FakeTask(**{**usual, **fields})
+
+
+class Bench:
+    """One task process on queue "q" of prefix "t", with its supervisor's loops."""
+
+    def __init__(self, link: Link, *, threads: int = 2, rows: int = 20, **fields: Any) -> None:
+        self.board = Board(link)
+        link = self.board.store.link
+        self.lines = [line(**fields)]
+        self.stores = [QueueStore(link, prefix="t", queue="q", signer=self.lines[0].signer)]
+        self.holdings = Holdings(rows, 1)
+        self.free = deque(range(rows))
+        self.called = 0
+        self.tasks: dict[str, Any] = {}
+        self.basket = Basket(self._call)
+        self.adopter = Adopter(lines=self.lines, stores=self.stores, holdings=self.holdings, worker="w/1")
+        self.settler = Settler(
+            lines=self.lines,
+            stores=self.stores,
+            holdings=self.holdings,
+            free=self.free,
+            adopter=self.adopter,
+            worker="w/1",
+            settled=lambda: None,
+        )
+        self.executor = Executor(
+            lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={}, hooks=Hooks(), worker="w/1"
+        )
+        self.pace = Pace(threads)
+        self.consumers = [
+            Consumer(
+                number, basket=self.basket, executor=self.executor, settler=self.settler, pace=self.pace,
+                end_thread=lambda: None,
+            )
+            for number in range(threads)
+        ]  # fmt: skip
+        self.mover = Mover(
+            lines=self.lines, stores=self.stores, link=link, holdings=self.holdings, free=self.free, basket=self.basket,
+            consumers=self.consumers, settler=self.settler, adopter=self.adopter, pace=self.pace,
+            worker="w/1",
+        )  # fmt: skip
+        self.child: Any = SimpleNamespace(pid=1, worker="w/1", holdings=self.holdings, forget_trace=lambda: None)
+        self.keeper = Keeper(lines=self.lines, stores=self.stores, children=lambda: [self.child], worker="w")
+        self.remains = Remains(lines=self.lines, stores=self.stores)
+        self.replaced: list[Any] = []
+        self.deadlines = Deadlines(
+            lines=self.lines, stores=self.stores, children=lambda: [self.child], replace=self.replaced.append,
+            tasks=["shop.close"], find_task=self.find,
+        )  # fmt: skip
+
+    def find(self, name: str) -> Any:
+        try:
+            return self.tasks[name]
+        except KeyError:
+            raise UnknownTask(f"No task named {name!r} is registered.") from None
+
+    def register(self, fn: Callable[..., Any], **fields: Any) -> None:
+        self.tasks[fn.__name__] = task(fn, **fields)
+
+    def put(self, task: str, *args: Any, options: dict[str, Any] | None = None, **fields: Any) -> str:
+        payload = codec.encode_payload(args, {}, options, limit=65536, task=task)
+        record = JobRecord(**{"id": ids.new(), "task": task, "durable": False, "payload": payload, **fields})
+        self.stores[0].schedule([ScheduleItem(record=record, delay_ms=0)])
+        return ids.short(record.id)
+
+    def move(self) -> None:
+        """A pass of the mover, as if a wake token had come."""
+        for watch in self.mover._watches:
+            watch.at = 0.0
+        self.mover.poll()
+
+    def take(self) -> Any:
+        """The next job of the basket, which must not be empty."""
+        assert len(self.basket)
+        return self.basket.take()
+
+    def run(self) -> None:
+        """Moves, runs and settles until nothing is in the basket."""
+        self.move()
+        while len(self.basket):
+            taken = self.basket.take()
+            assert taken is not None
+            self.consumers[0].poll(taken)
+        self.settler.poll()
+
+    def kinds(self) -> list[str]:
+        """The kinds of all events so far."""
+        return [item.kind for entry in self.board.log.read("0-0", 1000) for item in entry.items]
+
+    def body(self, kind: str) -> dict[str, Any]:
+        """The detail of the last event of that kind."""
+        found = [item.body for entry in self.board.log.read("0-0", 1000) for item in entry.items if item.kind == kind]
+        return codec.loads(found[-1])
+
+    def close(self) -> None:
+        self.mover.wake.close()
+
+    def _call(self) -> None:
+        self.called += 1

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_delayq import codec, ids
+from django_delayq.job import JobRecord
+from django_delayq.store.connection import Link
+from django_delayq.store.events import Entry, EventLog
+from django_delayq.store.keys import Keys
+from django_delayq.store.queue import QueueStore, ScheduleItem
+from tests.links import package_link
+from tests.worker.bench import Bench
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+
+
+def eventually(check: Callable[[], Any], what: str = "it", patience: float = PATIENCE) -> Any:
+    """Polls until `check` returns something true, and returns that."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = check()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not happen within {patience} s; the last look gave {found!r}")
+        time.sleep(0.02)
+
+
+class Worker:
+    """A `delayq_worker` in a process group of its own."""
+
+    def __init__(self, url: str, *options: str, log: Path, environment: dict[str, str]) -> None:
+        self.log = log
+        self.file = open(log, "ab")  # noqa: SIM115
+        command = [sys.executable, "-W", "error", "-m", "django", "delayq_worker", "--roles", "move", *options]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_REDIS": url, **environment},
+            stdout=self.file,
+            stderr=self.file,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def children(self) -> list[int]:
+        found = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True, check=False
+        )
+        return [int(pid) for pid in found.stdout.split()]
+
+    def signal(self, sign: int) -> None:
+        os.kill(self.pid, sign)
+
+    def kill_tree(self) -> None:
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        try:
+            return self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGQUIT)
+            time.sleep(1)
+            pytest.fail(f"the worker did not end:\n{self.text()}")
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+        self.file.close()
+
+
+class Shop:
+    """The project under test: puts jobs in, starts workers, looks at what ran."""
+
+    def __init__(self, url: str, link: Link, folder: Path) -> None:
+        self.url = url
+        self.link = link
+        self.folder = folder
+        self.workers: list[Worker] = []
+        self.settings: dict[str, Any] = {}
+        self.environment: dict[str, str] = {}
+
+    def store(self, queue: str = "default") -> QueueStore:
+        return QueueStore(package_link(self.link), prefix="delayq", queue=queue)
+
+    def put(
+        self,
+        task: str,
+        *args: Any,
+        queue: str = "default",
+        delay_ms: int = 0,
+        payload: bytes | None = None,
+        options: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> str:
+        """Schedules a job; returns its short id."""
+        return self.put_many(task, [args], queue=queue, delay_ms=delay_ms, payload=payload, options=options, **fields)[
+            0
+        ]
+
+    def put_many(
+        self,
+        task: str,
+        calls: list[tuple[Any, ...]],
+        *,
+        queue: str = "default",
+        delay_ms: int = 0,
+        payload: bytes | None = None,
+        options: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> list[str]:
+        name = task if "." in task else f"tests.worker.shop.tasks.{task}"
+        records = [
+            JobRecord(
+                id=ids.new(),
+                task=name,
+                durable=False,
+                payload=payload or codec.encode_payload(args, {}, options, limit=65536, task=name),
+                **fields,
+            )
+            for args in calls
+        ]
+        for start in range(0, len(records), 200):
+            self.store(queue).schedule(
+                [ScheduleItem(record=record, delay_ms=delay_ms) for record in records[start : start + 200]]
+            )
+        return [ids.short(record.id) for record in records]
+
+    def work(self, *options: str, failpoints: str = "") -> Worker:
+        """Starts a worker."""
+        environment = {**self.environment, "SHOP_DELAYQ": json.dumps(self.settings), "DELAYQ_FAILPOINTS": failpoints}
+        worker = Worker(self.url, *options, log=self.folder / f"worker{len(self.workers)}.log", environment=environment)
+        self.workers.append(worker)
+        return worker
+
+    def manage(self, *words: str) -> str:
+        """Runs another command of the project; returns what it printed."""
+        environment = {
+            **os.environ, **self.environment, "DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_REDIS": self.url,
+            "SHOP_DELAYQ": json.dumps(self.settings),
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "django", *words],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def ran(self) -> list[str]:
+        return [line.decode() for line in self.link.execute("LRANGE", "ran", 0, -1)]
+
+    def counts(self) -> dict[int, int]:
+        flat = self.link.execute("HGETALL", "counts")
+        return {int(number): int(times) for number, times in zip(flat[::2], flat[1::2], strict=True)}
+
+    def events(self, queue: str = "default") -> list[Entry]:
+        return EventLog(self.link, Keys("delayq", queue)).read("0-0", 100_000)
+
+    def happened(self, id: str, queue: str = "default") -> list[str]:
+        """The kinds of the events of one job."""
+        return [
+            item.kind for entry in self.events(queue) for item in entry.items if item.fields and item.fields[0] == id
+        ]
+
+    def detail(self, id: str, kind: str, queue: str = "default") -> dict[str, Any]:
+        """The detail of a job's last event of that kind."""
+        found = [
+            item for entry in self.events(queue) for item in entry.items if item.kind == kind and item.fields[0] == id
+        ]
+        return json.loads(found[-1].body)
+
+    def left(self, queue: str = "default") -> int:
+        """How many jobs are unfinished."""
+        return int(self.link.execute("HLEN", Keys("delayq", queue)["jobs"])) - int(
+            self.link.execute("ZCARD", Keys("delayq", queue)["failed"])
+        )
+
+    def leases(self, queue: str = "default") -> int:
+        return int(self.link.execute("ZCARD", Keys("delayq", queue)["leases"]))
+
+
+@pytest.fixture
+def shop(redis_server, tmp_path) -> Iterator[Shop]:
+    shop = Shop(redis_server.url, redis_server.link, tmp_path)
+    yield shop
+    for worker in shop.workers:
+        worker.close()
+
+
+@pytest.fixture
+def bench(redis_server) -> Iterator[Bench]:
+    bench = Bench(redis_server.link)
+    yield bench
+    bench.close()

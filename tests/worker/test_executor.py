@@ -1,0 +1,295 @@
+"""From a claimed record to an outcome."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from django.utils import translation
+
+import django_delayq as delayq
+from django_delayq import ids, signals
+from django_delayq.job import JobRecord
+from django_delayq.ladder import Ladder
+from django_delayq.store.queue import ScheduleItem
+from django_delayq.worker.current import CurrentJob
+from tests.worker.bench import Bench
+
+
+def run(bench: Bench, fn, *args, options=None, **fields):
+    """Runs a task once and returns its outcome."""
+    job_fields = {name: fields.pop(name) for name in ("max_attempts", "key") if name in fields}
+    bench.register(fn, **fields)
+    bench.put(fn.__name__, *args, options=options, **job_fields)
+    bench.move()
+    taken = bench.take()
+    outcome = bench.executor.run(taken)
+    bench.consumers[0].finished += 1
+    bench.settler.add(taken, outcome)
+    bench.settler.poll()
+    return outcome
+
+
+def test_an_error_is_retried_along_the_tasks_ladder(bench: Bench) -> None:
+    def task():
+        raise ValueError("no")
+
+    outcome = run(bench, task, backoff=Ladder("7s 9s"))
+    assert (outcome.kind, outcome.delay_ms) == ("retry", 7000)
+
+
+def test_the_jobs_own_ladder_comes_before_the_tasks(bench: Bench) -> None:
+    def task():
+        raise ValueError("no")
+
+    assert run(bench, task, backoff=Ladder("7s"), options={"backoff": "3s"}).delay_ms == 3000
+
+
+def test_the_queues_ladder_is_the_last_resort(bench: Bench) -> None:
+    def task():
+        raise ValueError("no")
+
+    assert run(bench, task).delay_ms == 60_000
+
+
+@pytest.mark.parametrize(("answer", "kind", "delay_ms"), [("90s", "retry", 90_000), (None, "fail", 0)])
+def test_a_backoff_function_decides(bench: Bench, answer, kind: str, delay_ms: int) -> None:
+    def task():
+        raise ValueError("no")
+
+    outcome = run(bench, task, backoff=lambda attempt, error: answer)
+    assert (outcome.kind, outcome.delay_ms) == (kind, delay_ms)
+
+
+def test_a_backoff_function_that_errs_gives_way_to_the_queues_ladder(bench: Bench, caplog) -> None:
+    def task():
+        raise ValueError("no")
+
+    assert run(bench, task, backoff=lambda attempt, error: 1 / 0).delay_ms == 60_000
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_the_last_attempt_fails(bench: Bench) -> None:
+    def task():
+        raise ValueError("no")
+
+    assert run(bench, task, max_attempts=1).kind == "fail"
+
+
+def test_a_retry_at_the_last_attempt_fails_with_its_cause(bench: Bench) -> None:
+    def task():
+        try:
+            raise KeyError("stock")
+        except KeyError as error:
+            raise delayq.Retry("5s", "sold out") from error
+
+    assert run(bench, task, max_attempts=1).kind == "fail"
+    assert bench.body("failed")["c"] == "KeyError"
+    assert bench.body("failed")["d"] == "sold out"
+
+
+def test_a_task_cannot_end_the_worker(bench: Bench) -> None:
+    def task():
+        raise SystemExit(1)
+
+    assert run(bench, task).kind == "retry"
+    assert bench.body("retried")["c"] == "SystemExit"
+
+
+def test_a_coroutine_cannot_end_the_worker_either(bench: Bench) -> None:
+    async def leave():
+        raise SystemExit(1)
+
+    async def stay():
+        return delayq.current().attempt
+
+    assert run(bench, leave, is_async=True).kind == "retry"
+    assert run(bench, stay, is_async=True).kind == "ack"
+
+
+@pytest.mark.parametrize("result", [{1, 2}, float("nan"), object(), "x" * 70_000])
+def test_a_result_that_cannot_be_stored_is_noted_and_the_job_succeeds(bench: Bench, result) -> None:
+    def task():
+        return result
+
+    assert run(bench, task).kind == "ack"
+    assert "not kept" in bench.body("succeeded")["d"]
+    assert "r" not in bench.body("succeeded")
+
+
+def test_text_that_databases_refuse_is_made_harmless(bench: Bench) -> None:
+    def task():
+        raise ValueError("nul \0 and half \ud800 a pair")
+
+    run(bench, task)
+    assert bench.body("retried")["m"] == "nul \\x00 and half \\ud800 a pair"
+
+
+def test_a_long_traceback_keeps_its_head_and_its_tail(bench: Bench) -> None:
+    def task():
+        raise ValueError("begin " + "x" * 100_000 + " end")
+
+    run(bench, task)
+    text = bench.body("retried")["t"]
+    assert len(text) < 40_000
+    assert text.startswith("Traceback")
+    assert text.endswith("end\n")
+
+
+def test_errors_of_one_cause_have_one_fingerprint(bench: Bench) -> None:
+    def task(number):
+        raise ValueError(f"order {number} is 0x{number:x}")
+
+    def another(number):
+        raise ValueError(f"order {number} is 0x{number:x}")
+
+    prints = []
+    for fn, number in ((task, 17), (task, 4711), (another, 17)):
+        run(bench, fn, number)
+        prints.append(bench.body("retried")["p"])
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_a_task_knows_its_job(bench: Bench) -> None:
+    seen: list[CurrentJob] = []
+
+    def task():
+        seen.append(delayq.current())
+
+    run(bench, task, key="order-1")
+    (job,) = seen
+    assert (job.attempt, job.queue, job.key, job.task) == (1, "q", "order-1", "task")
+    assert job.lateness.total_seconds() >= 0
+    assert job.run_at.tzinfo is not None
+    assert not job.cancel_requested
+
+
+def test_there_is_no_current_job_outside_a_task() -> None:
+    with pytest.raises(RuntimeError, match="outside a running task"):
+        delayq.current()
+
+
+def test_progress_of_a_lost_job_raises(bench: Bench) -> None:
+    def task():
+        (held,) = bench.holdings.held()
+        delayq.current().progress(1, 2)
+        bench.holdings.lost(held)
+        delayq.current().progress(2, 2)
+
+    outcome = run(bench, task)
+    assert isinstance(outcome.error, delayq.LeaseLost)
+
+
+def test_a_failure_after_a_cancel_request_ends_the_job(bench: Bench) -> None:
+    def task():
+        (held,) = bench.holdings.held()
+        bench.holdings.cancel(held)
+        assert delayq.current().cancel_requested
+        raise ValueError("stopped half-way")
+
+    assert run(bench, task).kind == "cancel"
+    assert bench.kinds()[-1] == "cancelled"
+
+
+def test_signals_tell_of_the_start_and_the_end(bench: Bench) -> None:
+    heard = []
+
+    def started(sender, job, **_):
+        heard.append(("started", job.attempt))
+
+    def failed(sender, job, outcome, **_):
+        heard.append(("failed", outcome.kind))
+        raise RuntimeError("a receiver's error changes nothing")
+
+    def task():
+        raise delayq.Fail("no")
+
+    signals.job_started.connect(started)
+    signals.job_failed.connect(failed)
+    try:
+        run(bench, task)
+    finally:
+        signals.job_started.disconnect(started)
+        signals.job_failed.disconnect(failed)
+    assert heard == [("started", 1), ("failed", "fail")]
+    assert bench.kinds()[-1] == "failed"
+
+
+def test_a_timeout_comes_from_the_job_the_task_or_the_queue(bench: Bench) -> None:
+    def task():
+        while True:
+            time.sleep(0.001)
+
+    outcome = run(bench, task, timeout=3600.0, options={"timeout": 0.05})
+    assert isinstance(outcome.error, delayq.SoftTimeout)
+    assert "50ms" in str(outcome.error)
+
+
+def test_a_soft_timeout_never_reaches_the_next_job() -> None:
+    from django_delayq.worker.timeouts import SoftTimer
+
+    timer = SoftTimer()
+    stop = threading.Event()
+
+    def harass() -> None:
+        while not stop.is_set():
+            timer.poll()
+
+    thread = threading.Thread(target=harass)
+    thread.start()
+    late = 0
+    try:
+        for _ in range(3000):
+            try:
+                timer.call(lambda: sum(range(300)), (), {}, 0.00001)
+            except delayq.SoftTimeout:
+                late += 1
+            sum(range(300))  # here it would hit the worker itself
+    finally:
+        stop.set()
+        thread.join()
+    assert late <= 3000
+
+
+def test_what_a_task_sets_in_its_context_ends_with_its_job(bench: Bench) -> None:
+    seen = []
+
+    def speak(language: str) -> None:
+        seen.append(translation.get_language())
+        translation.activate(language)
+
+    bench.register(speak)
+    bench.put("speak", "de")
+    bench.put("speak", "fr")
+    bench.run()
+    bench.run()
+    assert len(seen) == 2
+    assert "de" not in seen
+
+
+def test_the_log_says_which_job_is_poison(bench: Bench, caplog) -> None:
+    record = JobRecord(id=ids.new(), task="speak", durable=False, payload=b"{not json")
+    bench.stores[0].schedule([ScheduleItem(record=record, delay_ms=0)])
+    bench.run()
+    (said,) = caplog.records
+    assert (said.job_id, said.queue, said.attempt) == (ids.short(record.id), "q", 1)
+    assert ids.short(record.id) in said.getMessage()
+    assert "not json" not in said.getMessage()
+
+
+def test_a_soft_timeout_comes_not_before_the_task_has_begun() -> None:
+    from django_delayq.worker.timeouts import SoftTimer
+
+    timer, done = SoftTimer(), []
+
+    class Alarm(threading.Event):
+        def set(self) -> None:
+            time.sleep(0.01)
+            timer.poll()  # the fuse's time has come, while the worker itself is in a place that must not be interrupted
+            done.append("set")
+
+    timer._alarm, timer._next_look, timer._thread = Alarm(), float("inf"), threading.current_thread()
+    with pytest.raises(delayq.SoftTimeout, match="timeout of 5ms"):
+        timer.call(lambda: [timer.poll() for _ in range(3)], (), {}, 0.005)
+    assert done == ["set"]

@@ -1,0 +1,260 @@
+"""Mover, consumer, settler, keeper, deadlines and remains, a pass at a time, on a real server."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from django_delayq import clock, ids
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.worker.holdings import RUNNING, WAITING
+from tests.worker.bench import Bench
+
+
+def nothing() -> None:
+    pass
+
+
+def test_a_job_goes_from_the_schedule_to_its_end(bench: Bench) -> None:
+    bench.register(lambda_named("double", lambda number: number * 2))
+    bench.put("double", 21)
+    bench.run()
+    assert bench.kinds() == ["scheduled", "claimed", "succeeded"]
+    assert bench.body("succeeded")["r"] == 42
+    assert len(bench.free) == 20
+    assert bench.holdings.counts() == (1, 0)
+
+
+def test_no_more_is_claimed_than_threads_can_run(bench: Bench) -> None:
+    bench.register(nothing)
+    for _ in range(5):
+        bench.put("nothing")
+    bench.move()
+    assert len(bench.basket) == 2
+    bench.move()
+    assert len(bench.basket) == 2
+    assert bench.basket.call_at == 0
+    bench.consumers[0].poll(bench.take())
+    assert bench.called == 0  # one still waits for the other thread
+    bench.consumers[1].poll(bench.take())
+    assert bench.called == 1
+    bench.move()
+    assert len(bench.basket) == 2
+
+
+def test_quick_jobs_are_taken_ahead(bench: Bench) -> None:
+    for _ in range(60):
+        bench.pace.note(0.001)
+    assert bench.pace.ahead() > 50
+    for _ in range(30):
+        bench.put("nothing")
+    bench.move()
+    assert len(bench.basket) == 20  # as many as there are rows
+
+
+def test_a_claim_whose_reply_was_lost_is_sent_again_and_gives_the_same_jobs(bench: Bench, monkeypatch) -> None:
+    bench.put("nothing")
+    store, real = bench.stores[0], bench.stores[0].claim
+    nonces = []
+
+    def claim(worker: str, nonce: str, **options: object):
+        nonces.append(nonce)
+        reply = real(worker, nonce, **options)
+        if len(nonces) == 1:
+            raise StoreUnavailable("the reply was lost")
+        return reply
+
+    monkeypatch.setattr(store, "claim", claim)
+    bench.move()
+    assert len(bench.basket) == 0
+    bench.mover._resume_at = 0
+    bench.move()
+    assert nonces[0] == nonces[1]
+    assert len(bench.basket) == 1
+    assert bench.kinds() == ["scheduled", "claimed"]
+
+
+def test_jobs_that_wait_too_long_are_given_back(bench: Bench) -> None:
+    bench.put("nothing")
+    bench.move()
+    bench.mover._monotonic = lambda: clock.monotonic() + 2
+    bench.move()
+    bench.settler.poll()
+    assert bench.kinds()[:3] == ["scheduled", "claimed", "snoozed"]
+    assert bench.pace.ahead() == 0
+
+
+def test_a_full_mover_hands_its_timer_over(bench: Bench) -> None:
+    bench.move()
+    meta = bench.board.keys["meta"]
+    link = bench.board.link
+    assert link.execute("HGET", meta, "timer") == b"w/1"
+    bench.mover._room = lambda ahead: 0
+    for watch in bench.mover._watches:
+        watch.at = 0
+    bench.move()
+    bench.mover._full_since -= 1
+    bench.move()
+    assert link.execute("HGET", meta, "timer") is None
+
+
+def test_a_quiet_mover_claims_nothing(bench: Bench) -> None:
+    bench.put("nothing")
+    bench.mover.hush()
+    bench.move()
+    assert bench.kinds() == ["scheduled"]
+
+
+def test_a_job_that_is_lost_before_it_began_does_not_run(bench: Bench) -> None:
+    ran = []
+    bench.register(lambda_named("run", lambda: ran.append(1)))
+    bench.put("run")
+    bench.move()
+    (held,) = bench.holdings.held()
+    bench.holdings.lost(held)
+    bench.consumers[0].poll(bench.take())
+    assert ran == []
+    assert len(bench.free) == 20
+
+
+def test_a_job_whose_lease_may_have_run_out_is_given_back_and_not_run(bench: Bench) -> None:
+    ran = []
+    bench.register(lambda_named("run", lambda: ran.append(1)))
+    bench.put("run")
+    bench.mover._monotonic = lambda: clock.monotonic() - 100
+    bench.move()
+    bench.consumers[0].poll(bench.take())
+    bench.settler.poll()
+    assert ran == []
+    assert bench.kinds() == ["scheduled", "claimed", "snoozed"]
+
+
+def test_settling_goes_on_with_the_same_batch_after_trouble(bench: Bench, monkeypatch) -> None:
+    bench.register(nothing)
+    bench.put("nothing")
+    bench.move()
+    bench.consumers[0].poll(bench.take())
+    store, real = bench.stores[0], bench.stores[0].settle
+    calls = []
+
+    def settle(items, **options):
+        calls.append(list(items))
+        answer = real(items, **options)
+        if len(calls) == 1:
+            raise StoreUnavailable("the reply was lost")
+        return answer
+
+    monkeypatch.setattr(store, "settle", settle)
+    with pytest.raises(StoreUnavailable):
+        bench.settler.poll()
+    bench.settler.poll()
+    assert calls[0] == calls[1]
+    assert bench.kinds() == ["scheduled", "claimed", "succeeded"]
+    assert len(bench.free) == 20
+
+
+def test_the_outcome_of_a_lost_claim_changes_nothing(bench: Bench, caplog) -> None:
+    bench.register(nothing)
+    id = bench.put("nothing")
+    bench.move()
+    bench.consumers[0].poll(bench.take())
+    bench.board.link.execute("HSET", bench.board.keys["runs"], id, "1:0:n:another")
+    bench.settler.poll()
+    assert bench.kinds() == ["scheduled", "claimed"]
+    assert "the lease of attempt 1 was lost" in caplog.text
+
+
+def test_the_keeper_extends_what_runs_and_what_waits(bench: Bench) -> None:
+    bench.put("nothing")
+    bench.put("nothing")
+    bench.move()
+    leases = bench.board.keys["leases"]
+    for id in bench.board.link.execute("ZRANGE", leases, 0, -1):
+        bench.board.link.execute("ZADD", leases, 1, id)
+    bench.holdings.start(0, started=clock.monotonic(), task=0)
+    bench.keeper.poll()
+    ends = bench.board.link.execute("ZRANGE", leases, 0, -1, "WITHSCORES")[1::2]
+    assert all(int(end) > clock.wall_ms() for end in ends)
+    held = {held.state for held in bench.holdings.held()}
+    assert held == {WAITING, RUNNING}
+
+
+def test_the_keeper_tells_of_lost_leases_and_cancel_requests(bench: Bench) -> None:
+    first, second = bench.put("nothing"), bench.put("nothing")
+    bench.move()
+    bench.board.link.execute("HSET", bench.board.keys["runs"], first, "1:0:n:another")
+    bench.stores[0].cancel([ids.full(second)])
+    bench.keeper.poll()
+    rows = {held.id: held for held in bench.holdings.held()}
+    assert bench.holdings.is_lost(rows[first].row, rows[first].turn)
+    assert bench.holdings.is_cancelled(rows[second].row, rows[second].turn)
+
+
+def test_the_keeper_passes_progress_on(bench: Bench) -> None:
+    id = bench.put("nothing")
+    bench.move()
+    bench.keeper.poll()
+    bench.holdings.start(0, started=clock.monotonic(), task=0)
+    bench.holdings.progress(0, "3/9")
+    bench.keeper.poll()
+    assert bench.board.link.execute("HGET", bench.board.keys["progress"], id) == b"3/9"
+
+
+@pytest.mark.parametrize(("retry_ms", "kind"), [(5000, "retried"), (-1, "failed")])
+def test_a_job_past_its_hard_deadline_is_settled_once_and_its_process_replaced(
+    bench: Bench, retry_ms: int, kind: str
+) -> None:
+    bench.put("shop.close")
+    bench.move()
+    now = clock.monotonic()
+    bench.holdings.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=retry_ms)
+    bench.deadlines.poll()
+    bench.deadlines.poll()
+    assert bench.kinds() == ["scheduled", "claimed", kind]
+    assert bench.replaced == [bench.child]
+    assert "its process is replaced" in bench.body(kind)["m"]
+
+
+def test_a_backoff_function_is_asked_at_the_hard_deadline(bench: Bench) -> None:
+    asked = []
+
+    def backoff(attempt: int, error: BaseException) -> str:
+        asked.append((attempt, type(error).__name__))
+        return "2m"
+
+    bench.tasks["shop.close"] = SimpleNamespace(backoff=backoff)
+    bench.put("shop.close")
+    bench.move()
+    bench.holdings.start(0, started=1.0, task=0, hard=2.0, retry_ms=-2)
+    bench.deadlines.poll()
+    assert asked == [(1, "SoftTimeout")]
+    assert bench.kinds()[-1] == "retried"
+
+
+def test_what_a_dead_process_held_is_given_back(bench: Bench) -> None:
+    ran, waited = bench.put("nothing"), bench.put("nothing")
+    bench.move()
+    rows = {held.id: held.row for held in bench.holdings.held()}
+    bench.holdings.start(rows[ran], started=1.0, task=0)
+    bench.remains.inherit(bench.child, "crash")
+    bench.remains.poll()
+    events = [(item.kind, item.fields[0]) for entry in bench.board.log.read("0-0", 99) for item in entry.items]
+    assert set(events[-2:]) == {("crashed", ran), ("snoozed", waited)}
+    assert not bench.remains
+    assert bench.child.holdings is None
+
+
+def test_a_claim_that_stands_nowhere_is_asked_for_and_given_back(bench: Bench) -> None:
+    id = bench.put("nothing")
+    bench.holdings.claiming(0, "n77")
+    bench.stores[0].claim("w/1", "n77", want=1, lease_ms=30_000, max_crashes=3)
+    bench.remains.inherit(bench.child, "crash")
+    bench.remains.poll()
+    assert bench.kinds() == ["scheduled", "claimed", "snoozed"]
+    assert bench.stores[0].claim("w/2", "n78", want=1, lease_ms=30_000, max_crashes=3).jobs[0].id == id
+
+
+def lambda_named(name: str, fn):
+    fn.__name__ = name
+    return fn

@@ -1,0 +1,249 @@
+"""The small parts of the worker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from django_delayq import clock, failpoints
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.workers import WorkerRegistry
+from django_delayq.worker import logs, parking
+from django_delayq.worker.children import Nursery
+from django_delayq.worker.consumer import Pace
+from django_delayq.worker.loop import Backoff, Rota, run
+from django_delayq.worker.parking import Parking
+from django_delayq.worker.reloader import Reloader
+from django_delayq.worker.seats import Seat
+from django_delayq.worker.side import PipeStop
+
+
+class Counter:
+    """A loop that counts its passes and says how long to sleep."""
+
+    def __init__(self, *pauses: float) -> None:
+        self.pauses = list(pauses)
+        self.passes = 0
+
+    def poll(self) -> float:
+        self.passes += 1
+        pause = self.pauses.pop(0) if self.pauses else 1000.0
+        if pause < 0:
+            raise StoreUnavailable("Redis is away.")
+        return pause
+
+
+class After:
+    """A stop that is set after some waits."""
+
+    def __init__(self, waits: int) -> None:
+        self.waits = waits
+
+    def is_set(self) -> bool:
+        return self.waits <= 0
+
+    def wait(self, seconds: float) -> bool:
+        self.waits -= 1
+        return self.is_set()
+
+
+def test_a_rota_calls_each_loop_when_its_time_has_come() -> None:
+    often, rarely = Counter(0, 0, 0), Counter()
+    rota = Rota([often, rarely])
+    assert rota.poll() == 0
+    assert rota.poll() == 0
+    assert (often.passes, rarely.passes) == (2, 1)
+    rota.soon(rarely)
+    rota.poll()
+    assert rarely.passes == 2
+
+
+def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
+    broken, sound = Counter(-1, -1, 1000), Counter(0, 0, 0, 0)
+    rota = Rota([broken, sound])
+    rota.poll()
+    assert sound.passes == 1
+    for part in rota._parts:
+        part.at = 0.0
+    rota.poll()
+    for part in rota._parts:
+        part.at = 0.0
+    rota.poll()
+    assert caplog.text.count("Redis is away") == 1
+    assert "works again, after 2 errors" in caplog.text
+
+
+def test_loops_are_drained_when_they_are_stopped() -> None:
+    loop = Counter(1000, 0, 0, 5)
+    run([loop], After(1))
+    assert loop.passes == 4
+
+
+def test_pauses_after_errors_double_up_to_a_limit() -> None:
+    backoff = Backoff("x", longest=1.0, rand=lambda: 0.5)
+    pauses = [backoff.failed(StoreUnavailable("away")) for _ in range(8)]
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+def test_a_parked_job_waits_longer_each_time_and_not_for_ever(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    parked = Parking()
+    assert [parked.delay("a") for _ in range(5)] == [60, 120, 300, 600, 600]
+    assert parked.delay("b") == 60
+    now[0] = parking.PATIENCE + 1
+    assert parked.delay("a") is None
+
+
+def test_the_parking_forgets_the_oldest_beyond_its_size(monkeypatch) -> None:
+    monkeypatch.setattr(parking, "MOST", 2)
+    parked = Parking()
+    for id in "abc":
+        parked.delay(id)
+    assert parked.delay("a") == 60
+    assert parked.delay("c") == 120
+
+
+def test_failpoints_do_nothing_unless_armed() -> None:
+    failpoints.arm("")
+    failpoints.failpoint("mover.claim")
+
+
+def test_an_armed_failpoint_acts_at_its_turn() -> None:
+    failpoints.arm("here=raise:now@2 there=sleep:0")
+    try:
+        failpoints.failpoint("here")
+        failpoints.failpoint("there")
+        with pytest.raises(failpoints.FailpointError, match="now"):
+            failpoints.failpoint("here")
+        failpoints.failpoint("here")
+    finally:
+        failpoints.arm("")
+
+
+def test_a_lost_reply_is_a_store_that_cannot_be_reached() -> None:
+    failpoints.arm("here=lose")
+    try:
+        with pytest.raises(StoreUnavailable, match="reply is lost"):
+            failpoints.failpoint("here")
+    finally:
+        failpoints.arm("")
+
+
+def test_with_a_file_to_create_only_the_first_acts_and_holds_until_it_is_written(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "once"
+    monkeypatch.setenv(failpoints.ONCE, str(path))
+    failpoints.arm("here=hold there=raise:now")
+    thread = threading.Thread(target=failpoints.failpoint, args=("here",))
+    try:
+        thread.start()
+        while not path.exists():
+            assert thread.is_alive()
+        failpoints.failpoint("there")
+        failpoints.failpoint("here")
+        assert thread.is_alive()
+        path.write_text("go")
+        thread.join(10)
+        assert not thread.is_alive()
+    finally:
+        path.write_text("go")
+        failpoints.arm("")
+
+
+@pytest.mark.parametrize("text", ["here", "here=jump", "here=raise@x"])
+def test_a_failpoint_that_says_nothing_sensible_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        failpoints.arm(text)
+
+
+def test_the_reloader_sees_a_change_but_waits_for_code_that_compiles(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "stall.py"
+    path.write_text("x = 1\n")
+    module = types.ModuleType("stall")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "stall", module)
+    changed: list[str] = []
+    reloader = Reloader(changed.append)
+    reloader.poll()
+    for second, text in enumerate(("x = \n", "x = 2\n"), 1):
+        path.write_text(text)
+        os.utime(path, (second, second))
+        reloader.poll()
+    assert changed == [str(path)]
+
+
+def test_a_stop_is_set_by_a_byte_on_the_pipe() -> None:
+    commands, write = os.pipe()
+    alive, keep = os.pipe()
+    stop = PipeStop(commands, alive)
+    assert not stop.is_set()
+    assert not stop.wait(0.01)
+    os.write(write, b"L")
+    assert stop.wait(10)
+    assert stop.is_set()
+    for descriptor in (commands, write, alive, keep):
+        os.close(descriptor)
+
+
+def test_workers_show_themselves_and_fall_silent(redis_server, monkeypatch) -> None:
+    registry = WorkerRegistry(redis_server.link, prefix="t")
+    registry.beat("a", {"pid": 1})
+    registry.beat("b", {"pid": 2})
+    registry.leave("b")
+    redis_server.link.execute("HSET", "t:{workers}", "c", json.dumps({"beat": clock.wall_ms() - 60_000}))
+    redis_server.link.execute("HSET", "t:{workers}", "d", "no json")
+    assert [(worker["id"], worker["silent"]) for worker in registry.all()] == [("a", False), ("c", True)]
+    assert [worker["id"] for worker in registry.all()] == ["a", "c"]
+
+
+def test_a_log_line_in_json_carries_the_fields_of_its_job() -> None:
+    record = logging.LogRecord("django_delayq.worker", logging.WARNING, "", 1, "job %s", ("x",), None)
+    record.job_id, record.attempt = "x", 2
+    line = json.loads(logs.JsonFormatter().format(record))
+    assert (line["level"], line["message"], line["job_id"], line["attempt"]) == ("warning", "job x", "x", 2)
+    assert "task" not in line
+
+
+def test_a_process_that_cannot_be_forked_is_tried_again_and_leaves_nothing_open(monkeypatch, caplog) -> None:
+    def no_room() -> int:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    nursery = Nursery(lambda: None)
+    seat = Seat("task-1", lambda name: nursery.fork(name, "w/1", lambda ends: 0))
+    before = os.listdir("/dev/fd")
+    monkeypatch.setattr(os, "fork", no_room)
+    seat.fill()
+    assert seat.child is None
+    assert "task-1 cannot be started, which is tried again in 5 s" in caplog.text
+    assert len(os.listdir("/dev/fd")) == len(before)
+    monkeypatch.undo()
+    later = clock.monotonic() + 6
+    monkeypatch.setattr(clock, "monotonic", lambda: later)
+    seat.fill()
+    child = seat.child
+    assert child is not None
+    while not child.reap():
+        time.sleep(0.01)
+    assert child.exit_code == 0
+    nursery.close()
+
+
+@pytest.mark.parametrize("threads", [1, 8, 100])
+def test_nothing_is_taken_ahead_before_a_job_has_ended_or_while_jobs_take_long(threads):
+    pace = Pace(threads)
+    assert pace.ahead() == 0
+    pace.note(5.0)
+    assert pace.ahead() == 0
+    for _ in range(50):
+        pace.note(0.001)
+    assert pace.ahead() > 0
+    pace.slow()
+    assert pace.ahead() == 0

@@ -1,0 +1,164 @@
+"""What a killed worker held is found by another, if the first is surely gone, and by one only."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from django_delayq.worker import holdings as h
+from django_delayq.worker import traces
+from django_delayq.worker.holdings import Holdings
+from tests.worker.bench import line
+from tests.worker.conftest import eventually
+
+pytestmark = pytest.mark.skipif(traces.place() is None, reason="no /dev/shm, or no /proc, here")
+ID = "0351GEiPiO6ubpyarjQkn6"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = traces.place(tmp_path)
+    assert made is not None
+    return made
+
+
+def make(folder: Path | None) -> tuple[Holdings, Path | None]:
+    return traces.make(
+        folder, worker="w/1", store="delayq here", rows=4, lines=[line("q"), line("orders", max_crashes=7)]
+    )
+
+
+def put(holdings: Holdings, row: int = 0, id: str = ID) -> None:
+    holdings.put(row, line=1, id=id, fence="n1", attempt=2, taken=1.0, good_until=31.0)
+
+
+@pytest.fixture
+def killed(folder: Path) -> Path:
+    """What a process held that has been killed: one job ran, one waited, and a claim was under way."""
+    pid = os.fork()
+    if pid == 0:
+        holdings, _ = make(folder)
+        put(holdings, 0)
+        put(holdings, 1)
+        holdings.start(0, started=1.0, task=0)
+        holdings.claiming(0, "n9")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    (path,) = folder.iterdir()
+    return path
+
+
+def found(folder: Path, store: str = "delayq here") -> list[traces.Trace]:
+    return list(traces.left(folder, store))
+
+
+def test_what_a_killed_process_held_is_found(folder: Path, killed: Path) -> None:
+    (trace,) = found(folder)
+    assert (trace.head.worker, trace.head.lines) == ("w/1", [("q", 0, 30_000, 3), ("orders", 0, 30_000, 7)])
+    assert trace.holdings is not None
+    assert [(held.state, held.id, held.line) for held in trace.holdings.held()] == [
+        (h.RUNNING, ID, 1),
+        (h.WAITING, ID, 1),
+    ]
+    assert trace.holdings.nonces(trace.head.lines) == ["n9", ""]
+    trace.remove()
+    assert not killed.exists()
+
+
+def test_one_worker_alone_gives_it_back_and_another_if_that_one_dies(folder: Path, killed: Path) -> None:
+    (trace,) = found(folder)
+    assert found(folder) == []
+    trace.close()
+    (again,) = found(folder)
+    again.remove()
+    assert found(folder) == []
+
+
+def test_what_a_living_process_holds_is_left_alone(folder: Path) -> None:
+    holdings, path = make(folder)
+    put(holdings)
+    assert found(folder) == []
+    assert path is not None
+    assert path.exists()
+    holdings.close()
+
+
+def test_a_stopped_process_lives(folder: Path) -> None:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        make(folder)
+        os.write(write, b"1")
+        signal.pause()
+    os.read(read, 1)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)
+    assert found(folder) == []
+    os.kill(pid, signal.SIGKILL)
+    (trace,) = eventually(lambda: found(folder))  # though nobody has waited for it yet
+    trace.close()
+    os.waitpid(pid, 0)
+    for end in (read, write):
+        os.close(end)
+
+
+def test_a_number_that_another_process_bears_now_is_gone() -> None:
+    me = traces.origin()
+    assert not me.gone()
+    assert replace(me, born=str(int(me.born) - 1)).gone()
+
+
+@pytest.mark.parametrize("machine", ["", "another start of it"])
+def test_nobody_judges_a_process_of_another_machine(machine: str) -> None:
+    assert not replace(traces.origin(), machine=machine, born="1").gone()
+
+
+def test_another_store_is_no_business_of_ours(folder: Path, killed: Path) -> None:
+    assert found(folder, "delayq there") == []
+    assert killed.exists()
+
+
+def test_a_file_of_another_version_is_dropped(folder: Path, killed: Path) -> None:
+    text = killed.read_bytes()
+    length = int.from_bytes(text[-8:], "big")
+    head = json.dumps({**json.loads(text[-8 - length : -8]), "layout": h.LAYOUT + 1}).encode()
+    killed.write_bytes(text[: -8 - length] + head + len(head).to_bytes(8, "big"))
+    assert found(folder) == []
+    assert not killed.exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"\xff" * 4000, b"{}" + (2).to_bytes(8, "big")])
+def test_litter_is_left_alone_and_removed_when_it_is_old(folder: Path, text: bytes) -> None:
+    path = folder / "litter"
+    path.write_bytes(text)
+    assert found(folder) == []
+    traces.touch([path])
+    assert found(folder) == []
+    assert path.exists()
+    os.utime(path, (0, 0))
+    assert found(folder) == []
+    assert not path.exists()
+
+
+def test_a_head_that_lies_about_its_size_is_litter(folder: Path, killed: Path) -> None:
+    killed.write_bytes(killed.read_bytes()[64:])
+    assert found(folder) == []
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(folder: Path) -> None:
+    folder.chmod(0o777)
+    assert traces.place(folder.parent) is None
+
+
+def test_holdings_are_plain_memory_where_there_is_no_room(tmp_path: Path) -> None:
+    for place in (None, tmp_path / "missing"):
+        holdings, path = make(place)
+        assert path is None
+        put(holdings)
+        assert [held.id for held in holdings.held()] == [ID]
+        holdings.close()
