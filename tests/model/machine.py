@@ -19,7 +19,8 @@ from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.queue import Claim, QueueStore, ScheduleItem, SettleItem
 from tests.model import dump as dumps
 from tests.model import invariants
-from tests.model.model import Model, full, short
+from tests.model.contents import full, short
+from tests.model.model import Model
 from tests.model.story import Story
 from tests.model.wishes import Ending, Wish, actors, ages, delays, endings, picks, steps, wishes, workers
 from tests.store.board import LEASE, NOW, job_id, record

@@ -1,90 +1,21 @@
-"""One queue in plain Python: what the scripts are meant to do, a method per script, with the signatures of `QueueStore`.
-
-It has no lanes, leases and keys of its own: a job has a state and a date, and the places in Redis follow from these (`view`).
-"""
+"""One queue in plain Python: what the scripts are meant to do, a method per script, with the signatures of `QueueStore`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 from uuid import UUID
 
-from django_delayq import ids
 from django_delayq.job import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, ScheduleItem, ScheduleReply, SettleItem, Tidied
-from tests.model.dump import LANES, Dump
+from tests.model.contents import Contents, full, short
+from tests.model.dump import LANES
 from tests.model.job import Job, LastClaim
 
-short = cache(ids.short)
-full = cache(ids.full)
 
-Happened = tuple[str, tuple[str, ...], bytes | None]  # kind, fields, body (None: any)
-
-
-class Model:
-    """The queue. After each call `events` holds what that call appends to the stream."""
-
-    def __init__(self, generation: str, server: str = "") -> None:
-        self.generation = generation
-        self.server = server
-        self.jobs: dict[str, Job] = {}
-        self.finished: dict[str, float] = {}
-        self.claims: dict[str, LastClaim] = {}
-        self.paused: dict[str, str] = {}
-        self.alive: int | None = None  # when a worker was last here
-        self.guard: tuple[int, int] | None = None  # leases good at the first moment are not taken over until the second
-        self.events: list[Happened] = []
-        self.now = 0
-
-    # What one can ask of it
-
-    @property
-    def ground(self) -> str:
-        """The generation and the server, as claim answers them."""
-        return f"{self.generation}:{self.server}"
-
-    def holder(self, key: str) -> Job | None:
-        """The unfinished job with that business key."""
-        if not key:
-            return None
-        return next(
-            (job for job in self.jobs.values() if job.record.key == key and job.state is not State.FAILED), None
-        )
-
-    def those(self, state: State) -> list[Job]:
-        """The jobs in one state, earliest date first; ids decide between equal dates, as in a sorted set."""
-        return sorted((job for job in self.jobs.values() if job.state is state), key=lambda job: (job.date, job.id))
-
-    def view(self) -> Dump:
-        """What Redis should hold."""
-        dump = Dump(finished=dict(self.finished), meta=self._meta())
-        dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
-        for id, job in self.jobs.items():
-            dump.jobs[id] = job.record.encode()
-            places = {State.SCHEDULED: job.record.lane, State.RUNNING: "leases", State.FAILED: "failed"}
-            getattr(dump, places[job.state])[id] = job.date
-            if job.state is not State.FAILED:
-                if job.record.key:
-                    dump.keys[job.record.key] = id
-                if job.fence or job.attempt or job.crashes:
-                    dump.runs[id] = job.run()
-            if job.asked is not None:
-                dump.cancels[id] = job.asked
-            if job.progress:
-                dump.progress[id] = job.progress
-        return dump
-
-    def _meta(self) -> dict[str, str]:
-        meta = dict(self.paused)
-        if self.alive is not None:
-            meta["alive"] = str(self.alive)
-        if self.guard:
-            meta["guard_from"], meta["guard_until"] = map(str, self.guard)
-        return meta
-
-    # Scripts
+class Model(Contents):
+    """A method per script. After each call `events` holds what that call appends to the stream."""
 
     def schedule(self, items: Sequence[ScheduleItem], *, actor: str = "", now_ms: int) -> list[ScheduleReply]:
         self._begin(now_ms)
@@ -375,39 +306,3 @@ class Model:
             self.finished[id] = now_ms
         self.claims = {worker: claim for worker, claim in self.claims.items() if claim.at >= now_ms - claims_ms}
         return Tidied(len(old), len(failed), "0")
-
-    # Moves that several scripts make
-
-    def _begin(self, now_ms: int) -> None:
-        self.now, self.events = now_ms, []
-
-    def _event(self, kind: str, *fields: Any, body: bytes | None = None) -> None:
-        self.events.append((kind, tuple(map(str, fields)), body))
-
-    def _finish(self, job: Job, *, cancelled: bool = False) -> None:
-        del self.jobs[job.id]
-        self.finished[job.id] = self.now + (0.5 if cancelled else 0.25)
-
-    def _cancel_waiting(self, job: Job) -> None:
-        self._finish(job, cancelled=True)
-        self._event("cancelled", job.id, 0, 0, "-")
-
-    def _fail(self, job: Job) -> None:
-        self.jobs[job.id] = Job(job.id, job.record, self.now, State.FAILED)
-
-    def _back(self, job: Job, due: int, *, attempt: int) -> None:
-        self.jobs[job.id] = Job(job.id, job.record, due, attempt=attempt, crashes=job.crashes)
-
-    def _crash(self, job: Job, max_crashes: int) -> str:
-        """A worker vanished: "again" if the job shall run again; else it has been cancelled or has failed."""
-        job.crashes += 1
-        fields = (job.id, job.attempt, job.crashes, job.fence)
-        if job.asked is not None:
-            self._finish(job, cancelled=True)
-            self._event("cancelled", *fields)
-        elif job.crashes > max_crashes:
-            self._fail(job)
-            self._event("failed", *fields)
-        else:
-            return "again"
-        return "ended"

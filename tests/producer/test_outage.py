@@ -1,0 +1,127 @@
+"""What views see when Redis is down, full, or refuses."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from django.db import transaction
+
+import django_delayq as delayq
+from django_delayq import clock, signals
+from django_delayq.models import Job
+from django_delayq.store.connection import Link
+from django_delayq.stores import stores
+from tests.tasks_for_tests import close_order, ping
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
+
+
+class Outage:
+    """A Redis of its own for the producer, which the test stops; counts the tries to reach it."""
+
+    def __init__(self, server, monkeypatch) -> None:
+        self.server = server
+        self.tries = 0
+        real = Link.execute_many
+
+        def counted(link, commands):
+            self.tries += 1
+            return real(link, commands)
+
+        monkeypatch.setattr(Link, "execute_many", counted)
+
+
+@pytest.fixture
+def outage(own_redis, settings, monkeypatch) -> Outage:
+    server = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
+    return Outage(server, monkeypatch)
+
+
+def test_redis_down_does_not_break_a_request(outage, caplog):
+    heard = []
+
+    def listener(**kwargs):
+        heard.append(kwargs["error"])
+
+    signals.store_unavailable.connect(listener)
+    outage.server.terminate()
+    with caplog.at_level(logging.WARNING, "django_delayq.producer"), transaction.atomic():
+        job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    signals.store_unavailable.disconnect(listener)
+    assert Job.objects.get(pk=job.id).published is None
+    assert "the relay publishes them" in caplog.text
+    assert len(heard) == 1
+
+
+def test_after_one_failure_the_next_requests_do_not_try_again_for_a_while(outage, monkeypatch):
+    outage.server.terminate()
+    delayq.schedule(close_order, 1)
+    tries = outage.tries
+    for number in range(5):
+        delayq.schedule(close_order, number, key=f"k{number}")
+    assert outage.tries == tries
+    later = clock.monotonic() + 60
+    monkeypatch.setattr(clock, "monotonic", lambda: later)
+    outage.server.start()
+    assert delayq.schedule(close_order, 9).created is True
+
+
+def test_redis_durability_raises_when_redis_is_down(outage):
+    outage.server.terminate()
+    with pytest.raises(delayq.StoreUnavailable, match="not available"):
+        delayq.schedule(ping)
+    assert not Job.objects.exists()
+
+
+def test_a_full_redis_leaves_the_row_to_the_relay(outage):
+    stores.link.execute("CONFIG", "SET", "maxmemory", "1")
+    job = delayq.schedule(close_order, 7)
+    assert Job.objects.get(pk=job.id).published is None
+    with pytest.raises(delayq.StoreUnavailable, match=r"memory|left alone"):
+        delayq.schedule(ping)
+
+
+def test_at_a_full_redis_jobs_can_still_be_cancelled(outage):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    stores.link.execute("CONFIG", "SET", "maxmemory", "1")
+    delayq.schedule(close_order, 8)
+    assert job.cancel() is delayq.Change.DONE, "only schedule is refused, and a refusal is no reason to wait"
+
+
+def test_a_mirror_too_far_behind_blocks_schedules(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000}
+    log = stores.queue("orders").keys["events"]
+    for _ in range(1000):
+        stores.link.execute("XADD", log, "*", "at", "1")
+    job = delayq.schedule(close_order, 7)
+    assert Job.objects.get(pk=job.id).published is None
+    assert stores.inspector().job(job.queue, job.id) is None
+
+
+def test_a_mirror_too_far_behind_raises_what_is_documented_and_stops_nothing_else(settings):
+    job = delayq.schedule(ping, delay="1h")
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000}
+    log = stores.queue("redis").keys["events"]
+    for _ in range(1000):
+        stores.link.execute("XADD", log, "*", "at", "1")
+    with pytest.raises(delayq.StoreUnavailable, match="1000 entries behind"):
+        delayq.schedule(ping)
+    assert job.cancel() is delayq.Change.DONE, "a refusal leaves the breaker closed"
+
+
+def test_a_mirror_too_far_behind_may_be_left_to_grow(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000, "MIRROR_FULL": "grow"}
+    log = stores.queue("redis").keys["events"]
+    for _ in range(1000):
+        stores.link.execute("XADD", log, "*", "at", "1")
+    assert delayq.schedule(ping).created is True
+    assert stores.link.execute("XLEN", log) == 1001
+
+
+def test_a_refused_command_raises_what_is_documented(delayq_redis):
+    delayq_redis.link.execute("SET", stores.queue("redis").keys["jobs"], "not a hash")
+    for call in (lambda: delayq.schedule(ping), lambda: delayq.cancel("0" * 22, queue="redis")):
+        with pytest.raises(delayq.StoreUnavailable, match="WRONGTYPE"):
+            call()
