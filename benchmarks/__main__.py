@@ -1,62 +1,69 @@
 """Measures systems beside each other.
 
-    python -m benchmarks                                     own figures, about five minutes
-    python -m benchmarks --peers                             all systems; installs what is missing
+    python -m benchmarks                          own figures, all metrics
+    python -m benchmarks --peers                  all systems, the metrics that all have; installs what is missing
+    python -m benchmarks --peers --minutes 15     as far as it comes; again with --resume: the rest
     python -m benchmarks --systems delayq,bullmq --metrics noop,burst --rounds 5 --size 0.2
 
-In each round each system is measured in turn, with a fresh server; what counts is the median of the rounds.
+In each round each system is measured in turn, with a fresh server; what counts is the median of the rounds. Each figure is kept as soon
+as it is taken.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
-import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import metrics, report
-from benchmarks.metrics import Metric
-from benchmarks.servers import Redis, ServerMissing
-from benchmarks.stage import Failed
+from benchmarks import metrics
+from benchmarks.run import Run
+from benchmarks.servers import Redis
 from benchmarks.systems import ALL, OWN, ROOT, NotInstalled, System
 
 RESULTS = ROOT / ".bench" / "results.json"
 
 
 def main() -> int:
-    """Measures, prints a table per metric, writes the results."""
-    options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    """Measures, writes the results, prints a table per metric."""
+    given = _options().parse_args()
+    run = Run(given.results, size=given.size, rounds=given.rounds, resume=given.resume, minutes=given.minutes)
+    systems = _installed([ALL[name] for name in (ALL if given.peers else given.systems.split(","))])
+    run.document["systems"].update(systems)
+    if given.install:
+        return int(any("missing" in what for what in systems.values()))
+    run.document["ran_on"] = _ran_on()
+    chosen = [metrics.load(name) for name in (given.metrics.split(",") if given.metrics else metrics.NAMES)]
+    if not given.metrics:
+        chosen = [one for one in chosen if not one.slow and not (given.peers and one.own_only)]
+    try:
+        run.take(chosen, [ALL[name] for name, what in systems.items() if "missing" not in what])
+    except KeyboardInterrupt:
+        print("\nStopped. What was measured is kept; --resume goes on.")
+        return 130
+    finally:
+        run.write()
+        print(f"\n{run.tables(chosen)}\n\nResults: {given.results}", flush=True)
+    return 0
+
+
+def _options() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--peers", action="store_true", help="all systems")
     options.add_argument("--systems", default=OWN.name, help=f"of: {', '.join(ALL)}")
     options.add_argument("--metrics", help=f"of: {', '.join(metrics.NAMES)}")
     options.add_argument("--rounds", type=int, default=0, help="default: as each metric says")
     options.add_argument("--size", type=float, default=1.0, help="scales the numbers of jobs")
+    options.add_argument("--minutes", type=float, default=0.0, help="begins nothing more after so long")
+    options.add_argument("--resume", action="store_true", help="does not take again what the results have")
+    options.add_argument("--install", action="store_true", help="installs what is missing, and measures nothing")
     options.add_argument("--results", type=Path, default=RESULTS, help="where the JSON goes; what stands there is kept")
-    given = options.parse_args()
-    systems = _installed([ALL[name] for name in (ALL if given.peers else given.systems.split(","))])
-    chosen = [metrics.load(name) for name in (given.metrics.split(",") if given.metrics else metrics.NAMES)]
-    if not given.peers and not given.metrics:
-        chosen = [metric for metric in chosen if not metric.slow]
-    document = _read(given.results)
-    document["ran_on"] = _ran_on()
-    document["size"] = given.size
-    document.setdefault("systems", {}).update(systems)
-    present = [ALL[name] for name, what in systems.items() if "missing" not in what]
-    for metric in chosen:
-        print(f"\n## {metric.title}\n\n{metric.text}\n", flush=True)
-        taken = _measure(metric, present, given.rounds or metric.rounds, given.size)
-        document.setdefault("metrics", {}).setdefault(metric.name, {}).update(taken)
-        print(report.table(metric, document), flush=True)
-        given.results.parent.mkdir(parents=True, exist_ok=True)
-        given.results.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\nResults: {given.results}")
-    return 0
+    return options
 
 
 def _installed(systems: Sequence[System]) -> dict[str, dict[str, Any]]:
@@ -71,50 +78,6 @@ def _installed(systems: Sequence[System]) -> dict[str, dict[str, Any]]:
             found[system.name] = {"missing": str(error)}
             print(f"cannot be measured here: {error}", flush=True)
     return found
-
-
-def _measure(metric: Metric, systems: Sequence[System], rounds: int, size: float) -> dict[str, Any]:
-    takes = [one for one in systems if not metric.own_only or one.source == "own" or one.name in metric.also]
-    rows: dict[str, dict[str, list[float | None]]] = {system.name: {} for system in takes}
-    failed: dict[str, str] = {}
-    for number in range(rounds):
-        for system in takes:
-            if system.name in failed:
-                continue
-            began = time.monotonic()
-            try:
-                figures = metric.measure(system, size)
-            except (Failed, ServerMissing) as error:
-                failed[system.name] = " ".join(str(error).split())
-                print(f"  {system.name}: {failed[system.name]}", file=sys.stderr, flush=True)
-                continue
-            for name, value in figures.items():
-                rows[system.name].setdefault(name, []).append(value)
-            shown = ", ".join(f"{name} {_short(value)}" for name, value in figures.items())
-            print(
-                f"  round {number + 1}, {system.name} ({time.monotonic() - began:.0f} s): {shown}",
-                file=sys.stderr,
-                flush=True,
-            )
-    return {
-        name: {"failed": failed[name]}
-        if name in failed
-        else {"median": {column: _median(values) for column, values in taken.items()}, "rounds": taken}
-        for name, taken in rows.items()
-    }
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.exists() else {}  # type: ignore[no-any-return]
 
 
 def _ran_on() -> dict[str, Any]:

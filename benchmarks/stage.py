@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,7 +20,8 @@ from benchmarks.servers import Redis, bound
 from benchmarks.systems import ROOT, System
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PATIENCE = 300.0  # seconds for a program that puts jobs in
+PORTION = 250_000  # jobs that one program puts in: it keeps all of them in its memory
 
 
 class Failed(Exception):
@@ -112,15 +113,43 @@ class Stage:
     def run(self, verb: str, *words: object) -> dict[str, Any]:
         """Runs a verb of the adapter to its end; its last line is JSON."""
         command = [*self.system.command(verb), *map(str, words)]
-        done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{self.system.name} {verb}: not done within {PATIENCE:.0f} s") from None
         if done.returncode:
             raise Failed(f"{self.system.name} {verb}: {done.stderr.strip()[-600:]}")
-        return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
 
     def put(self, count: int, **options: Any) -> float:
         """Puts jobs in; seconds that it took. Options as the adapter's verb knows them."""
         words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
         return float(self.run("put", f"--count={count}", *words)["seconds"])
+
+    def fill(self, count: int) -> None:
+        """Puts in jobs that nobody waits for: due within an hour, tomorrow."""
+        due = time.time() + 86_400
+        for first in range(0, count, PORTION):
+            self.put(min(PORTION, count - first), first=first, due=due, spread=3600, many=True)
+            self.forget_events()
+
+    def forget_events(self) -> None:
+        """Ours: what the mirror has written to the database it takes off the stream."""
+        if self.system.source == "own":
+            self.redis.ask("XTRIM", "delayq:{default}:events", "MAXLEN", 0)
+
+    def quiet(self, workers: Sequence[Worker], seconds: float = 120.0) -> None:
+        """Waits until workers have started, and have nothing to do any more."""
+        deadline, last = time.monotonic() + seconds, sum(worker.cpu() for worker in workers)
+        while time.monotonic() < deadline:
+            time.sleep(2)
+            now = sum(worker.cpu() for worker in workers)
+            if now - last < 0.1 + 0.01 * len(workers):
+                return
+            last = now
 
     def worker(self, *, processes: int = 1, threads: int = 0) -> Worker:
         """Starts a worker, without waiting for it."""
@@ -180,15 +209,6 @@ def wait(until: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > deadline:
             raise Failed(f"{what}: not within {seconds:.0f} s")
         time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def clock() -> Iterator[list[float]]:
-    """Seconds that the block took, in a list of one."""
-    taken: list[float] = []
-    began = time.perf_counter()
-    yield taken
-    taken.append(time.perf_counter() - began)
 
 
 def _numbers(path: Path) -> list[float]:

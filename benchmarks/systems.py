@@ -81,7 +81,8 @@ class System:
         done = subprocess.run(self.command("facts"), cwd=ROOT, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise NotInstalled(f"its adapter does not start: {done.stderr.strip()[-300:]}")
-        return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
 
 
 def _need(program: str) -> None:
@@ -100,15 +101,15 @@ ALL = {
     system.name: system
     for system in (
         OWN,
-        System("celery", "pypi", ("celery[redis]",)),
+        System("celery", "pypi", ("celery[redis]", "hiredis")),
         System("bullmq", "npm", ("bullmq", "ioredis")),
-        System("dramatiq", "pypi", ("dramatiq[redis]",)),
+        System("dramatiq", "pypi", ("dramatiq[redis]", "hiredis")),
         System("saq", "pypi", ("saq[redis,hiredis]", "typing_extensions")),
         System("arq", "pypi", ("arq", "hiredis")),
         System("rq", "pypi", ("rq", "hiredis")),
         System("huey", "pypi", ("huey[redis]", "hiredis")),
         System("streaq", "pypi", ("streaq",)),
-        System("taskiq", "pypi", ("taskiq", "taskiq-redis", "hiredis")),
+        System("taskiq", "pypi", ("taskiq[uv]", "taskiq-redis", "hiredis")),
         System("django-q2", "pypi", ("django-q2", "redis", "hiredis")),
         System("sidekiq", "debian", ("ruby-sidekiq",)),
     )

@@ -1,4 +1,6 @@
-"""Real servers for tests: each on a private socket in a directory of its own, started and ended by pid, never left behind."""
+"""Real servers for tests and benchmarks: each on a private socket in a directory of its own, started and ended by pid, never left
+behind. With settings for tests: what a crash of the machine would cost does not matter. benchmarks/servers.py has the others.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 WAIT = 30.0
 USER, PASSWORD = "delayq", "only-for-tests"  # who the package is on test servers
@@ -58,8 +62,10 @@ def redis_program() -> str:
     return str(get_binary_path())
 
 
-class Server:
-    """A process with a directory. Subclasses say how it is made, started and asked whether it is ready."""
+class Server(ABC):
+    """A process with a directory; as a context it is started and stopped. Subclasses say how it is made, started and asked whether
+    it is ready.
+    """
 
     user: str | None = None
     ending = signal.SIGKILL  # what it gets at the end, also (Linux) when this process is killed
@@ -71,20 +77,26 @@ class Server:
         self.owner = os.getpid()
         atexit.register(self.stop)
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """What to start."""
 
+    @abstractmethod
     def ready(self) -> bool:
-        raise NotImplementedError
+        """Whether it answers."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        bound = (
-            ["setpriv", "--pdeathsig", self.ending.name.removeprefix("SIG"), "--"] if shutil.which("setpriv") else []
-        )
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [*bound, *self.command()], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory,
+                bound(self.command(), self.ending), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory,
                 start_new_session=True, env={**os.environ, **self.environment}, **as_user(self.user),
             )  # fmt: skip
         self.wait_ready()
@@ -137,6 +149,20 @@ class Server:
         process.wait(WAIT)
 
 
+class DatabaseServer(Server):
+    """One that Django can keep its tables in."""
+
+    @abstractmethod
+    def database(self) -> dict[str, object]:
+        """As DATABASES wants it."""
+
+
+def bound(command: Sequence[str], ending: signal.Signals = signal.SIGKILL) -> list[str]:
+    """The command, such that it gets that signal when this process ends, where the system can do that."""
+    name = ending.name.removeprefix("SIG")
+    return ["setpriv", "--pdeathsig", name, "--", *command] if shutil.which("setpriv") else list(command)
+
+
 def acl() -> list[str]:
     """The rules of the Redis user as docs/operations.md gives them, from `resetchannels` on: what is documented is what is tested."""
     command = OPERATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("```")[0]
@@ -174,9 +200,12 @@ class RedisServer(Server):
 
     def command(self) -> list[str]:
         options = [part for name, value in self.options.items() for part in (f"--{name}", value)]
-        user = ["--user", USER, "on", f">{PASSWORD}", "~t:*", "~waking*", *acl()]
         return [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket,
-                "--dir", str(self.directory), *user, *options]  # fmt: skip
+                "--dir", str(self.directory), *self.users(), *options]  # fmt: skip
+
+    def users(self) -> list[str]:
+        """Options that make users."""
+        return ["--user", USER, "on", f">{PASSWORD}", "~t:*", "~waking*", *acl()]
 
     def ready(self) -> bool:
         return self.call("PING") == "+PONG"
@@ -194,10 +223,11 @@ class RedisServer(Server):
                 return ""
 
 
-class PostgresServer(Server):
+class PostgresServer(DatabaseServer):
     """PostgreSQL on a unix socket, database `postgres`, user `delayq`."""
 
     ending = signal.SIGQUIT  # at once, but it removes its shared memory
+    options: Sequence[str] = ("-c", "fsync=off", "-c", "max_connections=200")
 
     def __init__(self) -> None:
         super().__init__()
@@ -216,7 +246,7 @@ class PostgresServer(Server):
 
     def command(self) -> list[str]:
         return [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.directory), "-c", "listen_addresses=",
-                "-c", "fsync=off", "-c", "max_connections=200"]  # fmt: skip
+                *self.options]  # fmt: skip
 
     def ready(self) -> bool:
         probe = [str(self.bin / "pg_isready"), "-h", str(self.directory), "-U", "delayq", "-d", "postgres", "-q"]
@@ -231,8 +261,10 @@ class PostgresServer(Server):
         }
 
 
-class MariaDBServer(Server):
+class MariaDBServer(DatabaseServer):
     """MariaDB on a unix socket, user root without a password."""
+
+    options: Sequence[str] = ("--innodb-flush-log-at-trx-commit=0",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,8 +290,7 @@ class MariaDBServer(Server):
 
     def command(self) -> list[str]:
         return [self.program, "--no-defaults", f"--datadir={self.data}", f"--socket={self.socket}", "--skip-networking",
-                f"--pid-file={self.directory / 'pid'}", "--innodb-flush-log-at-trx-commit=0",
-                "--character-set-server=utf8mb4"]  # fmt: skip
+                f"--pid-file={self.directory / 'pid'}", "--character-set-server=utf8mb4", *self.options]  # fmt: skip
 
     def ready(self) -> bool:
         with socket.socket(socket.AF_UNIX) as line:

@@ -44,7 +44,11 @@ class Arq(base.Adapter):
 
     name = "arq"
     version = version("arq")
-    settings = "defaults (polls every half second, jobs of lost workers run again after their timeout), no results, 100 jobs at once"
+    settings = (
+        "defaults (polls every half second; jobs of lost workers run again after their timeout, 5 minutes), no results, 100 jobs "
+        "at once (tuned)"
+    )
+    at_once = 100
     many_by = "100 calls at once"
 
     async def open(self) -> None:

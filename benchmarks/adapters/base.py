@@ -17,6 +17,7 @@ import shlex
 import sys
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -83,7 +84,7 @@ async def async_nap(number: int, seconds: float) -> None:
     marks.add(-float(number))
 
 
-class Adapter:
+class Adapter(ABC):
     """A system. `open`, `put` and `put_many` are all plain functions or all coroutines; `args` are JSON."""
 
     name = ""
@@ -92,24 +93,26 @@ class Adapter:
     waits_in = "Redis"  # where jobs with a date wait
     at_least_once = True  # with these settings
     can_cancel = True  # by id
+    at_once = 8  # jobs that its worker runs side by side where nothing else is said
     many_by = "one by one"
     verbs: Mapping[str, Callable[[int], float]] = {}  # verbs that it has alone: a count in, seconds out
 
     def open(self) -> Any:
         """Connects, where that is a step of its own."""
+        return None
 
+    @abstractmethod
     def put(self, task: str, args: Sequence[Any], due: float | None) -> Any:
         """One job; `due` in seconds since 1970, None: now."""
-        raise NotImplementedError
 
     def put_many(self, task: str, jobs: Iterable[tuple[Sequence[Any], float | None]]) -> Any:
         """Many jobs, by the way that the system offers for that."""
         for args, due in jobs:
             self.put(task, args, due)
 
+    @abstractmethod
     def worker(self, processes: int, threads: int) -> list[str]:
         """The command line of its worker; `threads` 0: what suits best."""
-        raise NotImplementedError
 
 
 def python(*words: str) -> list[str]:
@@ -147,7 +150,7 @@ def main(adapter: Adapter) -> None:
     options.add_argument("--seconds", type=float, default=0.0, help="of a nap")
     given = options.parse_args()
     if given.verb == "facts":
-        names = ("name", "version", "settings", "waits_in", "at_least_once", "can_cancel", "many_by")
+        names = ("name", "version", "settings", "waits_in", "at_least_once", "can_cancel", "at_once", "many_by")
         print(json.dumps({name: getattr(adapter, name) for name in names}))
     elif given.verb in adapter.verbs:
         print(json.dumps({"seconds": adapter.verbs[given.verb](given.count)}))

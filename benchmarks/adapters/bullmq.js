@@ -95,6 +95,7 @@ if (verb === "facts") {
       waits_in: "Redis",
       at_least_once: true,
       can_cancel: true,
+      at_once: concurrency,
       many_by: "addBulk, 500 a call",
     }),
   );

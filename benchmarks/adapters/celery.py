@@ -26,8 +26,10 @@ class Celery(base.Adapter):
     name = "Celery"
     version = celery.__version__
     settings = (
-        "acks late, reject on worker lost, no results; prefork, prefetch 4 (default); threads where ten are asked for"
+        "acks late, reject on worker lost (another worker gets what was lost after an hour, its default), no results; prefork, "
+        "prefetch 4 (default); threads where ten are asked for"
     )
+    at_once = 1
     waits_in = "worker memory"
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:

@@ -20,6 +20,8 @@ from benchmarks.adapters import base
 from django_delayq import clock, conf
 from django_delayq import plan as plans
 from django_delayq.mirror import rows
+from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
 from django_delayq.stores import stores
 
@@ -63,6 +65,20 @@ def fold(count: int) -> float:
     return time.perf_counter() - began
 
 
+def restore(count: int) -> float:
+    """Brings back what Redis has lost, with the mirror in turn, as a worker does it; seconds until so many jobs are back."""
+    config = conf.get()
+    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    loop = RestoreLoop(stores.link, config.queue("default"), **common)
+    mirror = MirrorLoop(stores.link, config.queue("default"), **common)
+    began = time.perf_counter()
+    for step in loop.drain():
+        if step.back == count:
+            return time.perf_counter() - began
+        mirror.poll()
+    raise SystemExit(f"{loop.progress.back} of {count} jobs are back")
+
+
 class Delayq(base.Adapter):
     """Bulk: schedule_many."""
 
@@ -70,7 +86,7 @@ class Delayq(base.Adapter):
     version = delayq.__version__
     settings = "defaults: leases, fences and events for every job; no log line per job; no mirror unless said"
     many_by = "schedule_many"
-    verbs = {"users": users, "insert": insert, "fold": fold}
+    verbs = {"users": users, "insert": insert, "fold": fold, "restore": restore}
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """One job."""

@@ -29,7 +29,8 @@ def configure() -> None:
         },
         INSTALLED_APPS=["django.contrib.contenttypes", "django_q"],
         Q_CLUSTER={
-            "name": "bench", "redis": base.REDIS, "workers": base.PROCESSES, "save_limit": -1, "timeout": 60, "retry": 90,
+            "name": "bench", "redis": base.REDIS, "workers": base.PROCESSES, "queue_limit": 100, "save_limit": -1, "timeout": 60,
+            "retry": 90,
         },
     )  # fmt: skip
 
@@ -49,7 +50,11 @@ class DjangoQ2(base.Adapter):
 
     name = "django-q2"
     version = version("django-q2")
-    settings = "defaults (looks for dates every half minute), results of failures only"
+    settings = (
+        "defaults (looks for dates every half minute; a job is taken off before it runs), queue_limit 100 (tuned), results of "
+        "failures only"
+    )
+    at_once = 1
     waits_in = "database"
     at_least_once = False
 

@@ -1,4 +1,4 @@
-"""RQ, on its defaults: each job runs in a process of its own."""
+"""RQ: each job runs in a process of its own, and is tried three times more when its worker was lost."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ import rq
 
 from benchmarks.adapters import base
 
+KEPT = {"result_ttl": 0, "retry": rq.Retry(max=3)}
 link = redis.Redis.from_url(base.REDIS)
 queue = rq.Queue(connection=link)
 
 
 class Rq(base.Adapter):
-    """Jobs of a lost worker are noted as failed."""
+    """Jobs of a lost worker run again once a worker finds that their heartbeat is overdue."""
 
     name = "RQ"
     version = rq.__version__
-    settings = "defaults (a fork for each job, with scheduler), no results kept"
-    at_least_once = False
+    settings = (
+        "a fork for each job (default), with scheduler, three retries (jobs of lost workers run again), no results"
+    )
+    at_once = 1
     many_by = "enqueue_many; one by one with a date"
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """enqueue, enqueue_at."""
         name = f"benchmarks.adapters.base.{task}"
         if due is None:
-            queue.enqueue(name, args=tuple(args), result_ttl=0)
+            queue.enqueue(name, args=tuple(args), **KEPT)
         else:
-            queue.enqueue_at(base.at(due), name, args=tuple(args), result_ttl=0)
+            queue.enqueue_at(base.at(due), name, args=tuple(args), **KEPT)
 
     def put_many(self, task: str, jobs: Iterable[tuple[Sequence[Any], float | None]]) -> None:
         """enqueue_many, where there is no date."""
@@ -41,7 +44,7 @@ class Rq(base.Adapter):
         name = f"benchmarks.adapters.base.{task}"
         for start in range(0, len(todo), 200):
             batch = todo[start : start + 200]
-            queue.enqueue_many([rq.Queue.prepare_data(name, tuple(args), result_ttl=0) for args, _ in batch])
+            queue.enqueue_many([rq.Queue.prepare_data(name, tuple(args), **KEPT) for args, _ in batch])
 
     def worker(self, processes: int, threads: int) -> list[str]:
         """Its worker, or its pool of workers."""

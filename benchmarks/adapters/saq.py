@@ -1,4 +1,4 @@
-"""SAQ on Redis, on its defaults."""
+"""SAQ on Redis: three attempts, so that jobs of a lost worker run again, and no results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ class Saq(base.Adapter):
 
     name = "SAQ"
     version = version("saq")
-    settings = "defaults (jobs of lost workers are swept up after a minute), concurrency 100; dates are whole seconds"
+    settings = (
+        "three attempts (jobs of lost workers are swept up every minute, after their timeout of 10 s), no results, concurrency 100 "
+        "(tuned); dates are whole seconds"
+    )
+    at_once = 100
     many_by = "100 calls at once"
 
     async def open(self) -> None:
@@ -48,7 +52,7 @@ class Saq(base.Adapter):
 
     async def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """enqueue."""
-        await queue.enqueue(task, args=list(args), scheduled=math.ceil(due or 0))
+        await queue.enqueue(task, args=list(args), scheduled=math.ceil(due or 0), retries=3, ttl=-1)
 
     async def put_many(self, task: str, jobs: Iterable[tuple[Sequence[Any], float | None]]) -> None:
         """Calls side by side: there is no other way."""

@@ -39,7 +39,8 @@ class Streaq(base.Adapter):
 
     name = "streaQ"
     version = streaq.__version__
-    settings = "defaults (a worker that is silent for a minute has lost its jobs), no results, concurrency 100"
+    settings = "defaults (a worker that is silent for a minute has lost its jobs), no results, concurrency 100 (tuned)"
+    at_once = 100
     many_by = "enqueue_many"
 
     async def open(self) -> None:

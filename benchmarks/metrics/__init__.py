@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Literal
 
 from benchmarks.systems import System
 
-NAMES = ("single", "bulk", "outbox", "noop", "orm", "lateness", "burst", "memory", "idle", "crash", "mirror", "growth")
+NAMES = (
+    "single", "bulk", "outbox", "noop", "orm", "lateness", "burst", "memory", "idle", "crash", "mirror", "restore", "growth",
+    "workers", "deep",
+)  # fmt: skip
 Figures = Mapping[str, float | None]
 
 
@@ -35,8 +38,8 @@ class Metric:
     measure: Callable[[System, float], Figures]
     own_only: bool = False
     rounds: int = 3
-    slow: bool = False  # left out of `make bench`
-    also: frozenset[str] = field(default_factory=frozenset)  # with own_only: peers that have it too
+    slow: bool = False  # only where it is named
+    side_by_side: bool = False  # what is measured is memory, or mostly waiting: the others may do it at one time
 
 
 def load(name: str) -> Metric:

@@ -17,8 +17,7 @@ def measure(system: System, size: float) -> Figures:
         memory, before = stage.redis.memory(), stage.redis.cpu()
         seconds = stage.put(count, due=time.time() + 3600, spread=600, many=True)
         server = stage.redis.cpu() - before
-        if system.source == "own":  # what the mirror has written to the database it takes off the stream
-            stage.redis.call("XTRIM", "delayq:{default}:events", "MAXLEN", 0)
+        stage.forget_events()
         return {
             "rate": count / seconds,
             "bytes": (stage.redis.memory() - memory) / count,

@@ -1,18 +1,12 @@
-"""How late do jobs start on an idle system?
-
-    python -m benchmarks.metrics.lateness [--jobs 2000] [--seconds 20] [--workers 1]
-
-Prints p50, p99 and the maximum of (start of the task - run_at), in ms.
-"""
+"""How late do jobs start on an idle system? `python -m benchmarks.lateness` prints our own figures."""
 
 from __future__ import annotations
 
-import argparse
 import time
 
 from benchmarks.metrics import Column, Figures, Metric, counted
-from benchmarks.stage import Stage
-from benchmarks.systems import OWN, System
+from benchmarks.stage import Stage, Worker
+from benchmarks.systems import System
 
 
 def measure(system: System, size: float) -> Figures:
@@ -20,19 +14,22 @@ def measure(system: System, size: float) -> Figures:
     return lateness(system, counted(2000, size), 20.0 * min(1.0, size))
 
 
-def lateness(system: System, count: int, seconds: float, workers: int = 1, backlog: int = 0) -> Figures:
-    """The quantiles of lateness in ms. `backlog`: jobs that wait for a later date meanwhile."""
+def lateness(system: System, count: int, seconds: float, workers: int = 1) -> dict[str, float]:
+    """The quantiles of lateness in ms."""
     with Stage(system) as stage:
-        if backlog:
-            stage.put(backlog, due=time.time() + 86_400, spread=3600, many=True)
         started = [stage.worker() for _ in range(workers)]
-        stage.warm(started[0])
-        due = time.time() + 3.0 + count / 500
-        stage.put(count, task="late", due=due, spread=seconds, many=True)
-        if time.time() > due:
-            due = time.time()  # too slow to be ready in time: the first ones are late for that reason, and are left out
-        found = stage.wait_marks(count, due - time.time() + seconds + 60.0, started[0])
-        late = sorted(number * 1000 for number in found if number < 1e8)  # others are moments, of warming up
+        return on_stage(stage, started[0], count, seconds)
+
+
+def on_stage(stage: Stage, worker: Worker, count: int, seconds: float) -> dict[str, float]:
+    """The same with workers that have been started, and with what waits already."""
+    stage.warm(worker)
+    due = time.time() + 3.0 + count / 500
+    stage.put(count, task="late", due=due, spread=seconds, many=True)
+    if time.time() > due:
+        due = time.time()  # too slow to be ready in time: the first ones are late for that reason
+    found = stage.wait_marks(count, due - time.time() + seconds + 60.0, worker)
+    late = sorted(number * 1000 for number in found if number < 1e8)  # others are moments, of warming up
     return {
         "p50": late[len(late) // 2],
         "p99": late[int(len(late) * 0.99)],
@@ -53,19 +50,3 @@ METRIC = Metric(
     },
     measure=measure,
 )
-
-
-def main() -> None:
-    """Own figures alone."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--jobs", type=int, default=2000)
-    options.add_argument("--seconds", type=float, default=20.0)
-    options.add_argument("--workers", type=int, default=1)
-    given = options.parse_args()
-    found = lateness(OWN, given.jobs, given.seconds, given.workers)
-    print(f"{given.jobs} jobs over {given.seconds:g} s, {given.workers} worker(s)")
-    print("lateness  p50 {p50:.2f} ms   p99 {p99:.2f} ms   max {max:.2f} ms   early {early:.0f}".format(**found))
-
-
-if __name__ == "__main__":
-    main()

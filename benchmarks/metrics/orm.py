@@ -33,4 +33,5 @@ METRIC = Metric(
     },
     measure=measure,
     own_only=True,
+    rounds=1,
 )

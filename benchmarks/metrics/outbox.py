@@ -46,4 +46,5 @@ METRIC = Metric(
     },
     measure=measure,
     own_only=True,
+    rounds=2,
 )
