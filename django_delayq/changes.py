@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from django.db import transaction
@@ -21,6 +22,8 @@ from django_delayq.states import FINISHED, Change, State
 from django_delayq.store.queue import MOST
 from django_delayq.stores import stores
 from django_delayq.task import Options
+
+NOTES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 
 
 class Job:
@@ -96,14 +99,15 @@ def cancel(
 
     Raises:
         StoreUnavailable: Redis cannot be asked, so nothing is known. Nothing has been changed, or it may be repeated.
+        DatabaseError: it is cancelled in Redis, and the row cannot be told; a failover of Redis might undo it. It may be repeated.
     """
     if key is not None:
         named = _named(key, queue)
         with stores.guarded():
-            change, id = stores.queue(named).cancel_key(key, actor=actor, reason=reason)
+            change, id, ground = stores.queue(named).cancel_one(key, actor=actor, reason=reason)
         using = conf.get().database
         if change is Change.DONE and id is not None and (row := _row(id, using)) is not None:
-            _note_cancel(id, row, using)
+            change = _note_cancel(id, row, using, ground, actor, reason)
         holder = _unpublished_holder(key, named) if change is Change.UNKNOWN else None
         return change if holder is None else cancel(holder, queue=named, actor=actor, reason=reason)
     id, name = _target(job, queue)
@@ -116,9 +120,9 @@ def cancel(
         return _everywhere(lambda other: cancel(id, queue=other, actor=actor, reason=reason))
     unpublished = row is not None and not row.published and row.state is State.SCHEDULED
     with stores.guarded():
-        change = stores.queue(name).cancel([id], actor=actor, reason=reason, tombstone=unpublished)[0]
+        change, _, ground = stores.queue(name).cancel_one(id, actor=actor, reason=reason, tombstone=unpublished)
     if change is Change.DONE and row is not None:
-        _note_cancel(id, row, using)
+        return _note_cancel(id, row, using, ground, actor, reason)
     if change is Change.UNKNOWN and unpublished:
         if outbox.need().cancel_unpublished(id, actor, reason, using):
             return Change.DONE
@@ -288,15 +292,45 @@ def _row(id: UUID, using: str) -> OutboxRow | None:
     return None if found is None else found.row(id, using)
 
 
-def _note_cancel(id: UUID, row: OutboxRow, using: str) -> None:
+def _note_cancel(id: UUID, row: OutboxRow, using: str, ground: str, actor: str, reason: str) -> Change:
     """So that a cancel which Redis forgets, by a failover say, is not undone by restore. Behind the caller's transaction: a lock on
     the row for all of its time would make the mirror wait.
+
+    Restore looks for such notes before it lets anybody claim on another ground. One that came too late for that look is seen here:
+    the ground is not the one on which the job was cancelled, and it is cancelled once more. Answers what became of it.
     """
 
-    def note() -> None:
-        outbox.need().note_cancel(id, row.seen, using)
+    def note() -> Change:
+        change, stood = Change.UNKNOWN, ground
+        for _ in range(NOTES):
+            _write_cancel(id, row, using)
+            with stores.guarded():
+                change, _, stood = stores.queue(row.queue).cancel_one(
+                    id, actor=actor, reason=reason, tombstone=True, unless=stood
+                )
+            if change is not Change.DONE:
+                break
+        return Change.DONE if change is Change.UNKNOWN else change
 
-    transaction.on_commit(note, using=using, robust=True)
+    if transaction.get_connection(using).in_atomic_block:
+        transaction.on_commit(note, using=using, robust=True)
+        return Change.DONE
+    return note()
+
+
+def _write_cancel(id: UUID, row: OutboxRow, using: str) -> None:
+    seen = row.seen
+    for _ in range(NOTES):
+        if outbox.need().note_cancel(id, seen, using):
+            return
+        now = _row(id, using)
+        if now is None or now.state in FINISHED:
+            return  # the mirror was first
+        with stores.guarded():
+            view = stores.inspector().job(row.queue, id)
+        if view is None or view.state != "finished":
+            return  # requeued since, or forgotten
+        seen = now.seen
 
 
 def _forget_cancel(id: UUID) -> None:

@@ -52,8 +52,10 @@ class Outbox(Protocol):
     def row(self, job: UUID, using: str) -> OutboxRow | None:
         """The row of a job."""
 
-    def note_cancel(self, job: UUID, seen: str, using: str) -> None:
-        """Notes in the row that a cancel was answered with done, if the row has folded nothing since `seen`."""
+    def note_cancel(self, job: UUID, seen: str, using: str) -> bool:
+        """Notes in the row that a cancel was answered with done, if the row has folded nothing since `seen`; False if it has, or if
+        there is no need.
+        """
 
     def forget_cancel(self, job: UUID, using: str) -> None:
         """Takes back what `note_cancel` has noted."""

@@ -78,13 +78,13 @@ class DatabaseOutbox:
             seen=found.last_event,
         )
 
-    def note_cancel(self, job: UUID, seen: str, using: str) -> None:
+    def note_cancel(self, job: UUID, seen: str, using: str) -> bool:
         """Notes in the row that a cancel was answered with done, if the row has folded nothing since `seen`: else it may speak of a
         requeue behind it.
         """
-        Job.objects.using(using).filter(pk=job, last_event=seen, settled="", durable=True, state__in=UNFINISHED).update(
-            state=State.CANCELLED.value, finished_at=clock.now(), settled=CANCELLED_HERE
-        )
+        mine = Job.objects.using(using).filter(pk=job, last_event=seen, settled="", durable=True, state__in=UNFINISHED)
+        noted = mine.update(state=State.CANCELLED.value, finished_at=clock.now(), settled=CANCELLED_HERE)
+        return bool(noted)
 
     def forget_cancel(self, job: UUID, using: str) -> None:
         """The job is about to be requeued: what was noted of its cancel must not end it once more."""

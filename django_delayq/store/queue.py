@@ -245,16 +245,25 @@ class QueueStore:
         so that a publication under way cannot start it.
         """
         bounded(jobs)
-        flag = "1" if tombstone else "0"
-        reply = self.run("cancel", now_ms, actor, reason, flag, *map(ids.short, jobs))
-        return [Change(status.decode()) for status in reply[::2]]
+        reply = self.run("cancel", now_ms, actor, reason, _flag(tombstone), "", *map(ids.short, jobs))
+        return [Change(status.decode()) for status in reply[1::2]]
 
-    def cancel_key(
-        self, key: str, *, actor: str = "", reason: str = "", now_ms: int | None = None
-    ) -> tuple[Change, UUID | None]:
-        """Cancels the unfinished job that holds the business key; answers with its id."""
-        status, id = self.run("cancel", now_ms, actor, reason, "0", "=" + key)
-        return Change(status.decode()), _id(id)
+    def cancel_one(
+        self,
+        job: UUID | str,
+        *,
+        actor: str = "",
+        reason: str = "",
+        tombstone: bool = False,
+        unless: str = "",
+        now_ms: int | None = None,
+    ) -> tuple[Change, UUID | None, str]:
+        """As `cancel`. `job`: an id, or the business key as text. Returns change, id, and the ground on which it happened (see
+        `Claim.ground`); `unless`: on that ground nothing is done, and the change is `unknown`.
+        """
+        ground, *found = self.run("cancel", now_ms, actor, reason, _flag(tombstone), unless, _target(job))
+        status, id = found or (b"unknown", b"")
+        return Change(status.decode()), _id(id), read.text(ground)
 
     def reschedule(
         self,
@@ -267,9 +276,8 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> tuple[Change, UUID | None, int]:
         """Scheduled -> scheduled at another date. `job`: an id, or the business key as text. Returns change, id, new due ms."""
-        target = ids.short(job) if isinstance(job, UUID) else "=" + job
         status, id, due = self.run(
-            "reschedule", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms or 0, target
+            "reschedule", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms or 0, _target(job)
         )
         return Change(status.decode()), _id(id), int(due)
 
@@ -356,6 +364,15 @@ def bounded(items: Sequence[Any]) -> None:
 
 def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
+
+
+def _target(job: UUID | str) -> str:
+    """A job by its id or by its business key, as scripts take it."""
+    return ids.short(job) if isinstance(job, UUID) else "=" + job
+
+
+def _flag(said: bool) -> str:
+    return "1" if said else "0"
 
 
 def _id(short: bytes) -> UUID | None:

@@ -11,7 +11,7 @@ from django_delayq.store.scripts import SCRIPTS
 from tests.crashpoints.cases import AFTER, BEFORE, KINDS, POINTS, cases, tenth
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
-CALLS = {*SCRIPTS, "cancel_key", "resume", "adopt", "beat", "leave"} - {"inspect"}
+CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect"}
 NAMED = ("store", "self.log", "_registry", "ground")  # what these are called on
 # What the rule is not held to: where a person has said that restore is to wait, a pause is all it does; and `confirm`, called in
 # three places, has its failpoints where it is sent.

@@ -7,6 +7,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import restore
+from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.restore import RestoreLoop, needed
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.store.ground import GroundStore, RestoreItem
@@ -290,6 +291,80 @@ def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, redis_s
     settle_down(orders, loop)
     assert in_redis(orders) == {}
     assert (Job.objects.get(pk=job.id).state, Job.objects.get(pk=job.id).settled) == ("cancelled", "")
+
+
+@pytest.fixture
+def before_the_note(monkeypatch):
+    """Takes what is to happen between Redis' answer to a cancel and the note of it in the row."""
+    write = DatabaseOutbox.note_cancel
+
+    def do(meanwhile) -> None:
+        def late(self, *args):
+            monkeypatch.undo()
+            meanwhile()
+            return write(self, *args)
+
+        monkeypatch.setattr(DatabaseOutbox, "note_cancel", late)
+
+    return do
+
+
+def test_a_cancel_that_is_noted_after_redis_forgot_it_is_done_again(orders, loop, redis_server, before_the_note):
+    job = delayq.schedule(close_order, 1)
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+
+    def replaced():
+        bring_back(redis_server.link, copy)
+        redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "generation", "the one before")
+        settle_down(orders, loop)
+
+    before_the_note(replaced)
+    assert job.cancel() is delayq.Change.DONE
+    assert in_redis(orders) == {}
+    assert orders.claim() == []
+
+
+def test_a_cancel_that_redis_forgot_before_the_note_answers_what_is_true(orders, loop, wipe, before_the_note):
+    job = delayq.schedule(close_order, 1)
+    settle_down(orders, loop)
+    held = []
+
+    def wiped():
+        wipe()
+        settle_down(orders, loop)
+        job.run_now()  # else it would wait for whoever ran it
+        held.extend(orders.claim())
+
+    before_the_note(wiped)
+    assert job.cancel() is delayq.Change.RUNNING
+    assert [one.id for one in held] == [ids.short(job.id)]
+
+
+def test_what_restore_brings_after_the_note_of_a_cancel_does_not_rise(orders, loop, wipe, before_the_note):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    before_the_note(wipe)
+    found = list(loop.unfinished())  # read by a restore that comes late with it
+    assert job.cancel() is delayq.Change.DONE
+    assert loop.ground.restore(loop.items(found))[1] == ["finished"]
+
+
+def test_a_cancel_is_noted_though_the_mirror_folds_meanwhile(orders, loop, wipe, before_the_note):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    job.reschedule(delay="2h")
+
+    def folded_but_the_cancel():
+        job_row = Job.objects.filter(pk=job.id)
+        orders.fold()
+        job_row.update(state="scheduled", finished_at=None)  # as if the cancel's event were not there yet
+
+    before_the_note(folded_but_the_cancel)
+    job.cancel()
+    wipe()
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
 
 
 def test_a_requeue_takes_back_what_was_noted_of_the_cancel(orders, loop, redis_server):

@@ -281,7 +281,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(key=st.sampled_from(["a", "b", "never"]), cancel=st.booleans(), actor=actors)
     def a_job_is_changed_by_its_key(self, key: str, cancel: bool, actor: str) -> None:
         if cancel:
-            self.call("cancel_key", key, actor=actor)
+            self.call("cancel_one", key, actor=actor)
         else:
             self.call("reschedule", key, delay_ms=2000, actor=actor)
 

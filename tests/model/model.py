@@ -194,10 +194,16 @@ class Model(Contents):
         self._begin(now_ms)
         return [self._cancel(short(id), actor, tombstone) for id in jobs]
 
-    def cancel_key(self, key: str, *, actor: str = "", reason: str = "", now_ms: int) -> tuple[Change, UUID | None]:
+    def cancel_one(
+        self, key: str, *, actor: str = "", reason: str = "", unless: str = "", now_ms: int
+    ) -> tuple[Change, UUID | None, str]:
         self._begin(now_ms)
-        job = self.holder(key)
-        return (self._cancel(job.id, actor, False), full(job.id)) if job else (Change.UNKNOWN, None)
+        job = None if unless == self.ground else self.holder(key)
+        return (
+            (self._cancel(job.id, actor, False), full(job.id), self.ground)
+            if job
+            else (Change.UNKNOWN, None, self.ground)
+        )
 
     def _cancel(self, id: str, actor: str, tombstone: bool) -> Change:
         job = self.jobs.get(id)

@@ -25,7 +25,7 @@ STORE = [
         '(id, attempt, fence, outcome, delay_ms, b"",',
     ),
     store("progress is not sent", 'done.get(id, "")', '""'),
-    store("no tombstone is asked for", '"1" if tombstone else "0"', '"0"'),
+    store("no tombstone is asked for", '"1" if said else "0"', '"0"'),
     store("everybody vouches", '"1" if vouched else ""', '"1"'),
     store("the policy is always keep", "self.written(record), item.on_conflict,", 'self.written(record), "keep",'),
     store("the limit of a purge is not sent", "actor, reason, min(limit, MOST))", "actor, reason, MOST)"),

@@ -39,8 +39,15 @@ def test_cancel_answers_honestly_for_every_state(board):
 
 def test_cancel_by_key(board):
     board.put(1, NOW + 5000, key="order 7")
-    assert board.store.cancel_key("order 7") == (Change.DONE, job_id(1))
-    assert board.store.cancel_key("order 7") == (Change.UNKNOWN, None)
+    assert board.store.cancel_one("order 7")[:2] == (Change.DONE, job_id(1))
+    assert board.store.cancel_one("order 7")[:2] == (Change.UNKNOWN, None)
+
+
+def test_cancel_does_nothing_on_the_ground_that_it_is_told(board):
+    board.put(1, NOW + 5000, key="order 7")
+    ground = board.store.cancel_one(job_id(2))[2]
+    assert board.store.cancel_one(job_id(1), unless=ground) == (Change.UNKNOWN, None, ground)
+    assert board.store.cancel_one("order 7", unless="other:ground") == (Change.DONE, job_id(1), ground)
 
 
 def test_a_cancelled_unknown_job_cannot_be_published_late(board):

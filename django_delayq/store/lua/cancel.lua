@@ -1,13 +1,18 @@
 -- cancel: scheduled -> cancelled; running -> running with a request
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats
--- include: begin bulk lanes finish holder
--- ARGV: now by why, tombstone ('1': mark unknown ids as finished, so that a late publish cannot start them), then ids (at most 200);
---   an id that begins with '=' is a business key
--- Returns per id: status id. status: done, running (a request was set), finished, unknown; id: the job found, '' if none.
+-- include: begin bulk lanes finish holder ground
+-- ARGV: now by why, tombstone ('1': mark unknown ids as finished, so that a late publish cannot start them), the ground on which
+--   nothing is to be done ('' none), then ids (at most 200); an id that begins with '=' is a business key
+-- Returns the ground, then per id: status id. status: done, running (a request was set), finished, unknown; id: the job found, '' if
+--   none. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-local reply, cancelled = {}, 0
-for i = 5, #ARGV do
+local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
+local reply, cancelled = {ground}, 0
+if ARGV[5] == ground then
+  return reply
+end
+for i = 6, #ARGV do
   local id = ARGV[i]
   if string.sub(id, 1, 1) == '=' then
     id = holder_of(string.sub(id, 2)) or ''
