@@ -18,7 +18,7 @@ from django_delayq.store.queue import QueueStore
 
 BATCH: Final = 500
 PAUSE: Final = 60.0
-TIDY: Final = 5.0
+TIDY: Final = 20.0
 STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any ladder, so that no delivery of the job can still come
 FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
 

@@ -6,6 +6,8 @@ import logging
 from typing import Final
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from django_delayq import clock
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
@@ -21,12 +23,14 @@ from django_delayq.store.queue import MOST, QueueStore, ScheduleItem
 logger = logging.getLogger("django_delayq.relay")
 
 YOUNG: Final = 5.0  # seconds for which a row is left to the process that committed it
-PAUSE: Final = 1.0
+IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
+PAUSE: Final = 0.5
 
 
 class RelayLoop:
-    """1. Notes the last event of the queue and the time (the mark). 2. Waits until the mirror has folded everything up to the mark.
-    3. Pushes the rows older than the mark that are still unpublished. Those whose cancel Redis remembers end as cancelled.
+    """1. If there is an unpublished row, notes the last event of the queue and the time (the mark). 2. Waits until the mirror has
+    folded everything up to the mark. 3. Pushes the rows older than the mark that are still unpublished. Those whose cancel Redis
+    remembers end as cancelled.
 
     Without the mark a row could be unpublished merely because the mirror is behind, and its tombstone gone: pushing it would run
     it twice. Sending a row again is harmless; two relays may do the same work.
@@ -58,6 +62,8 @@ class RelayLoop:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
         if self._mark is None:
+            if not self._unpublished(clock.wall_ms()).exists():  # mostly; then Redis need not be asked
+                return IDLE
             self._mark = position(self.log.last_id()), clock.wall_ms()
         mark, at_ms = self._mark
         if mark > self._folded() and self._waits(mark):
@@ -83,9 +89,9 @@ class RelayLoop:
         first = self.log.read(FIRST, 1)
         return bool(first) and position(first[0].id) <= mark
 
-    def _push(self, mark_ms: int) -> int:
+    def _unpublished(self, mark_ms: int) -> QuerySet[Job]:
         before = clock.from_ms(mark_ms - int(self._young * 1000))
-        unpublished = Job.objects.using(self.using).filter(
+        return Job.objects.using(self.using).filter(
             queue=self.queue.name,
             state=State.SCHEDULED.value,
             published__isnull=True,
@@ -93,7 +99,9 @@ class RelayLoop:
             settled="",
             created_at__lt=before,
         )
-        found = list(unpublished.order_by("id")[:MOST])
+
+    def _push(self, mark_ms: int) -> int:
+        found = list(self._unpublished(mark_ms).order_by("id")[:MOST])
         items = []
         for row in found:
             try:

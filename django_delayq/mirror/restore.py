@@ -143,12 +143,10 @@ class RestoreLoop:
 
     def _stands(self) -> bool:
         """Whether Redis stands on the ground that was last found well; this asks the database now and then only."""
+        if clock.monotonic() >= self._look_at:
+            return False
         ground = self.ground.look(FIRST)
-        return (
-            not ground.rolled
-            and (ground.generation, ground.server, ground.confirmed) == self._well
-            and clock.monotonic() < self._look_at
-        )
+        return not ground.rolled and (ground.generation, ground.server, ground.confirmed) == self._well
 
     def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
         self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK

@@ -5,24 +5,37 @@ it gives it a way to wait and a way to stop.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from django.db import DatabaseError, close_old_connections, connections
 
-from django_delayq import clock
+from django_delayq import clock, operations
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror import loop, relay, restore
 from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.operations import OperationLoop
 from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.eventline import EventLine
 
 logger = logging.getLogger("django_delayq.mirror")
 
 MOST_BACKOFF: Final = 10.0
+MOST_MODESTY: Final = 1.0
+GROUND: Final = (
+    1.5  # seconds between looks at the ground while the event line stands; half of what claim waits for them
+)
+STREAM: Final = 15.0  # seconds between looks at a stream of which the event line says nothing
+HELD: Final = 60.0  # seconds for which a connection to the database is used, at least
+ROWS: Final = 4.0  # seconds between looks for unpublished rows while Redis is there; web processes publish, this is for those that died
+ORDERS: Final = 2.0  # seconds between looks for operations that people have started
+AGAIN: Final = 0.25  # seconds after which a broken event line is tried again
+REFUSED: Final = 60.0  # seconds after which one is tried again that Redis does not allow
 ROLES: Final = ("mirror", "relay")
 
 
@@ -34,34 +47,74 @@ class Poll(Protocol):
 
 
 class Keeper:
-    """A loop with its next date and its trouble, if it has any."""
+    """A loop with its next date and its trouble, if it has any.
 
-    def __init__(self, name: str, loop: Poll, *, longest: float = MOST_BACKOFF) -> None:
+    Args:
+        idle: what the loop answers when it has found nothing. asleep: for how long it is left alone then, while an event would call it.
+        races: of several workers one does the work, and the others find that they were called in vain.
+    """
+
+    def __init__(
+        self, name: str, loop: Poll, *, longest: float = MOST_BACKOFF, idle: float = 0.0, asleep: float = 0.0,
+        races: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
         self.loop = loop
-        self._longest = longest
         self.next = 0.0
-        self._failures = 0
+        self.failures = 0
+        self._longest = longest
+        self._idle = idle
+        self._asleep = asleep
+        self._races = races
+        self._ended = 0.0
+        self._modesty = 0.0  # seconds by which it comes later than those who were quicker before
+        self._called = self._raced = False
 
-    def turn(self) -> None:
-        """One pass if it is time. Trouble with a server is said once when it begins and once when it is over."""
+    @property
+    def waits(self) -> bool:
+        """Whether it has been called, and its time has not come."""
+        return self._called and self.next > clock.monotonic()
+
+    def call(self, *, event: bool = False) -> None:
+        """There may be something to do. What comes within a quarter of a second is done together."""
+        if self._called:
+            return
+        now = clock.monotonic()
+        modest = self._modesty * (0.5 + random.random() / 2)
+        self.next = min(self.next, max(now + modest, self._ended + self._idle))
+        self._called, self._raced = True, event and self._races
+
+    def rush(self) -> None:
+        """Something has happened to Redis: now, whatever it has said."""
+        self.next = 0.0
+
+    def turn(self, *, listening: bool = False) -> None:
+        """One pass. Trouble with a server is said once when it begins and once when it is over. `listening`: an event will call it."""
+        raced, self._called, self._raced = self._raced, False, False
         try:
             sleep = self.loop.poll()
         except (StoreUnavailable, StoreError, DatabaseError) as error:
-            self._failures += 1
-            if self._failures == 1:
+            self.failures += 1
+            if self.failures == 1:
                 logger.warning("%s waits, nothing is lost: %s", self.name, error)
-            self.next = clock.monotonic() + min(self._longest, 0.25 * 2 ** min(self._failures, 10))
+            self.next = clock.monotonic() + min(self._longest, 0.25 * 2 ** min(self.failures, 10))
             _drop_broken_connections()
-        else:
-            if self._failures:
-                logger.warning("%s goes on after %d failed passes", self.name, self._failures)
-            self._failures = 0
-            self.next = clock.monotonic() + sleep
+            return
+        if self.failures:
+            logger.warning("%s goes on after %d failed passes", self.name, self.failures)
+        self.failures = 0
+        found = sleep != self._idle
+        if found or raced:
+            self._modesty = 0.0 if found else min(MOST_MODESTY, max(self._idle, 2 * self._modesty))
+        if listening and not found and self._asleep:
+            sleep = self._asleep
+        self._ended = clock.monotonic()
+        self.next = self._ended + sleep
 
 
 class Service:
-    """Restore, mirror, relay, prune and tidy of the queues, and the operations that people have started, in turn.
+    """Restore, mirror, relay, prune and tidy of the queues, and the operations that people have started, in turn. While nothing happens
+    it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop looks four times a second.
 
     Args:
         roles: "mirror" (with prune, tidy and operations) and "relay".
@@ -75,33 +128,54 @@ class Service:
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
         self._keepers = [
-            Keeper(f"restore of {queue.name}", RestoreLoop(link, queue, auto=auto, **signed), longest=0.5)
+            Keeper(
+                f"restore of {queue.name}", RestoreLoop(link, queue, auto=auto, **signed), longest=0.5, idle=restore.IDLE,
+                asleep=GROUND,
+            )
             for queue in queues
             if roles
+        ]  # fmt: skip
+        self._restores = list(self._keepers)
+        self._folders = [
+            Keeper(f"the mirror of {one.queue.name}", one, idle=loop.IDLE, asleep=STREAM, races=True)
+            for one in self.mirrors
         ]
-        self._keepers += [Keeper(f"the mirror of {loop.queue.name}", loop) for loop in self.mirrors]
+        self._keepers += self._folders
         if "relay" in roles:
             self._keepers += [
-                Keeper(f"the relay of {queue.name}", RelayLoop(link, queue, **signed)) for queue in queues
-            ]
+                Keeper(
+                    f"the relay of {queue.name}", RelayLoop(link, queue, **signed), idle=relay.IDLE, asleep=ROWS
+                )
+                for queue in queues
+            ]  # fmt: skip
+        self._hasty = list(self._keepers)  # these have something to do when Redis was away
         if "mirror" in roles:
             self._keepers += [
                 Keeper(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues
             ]
             self._keepers += [Keeper(f"tidy of {queue.name}", TidyLoop(link, queue, **common)) for queue in queues]
         if "mirror" in roles:
-            self._keepers.append(Keeper("operations", OperationLoop(using=config.database)))
+            self._keepers.append(
+                Keeper("operations", OperationLoop(using=config.database), idle=operations.IDLE, asleep=ORDERS)
+            )
+        self._line = EventLine(link, [one.log.keys for one in self.mirrors]) if self.mirrors else None
+        self._listen_at = 0.0
+        self._broke = False
+        self._opened: dict[str, Any] = {}
 
     def turn(self) -> float:
         """Gives every loop its turn. Returns seconds until the next is due.
 
         Never raises for trouble with Redis or the database: the loops wait and go on.
         """
-        close_old_connections()
+        self._tend_connections()
+        if self._line is not None:
+            self._hear(self._line)
+            self._listen(self._line)
         now = clock.monotonic()
         for keeper in self._keepers:
             if keeper.next <= now:
-                keeper.turn()
+                keeper.turn(listening=self.descriptor >= 0)
         return max(0.0, min((keeper.next for keeper in self._keepers), default=1.0) - clock.monotonic())
 
     def drain(self) -> None:
@@ -113,12 +187,67 @@ class Service:
         for mirror in self.mirrors:
             mirror.drain()
 
-    def run(self, *, stop: Callable[[], bool], wait: Callable[[float], None]) -> None:
-        """Turns until `stop()`; then folds what is left, if the servers are there."""
+    def _tend_connections(self) -> None:
+        # CONN_MAX_AGE is about requests. Here 0, its default, would mean a new connection for each of several looks a second.
+        for connection in connections.all(initialized_only=True):
+            raw = connection.connection
+            if raw is not None and self._opened.get(connection.alias) is not raw:
+                self._opened[connection.alias] = raw
+                if connection.close_at is not None:
+                    connection.close_at = max(connection.close_at, clock.monotonic() + HELD)
+        close_old_connections()
+
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable when there is something to do before that; -1 for nothing."""
+        return -1 if self._line is None else self._line.fileno()
+
+    def _hear(self, line: EventLine) -> None:
+        if not line.answered():
+            return
+        try:
+            news = line.drain()
+        except StoreUnavailable:  # a restart, a failover: workers wait for the restore loop now
+            self._broke = True
+            for keeper in self._hasty:
+                keeper.rush()
+        except StoreError as error:
+            logger.warning("no event line, so the record keeper asks for events four times a second: %s", error)
+            self._listen_at = clock.monotonic() + REFUSED
+        else:
+            for keeper in (*self._restores, *self._folders) if news else ():
+                keeper.call(event=True)
+
+    def _listen(self, line: EventLine) -> None:
+        # Not while a mirror gathers what comes, since each event would then be a call; and not before a loop has reached Redis again,
+        # since to try this too would double the time for which a server that does not answer keeps all of them.
+        if line.armed or clock.monotonic() < self._listen_at or any(keeper.waits for keeper in self._folders):
+            return
+        if any(keeper.failures for keeper in self._restores):
+            return
+        try:
+            line.arm()
+        except StoreUnavailable:
+            self._broke = True
+            self._listen_at = clock.monotonic() + AGAIN
+            return
+        if self._broke:
+            self._broke = False
+            for keeper in self._hasty:
+                keeper.rush()
+        for keeper in self._folders:  # what came before this, nobody says
+            keeper.call()
+
+    def run(self, *, stop: Callable[[], bool], wait: Callable[[float, int], object]) -> None:
+        """Turns until `stop()`; then folds what is left, if the servers are there. `wait` sleeps for so many seconds, or until that
+        descriptor (-1: none) can be read.
+        """
         while not stop():
             seconds = self.turn()
             if seconds > 0:
-                wait(seconds)
+                wait(seconds, self.descriptor)
+        if self._line is not None:
+            self._line.close()
         try:
             self.drain()
         except (StoreUnavailable, StoreError, DatabaseError) as error:

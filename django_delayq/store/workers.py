@@ -31,9 +31,16 @@ class WorkerRegistry:
         self._key = workers_key(prefix)
         self._asked = asked_key(prefix)
 
-    def beat(self, worker: str, facts: Mapping[str, Any]) -> None:
-        """Shows a worker: its facts as JSON, with the moment as `beat` (ms)."""
-        self._link.execute("HSET", self._key, worker, json.dumps({**facts, "beat": clock.wall_ms()}))
+    def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
+        shown, raw = self._link.execute_many([
+            ("HSET", self._key, worker, json.dumps({**facts, "beat": clock.wall_ms()})),
+            ("HGET", self._asked, worker),
+        ])  # fmt: skip
+        for reply in (shown, raw):
+            if isinstance(reply, Exception):
+                raise reply
+        return self._request_of(worker, raw)
 
     def leave(self, worker: str) -> None:
         """Takes a worker out of the hash."""
@@ -54,7 +61,9 @@ class WorkerRegistry:
 
     def asked(self, worker: str) -> tuple[str, str] | None:
         """What that worker is asked to do, and by whom; None when nothing, or when it was too long ago."""
-        raw = self._link.execute("HGET", self._asked, worker)
+        return self._request_of(worker, self._link.execute("HGET", self._asked, worker))
+
+    def _request_of(self, worker: str, raw: bytes | None) -> tuple[str, str] | None:
         if raw is None:
             return None
         found = _request(raw, self._now_ms())

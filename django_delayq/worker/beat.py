@@ -47,10 +47,9 @@ class Beat:
             StoreUnavailable: Redis is away.
         """
         failpoint("beat.tell")
-        self._registry.beat(self._worker, self._facts())
+        asked = self._registry.beat(self._worker, self._facts())
         failpoint("beat.told")
         self.last = clock.monotonic()
-        asked = self._registry.asked(self._worker)
         if asked is not None:
             self._obey(*asked)
             self._registry.heard(

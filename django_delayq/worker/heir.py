@@ -13,12 +13,13 @@ from django_delayq.store.queue import QueueStore
 from django_delayq.worker import traces
 from django_delayq.worker.children import Child
 from django_delayq.worker.remains import Estate, Remains
-from django_delayq.worker.traces import Trace
+from django_delayq.worker.traces import Origin, Trace
 
 logger = logging.getLogger("django_delayq.worker")
 
 PASS: Final = 1.0  # seconds between looks
 TOUCH: Final = 600  # looks after which our own files are touched
+AFRESH: Final = 60  # looks after which every file is opened again
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,15 @@ class Heir:
         self._prefix = prefix
         self._remains = remains
         self._children = children
+        self._seen: dict[str, Origin | None] = {}
         self._looks = 0
 
     def poll(self) -> float:
         """One look."""
         if self._place is not None:
-            for trace in traces.left(self._place, self._store):
+            if self._looks % AFRESH == 0:
+                self._seen.clear()
+            for trace in traces.left(self._place, self._store, self._seen):
                 self._inherit(trace)
             self._looks += 1
             if self._looks % TOUCH == 0:

@@ -188,7 +188,10 @@ class Holdings:
 
     def held(self) -> Iterator[Held]:
         """Every row that is not empty, and was not being written while it was read."""
-        for row in range(self.rows):
+        states = self._bytes[self._base + _STATE : self._base + self.rows * _ROW : _ROW].tobytes()
+        if not any(states):  # mostly; three loops ask several times a second
+            return
+        for row in (row for row, state in enumerate(states) if state != EMPTY):
             at = self._base + row * _ROW
             state = self._bytes[at + _STATE]
             if state != EMPTY:

@@ -31,8 +31,8 @@ class Stop(Protocol):
     def is_set(self) -> bool:
         """Whether to end now."""
 
-    def wait(self, seconds: float) -> bool:
-        """Sleeps, at most `seconds`, until it is set; returns whether it is."""
+    def wait(self, seconds: float, also: int = -1) -> bool:
+        """Sleeps, at most `seconds`, until it is set, or until the descriptor `also` can be read; returns whether it is set."""
 
 
 class Backoff:

@@ -38,11 +38,17 @@ class PipeStop:
         """Whether to end now."""
         return self._look(0.0)
 
-    def wait(self, seconds: float) -> bool:
-        """Sleeps, at most `seconds`, until it is set."""
+    def wait(self, seconds: float, also: int = -1) -> bool:
+        """Sleeps, at most `seconds`, until it is set, or until the descriptor `also` can be read."""
+        if also >= 0:
+            self._poll.register(also, select.POLLIN)
         deadline = clock.monotonic() + seconds
-        while not self._look(max(0.0, deadline - clock.monotonic())) and clock.monotonic() < deadline:
-            pass
+        try:
+            while not self._look(max(0.0, deadline - clock.monotonic())) and clock.monotonic() < deadline:
+                pass
+        finally:
+            if also >= 0:
+                self._poll.unregister(also)
         return self._set
 
     def _look(self, seconds: float) -> bool:
@@ -50,11 +56,15 @@ class PipeStop:
             if seconds > 0:
                 clock.sleep(min(seconds, 0.05))  # while it drains, nobody is to spin
             return True
+        called = False
         for descriptor, _ in self._poll.poll(seconds * 1000):
             if descriptor == self._alive:
                 os._exit(1)
-            self._set = bool(os.read(self._commands, 64)) or self._set
-        return self._set
+            elif descriptor == self._commands:
+                self._set = bool(os.read(self._commands, 64)) or self._set
+            else:
+                called = True
+        return self._set or called
 
 
 def main(side: Side, commands: int, alive: int) -> int:

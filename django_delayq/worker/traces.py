@@ -130,11 +130,19 @@ def make(
     return holdings, path
 
 
-def left(folder: Path, store: str) -> Iterator[Trace]:
-    """What workers of that store left behind which are surely gone, and nobody else is giving back. Removes litter."""
-    for path in sorted(folder.iterdir()):
+def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None) -> Iterator[Trace]:
+    """What workers of that store left behind which are surely gone, and nobody else is giving back. Removes litter.
+
+    Args:
+        seen: what the looks before found, by file name; the caller keeps it, and empties it now and then. A file of a living
+            process then costs a look at the process only, and one of another store (None) nothing.
+    """
+    seen = {} if seen is None else seen
+    for name in sorted(os.listdir(folder)):
+        if name in seen and ((origin := seen[name]) is None or not origin.gone()):
+            continue
         try:
-            found = _open(path, store)
+            found = _open(folder / name, store, seen)
         except OSError:  # removed meanwhile
             continue
         if found is not None:
@@ -148,12 +156,14 @@ def touch(paths: Sequence[Path]) -> None:
             os.utime(path)
 
 
-def _open(path: Path, store: str) -> Trace | None:
+def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> Trace | None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     keep = False
     try:
         head = _head(descriptor)
-        if head is None or head.store != store or not head.origin.gone():
+        ours = head is not None and head.store == store
+        if head is None or not ours or not head.origin.gone():
+            seen[path.name] = head.origin if head is not None and ours else None
             if _age(descriptor) > _OLD:
                 path.unlink(missing_ok=True)
             return None
@@ -232,5 +242,9 @@ def _may_live(pid: int) -> bool:
 
 def _stat(pid: int) -> tuple[str, str]:
     """State and time of birth."""
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return words[0], words[19]
+    descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # once a second for each worker of this machine
+    try:
+        words = os.read(descriptor, 4096).rpartition(b")")[2].split()
+    finally:
+        os.close(descriptor)
+    return words[0].decode(), words[19].decode()

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import django_delayq as delayq
+from django_delayq.models import Job
 from django_delayq.store.connection import StoreError
 from django_delayq.store.figures import Figures
 from django_delayq.stores import stores
@@ -63,6 +64,8 @@ def test_web_commands_and_workers_need_no_more_and_no_less(shop: Shop, orders, r
     orders.settle(claimed, "fail")
     orders.fold()
     assert job.requeue() is delayq.Change.DONE
+    orders.fold()
+    Job.objects.filter(pk=job.id).update(published=None)
     orders.relay.poll()
     orders.store.tidy()
     Figures(stores.link, prefix="delayq").hours(["orders"])

@@ -57,6 +57,38 @@ def found(folder: Path, store: str = "delayq here") -> list[traces.Trace]:
     return list(traces.left(folder, store))
 
 
+def test_what_a_living_process_holds_is_found_when_it_dies_after_the_first_look(folder: Path) -> None:
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        make(folder)
+        os.close(ours)
+        os.write(theirs, b".")
+        signal.pause()
+    os.close(theirs)
+    os.read(ours, 1)
+    seen: dict[str, traces.Origin | None] = {}
+    (path,) = folder.iterdir()
+    for _ in range(2):
+        assert list(traces.left(folder, "delayq here", seen)) == []
+        assert seen[path.name] is not None
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    os.close(ours)
+    (trace,) = traces.left(folder, "delayq here", seen)
+    trace.remove()
+
+
+def test_a_file_of_another_store_is_not_opened_again(folder: Path, killed: Path) -> None:
+    seen: dict[str, traces.Origin | None] = {}
+    assert list(traces.left(folder, "delayq elsewhere", seen)) == []
+    assert seen == {killed.name: None}
+    assert list(traces.left(folder, "delayq here", seen)) == []
+    seen.clear()
+    (trace,) = traces.left(folder, "delayq here", seen)
+    trace.remove()
+
+
 def test_what_a_killed_process_held_is_found(folder: Path, killed: Path) -> None:
     (trace,) = found(folder)
     assert (trace.head.worker, trace.head.lines) == ("w/1", [("q", 0, 30_000, 3), ("orders", 0, 30_000, 7)])

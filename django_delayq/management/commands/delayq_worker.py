@@ -148,10 +148,7 @@ def _records(config: Config, queues: Sequence[str], roles: Sequence[str]) -> Sid
         link: Link = connect(config.redis, name="delayq-records")
         service = Service(link, config, [config.queue(name) for name in queues], roles)
 
-        def wait(seconds: float) -> None:
-            stop.wait(seconds)
-
-        service.run(stop=stop.is_set, wait=wait)
+        service.run(stop=stop.is_set, wait=stop.wait)
         connections.close_all()
 
     return Side("records", target)

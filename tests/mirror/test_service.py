@@ -1,0 +1,182 @@
+"""The record keeper sleeps on the event line, and wakes for what concerns it."""
+
+from __future__ import annotations
+
+import logging
+import select
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import clock, conf
+from django_delayq.mirror import service as services
+from django_delayq.mirror.service import Keeper, Service
+from django_delayq.models import Job
+from django_delayq.store.connection import Link, connect
+from tests import servers
+from tests.links import opened
+from tests.tasks_for_tests import close_order
+
+
+@pytest.fixture
+def server(own_redis, settings, transactional_db):
+    server = own_redis(appendonly="yes")
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
+    return server
+
+
+@pytest.fixture
+def service(server):
+    made = serving(connect(server.url))
+    rest(made)
+    return made
+
+
+def serving(link: Link) -> Service:
+    config = conf.get()
+    return Service(link, config, [config.queue("orders")])
+
+
+def rest(service: Service, patience: float = 10.0) -> float:
+    """Turns until the service would sleep for a second or more; how long that would be."""
+    until = clock.monotonic() + patience
+    while (pause := service.turn()) < 1.0 or service.descriptor < 0:
+        assert clock.monotonic() < until, "it does not come to rest"
+        clock.sleep(min(pause, 0.05))
+    return pause
+
+
+def called(service: Service, seconds: float = 5.0) -> bool:
+    """Whether the event line wakes it."""
+    poll = select.poll()
+    poll.register(service.descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def test_an_idle_service_asks_for_nothing_until_an_event_wakes_it(server, service):
+    assert not called(service, 0.2)
+    job = delayq.schedule(close_order, 1, delay="1h")
+    assert called(service)
+    service.turn()
+    rest(service)
+    assert Job.objects.get(pk=job.id).published is not None
+    assert not called(service, 0.2)
+
+
+def test_what_came_before_the_line_was_armed_is_folded_too(server):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    rest(serving(connect(server.url)))
+    assert Job.objects.get(pk=job.id).published is not None
+
+
+def test_a_silence_calls_nobody_but_the_mirror(server, service, monkeypatch):
+    monkeypatch.setattr("django_delayq.store.eventline.BLOCK", 0.1)
+    delayq.schedule(close_order, 1, delay="1h")
+    rest(service)  # armed anew, for a tenth of a second
+    assert called(service)
+    looks = [keeper.next for keeper in service._restores]
+    service._hear(service._line)
+    assert service.descriptor == -1
+    assert [keeper.next for keeper in service._restores] == looks
+    assert not any(keeper.waits for keeper in service._folders)
+
+
+def test_a_restart_of_redis_calls_the_restore_loop_at_once(server, service):
+    before = service._restores[0].loop._well
+    server.kill()
+    assert called(service)
+    service._hear(service._line)
+    assert [keeper.name for keeper in service._keepers if keeper.next == 0.0] == [
+        "restore of orders", "the mirror of orders", "the relay of orders",
+    ]  # fmt: skip
+    server.restart()
+    rest(service)
+    after = service._restores[0].loop._well
+    assert after is not None
+    assert after != before, "the new run of the server is confirmed"
+
+
+def test_a_server_that_becomes_a_replica_wakes_it(server, service, own_redis):
+    other = own_redis(port=True)
+    host, port = other.tcp_url.partition("://")[2].split("/")[0].rsplit("@")[-1].split(":")
+    server.call("REPLICAOF", host, port)
+    assert called(service)
+    with pytest.raises(delayq.StoreUnavailable):
+        service._line.drain()
+
+
+def test_without_leave_to_listen_it_looks_four_times_a_second(server, caplog):
+    rules = [rule for rule in servers.acl() if rule != "+xread"]
+    admin = opened(server.url)
+    admin.execute(
+        "ACL", "SETUSER", "deaf", "on", ">pw", *[r for r in rules if r.startswith(("+", "-", "~", "resetch"))]
+    )
+    separator = "&" if "?" in server.url else "?"
+    deaf = serving(connect(f"{server.url}{separator}username=deaf&password=pw"))
+    job = delayq.schedule(close_order, 1, delay="1h")
+    with caplog.at_level(logging.WARNING):
+        until = clock.monotonic() + 10
+        while not Job.objects.filter(pk=job.id, published__isnull=False).exists():
+            assert clock.monotonic() < until
+            clock.sleep(min(0.05, deaf.turn()))
+        clock.sleep(0.1)
+        pause = deaf.turn()
+    assert deaf.descriptor == -1
+    assert pause <= 0.25
+    assert "no event line" in caplog.text
+
+
+def test_a_line_that_does_not_answer_in_its_time_is_broken(service):
+    service._line._until = clock.monotonic() - 1
+    assert service._line.answered()
+    service._line._connection._sock.settimeout(0.1)
+    service._hear(service._line)
+    assert service.descriptor == -1
+    rest(service)
+    assert not called(service, 0.1)
+
+
+class Scripted:
+    """A loop that answers what it is told."""
+
+    def __init__(self, *answers: float) -> None:
+        self.answers = list(answers)
+
+    def poll(self) -> float:
+        return self.answers.pop(0)
+
+
+def test_who_is_called_in_vain_comes_later_the_next_time_and_who_finds_something_does_not(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(services.clock, "monotonic", lambda: now[0])
+    monkeypatch.setattr(services.random, "random", lambda: 1.0)
+    keeper = Keeper("m", Scripted(0.25, 0.25, 0.25, 0.25, 0.25, 0.0, 0.25), idle=0.25, asleep=15.0, races=True)
+    keeper.turn(listening=True)
+    assert keeper.next == 115.0
+    waits = []
+    for _ in range(4):
+        now[0] += 10
+        keeper.call(event=True)
+        waits.append(keeper.next - now[0])
+        now[0] = keeper.next
+        keeper.turn(listening=True)
+    assert waits == [0.0, 0.25, 0.5, 1.0]
+    now[0] += 10
+    keeper.call(event=True)
+    now[0] = keeper.next
+    keeper.turn(listening=True)
+    keeper.turn(listening=True)
+    now[0] += 10
+    keeper.call(event=True)
+    assert keeper.next == now[0], "it folded what it was called for"
+
+
+def test_many_events_are_gathered_for_a_quarter_of_a_second(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(services.clock, "monotonic", lambda: now[0])
+    keeper = Keeper("m", Scripted(0.25), idle=0.25, asleep=15.0, races=True)
+    keeper.turn(listening=True)
+    now[0] += 0.1
+    keeper.call(event=True)
+    assert keeper.next == pytest.approx(100.25)
+    assert keeper.waits
