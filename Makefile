@@ -19,13 +19,13 @@ DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/w
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-slow test-all test-postgres test-mysql test-redis62 test-valkey test-py313 test-browser campaign crashpoints crashpoints-tenth lint types migrations docs bench bench-peers wheel clean
+.PHONY: help demo test test-slow test-all test-postgres test-mysql test-redis62 test-valkey test-py313 test-browser campaign crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report wheel clean
 
 help:
 	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
 	@echo "make test        run the tests on servers they start themselves"
 	@echo "make test-all    the same on PostgreSQL, MariaDB, Redis 6.2, Valkey 9, Python 3.13 and in Chromium"
-	@echo "make bench       how fast it is here, in about five minutes; bench-peers: beside other queues, which it installs"
+	@echo "make bench       how fast it is here, in about ten minutes; bench-peers: beside other queues, which it installs"
 	@echo "make campaign    random load under random faults, and a judge (SECONDS=600 SEED=7)"
 	@echo "make lint types docs wheel clean"
 
@@ -140,6 +140,10 @@ bench: $(STAMPS)/bench
 
 bench-peers: $(STAMPS)/bench
 	$(BIN)/python -m benchmarks --peers $(BENCH)
+
+# Writes what was measured into docs/benchmarks.md.
+bench-report: $(STAMPS)/bench
+	$(BIN)/python -m benchmarks.report
 
 wheel: $(STAMPS)/venv
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import metrics
+from benchmarks.report import RESULTS
 from benchmarks.run import Run
 from benchmarks.servers import Redis
-from benchmarks.systems import ALL, OWN, ROOT, NotInstalled, System
-
-RESULTS = ROOT / ".bench" / "results.json"
+from benchmarks.systems import ALL, OWN, NotInstalled, System
 
 
 def main() -> int:

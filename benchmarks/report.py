@@ -1,6 +1,8 @@
 """Results as Markdown tables and as a chart; `python -m benchmarks.report` writes them into the documentation.
 
-python -m benchmarks.report [--results benchmarks/results.json]
+    python -m benchmarks.report [--results .bench/results.json]
+
+Also keeps what it has published in benchmarks/results.json.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from benchmarks.systems import ROOT
 OWN = "delayq"
 PAGE = ROOT / "docs" / "benchmarks.md"
 CHARTS = ROOT / "docs" / "_static"
-PUBLISHED = ROOT / "benchmarks" / "results.json"
+RESULTS, PUBLISHED = ROOT / ".bench" / "results.json", ROOT / "benchmarks" / "results.json"
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 BARS = (("noop", "one"), ("lateness", "p99"), ("burst", "p99"), ("noop", "life_us"))
 
 
 def main() -> None:
-    """Rewrites what stands between the marks of docs/benchmarks.md."""
+    """Rewrites what stands between the marks of docs/benchmarks.md, and the chart."""
     options = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__.splitlines()[0])
-    options.add_argument("--results", type=Path, default=PUBLISHED)
+    options.add_argument("--results", type=Path, default=RESULTS)
     document = json.loads(options.parse_args().results.read_text())
+    PUBLISHED.write_text(json.dumps(document, indent=1) + "\n")
     head, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(
         f"{head.rstrip()}\n\n{BEGIN}\n\n## Figures\n\n{figures(document)}\n{END}{rest.partition(END)[2] or chr(10)}"
@@ -42,8 +45,8 @@ def figures(document: Mapping[str, Any]) -> str:
     ran_on = document["ran_on"]
     settings = ", ".join(f"`{name} {value}`" for name, value in ran_on["settings"].items())
     ran = (
-        f"Measured on {ran_on['date']}: {ran_on['cores']} cores, {ran_on['machine']}, Python {ran_on['python']}, "
-        f"{ran_on['server']} with {settings}."
+        f"Measured on {ran_on['date']}: {ran_on['cores']} cores, which servers, workers and measurement share, {ran_on['machine']}, "
+        f"Python {ran_on['python']}, {ran_on['server']} with {settings}."
     )
     parts = [ran, "![Bars: jobs per second, lateness, burst and Redis CPU, each system](_static/benchmarks.svg)"]
     for name in metrics.NAMES:
@@ -55,7 +58,7 @@ def figures(document: Mapping[str, Any]) -> str:
 
 
 def table(metric: Metric, document: Mapping[str, Any]) -> str:
-    """One metric: a row per system, the best in bold, ours first; behind others' figures how many times ours is better."""
+    """One metric: a row per system, ours first and bold; behind others' figures how many times ours is better."""
     taken: Mapping[str, Any] = document["metrics"][metric.name]
     columns = {
         name: column
@@ -77,7 +80,12 @@ def table(metric: Metric, document: Mapping[str, Any]) -> str:
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     if any(column.reach for column in columns.values()) and OWN in taken:
         lines.append("| *to be reached* | " + " | ".join(column.reach for column in columns.values()) + " |")
+    scaled = {_title(name, document): row["size"] for name, row in taken.items() if row.get("size", 1) != 1}
     missed = [f"{_title(name, document)}: {row['failed'][:200]}" for name, row in taken.items() if "failed" in row]
+    if scaled:
+        sizes = sorted({f"{size:g}" for size in scaled.values()})
+        names = "all" if len(scaled) == len(taken) else ", ".join(scaled)
+        missed.insert(0, f"Numbers of jobs are {' or '.join(sizes)} of what is said above: {names}.")
     return "\n".join([*lines, *([""] if missed else []), *(f"- {text}" for text in missed)])
 
 
@@ -144,7 +152,7 @@ def _cell(value: float | None, column: Column, own: float | None, name: str) -> 
     text = _number(value, column)
     if name == OWN:
         return f"**{text}**"
-    if not own or not value:
+    if not own or not value or not column.better:
         return text
     times = own / value if column.better == "more" else value / own
     return f"{text} ({times:.1f}×)" if times < 20 else f"{text} ({times:.0f}×)"

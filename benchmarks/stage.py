@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from benchmarks.systems import ROOT, System
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE = 300.0  # seconds for a program that puts jobs in
+PUTS = threading.Semaphore(os.cpu_count() or 1)  # where systems are measured side by side, only so many put jobs in
 PORTION = 250_000  # jobs that one program puts in: it keeps all of them in its memory
 
 
@@ -106,7 +108,7 @@ class Stage:
             error.args = (f"{error} · its log ends: {self._workers[-1].last_words()}",)
         for worker in self._workers:
             if worker.started.poll() is None:
-                worker.stop()
+                worker.kill()  # nothing is left to be finished, and some take many seconds for leaving
         self.redis.__exit__()
         shutil.rmtree(self.marks, ignore_errors=True)
 
@@ -127,7 +129,8 @@ class Stage:
     def put(self, count: int, **options: Any) -> float:
         """Puts jobs in; seconds that it took. Options as the adapter's verb knows them."""
         words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
-        return float(self.run("put", f"--count={count}", *words)["seconds"])
+        with PUTS:
+            return float(self.run("put", f"--count={count}", *words)["seconds"])
 
     def fill(self, count: int) -> None:
         """Puts in jobs that nobody waits for: due within an hour, tomorrow."""

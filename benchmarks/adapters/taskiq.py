@@ -74,7 +74,14 @@ class Taskiq(base.Adapter):
         limit = ["--max-async-tasks", str(threads or 100), "--workers", str(processes), "--log-level", "WARNING"]
         works = base.python("-m", "taskiq", "worker", "benchmarks.adapters.taskiq:broker", *limit)
         dates = base.python(
-            "-m", "taskiq", "scheduler", "benchmarks.adapters.taskiq:scheduler", "--update-interval", "1"
+            "-m",
+            "taskiq",
+            "scheduler",
+            "benchmarks.adapters.taskiq:scheduler",
+            "--update-interval",
+            "1",
+            "--log-level",
+            "WARNING",
         )
         return base.both(works, dates)
 

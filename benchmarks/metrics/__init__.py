@@ -13,6 +13,7 @@ NAMES = (
     "single", "bulk", "outbox", "noop", "orm", "lateness", "burst", "memory", "idle", "crash", "mirror", "restore", "growth",
     "workers", "deep",
 )  # fmt: skip
+SLOW = frozenset({"rq", "django-q2"})  # which get fewer jobs: a run would take minutes
 Figures = Mapping[str, float | None]
 
 
@@ -22,7 +23,7 @@ class Column:
 
     title: str
     unit: str = ""
-    better: Literal["more", "less"] = "more"
+    better: Literal["more", "less", ""] = "more"  # "": it is said, and not compared
     digits: int = 0
     reach: str = ""  # what django-delayq has promised itself
 

@@ -6,12 +6,10 @@ import socket
 import threading
 import time
 
-from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.metrics import SLOW, Column, Figures, Metric, counted
 from benchmarks.servers import Redis
 from benchmarks.stage import Stage
 from benchmarks.systems import System
-
-SLOW = {"rq", "django-q2"}
 
 
 def measure(system: System, size: float) -> Figures:
@@ -81,7 +79,7 @@ METRIC = Metric(
     name="burst",
     title="Many jobs due at one instant",
     text=(
-        "20,000 jobs for the same moment (1,000 where the system runs fewer than 500 a second), one worker with default options. "
+        "20,000 jobs for the same moment (RQ and django-q2: 1,000), one worker with default options. "
         "django-delayq also with 100,000, while another connection sends a PING every 5 ms."
     ),
     columns={

@@ -17,10 +17,9 @@ def measure(system: System, size: float) -> Figures:
     at_once = int(system.facts["at_once"])
     count = counted(max(200, min(5000, 100 * at_once)), size, max(100, 50 * at_once))
     with Stage(system) as stage:
+        stage.put(count, task="nap", seconds=NAP, many=True)  # first: a fast worker would be done before all are in
         worker = stage.worker()
-        stage.warm(worker)
-        stage.put(count, task="nap", seconds=NAP, many=True)
-        stage.wait_marks(count // 2, 60.0, worker)
+        stage.wait_marks(count // 2, 60.0, worker)  # each leaves two
         worker.kill()
         killed = time.time()
         begun = {number for number in stage.numbers() if number > 0}
@@ -49,7 +48,7 @@ METRIC = Metric(
         "worker started at once. Not run within 90 seconds: lost, or kept for longer than that before another worker may have it."
     ),
     columns={
-        "running": Column(title="jobs running at the kill", better="less"),
+        "running": Column(title="jobs running at the kill", better=""),
         "lost": Column(title="jobs not run within 90 s", better="less", reach="0"),
         "recovered": Column(
             title="those running run again after", unit="s", better="less", digits=1, reach="≤ 2 after its start"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.metrics import SLOW, Column, Figures, Metric, counted
 from benchmarks.stage import Stage
 from benchmarks.systems import System
 
-SLOW, FAST = {"rq", "django-q2"}, {"delayq", "bullmq"}
+FAST = {"delayq", "bullmq"}
 
 
 def measure(system: System, size: float) -> Figures:
@@ -35,8 +35,8 @@ METRIC = Metric(
     name="noop",
     title="Jobs that do nothing",
     text=(
-        "All jobs are due when the worker starts: 50,000 for django-delayq and BullMQ, 20,000 for the others (2,000 where the system "
-        "runs fewer than 500 a second); argument of 100 bytes; the first and the last twentieth are left out. CPU is of the run with "
+        "All jobs are due when the worker starts: 50,000 for django-delayq and BullMQ, 20,000 for the others (RQ and "
+        "django-q2: 2,000); argument of 100 bytes; the first and the last twentieth are left out. CPU is of the run with "
         "one process, the worker's start included."
     ),
     columns={
