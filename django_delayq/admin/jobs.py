@@ -22,7 +22,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import ids
-from django_delayq.admin import editing, failures, jobpage, timeline
+from django_delayq.admin import editing, failures, fresh, jobpage, timeline
 from django_delayq.admin.forms import EditForm, form_for
 from django_delayq.admin.listing import AHEAD, BEHIND, VIEW, JobList, QueueFilter, TaskFilter, chosen
 from django_delayq.admin.readonly import ReadOnlyAdmin
@@ -79,6 +79,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """With a notice when Redis cannot be asked, and with what may be done to all that match."""
+        alone = fresh.wanted(request)
         response = super().changelist_view(request, extra_context)
         listed = getattr(response, "context_data", {}) or {}
         if (shown := listed.get("cl")) is not None:
@@ -87,6 +88,8 @@ class JobAdmin(ReadOnlyAdmin):
             listed["for_all"] = [
                 (verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if not complaints
             ]
+            if alone and isinstance(response, TemplateResponse):
+                return fresh.cut_out(request, response)
         return response
 
     @admin.display(description=_("state"))

@@ -12,7 +12,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids, overview, selection
 from django_delayq.admin import JobAdmin
 from django_delayq.models import Job
-from tests.admin.conftest import JOBS, lose_redis, page
+from tests.admin.conftest import JOBS, act, lose_redis, page
 from tests.tasks_for_tests import close_order
 
 
@@ -253,3 +253,41 @@ def test_characters_that_pretend_are_spelled_out(orders, staff):
     text = staff().get(JOBS).content.decode()
     assert "\u202e" not in text
     assert "\\u202e" in text
+
+
+# fresh without a reload
+
+
+def test_the_part_that_changes_is_sent_alone_and_no_link_in_it_asks_for_parts(orders, staff):
+    orders.scheduled(2)
+    answer = staff().get(f"{JOBS}?state=scheduled&live=1")
+    text = answer.content.decode()
+    assert "result_list" in text
+    assert not [part for part in ("<html", "csrfmiddlewaretoken", "live=1") if part in text]
+    whole = staff().get(f"{JOBS}?state=scheduled").content.decode()
+    assert text.strip() in whole
+
+
+def test_nothing_is_sent_while_no_job_has_changed(orders, staff):
+    client = staff()
+    first = client.get(f"{JOBS}?live=1")
+    again = client.get(f"{JOBS}?live=1", headers={"If-None-Match": first["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    orders.scheduled(1)
+    changed = client.get(f"{JOBS}?live=1", headers={"If-None-Match": first["ETag"]})
+    assert changed.status_code == 200
+    assert changed["ETag"] != first["ETag"]
+
+
+def test_what_was_answered_to_an_action_waits_for_a_whole_page(orders, staff):
+    client = staff()
+    [job] = orders.scheduled()
+    client.post(act(job, "cancel"), {"reason": ""})
+    assert "1 cancelled." not in client.get(f"{JOBS}?live=1").content.decode()
+    assert "1 cancelled." in client.get(JOBS).content.decode()
+
+
+def test_a_stranger_and_a_bad_address_get_no_part(orders, staff, client):
+    assert client.get(f"{JOBS}?live=1").status_code == 302
+    assert staff("view_queue").get(f"{JOBS}?live=1").status_code == 403
+    assert staff().get(f"{JOBS}?live=1&nonsense=1").status_code == 302

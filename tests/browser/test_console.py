@@ -8,11 +8,10 @@ import re
 import pytest
 
 from tests.browser.chromium import expect, shoot, sideways
-from tests.browser.pages import JOBS, QUEUES, look_until, moment, post_by_hand, search_jobs, told
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, look_until, moment, post_by_hand, search_jobs, told
 
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
-OPERATIONS = "/admin/delayq/operation/"
 MANY = 5_000
 
 PREPARE = """
@@ -248,3 +247,35 @@ def test_the_worst_that_a_job_can_carry_fits_every_window(tabs, jobs, scheme):
             shoot(page, f"console-{scheme}-{size}-{name}")
             wider[f"{size} {name}"] = sideways(page)
     assert wider == dict.fromkeys(wider, 0)
+
+
+def test_the_list_stays_fresh_but_not_under_a_ticked_box(tabs, admin, example, jobs):
+    more = "import django_delayq as d; from shop.tasks import close_order\nd.schedule(close_order, 1, delay='2d', key='fresh:{0}')"
+    admin.goto(f"{JOBS}?q=key:fresh:*")
+    admin.locator("#delayq-every").select_option("2")
+    admin.locator("#delayq-every").blur()
+    admin.evaluate("window.same = true")
+    example.run(more.format(1))
+    rows = admin.locator("#result_list tbody tr")
+    expect(rows).to_have_count(1)
+    admin.locator("input.action-select").first.check()
+    expect(admin.locator("#delayq-told")).to_have_text("waits while you write or choose")
+    expect(admin.locator(".action-counter")).to_have_text(
+        "1 of 1 selected"
+    )  # the admin's own script knows the new boxes
+    example.run(more.format(2))
+    admin.wait_for_timeout(2500)
+    expect(rows).to_have_count(1)
+    admin.locator("input.action-select").first.uncheck()
+    expect(rows).to_have_count(2)
+    link = rows.nth(1).get_by_role("link").first  # the older one, which moves down
+    link.focus()
+    address = link.get_attribute("href")
+    example.run(more.format(3))
+    expect(rows).to_have_count(3)
+    expect(admin.locator(f"a[href='{address}']").first).to_be_focused()
+    admin.locator("#action-toggle").check()
+    expect(admin.locator(".action-counter")).to_have_text("3 of 3 selected")
+    assert admin.evaluate("window.same")
+    admin.locator("#action-toggle").uncheck()
+    admin.locator("#delayq-every").select_option("5")

@@ -1,4 +1,4 @@
-// Keeps a part of a page fresh: asks for it every few seconds, unless the tab is hidden or somebody writes or chooses in it.
+// Keeps a part of a page fresh: asks for it every few seconds, unless the tab is hidden or somebody writes, chooses or marks text in it.
 (() => {
   "use strict";
   const live = document.getElementById("delayq-live");
@@ -7,7 +7,7 @@
   if (!live || !every || !told) return;
   const KEY = "delayq.refresh";
   const LONGEST = 60; // seconds between attempts while there is no answer
-  const FIELDS = "input:not([type=hidden]), select, textarea";
+  const FIELDS = "input:not([type=hidden], [type=checkbox]), select, textarea";
   let etag = live.dataset.etag ? `"${live.dataset.etag.replaceAll('"', "")}"` : "";
   let failures = 0;
   let timer = 0;
@@ -20,23 +20,57 @@
     try { localStorage.setItem(KEY, value); } catch { /* then it holds for this page only */ }
   };
 
+  const chosen = (select) => select.selectedIndex !== Math.max(0, [...select.options].findIndex((option) => option.defaultSelected));
+  const marked = () => {
+    const selection = getSelection();
+    return selection && !selection.isCollapsed && live.contains(selection.anchorNode);
+  };
   const held = () =>
     live.querySelector("input:checked, details.delayq-ask[open]") !== null ||
-    (live.contains(document.activeElement) && document.activeElement.matches(FIELDS));
+    [...live.querySelectorAll("select")].some(chosen) ||
+    (live.contains(document.activeElement) && document.activeElement.matches(FIELDS)) ||
+    marked();
 
-  const focusable = () => [...live.querySelectorAll("a[href], button, summary")];
+  const focusable = () => [...live.querySelectorAll("a[href], button, summary, input[type=checkbox]")];
+  const names = (node) => node?.href || (node?.type === "checkbox" && node.value); // what stays the same when rows move
+  const wide = () => [...live.querySelectorAll(".delayq-wide, .results")];
+
+  // Where the keyboard is: at the how-manieth link to that address, or box of that job; or at that place, where it is neither.
+  const where = () => {
+    const all = focusable();
+    const index = all.indexOf(document.activeElement);
+    const name = names(all[index]);
+    const nth = name ? all.slice(0, index).filter((node) => names(node) === name).length : 0;
+    return () => {
+      if (index < 0) return;
+      const fresh = focusable();
+      const same = name ? fresh.filter((node) => names(node) === name)[nth] : undefined;
+      (same ?? fresh[index])?.focus({ preventScroll: true });
+    };
+  };
+
+  // The admin's own script knows the boxes that it met when the page was loaded; it is told of the new ones. The old ones are taken out
+  // of their rows first: that script listens for as long as the page lives, and would keep whole tables in memory with them.
+  const boxes = () => live.querySelectorAll("tr input.action-select");
+  const meet = () => {
+    if (typeof window.Actions === "function" && boxes().length && live.querySelector("#action-toggle")) window.Actions(boxes());
+  };
 
   // The new text in place of the old one; what was unfolded stays unfolded, and the keyboard stays where it was.
   const show = (text) => {
     const open = [...live.querySelectorAll("details[id][open]")].map((details) => details.id);
-    const place = focusable().indexOf(document.activeElement);
+    const scrolled = wide().map((node) => node.scrollLeft);
+    const focus = where();
     const parsed = new DOMParser().parseFromString(text, "text/html");
+    for (const box of boxes()) box.remove();
     live.replaceChildren(...parsed.body.childNodes);
     for (const id of open) {
       const details = document.getElementById(id);
       if (details) details.open = true;
     }
-    if (place >= 0) focusable()[place]?.focus({ preventScroll: true });
+    wide().forEach((node, index) => { node.scrollLeft = scrolled[index] ?? 0; });
+    focus();
+    meet();
   };
 
   const ask = async () => {
