@@ -17,6 +17,7 @@ from django.utils.translation import ngettext
 from django_delayq import clock, conf
 from django_delayq.admin.charts import bars, sums
 from django_delayq.admin.show import duration, visible
+from django_delayq.admin.wording import worded
 from django_delayq.overview import DOWN, Overview, QueueView
 from django_delayq.spread import Spread, percentile
 from django_delayq.store.figures import Figures, Forecast
@@ -66,7 +67,7 @@ def rows(seen: Overview) -> tuple[list[Row], str]:
         with stores.guarded():
             hours = Figures(stores.link, prefix=conf.get().prefix).hours(names)
     except DOWN as error:
-        return [], str(error)
+        return [], worded(error)
     return [_row(queue, hour) for queue, hour in zip(seen.queues, hours, strict=True)], ""
 
 

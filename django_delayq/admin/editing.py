@@ -14,6 +14,7 @@ from django_delayq import edits
 from django_delayq.admin.forms import EditForm
 from django_delayq.admin.show import visible
 from django_delayq.admin.verbs import actor, log
+from django_delayq.admin.wording import worded
 from django_delayq.exceptions import DelayqError, UnknownTask
 from django_delayq.models import Job
 from django_delayq.states import Change, State
@@ -68,7 +69,7 @@ def carry_out(request: HttpRequest, job: Job, form: EditForm) -> None:
             job.pk, form.cleaned_data["args"], form.cleaned_data["kwargs"], actor=actor(request), reason=reason
         )
     except DelayqError as error:
-        messages.error(request, str(error))
+        messages.error(request, worded(error))
         return
     if change is Change.DONE:
         said = now("Edit and requeue")

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, codec, edits
 from django_delayq.admin.verbs import Verb
+from django_delayq.admin.wording import worded
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.models import Job
 from django_delayq.plan import LAST_MS
@@ -172,7 +173,7 @@ class EditForm(ReasonForm):
             try:
                 edits.check(self.job.task, self.job.queue, cleaned["args"], cleaned["kwargs"])
             except DelayqError as error:
-                raise ValidationError(str(error)) from None
+                raise ValidationError(worded(error)) from None
             if self.before == self.after:
                 raise ValidationError(_("These are the arguments that it has. To run it again with them, requeue it."))
         return cleaned
@@ -196,7 +197,7 @@ class EditForm(ReasonForm):
         try:
             value = codec.loads(self.cleaned_data[name].encode("utf-8", "surrogatepass"))
         except PayloadError as error:
-            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": error}) from None
+            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": worded(error)}) from None
         if not isinstance(value, kind):
             raise ValidationError(otherwise)
         return value

@@ -10,6 +10,7 @@ from django_delayq import ids
 from django_delayq.admin import forecast, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.wording import worded
 from django_delayq.models import Job
 from django_delayq.overview import DOWN
 from django_delayq.states import State
@@ -25,7 +26,7 @@ def gather(request: HttpRequest, job: Job) -> dict[str, Any]:
     try:
         why = forecast.why_not_yet(job, view, trouble)
     except DOWN as error:
-        why, trouble = "", trouble or str(error)
+        why, trouble = "", trouble or worded(error)
     moments, cut = timeline.of(job, view, sensitive=request.user.has_perm("delayq.view_sensitive"))
     return {
         "job": job,

@@ -17,6 +17,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf, overview, selection
+from django_delayq.admin.wording import worded
 from django_delayq.models import Job
 from django_delayq.selection import Selection
 from django_delayq.states import UNFINISHED
@@ -146,7 +147,7 @@ def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
                 views = stores.inspector().jobs(queue, wanted)
                 found |= {view.id: view for view in views if view is not None}
     except overview.DOWN as error:
-        return found, str(error)
+        return found, worded(error)
     return found, ""
 
 

@@ -23,6 +23,7 @@ from django_delayq.admin.listing import chosen
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge, duration, visible, word
 from django_delayq.admin.verbs import VERBS, Verb, actor, log
+from django_delayq.admin.wording import worded
 from django_delayq.models import Job, Operation, Queue
 from django_delayq.selection import Selection, count_many, page
 
@@ -163,7 +164,7 @@ class OperationAdmin(ReadOnlyAdmin):
             verb=VERBS[operation.verb].label if operation.verb in VERBS else now("Purge"), words=visible(wanted.words),
             jobs=urlencode({"q": wanted.words}), counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
             over=duration(operation.seconds) if operation.seconds else "", left=_left(operation),
-            reason=visible(operation.reason), live=not operation.over,
+            reason=visible(operation.reason), live=not operation.over, trouble=worded(operation.trouble),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )  # fmt: skip
         return TemplateResponse(request, "admin/delayq/operation/page.html", context)

@@ -22,6 +22,7 @@ from django_delayq.admin.operations import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import visible
 from django_delayq.admin.verbs import actor, log
+from django_delayq.admin.wording import worded
 from django_delayq.models import Queue
 from django_delayq.overview import DOWN, count_rows, count_text, count_unpublished, failing_tasks, look
 from django_delayq.vitals import vitals
@@ -60,7 +61,7 @@ class QueueAdmin(ReadOnlyAdmin):
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """What the dashboard shows."""
         seen, unpublished, names = look(), count_unpublished(), list(conf.get().queues)
-        rows, trouble = board.rows(seen) if not seen.trouble else ([], seen.trouble)
+        rows, trouble = board.rows(seen) if not seen.trouble else ([], worded(seen.trouble))
         chosen = request.GET.get("queue", "")
         counts = {} if rows else count_rows(names)
         return {
@@ -135,7 +136,7 @@ class QueueAdmin(ReadOnlyAdmin):
         try:
             changed = change(queue, actor=actor(request), reason=reason)
         except DOWN as error:
-            messages.error(request, str(error))
+            messages.error(request, worded(error))
         else:
             if changed:
                 log(request, Queue, [(queue, queue)], f"{act}: {reason}" if reason else act)

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import changes
+from django_delayq.admin.wording import worded
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.models import Job
 from django_delayq.overview import DOWN
@@ -138,7 +139,7 @@ def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: 
             change = verb.act(job.pk, queue=job.queue, actor=actor(request), reason=reason, **date)
         except (*DOWN, QueueUnknown) as error:
             down = not isinstance(error, QueueUnknown)  # that is about this job; Redis being away is about all
-            report.trouble, report.untried = str(error), report.untried + 1
+            report.trouble, report.untried = worded(error), report.untried + 1
             continue
         report.counts[change] += 1
         if change is Change.DONE or (change is Change.RUNNING and verb.name == "cancel"):

@@ -19,6 +19,7 @@ from django_delayq.admin.forms import ReasonForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge, duration, visible
 from django_delayq.admin.verbs import actor, log
+from django_delayq.admin.wording import worded
 from django_delayq.models import Worker
 from django_delayq.overview import DOWN, look
 from django_delayq.store import read
@@ -58,7 +59,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         seen = look()
         context = self.page_context(
-            request, _("Workers"), trouble=seen.trouble, workers=[_shown(facts) for facts in seen.workers],
+            request, _("Workers"), trouble=worded(seen.trouble), workers=[_shown(facts) for facts in seen.workers],
             may_quiet=self.has_quiet_permission(request), may_stop=self.has_stop_permission(request),
             may_see_jobs=self.allows(request, "view_job"),
         )  # fmt: skip
@@ -89,7 +90,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             with stores.guarded():
                 asked = WorkerRegistry(stores.link, prefix=conf.get().prefix).ask(worker, act, by=visible(by))
         except DOWN as error:
-            messages.error(request, str(error))
+            messages.error(request, worded(error))
         else:
             if asked:
                 log(request, Worker, [(worker, worker)], f"{act}: {reason}" if reason else act)

@@ -112,7 +112,7 @@ def test_jobs_of_a_queue_that_is_no_longer_listed_do_not_stop_the_others(orders,
     done = choose(staff(), "cancel", [gone, fine], confirmed="1")
     assert said(done)[0] == "1 cancelled."
     assert "1 left alone" in said(done)[1]
-    assert "'old'" in said(done)[1]
+    assert "queue old" in said(done)[1]
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ def test_what_changes_is_shown_first_and_then_done(orders, staff):
 @pytest.mark.parametrize(
     ("args", "kwargs", "complaint"),
     [
-        ([], {}, "missing a required argument"),
-        ([7, 8], {}, "too many positional arguments"),
-        ([7], {"colour": "red"}, "unexpected keyword argument"),
+        ([], {}, "The argument order_id is missing."),
+        ([7, 8], {}, "There are more arguments by place than the task takes."),
+        ([7], {"colour": "red"}, "The task takes no argument colour."),
         ({}, {}, "Write a list in JSON"),
         ([7], [], "Write an object in JSON"),
         ([7], {}, "These are the arguments that it has"),

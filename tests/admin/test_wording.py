@@ -1,0 +1,83 @@
+"""Errors in the language of the page: every sentence belongs to an error that is really raised."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import translation
+
+from django_delayq import codec, edits, operations
+from django_delayq.admin.wording import SENTENCES, worded
+from django_delayq.exceptions import DelayqError
+from django_delayq.stores import stores
+from tests.admin.conftest import JOBS, lose_redis
+from tests.tasks_for_tests import close_order
+
+
+def said(act, *given) -> str:
+    with pytest.raises(DelayqError) as caught:
+        act(*given)
+    return str(caught.value)
+
+
+def check(args, kwargs, task=close_order.name, queue="orders") -> str:
+    return said(edits.check, task, queue, args, kwargs)
+
+
+def refusals() -> list[str]:
+    """Texts of ours that reach the admin, as the code says them."""
+    gone = SimpleNamespace(user="987654", actor="admin:ann", permission="delayq.cancel_job", verb="cancel")
+    user = User.objects.create_user("ann", is_staff=True)
+    bare = SimpleNamespace(**{**vars(gone), "user": str(user.pk)})
+    return [
+        check([], {}), check([7, 8], {}), check([7], {"colour": "red"}), check([7], {"order_id": 7}),
+        check([7], {}, task="shop.tasks.renamed"), check([7], {}, queue="elsewhere"), check(["x" * 70_000], {}),
+        said(codec.loads, b"[7"), said(codec.loads, b"[NaN]"),
+        operations.refused(gone, "default"), operations.refused(bare, "default"),
+    ]  # fmt: skip
+
+
+def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
+    texts = refusals()
+    with pytest.raises(DelayqError) as refused, stores.guarded():
+        stores.link.execute("HGET", "one")
+    texts.append(str(refused.value))
+    lose_redis(settings)
+    for _ in range(2):  # the second is not even asked
+        with pytest.raises(DelayqError) as down, stores.guarded():
+            stores.link.execute("PING")
+        texts.append(str(down.value))
+    told = {}
+    for language in ("en", "de", "zh-hans"):
+        with translation.override(language):
+            told[language] = [worded(text) for text in texts]
+    assert len({*told["en"]}) == len(SENTENCES) == len(texts)
+    for english, german, chinese in zip(*told.values(), strict=True):
+        assert len({english, german, chinese}) == 3, english
+
+
+def test_what_is_not_known_stays_as_it_is():
+    assert worded("OperationalError: no such table") == "OperationalError: no such table"
+    assert worded("") == ""
+
+
+def test_a_form_says_in_german_what_is_wrong_with_arguments(orders, staff):
+    job, client = orders.ended("fail", max_attempts=1), staff()
+    page = f"{JOBS}{job.id}/edit/"
+    digest = client.get(page).context["form"].digest
+    with translation.override("de"):
+        for args, complaint in {"[]": "Das Argument order_id fehlt.", "[7": "Zeile 1, Spalte 3 ist kein JSON."}.items():
+            answer = client.post(page, {"args": args, "kwargs": "{}", "digest": digest, "confirmed": "1"})
+            assert complaint in answer.content.decode()
+
+
+def test_a_page_without_redis_says_why_in_german(orders, staff, settings):
+    orders.scheduled()
+    client = staff()
+    lose_redis(settings)
+    with translation.override("de"):
+        text = client.get(JOBS).content.decode()
+    assert "ist nicht verfügbar" in text
+    assert "is not available" not in text
