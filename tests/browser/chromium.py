@@ -49,6 +49,7 @@ class Watch:
 
     def __init__(self, page: Page) -> None:
         self.seen: list[str] = []
+        self.forgiving = False  # whether only exceptions and answers from 500 on count: for pages that are not all ours
         page.add_init_script(LISTEN)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.seen.append(f"exception: {error}"))
@@ -62,11 +63,11 @@ class Watch:
         self.seen = [line for line in self.seen if text not in line]
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        if message.type in ("error", "warning") and not self.forgiving:
             self.seen.append(f"console: {message.text} ({message.location.get('url')})")
 
     def _failed(self, request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # a page that is left ends its requests
+        if request.failure != "net::ERR_ABORTED" and not self.forgiving:  # a page that is left ends its requests
             self.seen.append(f"request: {request.failure} {request.url}")
 
     def _answered(self, response: Response) -> None:

@@ -33,9 +33,12 @@ def chromium() -> Iterator[Browser]:
 def example(
     request: pytest.FixtureRequest, chromium: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Example]:
-    """The example project, started once per module, whose PAY_WITHIN says how many seconds a customer has to pay."""
+    """The example project, started once per module, whose PAY_WITHIN says how many seconds a customer has to pay; ENVIRONMENT, if the
+    module has that, what else is told to the processes.
+    """
     try:
-        example = Example(tmp_path_factory.mktemp("example"), request.module.PAY_WITHIN)
+        environment = getattr(request.module, "ENVIRONMENT", {})
+        example = Example(tmp_path_factory.mktemp("example"), request.module.PAY_WITHIN, **environment)
     except ServerMissing as error:
         missing(str(error))
     try:
@@ -64,10 +67,18 @@ class Tabs:
         self.desks = desks
         self.watches: dict[Page, Watch] = {}
 
-    def open(self, person: str = "", *, narrow: bool = False, javascript: bool = True) -> Page:
-        """A blank page: of that person, who has logged in, or of a stranger with cookies of his own."""
+    def open(
+        self, person: str = "", *, narrow: bool = False, javascript: bool = True, locale: str = "", site: str = ""
+    ) -> Page:
+        """A blank page: of that person, who has logged in, or of a stranger with cookies of his own. `site`: the address of another
+        web server on the same database, where whoever has logged in here is logged in too.
+        """
         if not person:
             context = self.browser.new_context(base_url=self.example.url, java_script_enabled=javascript)
+        elif locale or site:
+            cookies = self.open(person).context.cookies()
+            context = self.browser.new_context(base_url=site or self.example.url, locale=locale or "en-US")
+            context.add_cookies(cookies)
         elif person in self.desks:
             context = self.desks[person]
         else:

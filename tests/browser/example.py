@@ -62,7 +62,7 @@ class Command(Server):
 class Example:
     """The running example."""
 
-    def __init__(self, home: Path, pay_within: int) -> None:
+    def __init__(self, home: Path, pay_within: int, **environment: str) -> None:
         self.redis = RedisServer()
         web, health = free_port(), free_port()
         self.url = f"http://127.0.0.1:{web}"
@@ -76,6 +76,7 @@ class Example:
             "PYTHONPATH": os.pathsep.join((str(EXAMPLE), str(ROOT))),
             "PYTHONUNBUFFERED": "1",
             "SHOP_URL": self.url,
+            **environment,
         }
         self.web = Command(self.environment, self.url, "runserver", "--noreload", f"127.0.0.1:{web}")
         self.worker = Command(
@@ -91,6 +92,12 @@ class Example:
     def stop(self) -> None:
         for server in (self.worker, self.web, self.redis):
             server.stop()
+
+    def another(self, **environment: str) -> Command:
+        """One more web server on the same database and Redis; not started yet."""
+        port = free_port()
+        address = f"http://127.0.0.1:{port}"
+        return Command({**self.environment, **environment}, address, "runserver", "--noreload", f"127.0.0.1:{port}")
 
     def run(self, code: str) -> str:
         """Runs Python in the example; returns what it printed."""

@@ -1,0 +1,109 @@
+"""The example full of what a console has to show: an ordinary day, and the worst that a job may carry."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, WORKERS
+
+if TYPE_CHECKING:
+    from tests.browser.example import Example
+
+LONG, BIG, LINES = 200, 60_000, 150  # characters of a name, of an argument; frames of a traceback, two lines each
+
+FILL = """
+import json, random
+from datetime import timedelta
+import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.models import Attempt, Job
+from shop.tasks import close_order
+LONG, BIG, LINES = {LONG}, {BIG}, {LINES}
+chance = random.Random(7)
+now = clock.now()
+keep = {{}}
+
+for number in range(60):
+    delayq.schedule(close_order, 4000 + number, delay=chance.expovariate(1 / 2400), key=f"close-order:{{4000 + number}}")
+keep["waiting"] = str(delayq.schedule(
+    close_order, 4100, delay="1d", key="close-order:4100", backoff="15s 3m 10m 30m", max_attempts=5).id)
+delayq.pause("partners", actor="admin:admin", reason="the partner moves house until noon")
+
+TRACE = '''Traceback (most recent call last):
+  File "/srv/shop/venv/lib/python3.11/site-packages/django_delayq/worker/executor.py", line 88, in call
+    return task.function(*args, **kwargs)
+  File "/srv/shop/shop/tasks.py", line 41, in notify_partner
+    answer = partner.post("/orders", json=payload, timeout=5)
+  File "/srv/shop/shop/partner.py", line 17, in post
+    raise PartnerDown(f"{{response.status_code}} {{response.reason}}")
+'''
+CAUSES = [
+    ("shop.tasks.notify_partner", "partners", "PartnerDown", "503 Service Unavailable", 9),
+    ("shop.tasks.notify_partner", "partners", "ReadTimeout", "no answer from partner.example within 5 s", 4),
+    ("shop.tasks.poll_refund", "default", "KeyError", "'refund_id'", 2),
+    ("shop.tasks.close_order", "orders", "Order.DoesNotExist", "Order matching query does not exist.", 1),
+]
+for task, queue, error_class, message, count in CAUSES:
+    for number in range(count):
+        then = now - timedelta(minutes=7 + 11 * number)
+        job = Job.objects.create(
+            queue=queue, task=task, key=f"{{task.rpartition('.')[2].replace('_', '-')}}:{{3900 + number}}", state="failed",
+            run_at=then, created_at=then - timedelta(minutes=30), started_at=then, finished_at=then + timedelta(minutes=4),
+            attempts=3, max_attempts=3, worker="web-2:4711:orders/1", error=f"{{error_class}}: {{message}}",
+            fingerprint=error_class.lower()[:12], args=[3900 + number], kwargs={{"partner": "north", "total": 9007199254740993}},
+            published=then,
+        )
+        keep.setdefault("failed", str(job.pk))
+        for attempt, minutes in enumerate((0, 1, 4), 1):
+            began = then + timedelta(minutes=minutes)
+            Attempt.objects.create(
+                job_id=job.pk, number=attempt, fence=str(attempt), started_at=began, worker="web-2:4711:orders/1",
+                finished_at=began + timedelta(seconds=5, milliseconds=17), outcome="failed" if attempt == 3 else "retried",
+                error_class=error_class, message=message, traceback=TRACE + f"{{error_class}}: {{message}}",
+            )
+
+"""
+WORST = """
+delayq.schedule(close_order, 4101, max_attempts=1, key="close-order:4101")  # really fails
+name = ("name-" * LONG)[:LONG]
+trace = "Traceback (most recent call last):\\n" + "".join(
+    f'  File "/srv/shop/deep/module{{n}}.py", line {{n}}, in function{{n}}\\n    call(number={{n}})\\n' for n in range(LINES)
+) + "ValueError: " + "x" * 1900
+then = now - timedelta(hours=3)
+worst = Job.objects.create(
+    queue="orders", task=name, key=name, state="failed", run_at=then, created_at=then, started_at=then, finished_at=then,
+    attempts=3, max_attempts=10, crashes=2, worker="w" * LONG, error="ValueError: " + "x" * 1900, fingerprint="worst",
+    args=["y" * BIG], kwargs={{name: {{"nested": [1] * 500}}}}, published=then,
+)
+for n in range(3):
+    Attempt.objects.create(
+        job_id=worst.pk, number=n + 1, fence=str(n), started_at=then + timedelta(minutes=n), worker="w" * LONG,
+        finished_at=then + timedelta(minutes=n, seconds=3), outcome="failed" if n == 2 else "retried",
+        error_class="ValueError", message="x" * 1900, traceback=trace,
+    )
+keep["worst"] = str(worst.pk)
+"""
+
+
+def fill(example: Example, *, worst: bool = True) -> dict[str, str]:
+    """Fills it. Returns ids of jobs: `waiting`, `failed`, and `worst` if that is wanted."""
+    code = (FILL + (WORST if worst else "")).format(LONG=LONG, BIG=BIG, LINES=LINES)
+    found: dict[str, str] = json.loads(example.run(f"{code}\nprint(json.dumps(keep))").splitlines()[-1])
+    return found
+
+
+def addresses(ids: dict[str, str]) -> dict[str, str]:
+    """Every page that a GET leads to, by a short name."""
+    return {
+        "queues": QUEUES,
+        "remedies": f"{QUEUES}remedies/",
+        "purge": f"{QUEUES}orders/purge/",
+        "jobs": JOBS,
+        **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in ids.items()},
+        "failures": f"{JOBS}failures/",
+        "edit": f"{JOBS}{ids['failed']}/edit/",
+        "start": f"{OPERATIONS}start/requeue/?state=failed",
+        "operations": OPERATIONS,
+        "workers": WORKERS,
+    }

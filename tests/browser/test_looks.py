@@ -1,0 +1,141 @@
+"""How the console looks and reads: to a screen reader, from right to left, under a theme for the admin."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.chromium import expect, shoot, sideways
+from tests.browser.filled import addresses, fill
+from tests.browser.pages import JOBS, QUEUES
+from tests.conftest import missing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+PAY_WITHIN = 3600
+ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "tests.browser.dressed"}
+TELLING = ("queues", "jobs", "job-worst", "failures", "workers")  # in colours and layout, the others add nothing
+THEMES = ("unfold", "jazzmin", "grappelli")
+
+# What axe finds in the admin as Django brings it, on pages of every app: (rule, what it stands in, why it is not ours).
+DJANGOS = (
+    ("link-in-text-block", ".breadcrumbs", "the colours of Django's breadcrumbs"),
+    ("label-title-only", "#searchbar", "Django's field of a search has a picture for a label"),
+)
+BY_COLOUR = ["color-contrast", "link-in-text-block"]  # the rules that may end otherwise in the dark
+ASK_AXE = """
+async ([rules, known]) => {
+  const options = {resultTypes: ["violations"], ...(rules.length ? {runOnly: {type: "rule", values: rules}} : {})};
+  const found = (await axe.run(document, options)).violations;
+  const within = (node, place) => document.querySelector(node.target[0])?.closest(place);
+  const djangos = (rule, node) => known.some(([name, place]) => name === rule && within(node, place));
+  return found.flatMap((rule) => rule.nodes.filter((node) => !djangos(rule.id, node)).map(
+    (node) => `${rule.id}: ${node.html.slice(0, 200)} (${node.failureSummary.slice(0, 300)})`));
+}
+"""
+# What reaches over the left edge, where no scroll bar leads; but for what scrolls in a box of its own.
+CUT_OFF = """
+() => [...document.querySelectorAll("#content *")]
+  .filter((node) => node.checkVisibility() && !node.closest(".delayq-wide, .results, .visually-hidden, pre"))
+  .filter((node) => node.getBoundingClientRect().width && node.getBoundingClientRect().left < -1)
+  .map((node) => node.outerHTML.slice(0, 100))
+"""
+
+
+@pytest.fixture(scope="module")
+def jobs(example) -> dict[str, str]:
+    return fill(example)
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if find_spec("axe_playwright_python") is None:
+        missing("axe-playwright-python is not installed")
+    from axe_playwright_python.base import AXE_SCRIPT
+
+    return AXE_SCRIPT
+
+
+def unfold_all(page: Page) -> None:
+    page.evaluate("for (const node of document.querySelectorAll('#content details')) node.open = true")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
+    page = tabs.open("admin")
+    page.emulate_media(color_scheme=scheme)
+    found: dict[str, Any] = {}
+
+    def judge(name: str) -> None:
+        unfold_all(page)
+        assert tabs.watch(page).seen == []
+        page.evaluate(axe)
+        found[name] = page.evaluate(ASK_AXE, [BY_COLOUR if scheme == "dark" else [], [known[:2] for known in DJANGOS]])
+        tabs.watch(page).seen.clear()  # to see how wide a text is, axe sets styles, which the policy forbids
+
+    for name, address in addresses(jobs).items():
+        if scheme == "light" or name in TELLING:
+            page.goto(address)
+            shoot(page, f"looks-{scheme}-{name}")
+            judge(name)
+    page.goto(f"{JOBS}?state=scheduled")
+    page.locator("input.action-select").first.check()
+    page.locator("select[name=action]").select_option("reschedule")
+    page.locator("button[name=index]").click()
+    expect(page.get_by_label("Delay from now")).to_be_visible()
+    judge("ask")
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_from_right_to_left_figures_stand_at_the_end_and_nothing_is_cut_off(tabs, jobs):
+    for narrow in (False, True):
+        page = tabs.open("admin", locale="he", narrow=narrow)
+        cut_off = {}
+        for name in TELLING:
+            page.goto(addresses(jobs)[name])
+            expect(page.locator("html")).to_have_attribute("dir", "rtl")
+            shoot(page, f"rtl-{'narrow' if narrow else 'wide'}-{name}")
+            cut_off[name] = page.evaluate(CUT_OFF)
+            if name == "jobs":
+                for number in range(2):
+                    page.locator(".delayq-filter summary").nth(number).click()
+                    cut_off[f"filter {number}"] = page.evaluate(CUT_OFF)
+                    page.locator(".delayq-filter summary").nth(number).click()
+        assert {name: nodes for name, nodes in cut_off.items() if nodes} == {}
+    page = tabs.open("admin", locale="he")
+    page.goto(QUEUES)
+    head = page.locator("#queues thead th").nth(1).evaluate("(node) => getComputedStyle(node).textAlign")
+    assert (head, page.locator(".delayq-vital").first.evaluate("(node) => getComputedStyle(node).borderRightWidth")) == (
+        "left", "4px",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_console_is_usable_under_a_theme(tabs, example, jobs, theme):
+    if find_spec(theme) is None:
+        missing(f"django-{theme} is not installed")
+    site = example.another(DRESS=theme)
+    site.start()
+    try:
+        page = tabs.open("admin", site=site.address)
+        tabs.watch(page).forgiving = True
+        wider = {}
+        for name in TELLING:
+            assert page.goto(addresses(jobs)[name]).status == 200
+            shoot(page, f"{theme}-{name}")
+            wider[name] = sideways(page)
+        page.goto(QUEUES)
+        expect(page.locator("#queues > tbody > tr")).to_have_count(3)
+        page.goto(f"{JOBS}?state=failed")
+        expect(page.locator(".delayq-tabs a[aria-current=page]")).to_contain_text("Failed")
+        page.goto(f"{JOBS}{jobs['waiting']}/change/")
+        page.get_by_label("Delay from now").fill("2d")
+        page.get_by_role("button", name="Reschedule").click()
+        expect(page.get_by_text("1 rescheduled.")).to_be_visible()
+        assert wider == dict.fromkeys(wider, 0)
+    finally:
+        site.stop()
