@@ -37,6 +37,8 @@ def measure(system: System, size: float) -> Figures:
             raise Failed(f"the second worker ended with code {again.started.returncode}")
         if running <= done and recovered is None:
             recovered = time.time() - killed
+        if not running:
+            recovered = None  # killed between two jobs: there is nothing to wait for
         return {"running": float(len(running)), "lost": float(count - len(done)), "recovered": recovered}
 
 
