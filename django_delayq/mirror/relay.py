@@ -29,8 +29,12 @@ PAUSE: Final = 0.5
 
 class RelayLoop:
     """1. If there is an unpublished row, notes the last event of the queue and the time (the mark). 2. Waits until the mirror has
-    folded everything up to the mark. 3. Pushes the rows older than the mark that are still unpublished. Those whose cancel Redis
-    remembers end as cancelled.
+    folded everything up to the mark. 3. Pushes the rows older than the mark that are still unpublished, by primary key. Those whose
+    cancel Redis remembers end as cancelled.
+
+    Published a row is when the mirror has folded Redis' event of it: what Redis has answered it may forget before that, and then
+    nothing but the row would know. Only a row that Redis had already a round ago, and of which the mirror has no event, is noted
+    here.
 
     Without the mark a row could be unpublished merely because the mirror is behind, and its tombstone gone: pushing it would run
     it twice. Sending a row again is harmless; two relays may do the same work.
@@ -54,6 +58,9 @@ class RelayLoop:
         self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.log = EventLog(link, self.store.keys)
         self._mark: tuple[tuple[int, int], int] | None = None
+        self._after: UUID | None = None  # up to where this round has come
+        self._there: set[UUID] = set()  # what Redis has, as it said in this round,
+        self._there_before: set[UUID] = set()  # and in the one before
 
     def poll(self) -> float:
         """One batch of at most 200 rows. Returns seconds to sleep: 0 when more may be there.
@@ -68,9 +75,9 @@ class RelayLoop:
         mark, at_ms = self._mark
         if mark > self._folded() and self._waits(mark):
             return PAUSE
-        pushed = self._push(at_ms)
-        if pushed < MOST:
-            self._mark = None
+        if self._push(at_ms) < MOST:
+            self._mark = self._after = None
+            self._there_before, self._there = self._there, set()
             return PAUSE
         return 0.0
 
@@ -101,7 +108,10 @@ class RelayLoop:
         )
 
     def _push(self, mark_ms: int) -> int:
-        found = list(self._unpublished(mark_ms).order_by("id")[:MOST])
+        unpublished = self._unpublished(mark_ms)
+        if self._after is not None:
+            unpublished = unpublished.filter(pk__gt=self._after)
+        found = list(unpublished.order_by("id")[:MOST])
         items = []
         for row in found:
             try:
@@ -111,7 +121,8 @@ class RelayLoop:
                 continue
             items.append(ScheduleItem(record=record, due_ms=clock.to_ms(row.run_at), on_conflict=row.on_conflict))  # type: ignore[arg-type]  # checked when it was scheduled
         if not items:
-            return 0
+            self._after = found[-1].pk if found else None
+            return len(found)
         failpoint("relay.publish")
         replies = self.store.schedule(items, actor="relay")
         failpoint("relay.published")
@@ -120,14 +131,19 @@ class RelayLoop:
         taken = [id for id, reply in answered if reply.created and reply.status != "cancelled"]
         rows_here = Job.objects.using(self.using).filter(published__isnull=True, state=State.SCHEDULED.value)
         self._follow(found, taken)
-        rows_here.filter(pk__in=taken).update(published=now)
+        known = [id for id, reply in answered if reply.status in ("again", "finished") and id in self._there_before]
+        rows_here.filter(pk__in=known).update(published=now)
         failpoint("relay.saved")
         # Cancelled in Redis, and no event of it: a cancel whose row was not saved.
         ended = [id for id, reply in answered if reply.status == "cancelled"]
         rows_here.filter(pk__in=ended).update(
             published=now, state=State.CANCELLED.value, finished_at=now, error="cancelled before it was published"
         )
-        logger.info("published %d jobs of %s that Redis did not have", len(taken), self.queue.name)
+        self._there.update(taken)
+        self._after = found[-1].pk
+        created = sum(reply.status == "created" for _, reply in answered)
+        if created:
+            logger.info("published %d jobs of %s that Redis did not have", created, self.queue.name)
         return len(found)
 
     def _follow(self, found: list[Job], taken: list[UUID]) -> None:

@@ -9,6 +9,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import changes, clock, conf
+from django_delayq.mirror import relay
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.stores import stores
@@ -36,7 +37,47 @@ def test_a_committed_row_that_redis_lacks_is_pushed_with_its_date(orders, unpubl
     assert view is not None
     assert view.date_ms == clock.to_ms(job.run_at)
     assert stores.inspector().find("orders", "o:7") == job.id
+    orders.fold()
     assert Job.objects.get().published is not None
+
+
+def test_what_redis_forgets_before_its_event_is_folded_is_pushed_again(orders, unpublished, delayq_redis):
+    redis = delayq_redis.link
+    first = delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    before = {key: redis.execute("DUMP", key) for key in redis.execute("KEYS", "delayq:*")}
+    job = unpublished(delay="1h")
+    orders.relay.poll()
+    assert stores.inspector().job("orders", job.id) is not None
+    for key in redis.execute("KEYS", "delayq:*"):  # it falls back to what it had before
+        redis.execute("UNLINK", key)
+    for key, contents in before.items():
+        redis.execute("RESTORE", key, 0, contents)
+    assert stores.inspector().job("orders", job.id) is None
+    assert stores.inspector().job("orders", first.id) is not None
+    orders.fold()
+    orders.relay.poll()
+    assert stores.inspector().job("orders", job.id) is not None
+
+
+def test_a_row_whose_event_is_lost_is_not_pushed_for_ever(orders, unpublished):
+    job = unpublished(delay="1h")
+    orders.relay.poll()
+    stores.link.execute("UNLINK", orders.store.keys["events"])
+    orders.relay.poll()
+    assert Job.objects.get(pk=job.id).published is not None
+    assert orders.relay.poll() == relay.IDLE
+
+
+def test_a_round_comes_by_every_row_once(orders, unpublished, monkeypatch):
+    monkeypatch.setattr(relay, "MOST", 2)
+    jobs = [unpublished(number, delay="1h") for number in range(5)]
+    assert [orders.relay.poll() for _ in range(3)] == [0.0, 0.0, relay.PAUSE]
+    assert all(stores.inspector().job("orders", job.id) for job in jobs)
+    assert orders.relay.poll() == relay.PAUSE, "it waits for the mirror"
+    orders.fold()
+    orders.relay.poll()
+    assert orders.relay.poll() == relay.IDLE
 
 
 def test_the_relay_waits_for_the_mirror(orders):
