@@ -11,6 +11,7 @@ import re
 import time
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 Delay = timedelta | int | float | str
@@ -129,6 +130,7 @@ def text(duration: float) -> str:
     return "".join(parts)
 
 
+@lru_cache(maxsize=512)  # a view passes the same few texts again and again
 def _parse(delay: str) -> float:
     found = _TEXT.fullmatch(delay.strip())
     if found is None or not any(found.groups()):
