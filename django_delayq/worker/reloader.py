@@ -20,7 +20,7 @@ class Reloader:
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         self._changed = changed
-        self._times: dict[str, int] = {}
+        self._times = {path: _written(path) for path in _paths()}  # a change before the first pass counts, too
 
     def poll(self) -> float:
         """One look."""

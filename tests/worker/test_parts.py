@@ -172,7 +172,6 @@ def test_the_reloader_sees_a_change_but_waits_for_code_that_compiles(tmp_path: P
     monkeypatch.setitem(sys.modules, "stall", module)
     changed: list[str] = []
     reloader = Reloader(changed.append)
-    reloader.poll()
     for second, text in enumerate(("x = \n", "x = 2\n"), 1):
         path.write_text(text)
         os.utime(path, (second, second))
