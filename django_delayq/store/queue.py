@@ -8,7 +8,6 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
@@ -124,9 +123,9 @@ class QueueStore:
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
 
-    @cached_property
+    @property
     def offer(self) -> str:
-        """The generation that a store without one gets from this process."""
+        """The generation that a store without one gets: another with each call, for one that is wiped twice must not look the same."""
         return secrets.token_hex(8)
 
     def run(self, script: str, now_ms: int | None, by: str, why: str, *arguments: Any) -> Any:
