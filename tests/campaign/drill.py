@@ -182,7 +182,7 @@ def report(what: str) -> int:
 
 def play() -> int:
     """All situations, several side by side, up to the first that notices something. Returns the exit code."""
-    from tests.campaign import interventions, with_worker
+    from tests.campaign import interventions, losses, with_worker
     from tests.campaign.situations import ALL, ALONE
 
     server = servers.RedisServer()
@@ -190,7 +190,9 @@ def play() -> int:
     broken = ""  # goes on, since another situation may tell what is wrong
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            waiting = {pool.submit(_play, work, server): work.__name__ for work in (*ALL, *interventions.ALL)}
+            waiting = {
+                pool.submit(_play, work, server): work.__name__ for work in (*ALL, *losses.ALL, *interventions.ALL)
+            }
             for future in as_completed(waiting):
                 if found := future.result():
                     if BROKE_OFF in found:

@@ -5,8 +5,9 @@ A job has a state and a date; the places in Redis, with lanes, leases and keys o
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from django_delayq import ids
 from django_delayq.states import State
@@ -23,8 +24,14 @@ class Contents:
     """The queue. After each call `events` holds what that call appends to the stream."""
 
     def __init__(self, generation: str, server: str = "") -> None:
-        self.generation = generation
+        self.generation = generation  # "" for none
         self.server = server
+        self.offer = ""  # the generation that a queue without one is given
+        self.confirmed = ""  # the server whose data is what the database has seen
+        self.mirrored = ""  # the last event that the database has
+        self.rolled = False
+        self.restoring = ""
+        self.moved: tuple[str, int] | None = None  # a server that waits to be confirmed, and since when
         self.jobs: dict[str, Job] = {}
         self.finished: dict[str, float] = {}
         self.claims: dict[str, LastClaim] = {}
@@ -45,9 +52,19 @@ class Contents:
         """The unfinished job with that business key."""
         if not key:
             return None
-        return next(
-            (job for job in self.jobs.values() if job.record.key == key and job.state is not State.FAILED), None
-        )
+        held = (job for job in self.jobs.values() if job.record.key == key and not job.keyless)
+        return next((job for job in held if job.state is not State.FAILED), None)
+
+    def keyless(self) -> set[str]:
+        """The jobs that go on without their key."""
+        return {id for id, job in self.jobs.items() if job.keyless}
+
+    def copy(self) -> Self:
+        """As it is now."""
+        twin = copy(self)
+        twin.jobs = {id: copy(job) for id, job in self.jobs.items()}
+        twin.finished, twin.claims, twin.paused = dict(self.finished), dict(self.claims), dict(self.paused)
+        return twin
 
     def those(self, state: State) -> list[Job]:
         """The jobs in one state, earliest date first; ids decide between equal dates, as in a sorted set."""
@@ -62,7 +79,7 @@ class Contents:
             places = {State.SCHEDULED: job.record.lane, State.RUNNING: "leases", State.FAILED: "failed"}
             getattr(dump, places[job.state])[id] = job.date
             if job.state is not State.FAILED:
-                if job.record.key:
+                if job.record.key and not job.keyless:
                     dump.keys[job.record.key] = id
                 if job.fence or job.attempt or job.crashes:
                     dump.runs[id] = job.run()
@@ -74,6 +91,11 @@ class Contents:
 
     def _meta(self) -> dict[str, str]:
         meta = dict(self.paused)
+        told = {"generation": self.generation, "server": self.confirmed, "mirrored": self.mirrored}
+        told |= {"rolled": "1" if self.rolled else "", "restoring": self.restoring}
+        meta |= {name: value for name, value in told.items() if value}
+        if self.moved:
+            meta["moved_to"], meta["moved_at"] = self.moved[0], str(self.moved[1])
         if self.alive is not None:
             meta["alive"] = str(self.alive)
         if self.guard:
@@ -100,7 +122,10 @@ class Contents:
         self.jobs[job.id] = Job(job.id, job.record, self.now, State.FAILED)
 
     def _back(self, job: Job, due: int, *, attempt: int) -> None:
-        self.jobs[job.id] = Job(job.id, job.record, due, attempt=attempt, crashes=job.crashes)
+        self.jobs[job.id] = Job(
+            job.id, job.record, due, attempt=attempt, crashes=job.crashes, keyless=job.keyless,
+            small=job.small and bool(attempt or job.crashes),
+        )  # fmt: skip
 
     def _crash(self, job: Job, max_crashes: int) -> str:
         """A worker vanished: "again" if the job shall run again; else it has been cancelled or has failed."""

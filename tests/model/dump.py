@@ -16,7 +16,10 @@ from django_delayq.store.keys import Keys
 LANES: Final = ("high", "normal", "low")
 ZSETS: Final = (*LANES, "leases", "failed", "finished")
 HASHES: Final = ("jobs", "runs", "cancels", "progress", "keys", "claims", "meta")
-BOOKKEEPING: Final = ("paused", "paused_by", "paused_why", "alive", "guard_from", "guard_until")
+BOOKKEEPING: Final = (
+    "paused", "paused_by", "paused_why", "alive", "guard_from", "guard_until",
+    "generation", "server", "mirrored", "rolled", "restoring", "moved_to", "moved_at",
+)  # fmt: skip
 
 Dates = dict[str, float]
 

@@ -6,7 +6,7 @@ returns sentences about what is wrong; an empty list is good.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from django_delayq.states import TRANSITIONS, State
@@ -34,12 +34,13 @@ STARTS: Final[dict[str, set[Place]]] = {
     for kind, (after, verbs) in TELLS.items()
 }
 STARTS["requeued"] |= {None, "ended"}  # a caller vouches, from the database, for what Redis has forgotten
+ENDED: Final[tuple[Place, ...]] = ("ended", State.SUCCEEDED, State.CANCELLED)
 QUEUE_KINDS: Final = frozenset({"paused", "resumed", "purged"})
 
 
-def broken(dump: Dump) -> list[str]:
-    """What is wrong with a queue as it stands."""
-    return [*_places(dump), *_runs(dump), *_keys(dump), *_attempts(dump), *_leftovers(dump)]
+def broken(dump: Dump, *, keyless: Set[str] = frozenset()) -> list[str]:
+    """What is wrong with a queue as it stands. `keyless`: jobs that were adopted when another job had their key."""
+    return [*_places(dump), *_runs(dump, keyless), *_keys(dump, keyless), *_attempts(dump), *_leftovers(dump)]
 
 
 def _places(dump: Dump) -> Iterable[str]:
@@ -54,7 +55,7 @@ def _places(dump: Dump) -> Iterable[str]:
             yield f"{id} waits in {found[0]}, its record says {record_of(dump.jobs[id]).lane}"
 
 
-def _runs(dump: Dump) -> Iterable[str]:
+def _runs(dump: Dump, keyless: Set[str]) -> Iterable[str]:
     fenced = {id for id, run in dump.runs.items() if run_of(run).fence}
     yield from (f"{id} has a lease and no fence" for id in dump.leases.keys() - fenced)
     yield from (f"{id} has a fence and no lease" for id in fenced - dump.leases.keys())
@@ -64,17 +65,17 @@ def _runs(dump: Dump) -> Iterable[str]:
             continue
         record = record_of(dump.jobs[id])
         letter = record.lane[0].upper() if record.key else record.lane[0]
-        if run_of(value).lane != letter:
+        if run_of(value).lane != letter and not (id in keyless and run_of(value).lane == record.lane[0]):
             yield f"{id}: its run says lane {run_of(value).lane}, its record {letter}"
 
 
-def _keys(dump: Dump) -> Iterable[str]:
+def _keys(dump: Dump, keyless: Set[str]) -> Iterable[str]:
     for key, id in dump.keys.items():
         if dump.state(id) not in (State.SCHEDULED, State.RUNNING):
             yield f"the key {key!r} is held by {id}, which is {dump.state(id)}"
     for id, record in dump.jobs.items():
         key = record_of(record).key
-        if key and id not in dump.failed and dump.keys.get(key) != id:
+        if key and id not in dump.failed and id not in keyless and dump.keys.get(key) != id:
             yield f"{id} is unfinished and does not hold its key {key!r}"
 
 
@@ -129,7 +130,15 @@ def _follow(id: str, story: Sequence[Item], before: Dump, after: Dump, forgettin
         elif item.kind == "merged":
             if place is not None:
                 yield f"{id} is {place}, and was merged into another job"
-            place = "ended"
+            place = State.CANCELLED if item.fields[2:] == ("restore",) else "ended"
+        elif item.kind == "restored":
+            if place not in (None, State.SCHEDULED, State.RUNNING):
+                yield f"{id} is {place}, and was restored"
+            place = State.SCHEDULED if item.fields[4] == "-" else State.RUNNING
+        elif item.kind == "dropped":
+            if place not in (State.SCHEDULED, State.RUNNING):
+                yield f"{id} is {place}, and was dropped"
+            place = after.state(id) if after.state(id) in ENDED else "ended"
         elif item.kind == "aside":
             yield f"{id} was set aside: {item.body.decode(errors='replace')}"
             return

@@ -21,6 +21,8 @@ class Job:
     fence: str = ""
     asked: str | None = None  # who asked for its cancel
     progress: str = ""
+    keyless: bool = False  # it was adopted when another job had its key
+    small: bool = False  # its run does not say that it has a key
 
     @property
     def letter(self) -> str:
@@ -31,7 +33,7 @@ class Job:
         return b"" if self.record.durable else self.record.encode()
 
     def run(self) -> str:
-        letter = self.letter.upper() if self.record.key else self.letter
+        letter = self.letter.upper() if self.record.key and not self.small else self.letter
         return f"{self.attempt}:{self.crashes}:{letter}:{self.fence}"
 
 

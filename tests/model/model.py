@@ -9,16 +9,18 @@ from uuid import UUID
 from django_delayq.job import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, ScheduleItem, ScheduleReply, SettleItem, Tidied
-from tests.model.contents import Contents, full, short
+from tests.model.contents import full, short
 from tests.model.dump import LANES
+from tests.model.grounds import Grounds
 from tests.model.job import Job, LastClaim
 
 
-class Model(Contents):
+class Model(Grounds):
     """A method per script. After each call `events` holds what that call appends to the stream."""
 
     def schedule(self, items: Sequence[ScheduleItem], *, actor: str = "", now_ms: int) -> list[ScheduleReply]:
         self._begin(now_ms)
+        self._stand(self.offer)
         return [self._schedule(item) for item in items]
 
     def _schedule(self, item: ScheduleItem) -> ScheduleReply:
@@ -57,6 +59,7 @@ class Model(Contents):
         self, worker: str, nonce: str, *, want: int, lease_ms: int, max_crashes: int, ground: str = "", now_ms: int
     ) -> Claim:
         self._begin(now_ms)
+        self._stand(nonce)
         takeover = self._takeover(lease_ms)
         last = self.claims.get(worker)
         if ground not in ("", self.ground):
@@ -66,6 +69,8 @@ class Model(Contents):
             return self._answer([(job, due) for job, due in held if job.fence == nonce], paused=bool(self.paused))
         if self.paused:
             return self._answer([], paused=True)
+        if self._waits_to_be_confirmed():
+            return self._answer([])
         taken: list[tuple[Job, int]] = []
         ended = [job for job in self.those(State.RUNNING) if job.date < takeover][:want]
         for job in ended:
@@ -73,6 +78,7 @@ class Model(Contents):
                 self._event("crashed", job.id, job.attempt, job.crashes, job.fence, self.now)
                 taken += self._take(job, job.attempt, nonce, lease_ms)
         for job in self._due()[: want - len(ended)]:
+            job.small = False
             taken += self._take(job, job.attempt + 1, nonce, lease_ms)
         if taken:
             self.claims[worker] = LastClaim(nonce, self.now, tuple((job.id, due) for job, due in taken))

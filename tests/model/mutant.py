@@ -14,5 +14,5 @@ class Mutant:
     file: str
     old: str
     new: str
-    where: Literal["lua", "store", "worker"]
+    where: Literal["lua", "store", "ground", "worker"]
     test: str = ""

@@ -1,11 +1,13 @@
 """Faults put in on purpose, each of which the tests must notice. `old` stands exactly once in its file, so none can rot.
 
-Those of the scripts (`where="lua"`) and of their Python side (`"store"`) are given to the machine; those of the worker
+Those of the scripts (`where="lua"`) and of their Python side (`"store"`) are given to the machine, those of restore (`"ground"`) to the
+one on shaky ground; those of the worker
 (`"worker"`) to the test of tests/worker/test_loops.py that is named with them. A campaign may use them all.
 """
 
 from __future__ import annotations
 
+from tests.model import ground_mutants
 from tests.model.mutant import Mutant
 from tests.model.python_mutants import STORE, WORKER
 
@@ -290,4 +292,5 @@ CHANGES = [
     lua("tidy drops a live claim", "tidy", "at < now - tonumber(ARGV[7])", "at <= now"),
 ]
 LUA = [*SCHEDULE, *CLAIM, *SETTLE, *EXTEND, *PIECES, *CHANGES]
-ALL = [*LUA, *STORE, *WORKER]
+GROUND = ground_mutants.ALL
+ALL = [*LUA, *STORE, *GROUND, *WORKER]

@@ -54,10 +54,13 @@ class Story:
 
     def _item(self, entry: Entry, item: Item) -> Iterable[str]:
         id = item.fields[0]
-        if item.kind in ("merged", "aside", "restored"):
+        if item.kind in ("merged", "aside", "dropped"):
             self.jobs.pop(id, None)
             return
         known = self.jobs.get(id)
+        if item.kind == "restored":
+            yield from self._restored(entry, item, known)
+            return
         if known is None and item.kind != "scheduled":
             return
         known = known or Chapter()
@@ -77,6 +80,15 @@ class Story:
             due = int(item.fields[1]) if item.kind != "expired" else 0
             fresh = item.kind in ("scheduled", "requeued")
             self._now(id, item, Chapter(due=due) if fresh else replace(known, due=due))
+
+    def _restored(self, entry: Entry, item: Item, known: Chapter | None) -> Iterable[str]:
+        """It stands where its row or its worker says; never behind where it stood."""
+        id, due, attempt, crashes = item.fields[0], *map(int, item.fields[1:4])
+        if known and (attempt < known.attempt or crashes < known.crashes):
+            yield f"{id}, restored at {entry.at_ms} by {entry.by}: attempt {attempt}, crashes {crashes}, after {known}"
+        fence = item.fields[4]
+        place, asked = (State.SCHEDULED, False) if fence == NOBODY else (State.RUNNING, bool(known and known.asked))
+        self.jobs[id] = Chapter(place, attempt, crashes, "" if fence == NOBODY else fence, due, asked)
 
     def _claimed(self, entry: Entry, item: Item, known: Chapter, said: str) -> Iterable[str]:
         id, attempt, crashes, fence = item.fields[0], int(item.fields[1]), int(item.fields[2]), item.fields[3]

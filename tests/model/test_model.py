@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from tests.model.ground_machine import machine as ground_machine
 from tests.model.machine import machine
 
 MORE = int(os.environ.get("DELAYQ_MODEL_EXAMPLES", "0"))
 
 
-def test_the_scripts_do_what_the_model_does(redis_server):
+def play(made: Callable[[], RuleBasedStateMachine], examples: int) -> None:
     budget = settings(
-        max_examples=MORE or 400,
+        max_examples=MORE or examples,
         stateful_step_count=40,
         derandomize=not MORE,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(machine(redis_server.link), settings=budget)
+    run_state_machine_as_test(made, settings=budget)
+
+
+def test_the_scripts_do_what_the_model_does(redis_server):
+    play(machine(redis_server.link), 400)
+
+
+def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server):
+    play(ground_machine(redis_server.link), 80)

@@ -11,10 +11,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from django_delayq.store import scripts
+from django_delayq.store.ground import GroundStore
+from django_delayq.store.queue import QueueStore
 from tests.campaign.mutants import UNSEEN
+from tests.model import ground_machine
 from tests.model.machine import machine
 from tests.model.mutant import Mutant
-from tests.model.mutants import ALL, LUA, STORE, WORKER
+from tests.model.mutants import ALL, GROUND, LUA, STORE, WORKER
 from tests.worker import bench as benches
 from tests.worker import test_loops
 
@@ -100,6 +103,15 @@ def test_a_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mu
 def test_a_fault_in_the_store_is_noticed(redis_server, mutant: Mutant) -> None:
     with pytest.raises(AssertionError):  # no other: a mutant that Redis cannot load shows nothing
         run_state_machine_as_test(machine(redis_server.link, mutated(mutant).QueueStore), settings=BUDGET)
+
+
+@each(GROUND, sample=SAMPLE)
+def test_a_fault_in_what_brings_jobs_back_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
+    faulty_scripts(mutant)
+    faulty = mutated(mutant) if mutant.file.endswith(".py") else None
+    sides = [getattr(faulty, side.__name__, side) for side in (QueueStore, GroundStore)]
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(ground_machine.machine(redis_server.link, *sides), settings=BUDGET)
 
 
 @each(WORKER)

@@ -1,0 +1,267 @@
+"""The machine on shaky ground: Redis is wiped, or goes back to what it held before; rows and workers bring back what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from django_delayq.job import ClaimedJob
+from django_delayq.states import State
+from django_delayq.store.connection import Link
+from django_delayq.store.events import FIRST, position
+from django_delayq.store.ground import GroundStore, RestoreItem
+from django_delayq.store.keys import NAMES
+from django_delayq.store.queue import QueueStore
+from tests.model import dump as dumps
+from tests.model.machine import QueueMachine
+from tests.model.model import Model
+from tests.model.wishes import Ending, Wish, picks, workers
+from tests.store.board import LEASE
+
+WAIT = 3000  # ms that a restored job waits at least, as the mirror asks for
+WORDS = {0.25: b"succeeded", 0.5: b"cancelled"}
+ends = st.sampled_from(["retry", "retry", "retry", "ack", "fail", "snooze", "crash", "cancel"])
+persons = st.sampled_from(["me", "me", "you", "restore"])
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What Redis held at one moment, and how far the stream was read."""
+
+    values: Sequence[bytes | None]
+    model: Model
+    last: dumps.Dump
+    seen: str
+
+
+class GroundMachine(QueueMachine):
+    """With all rules of the other one."""
+
+    def __init__(
+        self, link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore
+    ) -> None:
+        super().__init__(link, store)
+        self.ground = ground(self.store)
+        self.copy: Copy | None = None
+        self.rows: dict[str, RestoreItem] = {}  # what the mirror would write down, as it would be restored
+        self.folded = FIRST  # up to where it has come
+        self.generations = {self.model.generation}
+        self.grounds = {self.model.ground}
+        self.numbers = count(1)
+
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
+        """Whatever a wiped queue is given, it never stands on the generation of an earlier one."""
+        new = not self.model.generation
+        reply = super().call(name, *args, **options)
+        if new and self.model.generation:
+            assert self.model.generation not in self.generations, f"{name} gave a wiped queue the generation of old"
+        self.generations.add(self.model.generation)
+        self.grounds.add(self.model.ground)
+        return reply
+
+    # What the rules are made of
+
+    def _keys(self) -> list[str]:
+        return [self.store.keys[name] for name in NAMES]
+
+    def _start_anew(self, model: Model, last: dumps.Dump, seen: str) -> None:
+        """Redis holds something else than before: nothing that was seen or sent counts any more."""
+        self.model, self.last, self.seen, self.sent = model, last, seen, []
+        self.story.forget()
+
+    def _keep_copy(self) -> None:
+        values = self.link.execute_many([("DUMP", key) for key in self._keys()])
+        self.copy = Copy(values, self.model.copy(), self.last, self.seen)
+
+    def _go_back(self) -> None:
+        """Another server has taken over, with the old copy. It is this one: so that it is another than the one on which everything
+        was claimed, that one gets another name.
+        """
+        assert self.copy is not None
+        self.link.execute("DEL", *self._keys())
+        kept = [pair for pair in zip(self._keys(), self.copy.values, strict=True) if pair[1] is not None]
+        self.link.execute_many([("RESTORE", key, 0, value) for key, value in kept])
+        model, elsewhere = self.copy.model.copy(), f"elsewhere{next(self.numbers)}"
+        if model.confirmed == model.server:
+            model.confirmed = elsewhere
+            self.link.execute("HSET", self.store.keys["meta"], "server", elsewhere)
+        self.held = [job._replace(ground=job.ground.replace(model.server, elsewhere)) for job in self.held]
+        last = dumps.read(self.link, self.store.keys)
+        assert last == model.view(), "; ".join(last.difference(model.view()))
+        self._start_anew(model, last, self.copy.seen)
+
+    def _wipe(self) -> None:
+        self.link.execute("DEL", *self._keys())
+        self._start_anew(Model("", self.model.server), dumps.Dump(), FIRST)
+
+    def _mirror(self) -> None:
+        for job in self.model.jobs.values():
+            item = RestoreItem(id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes)
+            if job.state is State.FAILED:
+                self.rows[job.id] = RestoreItem(id=job.id, record=b"failed")
+            elif job.state is State.RUNNING:
+                self.rows[job.id] = replace(item, attempt=job.attempt - 1, delay_ms=LEASE)
+            else:
+                self.rows[job.id] = replace(item, due_ms=job.date, delay_ms=WAIT)
+        for id, at in self.model.finished.items():
+            self.rows[id] = RestoreItem(id=id, record=WORDS.get(at % 1, b"failed"))
+        self.folded = max(self.folded, self.log.last_id(), key=position)
+
+    def _some_rows(self, which: Sequence[int]) -> list[RestoreItem]:
+        """The latest ones, or a few of them."""
+        latest = sorted(self.rows, reverse=True)[:12]
+        return [self.rows[latest[pick % len(latest)]] for pick in dict.fromkeys(p % len(latest) for p in which)]
+
+    def _restore(self, items: Sequence[RestoreItem], rolled: bool, who: str = "") -> None:
+        progress = f"{who} {len(items)} {len(self.rows)}" if who else ""
+        self.call("restore", items, rolled=rolled, progress=progress, actor="restore")
+
+    def _adopt(self, held: Sequence[ClaimedJob], worker: str = "w1") -> None:
+        """As a worker does: one call for each ground that it has claimed on, or for none that it knows."""
+        for ground in sorted({job.ground for job in held}):
+            mine = {(job.id, job.fence): job for job in reversed(held) if job.ground == ground}
+            latest = {job.id: job for job in mine.values()}
+            items = [
+                RestoreItem(
+                    id=job.id, record=job.record, attempt=job.attempt, crashes=job.crashes, fence=job.fence, delay_ms=LEASE
+                )
+                for job in latest.values()
+            ]  # fmt: skip
+            self.call("adopt", items, worker=worker, ground=ground)
+
+    def _confirm(self, *, renew: bool = False, behind: bool = False, **given: str) -> None:
+        options = {"server": self.model.server, "mirrored": "" if renew else self.folded, **given}
+        if renew:
+            options["renew"] = f"r{next(self.numbers)}"
+        if behind:
+            options["behind"] = self.folded
+        done = self.call("confirm", options.pop("generation", self.model.generation), actor="restore", **options)
+        if done and behind:
+            assert position(self.log.last_id()) > position(self.folded), (
+                "new events stand before those that were folded"
+            )
+
+    # Rules
+
+    @rule()
+    def a_copy_is_made(self) -> None:
+        self._keep_copy()
+
+    @rule(upto=picks, here=st.sampled_from([True, True, True, False]))
+    def the_mirror_comes_along(self, upto: int, here: bool) -> None:
+        self._mirror()
+        ms, number = position(self.log.last_id())
+        self.seen = f"{ms}-{number + 1}"  # one more of the same millisecond
+        self.link.execute("XADD", self.store.keys["events"], self.seen, "at", self.now)
+        before = [entry.id for entry in self.log.read(FIRST, 1000)]
+        mark, server = before[-1 - upto % len(before)], self.model.server if here else "elsewhere"
+        self.log.trim(mark, server=server)
+        self.model.trim(mark, server=server)
+        left = [entry.id for entry in self.log.read(FIRST, 1000)]
+        wanted = [id for id in before if position(id) > position(mark)] if here else before
+        assert left == wanted, f"trim up to {mark} has left {left} of {before}"
+        self._look("trim", None)
+
+    @precondition(lambda self: self.copy)
+    @rule(mirrored=st.booleans())
+    def redis_goes_back(self, mirrored: bool) -> None:
+        if mirrored:
+            self._mirror()
+        self._go_back()
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(mirrored=st.booleans(), used=st.booleans())
+    def redis_is_wiped(self, mirrored: bool, used: bool) -> None:
+        if mirrored:
+            self._mirror()
+        self._wipe()
+        if used:
+            self.claim("w1", 2)
+
+    @precondition(lambda self: self.held)
+    @rule(those=st.lists(picks, min_size=1, max_size=4), worker=workers)
+    def held_runs_are_adopted(self, those: list[int], worker: str) -> None:
+        self._adopt([self.held[pick % len(self.held)] for pick in those], worker)
+
+    @precondition(lambda self: self.rows)
+    @rule(which=st.lists(picks, min_size=1, max_size=6), rolled=st.booleans(), who=st.sampled_from(["", "me"]))
+    def rows_come_back(self, which: list[int], rolled: bool, who: str) -> None:
+        self._restore(self._some_rows(which), rolled, who)
+
+    @rule(who=persons, step=st.sampled_from([0, 4999, 5000]))
+    def somebody_would_restore(self, who: str, step: int) -> None:
+        self._restore([], False, who)
+        self.now += step
+        self._restore([], False, "me")
+
+    @precondition(lambda self: self.model.generation)
+    @rule(renew=st.booleans(), behind=st.booleans(), wrong=st.sampled_from(["", "", "", "generation", "server"]))
+    def the_ground_is_confirmed(self, renew: bool, behind: bool, wrong: str) -> None:
+        self._confirm(renew=renew, behind=behind, **({wrong: "another"} if wrong else {}))
+
+    @precondition(lambda self: self.model.generation)
+    @rule(worker=workers, pick=picks, step=st.sampled_from([0, 0, 2999, 3000, 3001]))
+    def a_worker_claims_on_the_ground_that_it_knows(self, worker: str, pick: int, step: int) -> None:
+        self.now += step
+        self.claim(worker, 3, ground=sorted(self.grounds)[pick % len(self.grounds)])
+        self.claim(worker, 3, ground=self.model.ground)
+
+    @precondition(lambda self: self.running())
+    @rule(
+        first=st.sampled_from(["adopt", "rows", "claim"]), how=st.lists(ends, max_size=4), claims=st.booleans(),
+        stale=st.booleans(),
+    )  # fmt: skip
+    def what_happens_is_forgotten_and_restored(self, first: str, how: list[str], claims: bool, stale: bool) -> None:
+        """As it goes: a copy is old, jobs go on, another server comes up with the copy, its data is found to be older. `stale`: the
+        copy is the newer one, and the mirror was behind.
+        """
+        (self._mirror if stale else self._keep_copy)()
+        for job, outcome in zip(self.running(), how, strict=False):
+            self.settle(self.ending(job, Ending(0, outcome, 5000 if stale else 0, 0)))
+        if claims:
+            self.now += 1000
+            self.claim("w2", 3)
+        (self._keep_copy if stale else self._mirror)()
+        self._go_back()
+        self.claim("w3", 2, ground=self.model.ground)
+        self._confirm(renew=True, behind=position(self.log.last_id()) < position(self.folded))
+        self.claim("w3", 2, ground=self.model.ground)
+        if first == "adopt":
+            self._adopt(self.held)
+        self._restore([], True, "me")
+        self._restore(self._some_rows(range(12)), True, "me")
+        if first == "claim":
+            self.now += WAIT + 1
+            self.claim("w3", 3)
+        self._adopt(self.held)
+        self._confirm()
+        self.claim("w1", 5, ground=self.model.ground)
+
+    @precondition(lambda self: self.running())
+    @rule(first=st.sampled_from(["adopt", "rows", "schedule"]), which=st.lists(picks, min_size=4, max_size=12))
+    def all_is_lost_and_restored(self, first: str, which: list[int]) -> None:
+        self._mirror()
+        keys = {record.key for record in self.records.values() if record.key}
+        self._wipe()
+        if first == "schedule" and keys:
+            key = sorted(keys)[which[0] % len(keys)]
+            wish = Wish(False, 0, key, "normal", 0, True, "keep", 0, 3, True)
+            self.call("schedule", [self.item(wish)], actor="kim")
+        if first != "rows":
+            self._adopt(self.held)
+        self._restore(self._some_rows(which), False, "me")
+        self._adopt(self.held, "w2")
+        self._confirm()
+        self.claim("w1", 5, ground=self.model.ground)
+
+
+def machine(
+    link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore
+) -> Callable[[], GroundMachine]:
+    """What hypothesis makes a machine with, one per example."""
+    return lambda: GroundMachine(link, store, ground)
