@@ -86,21 +86,22 @@ def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any
     raise PayloadError("this payload is not [args, kwargs] or [args, kwargs, options]; django-delayq did not write it")
 
 
-def _survives(value: object, depth: int) -> bool:
+def _survives(value: Any, depth: int) -> bool:  # Any: mypy does not follow `kind is`
     kind = type(value)
     if kind is str:
-        return value.isascii() or is_utf8(value)  # type: ignore[attr-defined, arg-type]
+        return value.isascii() or is_utf8(value)
     if kind is int:
-        return value.bit_length() <= MAX_BITS  # type: ignore[attr-defined, no-any-return]
+        fits: bool = value.bit_length() <= MAX_BITS
+        return fits
     if kind is bool or value is None:
         return True
     if kind is float:
-        return math.isfinite(value)  # type: ignore[arg-type]
+        return math.isfinite(value)
     if kind is dict:
         if depth >= MAX_DEPTH:
             return False
         depth += 1
-        for key, item in value.items():  # type: ignore[attr-defined]
+        for key, item in value.items():
             if type(key) is not str or not (key.isascii() or is_utf8(key)) or not _survives(item, depth):
                 return False
         return True
@@ -109,7 +110,7 @@ def _survives(value: object, depth: int) -> bool:
             return False
         depth += 1
         # A plain loop: all(...) would cost a generator for each list.
-        for item in value:  # type: ignore[attr-defined] # noqa: SIM110
+        for item in value:  # noqa: SIM110
             if not _survives(item, depth):
                 return False
         return True

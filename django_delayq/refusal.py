@@ -42,7 +42,7 @@ def refuse(value: object, path: str, depth: int = 0) -> NoReturn:
     raise _refusal(path, "cannot be stored as JSON", "pass plain text, numbers, lists and dicts")
 
 
-def _look(value: object, path: str, depth: int, above: list[int]) -> None:
+def _look(value: Any, path: str, depth: int, above: list[int]) -> None:
     kind = type(value)
     if kind is dict or kind is list:
         if id(value) in above:
@@ -62,10 +62,10 @@ def _look(value: object, path: str, depth: int, above: list[int]) -> None:
             clean = 'pass clean text, such as value.encode("utf-8", "replace").decode()'
             raise _refusal(path, "holds half of a surrogate pair, which UTF-8 cannot encode", clean)
     elif kind is float:
-        if not math.isfinite(float(value)):  # type: ignore[arg-type]
+        if not math.isfinite(float(value)):
             raise _refusal(path, f"is {value}, which JSON does not have", "pass None, or text")
     elif kind is int:
-        if int(value).bit_length() > MAX_BITS:  # type: ignore[call-overload]
+        if int(value).bit_length() > MAX_BITS:
             raise _refusal(path, "is an int of more than 4,000 digits", "pass it as text, hex(value)")
     elif kind is not bool and value is not None:
         raise _refusal(path, f"is of type {_named(kind)}, which JSON does not give back", _remedy(value))

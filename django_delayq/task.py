@@ -307,7 +307,7 @@ def _backoff(value: Any, where: str) -> Backoff | None:
         except ValueError as error:
             raise ConfigError(f"{where}: backoff is no ladder: {error}") from None
     if callable(value):
-        return value  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]  # what it answers is looked at when it is called
     raise ConfigError(f"{where}: backoff must be text, a Ladder, or f(attempt, exception), not {value!r}.")
 
 

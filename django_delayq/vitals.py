@@ -79,7 +79,8 @@ def _queues(seen: Overview) -> list[Vital]:
 
 
 def _server(facts: ServerFacts) -> list[Vital]:
-    disk, level = (now("append-only file"), "well") if facts.aof else (now("snapshots only"), "late")
+    level: Level = "well" if facts.aof else "late"
+    disk = now("append-only file") if facts.aof else now("snapshots only")
     if not facts.aof and not facts.rdb:
         disk, level = now("none"), "bad"
     found = [
@@ -87,7 +88,7 @@ def _server(facts: ServerFacts) -> list[Vital]:
             name="eviction", label=_("Eviction"), value=facts.policy or "?",
             level="well" if facts.policy in ("", "noeviction") else "bad",
         ),
-        Vital(name="persistence", label=_("On disk"), value=disk, level=level),  # type: ignore[arg-type]
+        Vital(name="persistence", label=_("On disk"), value=disk, level=level),
     ]  # fmt: skip
     if facts.maxmemory:
         share = facts.used_memory / facts.maxmemory

@@ -160,11 +160,13 @@ class EditForm(ReasonForm):
 
     def clean_args(self) -> list[Any]:
         """A JSON list."""
-        return self._json("args", list, _('Write a list in JSON, such as [7, "text"].'))  # type: ignore[no-any-return]
+        args: list[Any] = self._json("args", list, _('Write a list in JSON, such as [7, "text"].'))
+        return args
 
     def clean_kwargs(self) -> dict[str, Any]:
         """A JSON object."""
-        return self._json("kwargs", dict, _('Write an object in JSON, such as {"note": "text"}.'))  # type: ignore[no-any-return]
+        kwargs: dict[str, Any] = self._json("kwargs", dict, _('Write an object in JSON, such as {"note": "text"}.'))
+        return kwargs
 
     def clean(self) -> dict[str, Any]:
         """Something that the task takes, and other than what it had."""

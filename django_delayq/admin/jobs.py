@@ -231,7 +231,7 @@ class JobAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+            return self.nowhere(request, object_id)
         if State(job.state) not in editing.EDITABLE or editing.hidden(request, job):
             messages.error(
                 request, now("This job cannot be edited: it has not failed, or you may not see its arguments.")
@@ -264,7 +264,7 @@ class JobAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+            return self.nowhere(request, object_id)
         return self._page(request, job)
 
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
@@ -287,7 +287,7 @@ class JobAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+            return self.nowhere(request, object_id)
         form = form_for(verb, request.POST)
         if not form.is_valid():
             return self._page(request, job, form, status=400)

@@ -93,7 +93,7 @@ class JobList(ChangeList):
         if not self.trouble:
             self.lag = overview.mirror_lag()
         for job in page.jobs:
-            job.live = views.get(job.pk)  # type: ignore[attr-defined]
+            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list alone
         self.result_list = page.jobs
         # What the templates of Django ask for.
         self.show_full_result_count, self.show_admin_actions, self.full_result_count = False, True, None

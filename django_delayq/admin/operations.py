@@ -155,7 +155,7 @@ class OperationAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         operation = self._operation(object_id)
         if operation is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+            return self.nowhere(request, object_id)
         wanted = operations.chosen(operation)
         may = self.allows(request, "steer_operation")
         steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
@@ -176,7 +176,7 @@ class OperationAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         operation = self._operation(object_id)
         if operation is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined, no-any-return]
+            return self.nowhere(request, object_id)
         before, after, label, said = STEERING[act]
         fields: dict[str, Any] = {"stage": after}
         if act == "resume":

@@ -11,10 +11,9 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror import rows
-from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.mirror.restore import RestoreLoop, end_of
 from django_delayq.models import Job
 from django_delayq.signing import Signer
-from django_delayq.states import FINISHED
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.inspector import Inspector, JobView
@@ -110,14 +109,14 @@ class Comparison:
         views = self._inspector.jobs(self.queue.name, batch)
         alive = {view.id for view in views if view is not None and view.state in ("scheduled", "running")}
         known = Job.objects.using(self.using).filter(pk__in=alive).values_list("id", "state", "settled")
-        states = {id: (state, settled) for id, state, settled in known}
+        ends = {id: end_of(state, settled) for id, state, settled in known}
         for id in batch:
             if id not in alive:
                 continue
-            if id not in states:
+            if id not in ends:
                 if self.queue.audit == "full":
                     found.rowless.append(id)
-            elif states[id][0] in FINISHED or states[id][1]:
+            elif ends[id]:
                 found.risen.append(id)
 
     def _wait_for_mirror(self, wait: Iterator[None]) -> None:

@@ -71,10 +71,10 @@ def filtered(options: dict[str, Any]) -> JobQuerySet:
         found = found.filter(task=task)
     state = options.get("state")
     if state in DERIVED:
-        found = {"due": found.due, "retrying": found.retrying, "unpublished": found.unpublished}[state]()  # type: ignore[attr-defined]
+        found = {"due": found.due, "retrying": found.retrying, "unpublished": found.unpublished}[state]()  # type: ignore[attr-defined]  # the stubs forget the manager's own queryset
     elif state:
         found = found.filter(state=state)
-    return found  # type: ignore[return-value]
+    return found  # type: ignore[return-value]  # as above
 
 
 def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
