@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
-from django.db import transaction
-
-from django_delayq import clock, conf, ids, outbox, plan
+from django_delayq import clock, conf, ids, notes, outbox, plan
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.job import JobRecord, validate_key
 from django_delayq.outbox import OutboxRow
@@ -22,8 +19,6 @@ from django_delayq.states import FINISHED, Change, State
 from django_delayq.store.queue import MOST
 from django_delayq.stores import stores
 from django_delayq.task import Options
-
-NOTES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 
 
 class Job:
@@ -107,7 +102,7 @@ def cancel(
             change, id, ground = stores.queue(named).cancel_one(key, actor=actor, reason=reason)
         using = conf.get().database
         if change is Change.DONE and id is not None and (row := _row(id, using)) is not None:
-            change = _note_cancel(id, row, using, ground, actor, reason)
+            change = notes.note_cancel(id, row, using, ground, actor, reason)
         holder = _unpublished_holder(key, named) if change is Change.UNKNOWN else None
         return change if holder is None else cancel(holder, queue=named, actor=actor, reason=reason)
     id, name = _target(job, queue)
@@ -122,7 +117,7 @@ def cancel(
     with stores.guarded():
         change, _, ground = stores.queue(name).cancel_one(id, actor=actor, reason=reason, tombstone=unpublished)
     if change is Change.DONE and row is not None:
-        return _note_cancel(id, row, using, ground, actor, reason)
+        return notes.note_cancel(id, row, using, ground, actor, reason)
     if change is Change.UNKNOWN and unpublished:
         if outbox.need().cancel_unpublished(id, actor, reason, using):
             return Change.DONE
@@ -215,7 +210,7 @@ def requeue(job: Job | UUID | str, *, queue: str | None = None, actor: str = "",
         record = replace(record, expires_ms=0)  # else it would expire again at once
     vouched = row is not None and row.state in (State.FAILED, State.CANCELLED)
     if row is not None and row.state is State.CANCELLED:
-        _forget_cancel(id)
+        notes.forget_cancel(id)
     with stores.guarded():
         change = stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
@@ -290,52 +285,6 @@ def _target(job: Job | UUID | str | None, queue: str | None) -> tuple[UUID, str 
 def _row(id: UUID, using: str) -> OutboxRow | None:
     found = outbox.installed()
     return None if found is None else found.row(id, using)
-
-
-def _note_cancel(id: UUID, row: OutboxRow, using: str, ground: str, actor: str, reason: str) -> Change:
-    """So that a cancel which Redis forgets, by a failover say, is not undone by restore. Behind the caller's transaction: a lock on
-    the row for all of its time would make the mirror wait.
-
-    Restore looks for such notes before it lets anybody claim on another ground. One that came too late for that look is seen here:
-    the ground is not the one on which the job was cancelled, and it is cancelled once more. Answers what became of it.
-    """
-
-    def note() -> Change:
-        change, stood = Change.UNKNOWN, ground
-        for _ in range(NOTES):
-            _write_cancel(id, row, using)
-            with stores.guarded():
-                change, _, stood = stores.queue(row.queue).cancel_one(
-                    id, actor=actor, reason=reason, tombstone=True, unless=stood
-                )
-            if change is not Change.DONE:
-                break
-        return Change.DONE if change is Change.UNKNOWN else change
-
-    if transaction.get_connection(using).in_atomic_block:
-        transaction.on_commit(note, using=using, robust=True)
-        return Change.DONE
-    return note()
-
-
-def _write_cancel(id: UUID, row: OutboxRow, using: str) -> None:
-    seen = row.seen
-    for _ in range(NOTES):
-        if outbox.need().note_cancel(id, seen, using):
-            return
-        now = _row(id, using)
-        if now is None or now.state in FINISHED:
-            return  # the mirror was first
-        with stores.guarded():
-            view = stores.inspector().job(row.queue, id)
-        if view is None or view.state != "finished":
-            return  # requeued since, or forgotten
-        seen = now.seen
-
-
-def _forget_cancel(id: UUID) -> None:
-    using = conf.get().database
-    transaction.on_commit(lambda: outbox.need().forget_cancel(id, using), using=using, robust=True)
 
 
 def _known(change: Change, row: OutboxRow | None) -> Change:

@@ -8,13 +8,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import DatabaseError, connections, transaction
-from django.db.models import F
 
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror.fold import Batch, failed_ids, job_ids
-from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Event, Job
+from django_delayq.mirror.turns import turn
+from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection import Link
@@ -107,11 +107,7 @@ class MirrorLoop:
 
     def _fold_batch(self) -> tuple[str | None, str, bool]:
         """Up to where the stream may be trimmed, on which run of the server, and whether there is more."""
-        self._ensure_checkpoint()
-        with transaction.atomic(using=self.using):
-            mine = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition)
-            mine.update(turns=F("turns") + 1)  # first statement: takes the lock on all databases
-            checkpoint = mine.get()
+        with turn(self.queue.name, self.partition, self.using) as (mine, checkpoint):
             ground = self.ground.look(checkpoint.last_event)
             generation = ground.generation
             after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
@@ -132,13 +128,6 @@ class MirrorLoop:
             failpoint("mirror.commit")
         failpoint("mirror.committed")
         return last, ground.server, True
-
-    def _ensure_checkpoint(self) -> None:
-        found = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition)
-        if not found.exists():
-            Checkpoint.objects.using(self.using).bulk_create(
-                [Checkpoint(queue=self.queue.name, partition=self.partition)], ignore_conflicts=True
-            )
 
     def _write(self, entries: list[Entry]) -> None:
         """All at once; if that is refused, entry by entry and job by job; what is refused alone is left out with a log line."""

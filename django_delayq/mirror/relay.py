@@ -13,11 +13,13 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import rows
+from django_delayq.mirror.turns import turn
 from django_delayq.models import Checkpoint, Job
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
+from django_delayq.store.ground import GroundStore
 from django_delayq.store.queue import MOST, QueueStore, ScheduleItem
 
 logger = logging.getLogger("django_delayq.relay")
@@ -57,6 +59,7 @@ class RelayLoop:
         self._young = young
         self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.log = EventLog(link, self.store.keys)
+        self.ground = GroundStore(self.store)
         self._mark: tuple[tuple[int, int], int] | None = None
         self._after: UUID | None = None  # up to where this round has come
         self._there: set[UUID] = set()  # what Redis has, as it said in this round,
@@ -123,6 +126,7 @@ class RelayLoop:
         if not items:
             self._after = found[-1].pk if found else None
             return len(found)
+        stood = self.ground.stand()
         failpoint("relay.publish")
         replies = self.store.schedule(items, actor="relay")
         failpoint("relay.published")
@@ -132,13 +136,20 @@ class RelayLoop:
         rows_here = Job.objects.using(self.using).filter(published__isnull=True, state=State.SCHEDULED.value)
         self._follow(found, taken)
         known = [id for id, reply in answered if reply.status in ("again", "finished") and id in self._there_before]
-        rows_here.filter(pk__in=known).update(published=now)
-        failpoint("relay.saved")
         # Cancelled in Redis, and no event of it: a cancel whose row was not saved.
         ended = [id for id, reply in answered if reply.status == "cancelled"]
-        rows_here.filter(pk__in=ended).update(
-            published=now, state=State.CANCELLED.value, finished_at=now, error="cancelled before it was published"
-        )
+        if known or ended:
+            with turn(self.queue.name, self.partition, self.using):
+                if self.ground.stand() != stood:
+                    return 0  # Redis may have lost them again: they stay unpublished, and restore leaves those to the relay
+                rows_here.filter(pk__in=known).update(published=now)
+                rows_here.filter(pk__in=ended).update(
+                    published=now,
+                    state=State.CANCELLED.value,
+                    finished_at=now,
+                    error="cancelled before it was published",
+                )
+        failpoint("relay.saved")
         self._there.update(taken)
         self._after = found[-1].pk
         created = sum(reply.status == "created" for _, reply in answered)

@@ -18,6 +18,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import rows
+from django_delayq.mirror.turns import turn
 from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Job
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
@@ -42,7 +43,7 @@ ACTOR: Final = "restore"
 
 FIELDS: Final = (
     "id", "task", "args", "kwargs", "options", "key", "state", "priority", "run_at", "expires_at", "attempts",
-    "max_attempts", "crashes", "durable",
+    "max_attempts", "crashes", "durable", "last_event",
 )  # fmt: skip
 
 
@@ -99,6 +100,10 @@ class RestoreLoop:
             if self._stands():
                 return IDLE
             ground, checkpoint = self.look()
+            if needed(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
+                # Another server, perhaps with older data. What was read from the one before may be about to be committed.
+                with turn(self.queue.name, self.partition, self.using):
+                    ground, checkpoint = self.look()
             if not needed(ground, checkpoint):
                 self._confirm(ground, checkpoint)
                 return IDLE
@@ -177,7 +182,7 @@ class RestoreLoop:
 
     def _others_are_at_it(self, ground: Ground) -> bool:
         at_ms, who, *_ = [*ground.restoring.split(" "), "", ""]
-        return bool(who) and who not in (self._who, ACTOR) and clock.wall_ms() - read.moment_ms(at_ms) < BUSY_MS
+        return bool(who) and who not in (self._who, ACTOR) and abs(ground.now_ms - read.moment_ms(at_ms)) < BUSY_MS
 
     def _restore(self, ground: Ground, checkpoint: Checkpoint) -> Iterator[float]:
         rolled = ground.rolled or (ground.older and ground.generation in (checkpoint.restored, checkpoint.generation))
@@ -246,7 +251,7 @@ class RestoreLoop:
     def ended(self, known: list[UUID]) -> list[RestoreItem]:
         """Those of these jobs whose rows are finished, as Redis is to be told of them; 200 at most."""
         rows = Job.objects.using(self.using).filter(pk__in=known).values_list("id", "state", "settled")
-        found = ((id, _end(state, settled)) for id, state, settled in rows)
+        found = ((id, end_of(state, settled)) for id, state, settled in rows)
         return [RestoreItem(id=ids.short(id), record=end.encode()) for id, end in found if end]
 
     def _bring_back(self, state: State, rolled: bool) -> Iterator[float]:
@@ -277,15 +282,15 @@ class RestoreLoop:
         return items
 
     def _item(self, row: Job) -> RestoreItem:
-        record = self.store.written(rows.record_of(row))
+        record, seen_ms = self.store.written(rows.record_of(row)), position(row.last_event)[0]
         if row.state == State.RUNNING:
             return RestoreItem(
                 id=ids.short(row.id), record=record, attempt=max(0, row.attempts - 1), crashes=row.crashes,
-                delay_ms=self.queue.lease_ms,
+                delay_ms=self.queue.lease_ms, seen_ms=seen_ms,
             )  # fmt: skip
         return RestoreItem(
             id=ids.short(row.id), record=record, attempt=row.attempts, crashes=row.crashes,
-            due_ms=clock.to_ms(row.run_at), delay_ms=ADOPTION_MS,
+            due_ms=clock.to_ms(row.run_at), delay_ms=ADOPTION_MS, seen_ms=seen_ms,
         )  # fmt: skip
 
     def _send(self, items: list[RestoreItem], rolled: bool) -> tuple[str, list[str]]:
@@ -334,7 +339,7 @@ class RestoreLoop:
                 )
 
 
-def _end(state: str, settled: str) -> str:
+def end_of(state: str, settled: str) -> str:
     """How a job has ended by its row; "" for one that has not."""
     if not settled:
         return state if state in FINISHED else ""

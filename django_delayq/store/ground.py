@@ -18,7 +18,8 @@ Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreItem:
     """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row; `attempt` and
-    `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least.
+    `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least. `seen_ms`:
+    the moment of the last event that the row has folded.
     Of a finished row `record` is the word that says how: b"failed", b"succeeded" or b"cancelled".
     """
 
@@ -29,13 +30,14 @@ class RestoreItem:
     fence: str = ""
     due_ms: int = 0
     delay_ms: int = 0
+    seen_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
     """`generation` of the data ("" for none), the run of the `server` that holds it, the one that was `confirmed` to hold what the
     database has seen; `older`: an event is missing that the database has; `rolled`: that has been found before, and restore is at
-    it; `restoring`: its progress, "ms who done total".
+    it; `restoring`: its progress, "ms who done total"; `now_ms`: the clock of the server (0 where INFO is not allowed).
     """
 
     generation: str
@@ -44,6 +46,7 @@ class Ground:
     older: bool
     rolled: bool
     restoring: str
+    now_ms: int
 
 
 class GroundStore:
@@ -68,10 +71,15 @@ class GroundStore:
             if isinstance(reply, Exception):
                 raise reply
         generation, confirmed, mirrored, rolled, restoring = map(read.text, meta)
-        run = re.search(rb"run_id:(\w+)", server) if isinstance(server, bytes) else None
-        here = run[1].decode() if run else ""
+        told = server if isinstance(server, bytes) else b""
+        run, us = re.search(rb"run_id:(\w+)", told), re.search(rb"server_time_usec:(\d+)", told)
+        here, now_ms = run[1].decode() if run else "", int(us[1]) // 1000 if us else 0
         older = seen != FIRST and not found and position(mirrored) < position(seen)
-        return Ground(generation, here, confirmed, older, bool(rolled), restoring)
+        return Ground(generation, here, confirmed, older, bool(rolled), restoring, now_ms)
+
+    def stand(self) -> str:
+        """The ground as claims tell it; a store without a generation is given one."""
+        return self._restore([], "", "", "", "", "", None)[0]
 
     def adopt(
         self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int | None = None
@@ -108,7 +116,8 @@ class GroundStore:
         bounded(items)
         arguments: list[Any] = [self._store.offer, ground, rolled, progress]
         for item in items:
-            arguments += (item.id, item.record, item.attempt, item.crashes, item.fence, item.due_ms, item.delay_ms)
+            arguments += (item.id, item.record, item.attempt, item.crashes, item.fence)
+            arguments += (item.due_ms, item.delay_ms, item.seen_ms)
         reply = self._store.run("restore", now_ms, by, why, *arguments)
         return read.text(reply[0]), [answer.decode() for answer in reply[1:]]
 

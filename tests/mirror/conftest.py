@@ -3,10 +3,13 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import conf
+from django_delayq.mirror import restore
 from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
+from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.store.queue import QueueStore, SettleItem
 from django_delayq.stores import stores
+from tests.mirror.restoring import settle_down
 
 
 class Orders:
@@ -38,3 +41,18 @@ class Orders:
 @pytest.fixture
 def orders(delayq_redis, transactional_db) -> Orders:
     return Orders()
+
+
+@pytest.fixture
+def loop(orders, monkeypatch) -> RestoreLoop:
+    """The loop of the queue "orders", which has found its ground well."""
+    monkeypatch.setattr(restore, "LOOK", 0.0)
+    made = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    settle_down(orders, made)
+    return made
+
+
+@pytest.fixture
+def wipe(redis_server):
+    """Empties Redis."""
+    return lambda: redis_server.link.execute("FLUSHALL")

@@ -6,47 +6,14 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import restore
-from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.mirror.restore import RestoreLoop, needed
+from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.store.ground import GroundStore, RestoreItem
 from django_delayq.stores import stores
+from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def loop(orders, monkeypatch) -> RestoreLoop:
-    """The loop of the queue "orders", which has found its ground well."""
-    monkeypatch.setattr(restore, "LOOK", 0.0)
-    made = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
-    settle_down(orders, made)
-    return made
-
-
-def settle_down(orders, loop: RestoreLoop) -> None:
-    """Lets mirror and restore take turns until there is nothing to do, as the service does."""
-    for _ in range(200):
-        orders.fold()
-        if loop.poll() == restore.IDLE and not needed(*loop.look()):
-            orders.fold()
-            return
-    raise AssertionError("restore does not come to an end")
-
-
-def in_redis(orders) -> dict[str, str]:
-    """Short id -> state of all jobs that Redis has."""
-    found = [id for some in orders.mirror.log.jobs() for id, _ in some]
-    views = stores.inspector().jobs("orders", [ids.full(id) for id in found]) if found else []
-    return {ids.short(view.id): view.state for view in views if view}
-
-
-@pytest.fixture
-def wipe(redis_server):
-    """Empties Redis."""
-    return lambda: redis_server.link.execute("FLUSHALL")
 
 
 def test_unfinished_rows_come_back_after_a_wipe(orders, loop, wipe):
@@ -226,18 +193,6 @@ def test_in_manual_mode_an_empty_queue_needs_nobody(orders, redis_server):
     assert not stores.inspector().depth("orders").paused
 
 
-def snapshot(link) -> dict[bytes, bytes]:
-    """All that Redis holds."""
-    return {key: link.execute("DUMP", key) for key in link.execute("KEYS", "*")}
-
-
-def bring_back(link, copy: dict[bytes, bytes]) -> None:
-    """Rolls Redis back to it."""
-    link.execute("FLUSHALL")
-    for key, value in copy.items():
-        link.execute("RESTORE", key, 0, value)
-
-
 def test_a_pause_on_an_empty_redis_does_not_pass_for_a_restore(orders, loop, wipe):
     job = delayq.schedule(close_order, 1, delay="1h")
     orders.fold()
@@ -248,145 +203,3 @@ def test_a_pause_on_an_empty_redis_does_not_pass_for_a_restore(orders, loop, wip
     orders.fold()
     settle_down(orders, loop)
     assert in_redis(orders)[ids.short(job.id)] == "scheduled"
-
-
-@pytest.mark.parametrize("by", ["id", "key"])
-def test_a_cancel_that_redis_forgot_is_not_undone(orders, loop, wipe, by):
-    job = delayq.schedule(close_order, 1, delay="1h", key="k")
-    orders.fold()
-    assert (job.cancel() if by == "id" else delayq.cancel(key="k", queue="orders")) is delayq.Change.DONE
-    wipe()  # and with it the event
-    settle_down(orders, loop)
-    assert in_redis(orders) == {}
-    row = Job.objects.get(pk=job.id)
-    assert row.state == "cancelled"
-    assert row.finished_at is not None
-
-
-def test_a_cancel_is_noted_before_the_row_has_seen_anything(orders, loop, wipe):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    assert job.cancel() is delayq.Change.DONE
-    orders.mirror.poll()  # scheduled and cancelled
-    row = Job.objects.get(pk=job.id)
-    assert (row.state, row.settled) == ("cancelled", "")
-
-
-def test_a_requeue_behind_a_cancel_that_redis_forgot_counts(orders, loop):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    orders.fold()
-    job.cancel()
-    assert job.requeue() is delayq.Change.DONE
-    orders.fold()
-    row = Job.objects.get(pk=job.id)
-    assert (row.state, row.settled) == ("scheduled", "")
-
-
-def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, redis_server):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    settle_down(orders, loop)
-    copy = snapshot(redis_server.link)
-    job.cancel()
-    bring_back(redis_server.link, copy)  # before the mirror has seen the cancel: nothing says that this is older
-    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
-    settle_down(orders, loop)
-    assert in_redis(orders) == {}
-    assert (Job.objects.get(pk=job.id).state, Job.objects.get(pk=job.id).settled) == ("cancelled", "")
-
-
-@pytest.fixture
-def before_the_note(monkeypatch):
-    """Takes what is to happen between Redis' answer to a cancel and the note of it in the row."""
-    write = DatabaseOutbox.note_cancel
-
-    def do(meanwhile) -> None:
-        def late(self, *args):
-            monkeypatch.undo()
-            meanwhile()
-            return write(self, *args)
-
-        monkeypatch.setattr(DatabaseOutbox, "note_cancel", late)
-
-    return do
-
-
-def test_a_cancel_that_is_noted_after_redis_forgot_it_is_done_again(orders, loop, redis_server, before_the_note):
-    job = delayq.schedule(close_order, 1)
-    settle_down(orders, loop)
-    copy = snapshot(redis_server.link)
-
-    def replaced():
-        bring_back(redis_server.link, copy)
-        redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "generation", "the one before")
-        settle_down(orders, loop)
-
-    before_the_note(replaced)
-    assert job.cancel() is delayq.Change.DONE
-    assert in_redis(orders) == {}
-    assert orders.claim() == []
-
-
-def test_a_cancel_that_redis_forgot_before_the_note_answers_what_is_true(orders, loop, wipe, before_the_note):
-    job = delayq.schedule(close_order, 1)
-    settle_down(orders, loop)
-    held = []
-
-    def wiped():
-        wipe()
-        settle_down(orders, loop)
-        job.run_now()  # else it would wait for whoever ran it
-        held.extend(orders.claim())
-
-    before_the_note(wiped)
-    assert job.cancel() is delayq.Change.RUNNING
-    assert [one.id for one in held] == [ids.short(job.id)]
-
-
-def test_what_restore_brings_after_the_note_of_a_cancel_does_not_rise(orders, loop, wipe, before_the_note):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    settle_down(orders, loop)
-    before_the_note(wipe)
-    found = list(loop.unfinished())  # read by a restore that comes late with it
-    assert job.cancel() is delayq.Change.DONE
-    assert loop.ground.restore(loop.items(found))[1] == ["finished"]
-
-
-def test_a_cancel_is_noted_though_the_mirror_folds_meanwhile(orders, loop, wipe, before_the_note):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    settle_down(orders, loop)
-    job.reschedule(delay="2h")
-
-    def folded_but_the_cancel():
-        job_row = Job.objects.filter(pk=job.id)
-        orders.fold()
-        job_row.update(state="scheduled", finished_at=None)  # as if the cancel's event were not there yet
-
-    before_the_note(folded_but_the_cancel)
-    job.cancel()
-    wipe()
-    settle_down(orders, loop)
-    assert in_redis(orders) == {}
-
-
-def test_a_requeue_takes_back_what_was_noted_of_the_cancel(orders, loop, redis_server):
-    job = delayq.schedule(close_order, 1, delay="1h")
-    settle_down(orders, loop)
-    job.cancel()
-    job.requeue()
-    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
-    loop.poll()
-    assert in_redis(orders) == {ids.short(job.id): "scheduled"}
-
-
-def test_a_run_whose_end_redis_forgot_is_over_when_another_begins(orders, loop, redis_server):
-    job = delayq.schedule(close_order, 1, delay=0)
-    settle_down(orders, loop)
-    copy = snapshot(redis_server.link)
-    [first] = orders.claim()
-    orders.mirror.poll()
-    bring_back(redis_server.link, copy)  # the claim is forgotten, and the mirror has seen it
-    [second] = orders.claim()
-    Checkpoint.objects.update(last_event="0-0")
-    orders.settle(second, "ack")
-    orders.fold()
-    outcomes = dict(Attempt.objects.filter(job=job.id).values_list("fence", "outcome"))
-    assert outcomes == {first.fence: "crashed", second.fence: "succeeded"}

@@ -18,6 +18,7 @@ from django_delayq.store.ground import GroundStore, RestoreItem
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import QueueStore
 from tests.model import dump as dumps
+from tests.model.contents import full
 from tests.model.machine import QueueMachine
 from tests.model.model import Model
 from tests.model.wishes import Ending, Wish, picks, workers
@@ -101,7 +102,9 @@ class GroundMachine(QueueMachine):
 
     def _mirror(self) -> None:
         for job in self.model.jobs.values():
-            item = RestoreItem(id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes)
+            item = RestoreItem(
+                id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes, seen_ms=self.now
+            )
             if job.state is State.FAILED:
                 self.rows[job.id] = RestoreItem(id=job.id, record=b"failed")
             elif job.state is State.RUNNING:
@@ -205,9 +208,11 @@ class GroundMachine(QueueMachine):
         self._confirm(renew=renew, behind=behind, **({wrong: "another"} if wrong else {}))
 
     @precondition(lambda self: self.model.generation)
-    @rule(worker=workers, pick=picks, step=st.sampled_from([0, 0, 2999, 3000, 3001]))
-    def a_worker_claims_on_the_ground_that_it_knows(self, worker: str, pick: int, step: int) -> None:
+    @rule(worker=workers, pick=picks, step=st.sampled_from([0, 0, 59_999, 60_000, 60_001]), worked=st.booleans())
+    def a_worker_claims_on_the_ground_that_it_knows(self, worker: str, pick: int, step: int, worked: bool) -> None:
         self.now += step
+        if worked:
+            self._restore([], False, "me")
         self.claim(worker, 3, ground=sorted(self.grounds)[pick % len(self.grounds)])
         self.claim(worker, 3, ground=self.model.ground)
 
@@ -241,6 +246,19 @@ class GroundMachine(QueueMachine):
         self._adopt(self.held)
         self._confirm()
         self.claim("w1", 5, ground=self.model.ground)
+
+    @precondition(lambda self: self.model.finished or self.model.those(State.FAILED))
+    @rule(pick=picks, gap=st.sampled_from([0, 1, 5000]))
+    def a_requeue_is_forgotten(self, pick: int, gap: int) -> None:
+        ended = [job.id for job in self.model.those(State.FAILED)] + list(self.model.finished)
+        id = ended[pick % len(ended)]
+        self._keep_copy()
+        self.now += gap
+        self.call("requeue", full(id), self.records.get(id), vouched=True, actor="kim")
+        self._mirror()
+        self._go_back()
+        self._restore([self.rows[id]], True, "me")
+        self._confirm()
 
     @precondition(lambda self: self.running())
     @rule(first=st.sampled_from(["adopt", "rows", "schedule"]), which=st.lists(picks, min_size=4, max_size=12))

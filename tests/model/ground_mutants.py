@@ -14,8 +14,13 @@ def store(name: str, file: str, old: str, new: str) -> Mutant:
 
 
 RESTORE = [
-    lua("what has a tombstone rises again", "restore", "if ended[i] or failed[i] then", "if failed[i] then"),
-    lua("a failed job is restored", "restore", "if ended[i] or failed[i] then", "if ended[i] then"),
+    lua(
+        "what has a tombstone rises again",
+        "restore",
+        "tonumber(ended[i] or failed[i] or '')",
+        "tonumber(failed[i] or '')",
+    ),
+    lua("a failed job is restored", "restore", "tonumber(ended[i] or failed[i] or '')", "tonumber(ended[i] or '')"),
     lua(
         "a run that another claim holds is adopted",
         "restore",
@@ -106,15 +111,27 @@ RESTORE = [
         "math.max(tonumber(ARGV[at + 5]), now + tonumber(ARGV[at + 6]))",
         "tonumber(ARGV[at + 5])",
     ),
-    lua("a restore does not wait for another", "restore", "now - tonumber(at) < 5000", "false"),
-    lua("a dead restore stands in the way", "restore", "now - tonumber(at) < 5000", "now - tonumber(at) < 5001"),
+    lua("a restore does not wait for another", "restore", "math.abs(now - tonumber(at)) < 5000", "false"),
+    lua(
+        "a dead restore stands in the way",
+        "restore",
+        "math.abs(now - tonumber(at)) < 5000",
+        "math.abs(now - tonumber(at)) < 5001",
+    ),
 ]
 WAITING = [
+    lua("a requeue that was forgotten stays forgotten", "restore", "tonumber(ARGV[at + 7]) > over", "false"),
+    lua("an end that the row has not seen is undone", "restore", "tonumber(ARGV[at + 7]) > over", "true"),
     lua("a queue that was rolled back is served", "claim", "if meta[12] or (here", "if (here"),
-    lua("another server is served", "claim", "(here ~= '' and meta[7] ~= here)", "false"),
-    lua("nobody to confirm is waited for in vain", "claim", "now - math.max(since, worked) > PATIENCE", "false"),
-    lua("a restore at work is not waited for", "claim", "math.max(since, worked)", "since"),
-    lua("a queue without a mirror waits", "claim", "not (meta[7] and meta[8])", "not (meta[7] or meta[8])"),
+    lua("another server is served", "claim", "(here ~= '' and meta[7] and meta[7] ~= here)", "false"),
+    lua("nobody to confirm is waited for in vain", "claim", "waited <= PATIENCE", "true"),
+    lua(
+        "a restore at work is not waited for",
+        "claim",
+        "math.min(math.abs(now - since), math.abs(now - worked))",
+        "math.abs(now - since)",
+    ),
+    lua("a queue without a mirror waits", "claim", "and meta[7] and meta[7] ~= here", "and meta[7] ~= here"),
 ]
 CONFIRM = [
     lua(
@@ -147,8 +164,8 @@ SIDE = [
     store(
         "the delay of a row is not sent",
         "ground",
-        "item.fence, item.due_ms, item.delay_ms)",
-        "item.fence, item.due_ms, 0)",
+        "(item.due_ms, item.delay_ms, item.seen_ms)",
+        "(item.due_ms, 0, item.seen_ms)",
     ),
     store("the server is not sent", "ground", "renew, behind, mirrored, server)", 'renew, behind, mirrored, "")'),
     store("what is wiped twice looks the same", "queue", "return secrets.token_hex(8)", 'return "once"'),

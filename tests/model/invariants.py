@@ -132,9 +132,10 @@ def _follow(id: str, story: Sequence[Item], before: Dump, after: Dump, forgettin
                 yield f"{id} is {place}, and was merged into another job"
             place = State.CANCELLED if item.fields[2:] == ("restore",) else "ended"
         elif item.kind == "restored":
-            if place not in (None, State.SCHEDULED, State.RUNNING):
-                yield f"{id} is {place}, and was restored"
-            place = State.SCHEDULED if item.fields[4] == "-" else State.RUNNING
+            by_row = item.fields[4] == "-"  # which may know of a requeue that older data does not
+            if not by_row and place not in (None, State.SCHEDULED, State.RUNNING):
+                yield f"{id} is {place}, and was adopted"
+            place = State.SCHEDULED if by_row else State.RUNNING
         elif item.kind == "dropped":
             if place not in (State.SCHEDULED, State.RUNNING):
                 yield f"{id} is {place}, and was dropped"

@@ -84,7 +84,11 @@ class Story:
     def _restored(self, entry: Entry, item: Item, known: Chapter | None) -> Iterable[str]:
         """It stands where its row or its worker says; never behind where it stood."""
         id, due, attempt, crashes = item.fields[0], *map(int, item.fields[1:4])
-        if known and (attempt < known.attempt or crashes < known.crashes):
+        if (
+            known
+            and known.place in (State.SCHEDULED, State.RUNNING)
+            and (attempt < known.attempt or crashes < known.crashes)
+        ):
             yield f"{id}, restored at {entry.at_ms} by {entry.by}: attempt {attempt}, crashes {crashes}, after {known}"
         fence = item.fields[4]
         place, asked = (State.SCHEDULED, False) if fence == NOBODY else (State.RUNNING, bool(known and known.asked))

@@ -13,7 +13,7 @@ redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that c
 local worker, nonce, want, lease = by, ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local max_crashes, expected = tonumber(ARGV[7]), ARGV[8]
 local SAFETY = 1000 -- ms; the longest sleep, and what a lost wake token costs
-local PATIENCE = 3000 -- ms; how long a confirmation is waited for when nobody works on it
+local PATIENCE = 60000 -- ms; how long a confirmation is waited for when nobody works on it: a database that is away, too, comes back
 local SOON = 50 -- ms
 
 local meta = redis.call('HMGET', k_meta, 'generation', 'paused', 'timer', 'timer_until', 'backup', 'backup_until',
@@ -55,21 +55,20 @@ end
 if meta[2] then
   return nothing
 end
-if meta[12] or (here ~= '' and meta[7] ~= here) then
+if meta[12] or (here ~= '' and meta[7] and meta[7] ~= here) then -- a server that no mirror has confirmed has none who would
   local since = tonumber(meta[10])
   if meta[9] ~= here or not since then
     since = now
     redis.call('HSET', k_meta, 'moved_to', here, 'moved_at', int(now))
   end
   local worked = tonumber(string.match(meta[11] or '', '^%d+') or 0)
-  -- A store without data to compare, or nobody who would.
-  local on = (not meta[12] and not (meta[7] and meta[8])) or now - math.max(since, worked) > PATIENCE
-  if on and not meta[12] then
-    redis.call('HSET', k_meta, 'server', here)
-    redis.call('HDEL', k_meta, 'moved_to', 'moved_at')
-  elseif not on then
+  local waited = math.min(math.abs(now - since), math.abs(now - worked)) -- the clock may have been put back
+  if waited <= PATIENCE then
     nothing[4] = int(SOON)
     return nothing
+  elseif not meta[12] then
+    redis.call('HSET', k_meta, 'server', here)
+    redis.call('HDEL', k_meta, 'moved_to', 'moved_at')
   end
 end
 

@@ -2,18 +2,19 @@
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats
 -- include: begin bulk runs lanes finish wake ground holder
 -- ARGV: now by why, generation to give a store without one, ground of the claims ('' for rows), rolled ('1': the data here is older
---   than the rows, whose word counts), progress to note ('' none), then per job (at most 200): id record attempt crashes fence due delay
+--   than the rows, whose word counts), progress to note ('' none), then per job (at most 200): id record attempt crashes fence due delay seen
 --   attempt, crashes: behind it when fence is '', else those of the run that is held under this fence
 --   date: due, but not before delay ms from Redis' now; of a run, the end of its lease
+--   seen: of a row, the moment of the last event that it has folded
 --   record: or a word, failed, succeeded or cancelled: its row is finished, and the job is dropped if it is here (only when rolled)
 -- Returns the ground ('' to a call without jobs while another restore is at work), then per job: restored, adopted (it runs under this fence, now or since before), there (already, or ahead of the
---   row), finished (a tombstone, or failed), lost (another claim has it, or it went on without this one; or it has ended, and that was
+--   row), finished (a tombstone, or failed; when rolled, unless the row has seen more since: it was requeued), lost (another claim has it, or it went on without this one; or it has ended, and that was
 --   forgotten), merged (another unfinished job holds its key), dropped.
 -- A run whose key another job has taken meanwhile goes on without the key.
 -- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
 -- O(log N) per job.
 local offer, claimed, rolled, progress = ARGV[4], ARGV[5], ARGV[6] == '1', ARGV[7]
-local STRIDE = 7
+local STRIDE = 8
 local ENDS = {failed = false, succeeded = 'succeeded', cancelled = true} -- by which a tombstone tells them, see finish.lua
 local items = (#ARGV - 7) / STRIDE
 local ids, parsed = {}, {}
@@ -38,7 +39,7 @@ if not generation then
 end
 if progress ~= '' then
   local at, who = string.match(redis.call('HGET', k_meta, 'restoring') or '', '^(%d+) (%S+)')
-  if items == 0 and at and who ~= 'restore' and who ~= string.match(progress, '^%S+') and now - tonumber(at) < 5000 then
+  if items == 0 and at and who ~= 'restore' and who ~= string.match(progress, '^%S+') and math.abs(now - tonumber(at)) < 5000 then
     return {''} -- another restore is at work
   end
   redis.call('HSET', k_meta, 'restoring', int(now) .. ' ' .. progress)
@@ -145,7 +146,14 @@ local function fate(i)
   local at, id, record, here = 8 + (i - 1) * STRIDE, ids[i], parsed[i], records[i]
   local attempt, crashes, fence = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4]
   local date = math.max(tonumber(ARGV[at + 5]), now + tonumber(ARGV[at + 6]))
-  if ended[i] or failed[i] then
+  local over = tonumber(ended[i] or failed[i] or '')
+  if over and rolled and record and fence == '' and tonumber(ARGV[at + 7]) > over then
+    redis.call('ZREM', k_finished, id) -- at once: what follows may gather the opposite
+    redis.call('ZREM', k_failed, id)
+    redis.call('HDEL', k_jobs, id)
+    redis.call('HDEL', k_runs, id)
+    here = false
+  elseif over then
     return 'finished'
   end
   if not record then

@@ -1,0 +1,37 @@
+"""Wipes, roll-backs, and what Redis holds behind them."""
+
+from __future__ import annotations
+
+from django_delayq import ids
+from django_delayq.mirror import restore
+from django_delayq.mirror.restore import RestoreLoop, needed
+from django_delayq.stores import stores
+
+
+def settle_down(orders, loop: RestoreLoop) -> None:
+    """Lets mirror and restore take turns until there is nothing to do, as the service does."""
+    for _ in range(200):
+        orders.fold()
+        if loop.poll() == restore.IDLE and not needed(*loop.look()):
+            orders.fold()
+            return
+    raise AssertionError("restore does not come to an end")
+
+
+def in_redis(orders) -> dict[str, str]:
+    """Short id -> state of all jobs that Redis has."""
+    found = [id for some in orders.mirror.log.jobs() for id, _ in some]
+    views = stores.inspector().jobs("orders", [ids.full(id) for id in found]) if found else []
+    return {ids.short(view.id): view.state for view in views if view}
+
+
+def snapshot(link) -> dict[bytes, bytes]:
+    """All that Redis holds."""
+    return {key: link.execute("DUMP", key) for key in link.execute("KEYS", "*")}
+
+
+def bring_back(link, copy: dict[bytes, bytes]) -> None:
+    """Rolls Redis back to it."""
+    link.execute("FLUSHALL")
+    for key, value in copy.items():
+        link.execute("RESTORE", key, 0, value)
