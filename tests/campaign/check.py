@@ -243,8 +243,9 @@ def not_converged(case: Case) -> Iterator[Violation]:
             yield Violation("mirror not converged", row.id, f"unfinished in Redis, {row.state} by its row")
         elif row.id in left.finished and left.finished[row.id] != (row.state == "cancelled"):
             merged = row.state == "cancelled" and row.error.startswith("key held by")
-            # A tombstone of older data may tell of an older end; the row is right, and nothing runs again.
-            older = case.history.forgot(op.at) if (op := case.schedules.get(row.id)) is not None else False
+            # A tombstone of older data may tell of a cancel which a requeue took back; the row is right, nothing runs again.
+            op = case.schedules.get(row.id)
+            older = row.state == "succeeded" and op is not None and case.history.forgot(op.at)
             if not merged and not older:
                 ended = "cancelled" if left.finished[row.id] else "not cancelled"
                 yield Violation("mirror not converged", row.id, f"{ended} in Redis, {row.state} by its row")

@@ -116,6 +116,18 @@ def redis_cancelled_what_the_row_calls_succeeded(history: History) -> None:
     left(history).finished["plain"] = True
 
 
+def redis_called_succeeded_what_the_row_calls_cancelled_though_it_forgot_something(history: History) -> None:
+    left(history).finished["stopped"] = False
+    history.faults = [FaultSeen(kind="fail over", at=at(0.5), since=at(2), until=at(2))]
+
+
+def a_cancel_by_key_long_before_excuses_nothing(history: History) -> None:
+    add(history, op("c0", "cancel_key", start=-2, end=-1, reply="done", given={"key": "k", "queue": "default"}))
+    history.faults = [FaultSeen(kind="fail over", at=at(0.05), since=at(0.2), until=at(0.2))]
+    history.runs = [one for one in history.runs if one.job != "keyed"]
+    row(history, "keyed", state="cancelled")
+
+
 def events_are_left(history: History) -> None:
     left(history).events = 3
 
@@ -188,6 +200,11 @@ def it_never_comes_to_rest(history: History) -> None:
         (a_row_stays_unpublished, "mirror not converged"),
         (redis_has_what_the_row_calls_finished, "mirror not converged"),
         (redis_cancelled_what_the_row_calls_succeeded, "mirror not converged"),
+        (
+            redis_called_succeeded_what_the_row_calls_cancelled_though_it_forgot_something,
+            "mirror not converged",
+        ),
+        (a_cancel_by_key_long_before_excuses_nothing, "lost"),
         (events_are_left, "mirror not converged"),
         (redis_has_a_job_without_a_row, "mirror not converged"),
         (an_attempt_runs_for_ever, "mirror not converged"),
@@ -246,6 +263,20 @@ def merged_into_the_holder_of_its_key(history: History) -> None:
     left(history).finished["second"] = False
 
 
+def a_tombstone_of_a_cancel_that_was_taken_back(history: History) -> None:
+    add(history, op("q1", "requeue", start=2, end=2.1, reply="done", given={"job": "stopped"}))
+    history.runs.append(run("stopped", start=3, end=4))
+    row(history, "stopped", state="succeeded")
+    history.faults = [FaultSeen(kind="roll back redis", at=at(4), since=at(5), until=at(5))]
+
+
+def cancelled_by_key_by_somebody_whose_event_redis_forgot(history: History) -> None:
+    add(history, op("c9", "cancel_key", start=0.05, end=0.06, reply="done", given={"key": "k", "queue": "default"}))
+    history.faults = [FaultSeen(kind="fail over", at=at(0.05), since=at(0.2), until=at(0.2))]
+    history.runs = [one for one in history.runs if one.job != "keyed"]
+    row(history, "keyed", state="cancelled")
+
+
 def merged_since_redis_forgot_it(history: History) -> None:
     row(history, "keyed", state="cancelled", error="key held by another")
     history.runs = [one for one in history.runs if one.job != "keyed"]
@@ -266,6 +297,7 @@ def not_created_since_the_key_was_held(history: History) -> None:
     [
         moved_to_an_earlier_date, perhaps_moved_to_an_earlier_date, moved_later_while_it_was_due, cancelled_and_then_requeued,
         run_twice_after_a_crash, cancelled_while_it_ran, merged_into_the_holder_of_its_key, merged_since_redis_forgot_it,
+        a_tombstone_of_a_cancel_that_was_taken_back, cancelled_by_key_by_somebody_whose_event_redis_forgot,
         an_atomic_job_that_committed_before_it_was_called_poison,
         not_created_since_the_key_was_held,
     ],
