@@ -23,6 +23,9 @@ def note_cancel(id: UUID, row: OutboxRow, using: str, ground: str, actor: str, r
     the ground is not the one on which the job was cancelled, and it is cancelled once more. Answers what became of it.
     """
 
+    if not row.record.durable:
+        return Change.DONE  # what Redis forgets of those, nobody knows
+
     def note() -> Change:
         change, stood = Change.UNKNOWN, ground
         for _ in range(NOTES):

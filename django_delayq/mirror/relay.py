@@ -6,6 +6,7 @@ import logging
 from typing import Final
 from uuid import UUID
 
+from django.db import connections
 from django.db.models import QuerySet
 
 from django_delayq import clock
@@ -143,7 +144,12 @@ class RelayLoop:
                 if self.ground.stand() != stood:
                     return 0  # Redis may have lost them again: they stay unpublished, and restore leaves those to the relay
                 rows_here.filter(pk__in=known).update(published=now)
-                rows_here.filter(pk__in=ended).update(
+                free = rows_here.filter(pk__in=ended)
+                if connections[self.using].features.has_select_for_update_skip_locked:
+                    # A request that works on such a row would else keep all mirrors of the queue waiting.
+                    found_free = free.select_for_update(skip_locked=True).values_list("pk", flat=True)
+                    free = rows_here.filter(pk__in=list(found_free))
+                free.update(
                     published=now,
                     state=State.CANCELLED.value,
                     finished_at=now,

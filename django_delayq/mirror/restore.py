@@ -37,8 +37,10 @@ MIRROR_WAIT: Final = 30.0  # seconds; without a mirror at work, rows are as true
 READ: Final = 1000  # rows per query
 ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
 BUSY_MS: Final = 5000  # a restore that has not shown itself for so long has died
-RECENT_MS: Final = 3_600_000  # how old a cancel may be of which the mirror has no event yet
-SLICE: Final = 5.0  # seconds of work per pass; what comes back is more urgent than what the mirror says of it
+RECENT_MS: Final = (
+    3_600_000  # how much older than what the mirror folded last a cancel may be of which it has no event yet
+)
+SLICE: Final = 1.0  # seconds of work per pass; what comes back is more urgent than what the mirror says of it
 ACTOR: Final = "restore"
 
 FIELDS: Final = (
@@ -157,12 +159,13 @@ class RestoreLoop:
         self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
         if ground.generation and ground.server and ground.confirmed != ground.server:
             if ground.confirmed:
-                self._cancel_again()
+                self._cancel_again(checkpoint)
             self.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event, actor=ACTOR)
 
-    def _cancel_again(self) -> None:
+    def _cancel_again(self, checkpoint: Checkpoint) -> None:
         """What was cancelled, and the mirror has no event of: another server may have forgotten it. None is claimed before this."""
-        recent = clock.from_ms(clock.wall_ms() - RECENT_MS)
+        last = clock.wall_ms() if checkpoint.updated_at is None else clock.to_ms(checkpoint.updated_at)
+        recent = clock.from_ms(min(last, clock.wall_ms()) - RECENT_MS)
         noted = Job.objects.using(self.using).filter(
             state=State.CANCELLED, finished_at__gte=recent, queue=self.queue.name, settled=CANCELLED_HERE
         )
@@ -296,7 +299,7 @@ class RestoreLoop:
     def _send(self, items: list[RestoreItem], rolled: bool) -> tuple[str, list[str]]:
         failpoint("restore.send")
         at = f"{self._who} {self.progress.done} {self.progress.total}"
-        ground, answers = self.ground.restore(items, rolled=rolled, progress=at, actor=ACTOR)
+        ground, answers = self.ground.restore(items, rolled="noted" if rolled else False, progress=at, actor=ACTOR)
         failpoint("restore.sent")
         return ground, list(answers)
 

@@ -27,9 +27,7 @@ logger = logging.getLogger("django_delayq.mirror")
 
 MOST_BACKOFF: Final = 10.0
 MOST_MODESTY: Final = 1.0
-GROUND: Final = (
-    1.5  # seconds between looks at the ground while the event line stands; half of what claim waits for them
-)
+GROUND: Final = 1.5  # seconds between looks at the ground while the event line stands
 STREAM: Final = 15.0  # seconds between looks at a stream of which the event line says nothing
 HELD: Final = 60.0  # seconds for which a connection to the database is used, at least
 ROWS: Final = 4.0  # seconds between looks for unpublished rows while Redis is there; web processes publish, this is for those that died
@@ -77,7 +75,7 @@ class Keeper:
 
     def call(self, *, event: bool = False) -> None:
         """There may be something to do. What comes within a quarter of a second is done together."""
-        if self._called:
+        if self._called or self.failures:  # what fails comes back in its own time
             return
         now = clock.monotonic()
         modest = self._modesty * (0.5 + random.random() / 2)
@@ -171,6 +169,9 @@ class Service:
         self._tend_connections()
         if self._line is not None:
             self._hear(self._line)
+            if self._line.armed and any(keeper.failures for keeper in self._restores):
+                self._line.close()  # a server that went without a word leaves it deaf; when Redis is back, all look
+                self._broke = True
             self._listen(self._line)
         now = clock.monotonic()
         for keeper in self._keepers:
@@ -209,6 +210,7 @@ class Service:
             news = line.drain()
         except StoreUnavailable:  # a restart, a failover: workers wait for the restore loop now
             self._broke = True
+            self._listen_at = clock.monotonic() + AGAIN
             for keeper in self._hasty:
                 keeper.rush()
         except StoreError as error:

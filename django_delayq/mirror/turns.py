@@ -37,4 +37,5 @@ def _do_not_keep(connection: Any) -> None:
         if connection.vendor == "postgresql":
             cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{FROZEN}s'")
         elif connection.vendor == "mysql" and connection.mysql_is_mariadb:
-            cursor.execute(f"SET SESSION idle_transaction_timeout = {FROZEN}")
+            own = "@@idle_transaction_timeout"
+            cursor.execute(f"SET SESSION idle_transaction_timeout = IF({own} BETWEEN 1 AND {FROZEN}, {own}, {FROZEN})")

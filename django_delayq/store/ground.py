@@ -93,15 +93,17 @@ class GroundStore:
         self,
         items: Sequence[RestoreItem],
         *,
-        rolled: bool = False,
+        rolled: bool | Literal["noted"] = False,
         progress: str = "",
         actor: str = "",
         now_ms: int | None = None,
     ) -> tuple[str, list[Restored]]:
-        """Nothing -> scheduled, from rows. `rolled`: Redis has older data than the rows, which are right where it differs.
-        `progress` is noted for people. Returns the ground, and one answer per item, in order.
+        """Nothing -> scheduled, from rows. `rolled`: Redis has older data than the rows, which are right where it differs; "noted":
+        if it has not been confirmed by another meanwhile. `progress` is noted for people. Returns the ground, and one answer per
+        item, in order.
         """
-        return self._restore(items, actor, "", "", "1" if rolled else "", progress, now_ms)
+        older = rolled if isinstance(rolled, str) else "1" if rolled else ""
+        return self._restore(items, actor, "", "", older, progress, now_ms)
 
     def _restore(
         self,

@@ -205,7 +205,7 @@ class Mover:
         full = len(reply.jobs) >= watch.want
         watch.nonce = ""
         watch.holds_timer = not full
-        watch.at = now if full or reply.more else now + reply.wait_ms / 1000
+        watch.at = now if full or (reply.more and reply.jobs) else now + reply.wait_ms / 1000
         failpoint("mover.kept")
         self._full_since = 0.0
         if reply.jobs:

@@ -138,6 +138,27 @@ def test_a_cancel_is_noted_though_the_mirror_folds_meanwhile(orders, loop, wipe,
     assert in_redis(orders) == {}
 
 
+def test_a_cancel_before_a_restart_that_lost_nothing_answers_done(orders, loop, redis_server, before_the_note):
+    job = delayq.schedule(close_order, 1)
+    settle_down(orders, loop)
+    before_the_note(lambda: redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "generation", "another"))
+    assert job.cancel() is delayq.Change.DONE
+
+
+def test_a_cancel_that_another_server_forgot_is_done_again_also_after_claims_went_on(orders, loop, redis_server):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    job.cancel()
+    bring_back(redis_server.link, copy)
+    redis_server.link.execute("HSET", orders.mirror.log.keys["meta"], "server", "the one before")
+    now = clock.wall_ms()
+    for number, at in enumerate((now, now + 61_000)):
+        orders.store.claim("host:1:w", f"m{number}", want=1, lease_ms=30_000, max_crashes=3, now_ms=at)
+    settle_down(orders, loop)
+    assert in_redis(orders) == {}
+
+
 def test_a_requeue_takes_back_what_was_noted_of_the_cancel(orders, loop, redis_server):
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -120,7 +120,7 @@ class GroundMachine(QueueMachine):
         latest = sorted(self.rows, reverse=True)[:12]
         return [self.rows[latest[pick % len(latest)]] for pick in dict.fromkeys(p % len(latest) for p in which)]
 
-    def _restore(self, items: Sequence[RestoreItem], rolled: bool, who: str = "") -> None:
+    def _restore(self, items: Sequence[RestoreItem], rolled: bool | Literal["noted"], who: str = "") -> None:
         progress = f"{who} {len(items)} {len(self.rows)}" if who else ""
         self.call("restore", items, rolled=rolled, progress=progress, actor="restore")
 
@@ -192,8 +192,12 @@ class GroundMachine(QueueMachine):
         self._adopt([self.held[pick % len(self.held)] for pick in those], worker)
 
     @precondition(lambda self: self.rows)
-    @rule(which=st.lists(picks, min_size=1, max_size=6), rolled=st.booleans(), who=st.sampled_from(["", "me"]))
-    def rows_come_back(self, which: list[int], rolled: bool, who: str) -> None:
+    @rule(
+        which=st.lists(picks, min_size=1, max_size=6),
+        rolled=st.sampled_from([False, True, "noted"]),
+        who=st.sampled_from(["", "me"]),
+    )
+    def rows_come_back(self, which: list[int], rolled: bool | Literal["noted"], who: str) -> None:
         self._restore(self._some_rows(which), rolled, who)
 
     @rule(who=persons, step=st.sampled_from([0, 4999, 5000]))

@@ -126,6 +126,12 @@ WAITING = [
     lua("another server is served", "claim", "(here ~= '' and meta[7] and meta[7] ~= here)", "false"),
     lua("nobody to confirm is waited for in vain", "claim", "waited <= PATIENCE", "true"),
     lua(
+        "who works on it no more corrects still",
+        "restore",
+        "(ARGV[6] == 'noted' and redis.call('HGET', k_meta, 'rolled'))",
+        "ARGV[6] == 'noted'",
+    ),
+    lua(
         "a restore at work is not waited for",
         "claim",
         "math.min(math.abs(now - since), math.abs(now - worked))",

@@ -29,11 +29,7 @@ class Grounds(Contents):
         if not self.moved or self.moved[0] != self.server:
             self.moved = self.server, self.now
         worked = int(self.restoring.split(" ")[0]) if self.restoring else 0
-        if min(abs(self.now - self.moved[1]), abs(self.now - worked)) <= PATIENCE:
-            return True
-        if not self.rolled:
-            self.confirmed, self.moved = self.server, None
-        return False
+        return min(abs(self.now - self.moved[1]), abs(self.now - worked)) <= PATIENCE
 
     def confirm(
         self, generation: str, *, server: str = "", renew: str = "", behind: str = "", mirrored: str = "",
@@ -93,7 +89,13 @@ class Grounds(Contents):
         return job.attempt == item.attempt and not later_crash
 
     def restore(
-        self, items: Sequence[RestoreItem], *, rolled: bool = False, progress: str = "", actor: str = "", now_ms: int
+        self,
+        items: Sequence[RestoreItem],
+        *,
+        rolled: bool | str = False,
+        progress: str = "",
+        actor: str = "",
+        now_ms: int,
     ) -> tuple[str, list[Restored]]:
         self._begin(now_ms)
         self._stand(self.offer)
@@ -103,7 +105,8 @@ class Grounds(Contents):
             if not items and another and now_ms - int(at) < BUSY:
                 return "", []
             self.restoring = f"{now_ms} {progress}"
-        return self.ground, [self._restore(item, rolled) for item in items]
+        older = self.rolled if rolled == "noted" else bool(rolled)
+        return self.ground, [self._restore(item, older) for item in items]
 
     def _restore(self, item: RestoreItem, rolled: bool) -> Restored:
         if self._has_ended(item.id):

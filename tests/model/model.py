@@ -70,7 +70,7 @@ class Model(Grounds):
         if self.paused:
             return self._answer([], paused=True)
         if self._waits_to_be_confirmed():
-            return self._answer([])
+            return self._answer([], more=True)
         taken: list[tuple[Job, int]] = []
         ended = [job for job in self.those(State.RUNNING) if job.date < takeover][:want]
         for job in ended:

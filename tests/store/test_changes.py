@@ -50,6 +50,17 @@ def test_cancel_does_nothing_on_the_ground_that_it_is_told(board):
     assert board.store.cancel_one("order 7", unless="other:ground") == (Change.DONE, job_id(1), ground)
 
 
+def test_a_cancel_sent_again_on_other_ground_answers_done_for_what_is_cancelled(board):
+    board.put(1, NOW + 5000)
+    board.put(2, NOW)
+    board.claim()
+    board.settle(2, "ack")
+    assert board.store.cancel_one(job_id(1))[0] is Change.DONE
+    assert board.store.cancel_one(job_id(1))[0] is Change.FINISHED
+    assert board.store.cancel_one(job_id(1), unless="other:ground")[0] is Change.DONE
+    assert board.store.cancel_one(job_id(2), unless="other:ground")[0] is Change.FINISHED
+
+
 def test_a_cancelled_unknown_job_cannot_be_published_late(board):
     assert board.store.cancel([job_id(1)], tombstone=True) == [Change.UNKNOWN]
     assert board.put(1) == "cancelled"

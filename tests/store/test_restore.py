@@ -190,7 +190,9 @@ def test_without_anybody_to_confirm_it_claims_go_on_after_a_minute(board):
     board.link.execute("HSET", board.keys["meta"], "server", "another")
     assert board.claim("n1").jobs == []
     assert board.claim("n2", now=NOW + 60_000).jobs == []
+    assert board.claim("n2", now=NOW + 60_000).more, "so that no burst takes it for empty"
     assert len(board.claim("n3", now=NOW + 60_001).jobs) == 1
+    assert board.link.execute("HGET", board.keys["meta"], "server") == b"another", "it is for the mirror to confirm"
 
 
 def test_a_store_that_no_mirror_has_seen_waits_for_nobody(board):

@@ -2,7 +2,8 @@
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats
 -- include: begin bulk lanes finish holder ground
 -- ARGV: now by why, tombstone ('1': mark unknown ids as finished, so that a late publish cannot start them), the ground on which
---   nothing is to be done ('' none), then ids (at most 200); an id that begins with '=' is a business key
+--   nothing is to be done ('' none; with one, a job that is cancelled already answers done), then ids (at most 200); an id that begins
+--   with '=' is a business key
 -- Returns the ground, then per id: status id. status: done, running (a request was set), finished, unknown; id: the job found, '' if
 --   none. On the ground that was given: the ground alone.
 -- O(log N) per job.
@@ -38,8 +39,9 @@ for i = 6, #ARGV do
       cancelled = cancelled + 1
     end
   elseif id ~= '' then
-    if redis.call('ZSCORE', k_finished, id) then
-      status = 'finished'
+    local ended = tonumber(redis.call('ZSCORE', k_finished, id) or '')
+    if ended then
+      status = ARGV[5] ~= '' and ended % 1 == 0.5 and 'done' or 'finished' -- see finish.lua
     elseif ARGV[4] == '1' then
       redis.call('ZADD', k_finished, tombstone(true), id)
     end

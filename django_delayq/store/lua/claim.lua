@@ -3,7 +3,7 @@
 -- include: begin bulk runs lanes finish wake alive crash ground spread
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any)
 -- Returns: generation server now wait more paused, then per job: id attempt crashes due record.
---   wait: ms until this worker should ask again (0: at once); more: 1 when due jobs remain; paused: 1 when the queue is.
+--   wait: ms until this worker should ask again (0: at once); more: 1 when due jobs remain, or may; paused: 1 when the queue is.
 -- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1).
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
 -- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
@@ -64,11 +64,8 @@ if meta[12] or (here ~= '' and meta[7] and meta[7] ~= here) then -- a server tha
   local worked = tonumber(string.match(meta[11] or '', '^%d+') or 0)
   local waited = math.min(math.abs(now - since), math.abs(now - worked)) -- the clock may have been put back
   if waited <= PATIENCE then
-    nothing[4] = int(SOON)
+    nothing[4], nothing[5] = int(math.max(SOON, math.min(waited / 10, SAFETY))), '1'
     return nothing
-  elseif not meta[12] then
-    redis.call('HSET', k_meta, 'server', here)
-    redis.call('HDEL', k_meta, 'moved_to', 'moved_at')
   end
 end
 

@@ -2,7 +2,7 @@
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats
 -- include: begin bulk runs lanes finish wake ground holder
 -- ARGV: now by why, generation to give a store without one, ground of the claims ('' for rows), rolled ('1': the data here is older
---   than the rows, whose word counts), progress to note ('' none), then per job (at most 200): id record attempt crashes fence due delay seen
+--   than the rows, whose word counts; 'noted': if that is noted here still), progress to note ('' none), then per job (at most 200): id record attempt crashes fence due delay seen
 --   attempt, crashes: behind it when fence is '', else those of the run that is held under this fence
 --   date: due, but not before delay ms from Redis' now; of a run, the end of its lease
 --   seen: of a row, the moment of the last event that it has folded
@@ -13,7 +13,7 @@
 -- A run whose key another job has taken meanwhile goes on without the key.
 -- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
 -- O(log N) per job.
-local offer, claimed, rolled, progress = ARGV[4], ARGV[5], ARGV[6] == '1', ARGV[7]
+local offer, claimed, progress = ARGV[4], ARGV[5], ARGV[7]
 local STRIDE = 8
 local ENDS = {failed = false, succeeded = 'succeeded', cancelled = true} -- by which a tombstone tells them, see finish.lua
 local items = (#ARGV - 7) / STRIDE
@@ -32,6 +32,7 @@ end
 if claimed ~= '' then
   redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 end
+local rolled = ARGV[6] == '1' or (ARGV[6] == 'noted' and redis.call('HGET', k_meta, 'rolled'))
 local generation = redis.call('HGET', k_meta, 'generation')
 if not generation then
   generation = offer
