@@ -14,9 +14,9 @@ TESTS ?= tests
 SECONDS ?= 60
 SEED ?= 1
 CAMPAIGN ?=
-# What another database, or another server, can make a difference to.
+# What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
 DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/worker/test_sides.py tests/worker/test_database_down.py tests/test_checks.py
-SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/security
+SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help demo test test-slow test-all test-postgres test-mysql test-redis62 test-valkey test-py313 test-browser campaign crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report wheel clean
