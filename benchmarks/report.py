@@ -129,7 +129,7 @@ def _block(metric: Metric, column: Column, rows: Sequence[tuple[str, float, bool
 
     values = [value for _, value, _ in rows]
     low, high = log10(min(values)) - 0.3, log10(max(values))
-    title = f"{metric.title}: {column.title}{', ' + column.unit if column.unit else ''} ({column.better} is better)"
+    title = f"{metric.title}: {column.title}{', ' + column.unit if column.unit else ''} ({column.better} is better; logarithmic)"
     parts = [f'<text class="t" x="10" y="{top + 14}">{escape(title)}</text>']
     for number, (name, value, own) in enumerate(rows):
         y = top + 26 + number * 20

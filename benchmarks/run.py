@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import report
 from benchmarks.metrics import Figures, Metric
-from benchmarks.systems import OWN, System
+from benchmarks.systems import OWN, ROOT, System
 
 Task = tuple[int, Metric, list[System]]
 
@@ -98,7 +98,7 @@ class Run:
         try:
             figures = metric.measure(system, self.size)
         except Exception as error:  # whatever a system does wrong must not end the measurement of the others
-            found = " ".join(str(error).split()) or type(error).__name__
+            found = " ".join(str(error).split()).replace(f"{ROOT}/", "") or type(error).__name__
             print(f"  {system.name}: {found}", file=sys.stderr, flush=True)
             return found
         shown = ", ".join(f"{name} {_short(value)}" for name, value in figures.items())

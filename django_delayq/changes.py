@@ -15,7 +15,7 @@ from django_delayq import clock, conf, ids, notes, outbox, plan
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.job import JobRecord, validate_key
 from django_delayq.outbox import OutboxRow
-from django_delayq.states import FINISHED, Change, State
+from django_delayq.states import FINISHED, UNFINISHED, Change, State
 from django_delayq.store.queue import MOST
 from django_delayq.stores import stores
 from django_delayq.task import Options
@@ -72,13 +72,21 @@ class Job:
         return requeue(self, actor=actor, reason=reason)
 
 
-def get(job: UUID | str, *, queue: str | None = None) -> Job | None:
-    """A handle on the job of that id; None if neither Redis nor the database knows it. `queue`: where to look first.
+def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None) -> Job | None:
+    """A handle on a job; None if neither Redis nor the database knows it. By job, by id, or by `key` and `queue`: the unfinished job
+    that holds the key. With an id, `queue` is where to look in Redis.
 
     Raises:
-        StoreUnavailable: the database does not know it and Redis cannot be asked.
+        StoreUnavailable: Redis cannot be asked, and the database does not know the id, or a key is given: who holds it, Redis says.
     """
-    return _find(_id(job), queue)
+    if key is not None:
+        named = _named(key, queue, job)
+        with stores.guarded():
+            holder = stores.inspector().find(named, key)
+        if holder is None and (waiting := _unpublished_holder(key, named)) and _state(waiting, named) in UNFINISHED:
+            holder = waiting  # else it is merely not mirrored: it came and went
+        return None if holder is None else _find(holder, named)
+    return _find(*_target(job, queue))
 
 
 def cancel(
@@ -97,7 +105,7 @@ def cancel(
         DatabaseError: it is cancelled in Redis, and the row cannot be told; a failover of Redis might undo it. It may be repeated.
     """
     if key is not None:
-        named = _named(key, queue)
+        named = _named(key, queue, job)
         with stores.guarded():
             change, id, ground = stores.queue(named).cancel_one(key, actor=actor, reason=reason)
         using = conf.get().database
@@ -146,7 +154,7 @@ def reschedule(
     delay_ms, due_ms = plan.date(Options(delay=delay, run_at=run_at), clock.wall_ms(), "reschedule()")
     date = {"delay_ms": delay_ms} if delay_ms is not None else {"due_ms": due_ms}
     if key is not None:
-        named = _named(key, queue)
+        named = _named(key, queue, job)
         with stores.guarded():
             change = stores.queue(named).reschedule(key, **date, actor=actor, reason=reason)[0]
         holder = _unpublished_holder(key, named) if change is Change.UNKNOWN else None
@@ -189,13 +197,25 @@ def run_now(
     return reschedule(job, delay=0, key=key, queue=queue, actor=actor, reason=reason)
 
 
-def requeue(job: Job | UUID | str, *, queue: str | None = None, actor: str = "", reason: str = "") -> Change:
+def requeue(
+    job: Job | UUID | str | None = None,
+    *,
+    key: str | None = None,
+    queue: str | None = None,
+    actor: str = "",
+    reason: str = "",
+) -> Change:
     """Puts a failed or cancelled job back, due now, with a fresh ladder. `conflict`: it is scheduled already, succeeded, or its key
-    is held by another job. If its expiry has passed it has none any more.
+    is held by another job. If its expiry has passed it has none any more. By job, by id, or by `key` and `queue`: the latest job of
+    that key, however it stands, so that nothing older runs after one that succeeded. Only the database knows which that is.
 
     Raises:
-        StoreUnavailable: as for `cancel`.
+        StoreUnavailable: as for `cancel`; or Redis was rolled back, and the rows that end jobs again are still being compared.
     """
+    if key is not None:
+        named, found = _named(key, queue, job), outbox.installed()
+        latest = None if found is None else found.find_latest(named, key, conf.get().database)
+        return Change.UNKNOWN if latest is None else requeue(latest, queue=named, actor=actor, reason=reason)
     id, name = _target(job, queue)
     row = _row(id, conf.get().database)
     if row is not None and name not in (None, row.queue):
@@ -294,7 +314,11 @@ def _known(change: Change, row: OutboxRow | None) -> Change:
     return change
 
 
-def _named(key: str, queue: str | None) -> str:
+def _named(key: str, queue: str | None, job: Job | UUID | str | None) -> str:
+    if job is not None:
+        raise ConfigError(
+            f"A job and key={key!r} are two ways to name one: pass a handle or an id, or key= and queue=."
+        )
     if queue is None:
         raise ConfigError(f"key={key!r} names a job within a queue: pass queue= as well.")
     if not validate_key(key):

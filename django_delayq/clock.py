@@ -18,6 +18,7 @@ Delay = timedelta | int | float | str
 
 MAX_SECONDS: Final = 36_500 * 86_400.0  # 100 years: longer is a slip of units, and now + delay must stay a datetime
 MAX_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999, the last that a datetime can hold
+LAST_MS: Final = MAX_MS - 86_400_000  # without the last day: shown in a time zone of the east, it overflows
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -70,11 +71,13 @@ def to_ms(moment: datetime) -> int:
 
 
 def from_ms(ms: int) -> datetime:
-    """The aware UTC datetime of `ms` milliseconds since 1970; ValueError beyond the years a datetime holds."""
+    """The aware UTC datetime of `ms` milliseconds since 1970; ValueError beyond the years a datetime holds in every time zone."""
     try:
-        return _EPOCH + timedelta(milliseconds=ms)
+        if ms <= LAST_MS:
+            return _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
-        raise ValueError(f"{ms} ms since 1970 is beyond the year 9999; was it seconds or microseconds?") from None
+        pass
+    raise ValueError(f"{ms} ms since 1970 is at the end of or beyond the year 9999; was it seconds or microseconds?")
 
 
 def seconds(delay: Delay) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
 from django_delayq import clock
@@ -46,7 +47,7 @@ def loads(raw: bytes) -> Any:
 def encode_payload(
     args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any] | None, *, limit: int, task: str
 ) -> bytes:
-    """The payload of a job: `[args, kwargs]`, or `[args, kwargs, options]` when there are options.
+    """The payload of a job: `[args]`, `[args, kwargs]` or `[args, kwargs, options]`, as short as it can be.
 
     Options, all optional: "backoff" (the text of a ladder), "timeout" (seconds above 0), "meta" (dict of text to JSON).
     Raises PayloadError naming the argument, PayloadTooLarge above `limit` bytes.
@@ -62,13 +63,18 @@ def encode_payload(
             _check_options(options)
     except PayloadError as error:
         raise PayloadError(f"{task}: {error}") from None
-    raw = dumps([args, kwargs, options] if options else [args, kwargs])
+    raw = pack(args, kwargs, options)
     if len(raw) > limit:
         raise PayloadTooLarge(
             f"{task}: the arguments are {len(raw):,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); "
             "store the content in the database or a file, and pass its id"
         )
     return raw
+
+
+def pack(args: Sequence[Any], kwargs: dict[str, Any], options: dict[str, Any] | None) -> bytes:
+    """What `encode_payload` writes, of parts that it has checked before."""
+    return dumps([args, kwargs, options] if options else [args, kwargs] if kwargs else [args])
 
 
 def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
@@ -78,12 +84,16 @@ def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and not _survives(value, -2):
         refuse(value, "payload", -2)
     match value:
+        case [list() as args]:
+            return args, {}, {}
         case [list() as args, dict() as kwargs]:
             return args, kwargs, {}
         case [list() as args, dict() as kwargs, dict() as options]:
             _check_options(options)
             return args, kwargs, options
-    raise PayloadError("this payload is not [args, kwargs] or [args, kwargs, options]; django-delayq did not write it")
+    raise PayloadError(
+        "this payload is not [args], [args, kwargs] or [args, kwargs, options]; django-delayq did not write it"
+    )
 
 
 def _survives(value: Any, depth: int) -> bool:  # Any: mypy does not follow `kind is`

@@ -4,7 +4,7 @@
 as by `kill -9`; each time `mover.claimed` is passed, it sleeps half a second. Actions: `kill`, `sleep:<seconds>`,
 `raise:<text>`, `lose` (as if the reply of Redis had not come), `hold` (until the file of DELAYQ_FAILPOINTS_ONCE is not empty)
 and `hold-lose`. With DELAYQ_FAILPOINTS_ONCE only the process that creates this file acts, once: so a test sees that a place was
-reached, and what starts after a crash is not armed again. Production code only ever calls `failpoint(name)`.
+reached, and what starts after a crash is not armed again; to sleep is no such act. Production code only ever calls `failpoint(name)`.
 """
 
 from __future__ import annotations
@@ -65,12 +65,15 @@ def arm(text: str) -> dict[str, _Point]:
 
 def _act(point: _Point, name: str) -> None:
     point.passed += 1
-    if (point.nth and point.passed != point.nth) or not _first():
+    if point.nth and point.passed != point.nth:
+        return
+    if point.action == "sleep":
+        clock.sleep(float(point.argument))
+        return
+    if not _first():
         return
     if point.action == "kill":
         os._exit(137)  # no handlers, no buffers, no goodbye: what SIGKILL leaves behind
-    elif point.action == "sleep":
-        clock.sleep(float(point.argument))
     elif point.action == "raise":
         raise FailpointError(f"failpoint {name}: {point.argument}")
     if point.action.startswith("hold"):

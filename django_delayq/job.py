@@ -16,6 +16,7 @@ Lane = Literal["high", "normal", "low"]
 MAX_KEY: Final = 200  # characters; as wide as its column
 MAX_TASK: Final = 200
 MAX_ATTEMPTS: Final = 999_999_999
+USUAL_ATTEMPTS: Final = 10  # which a record need not say
 
 _LANES: Final[dict[str, Lane]] = {"h": "high", "n": "normal", "l": "low"}
 _LETTERS: Final[dict[str, str]] = {lane: letter for letter, lane in _LANES.items()}
@@ -23,9 +24,12 @@ _LETTERS: Final[dict[str, str]] = {lane: letter for letter, lane in _LANES.items
 _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
-_HEADER: Final = re.compile(rb"1 ([hnl]) ([or]) ([1-9][0-9]{0,8}) (0|[1-9][0-9]{0,14}) ([^ \n]+) ([^\n]*)\n")
+# What is usual is left out, and only then: each record has one way to be written.
+_HEADER: Final = re.compile(
+    rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n"
+)
 _NOBODY: Final = UUID(int=0)
-_VERSION: Final = re.compile(rb"[0-9]{1,3} ")
+_OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class JobRecord:
     task: str
     lane: Lane = "normal"
     durable: bool = True
-    max_attempts: int = 10
+    max_attempts: int = USUAL_ATTEMPTS
     expires_ms: int = 0
     key: str = ""
     payload: bytes
@@ -58,7 +62,7 @@ class JobRecord:
             raise PayloadError(
                 f"max_attempts={_shown(self.max_attempts)} of {self.task}: use a whole number of at least 1"
             )
-        if type(self.expires_ms) is not int or not 0 <= self.expires_ms <= clock.MAX_MS:
+        if type(self.expires_ms) is not int or not 0 <= self.expires_ms <= clock.LAST_MS:
             raise PayloadError(
                 f"expires_ms={_shown(self.expires_ms)} of {self.task}: use milliseconds since 1970, or 0 for never"
             )
@@ -66,13 +70,15 @@ class JobRecord:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
 
     def encode(self) -> bytes:
-        """The bytes for Redis: `1 <lane> <o|r> <max_attempts> <expires_ms> <task> <key>`, a line end, the payload.
+        """The bytes for Redis: `1<lane><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.
 
-        The key comes last since it may hold spaces; without a key the line ends in a space.
+        The numbers are left out where there are 10 attempts and no expiry. The key comes last since it may hold spaces.
         """
-        place = "o" if self.durable else "r"
-        numbers = f"{self.max_attempts} {self.expires_ms}"
-        return f"1 {_LETTERS[self.lane]} {place} {numbers} {self.task} {self.key}\n".encode() + self.payload
+        numbers = f"{self.max_attempts}:{self.expires_ms}" if self.expires_ms else str(self.max_attempts)
+        if numbers == str(USUAL_ATTEMPTS):
+            numbers = ""
+        head = f"1{_LETTERS[self.lane]}{'o' if self.durable else 'r'}{numbers} {self.task}"
+        return (f"{head} {self.key}\n" if self.key else f"{head}\n").encode() + self.payload
 
     @classmethod
     def decode(cls, id: UUID, record: bytes) -> JobRecord:
@@ -104,6 +110,11 @@ def read(record: bytes) -> tuple[Header, bytes]:
     return _header(record[:end] or record[:100]), record[end:]
 
 
+def says_durable(record: bytes) -> bool:
+    """Whether the record, which may be no record at all, says that its job's row is in the database."""
+    return record[2:3] == b"o"  # see _HEADER
+
+
 @lru_cache(maxsize=1024)
 def _header(line: bytes) -> Header:
     found = _HEADER.fullmatch(line)
@@ -112,7 +123,12 @@ def _header(line: bytes) -> Header:
     lane, durable, max_attempts, expires_ms, task, key = found.groups()
     try:
         header = Header(
-            task.decode(), _LANES[lane.decode()], durable == b"o", int(max_attempts), int(expires_ms), key.decode()
+            task.decode(),
+            _LANES[lane.decode()],
+            durable == b"o",
+            int(max_attempts or USUAL_ATTEMPTS),
+            int(expires_ms or 0),
+            (key or b"").decode(),
         )
     except UnicodeDecodeError:
         raise PayloadError("its task or key is not UTF-8") from None
@@ -158,7 +174,7 @@ def validate_key(key: str) -> str:
 
 
 def _diagnosis(record: bytes) -> str:
-    if _VERSION.match(record) and not record.startswith(b"1 "):
+    if _OTHER_VERSION.match(record):
         return "its version is unknown here, so a newer django-delayq wrote it; upgrade this worker"
     return "its header line is malformed; it was not written by django-delayq, or was damaged"
 

@@ -10,6 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids, masking
+from django_delayq.hidden import visible
 from django_delayq.states import AttemptOutcome, State
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ else:
 
 
 _ASCII: Final = json.JSONEncoder(separators=(",", ":"))  # made once: json.dumps would make one for each value
+
+
+class JSONText(str):
+    """JSON that is written already, as `ExactJSONField` would write it: it goes into the column as it is."""
+
+    __slots__ = ()
 
 
 class ExactJSONField(AnyTextField):
@@ -37,6 +44,8 @@ class ExactJSONField(AnyTextField):
 
     def get_prep_value(self, value: Any) -> str | None:
         """Compact ASCII text."""
+        if type(value) is JSONText:
+            return str(value)
         return None if value is None else _ASCII.encode(value)
 
     def value_to_string(self, obj: models.Model) -> str:
@@ -153,7 +162,7 @@ class Job(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.task} {self.id}"
+        return f"{visible(self.task)} {self.id}"
 
     @property
     def meta(self) -> dict[str, Any]:

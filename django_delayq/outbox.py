@@ -46,6 +46,9 @@ class Outbox(Protocol):
     def find_unpublished(self, queue: str, key: str, using: str) -> UUID | None:
         """The scheduled row of that key which Redis does not have yet."""
 
+    def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
+        """The latest row of that key; not one that was merged into another job, since it never held the key."""
+
     def unpublished(self, queue: str, after: UUID | None, limit: int, using: str) -> list[UUID]:
         """Scheduled rows of a queue that Redis has not confirmed, behind the id `after`, by id."""
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.db import models
+from django.utils.formats import number_format
 
 from django_delayq import clock, conf, selection
 from django_delayq.exceptions import StoreUnavailable
@@ -29,7 +30,7 @@ FRESH: Final = 10.0  # seconds; a younger row is not yet said to be unpublished
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """One queue. `depth` and `lag` come from Redis; `workers` is how many serve it, `slots` how many jobs they run at once."""
+    """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, `slots` how many jobs they run at once."""
 
     name: str
     depth: QueueDepth
@@ -122,6 +123,11 @@ def count_text(count: int) -> str:
     return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
 
 
+def count_shown(count: int) -> str:
+    """The same on a page, whose language says how thousands are set apart."""
+    return number_format(min(count, MOST_COUNTED), force_grouping=True) + "+" * (count > MOST_COUNTED)
+
+
 def slots(worker: dict[str, Any]) -> int:
     """How many jobs a worker runs at once."""
     return whole(worker, "processes") * whole(worker, "threads")
@@ -139,7 +145,13 @@ def served(worker: dict[str, Any]) -> list[str]:
     return [queue for queue in queues if isinstance(queue, str)] if isinstance(queues, list) else []
 
 
+def claims(worker: dict[str, Any], queue: str) -> bool:
+    """Whether a worker takes jobs of that queue: one that is silent, quiet or leaving takes none, nor one that only keeps records."""
+    works = worker.get("state", "working") == "working" and worker.get("processes", 1) != 0
+    return works and not worker["silent"] and queue in served(worker)
+
+
 def _queue(depth: QueueDepth, workers: Iterable[dict[str, Any]]) -> QueueView:
-    serving = [worker for worker in workers if not worker["silent"] and depth.queue in served(worker)]
+    serving = [worker for worker in workers if claims(worker, depth.queue)]
     lag = Lag(depth.events, depth.events_late_ms / 1000)
     return QueueView(name=depth.queue, depth=depth, lag=lag, workers=len(serving), slots=sum(map(slots, serving)))

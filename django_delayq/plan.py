@@ -10,15 +10,11 @@ from uuid import UUID
 
 from django_delayq import clock, codec, conf, ids, outbox
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.job import JobRecord, lane_of, validate_key
+from django_delayq.job import JobRecord, lane_of
 from django_delayq.ladder import Ladder
 from django_delayq.outbox import OutboxItem
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.task import POLICIES, Binding, Options
-
-LAST_MS: Final = (
-    clock.MAX_MS - 86_400_000
-)  # the last day of the year 9999 is left out: shown in another time zone it overflows
 
 MOST_PRIORITY: Final = 2**31 - 1  # what its column holds; beyond it the insert would break the caller's transaction
 
@@ -86,7 +82,7 @@ def plan(binding: Binding, using: str | None) -> Plan:
         durable=durable,
         max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
         expires_ms=_expires(options, now_ms, where),
-        key=validate_key(options.key),
+        key=options.key,
         payload=codec.encode_payload(
             binding.args, binding.kwargs, _payload_options(options, where), limit=queue.max_payload, task=task.name
         ),
@@ -117,7 +113,7 @@ def _moment(value: Any, option: str, where: str) -> int:
             "Use django.utils.timezone.now() or timezone.make_aware(value)."
         )
     ms = clock.to_ms(value)
-    if not 0 <= ms <= LAST_MS:
+    if not 0 <= ms <= clock.LAST_MS:
         raise ConfigError(
             f"{where}: {option}={value!r} lies before 1970 or at the end of the year 9999 or later, where no clock and no "
             "database follows. For a job that shall not run yet, schedule it when it shall."

@@ -166,8 +166,11 @@ def _publish(puts: Sequence[_Put]) -> None:
 def _answer(put: _Put, reply: ScheduleReply) -> KeyTaken | None:
     handle, record = put.handle, put.plan.record
     handle.id, handle.created = reply.id, reply.created
-    handle.run_at = clock.from_ms(reply.due_ms) if reply.created else None
-    if reply.created and signals.job_scheduled.has_listeners():
+    if not reply.created:
+        handle.run_at = None
+    elif reply.due_ms:
+        handle.run_at = clock.from_ms(reply.due_ms)
+    if reply.created and signals.job_scheduled.receivers:
         signals.job_scheduled.send_robust(sender=registry.get(record.task), job=handle)
     if reply.status in ("taken", "running"):
         why = "runs and cannot be replaced now" if reply.status == "running" else "is unfinished"

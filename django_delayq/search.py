@@ -224,11 +224,14 @@ def _moment(value: str, at: datetime) -> datetime:
         moment = parse_datetime(value)
         if moment is None and (day := parse_date(value)):
             moment = datetime.combine(day, time.min)
+        if moment is not None:
+            moment = make_aware(moment, get_current_timezone()) if is_naive(moment) else moment
+            clock.from_ms(clock.to_ms(moment))  # the database is asked in UTC, where the last hours of 9999 overflow
     except (ValueError, OverflowError):
         moment = None
     if moment is None:
         raise Refused(now('write 2026-05-01, "2026-05-01 18:30", -2h (two hours ago) or +10m.'))
-    return make_aware(moment, get_current_timezone()) if is_naive(moment) else moment
+    return moment
 
 
 def _arg(value: str, at: datetime) -> Term:

@@ -91,25 +91,33 @@ class Transition:
     script: str
 
 
-# The order is that of a job's life. A verb with several rows may start in, or be carried out by, several places:
-# a crash is seen by claim (the lease ran out) or told to settle (the supervisor saw the process die), and a job that
-# crashed too often fails there and then; a cancel of a running job is a request which its settling, or the claim
-# that finds its lease run out, carries out.
+# The order is that of a job's life. A row says how a job stands before and after one call of the script. A verb with several
+# rows may start in, or be carried out by, several places: a crash is seen by claim (the lease ran out; the job runs again at
+# once) or told to settle (the supervisor saw the process die), and a job that crashed too often fails there and then; a
+# cancel of a running job is a request which its settling, or the claim that finds its lease run out, carries out; a cancel
+# of one that is not published yet leaves a tombstone. Restore starts in a finished state only where Redis was rolled back
+# and has forgotten a requeue.
 TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("schedule", None, State.SCHEDULED, "schedule"),
-    Transition("replace", State.SCHEDULED, State.SCHEDULED, "schedule"),
+    Transition("merge", None, State.CANCELLED, "schedule"),
+    Transition("replace", State.SCHEDULED, State.CANCELLED, "schedule"),
+    Transition("reschedule", State.SCHEDULED, State.SCHEDULED, "schedule"),
     Transition("reschedule", State.SCHEDULED, State.SCHEDULED, "reschedule"),
     Transition("claim", State.SCHEDULED, State.RUNNING, "claim"),
     Transition("expire", State.SCHEDULED, State.CANCELLED, "claim"),
+    Transition("expire", State.RUNNING, State.CANCELLED, "claim"),
+    Transition("set aside", State.SCHEDULED, State.FAILED, "claim"),
+    Transition("set aside", State.RUNNING, State.FAILED, "claim"),
     Transition("extend", State.RUNNING, State.RUNNING, "extend"),
     Transition("ack", State.RUNNING, State.SUCCEEDED, "settle"),
     Transition("retry", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("snooze", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("fail", State.RUNNING, State.FAILED, "settle"),
-    Transition("crash", State.RUNNING, State.SCHEDULED, "claim"),
+    Transition("crash", State.RUNNING, State.RUNNING, "claim"),
     Transition("crash", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("crash", State.RUNNING, State.FAILED, "claim"),
     Transition("crash", State.RUNNING, State.FAILED, "settle"),
+    Transition("cancel", None, State.CANCELLED, "cancel"),
     Transition("cancel", State.SCHEDULED, State.CANCELLED, "cancel"),
     Transition("cancel", State.RUNNING, State.CANCELLED, "settle"),
     Transition("cancel", State.RUNNING, State.CANCELLED, "claim"),
@@ -117,5 +125,22 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("requeue", State.CANCELLED, State.SCHEDULED, "requeue"),
     Transition("purge", State.SCHEDULED, State.CANCELLED, "purge"),
     Transition("restore", None, State.SCHEDULED, "restore"),
+    Transition("restore", State.SUCCEEDED, State.SCHEDULED, "restore"),
+    Transition("restore", State.FAILED, State.SCHEDULED, "restore"),
+    Transition("restore", State.CANCELLED, State.SCHEDULED, "restore"),
+    Transition("merge", None, State.CANCELLED, "restore"),
+    Transition("merge", State.SUCCEEDED, State.CANCELLED, "restore"),
+    Transition("merge", State.FAILED, State.CANCELLED, "restore"),
+    Transition("merge", State.CANCELLED, State.CANCELLED, "restore"),
     Transition("adopt", None, State.RUNNING, "restore"),
+    Transition("adopt", State.SCHEDULED, State.RUNNING, "restore"),
+    Transition("adopt", State.RUNNING, State.RUNNING, "restore"),
+    Transition("correct", State.SCHEDULED, State.SCHEDULED, "restore"),
+    Transition("correct", State.RUNNING, State.SCHEDULED, "restore"),
+    Transition("drop", State.SCHEDULED, State.SUCCEEDED, "restore"),
+    Transition("drop", State.SCHEDULED, State.FAILED, "restore"),
+    Transition("drop", State.SCHEDULED, State.CANCELLED, "restore"),
+    Transition("drop", State.RUNNING, State.SUCCEEDED, "restore"),
+    Transition("drop", State.RUNNING, State.FAILED, "restore"),
+    Transition("drop", State.RUNNING, State.CANCELLED, "restore"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
@@ -19,6 +20,7 @@ from django_delayq.stores import stores
 Level = Literal["well", "late", "bad"]
 
 SLOW: Final = 0.05  # seconds of a round trip
+FAST: Final = (1, 2, 5, 10, 20, 50)  # milliseconds: a fast one is told in steps
 LATE: Final = (10.0, 300.0)  # seconds by which the oldest due job is late: a warning, bad
 LAG: Final = (10.0, 60.0)  # seconds the mirror is behind
 FULL: Final = (0.8, 0.95)  # share of maxmemory
@@ -46,7 +48,7 @@ def vitals(seen: Overview, unpublished: int) -> list[Vital]:
     found = [_reach(facts)]
     if facts is not None:
         found += [*_queues(seen), *_server(facts)]
-    value = overview.count_text(unpublished)
+    value = overview.count_shown(unpublished)
     return [*found, Vital(name="outbox", label=_("Outbox"), value=value, level="late" if unpublished else "well")]
 
 
@@ -55,8 +57,9 @@ def _reach(facts: ServerFacts | None) -> Vital:
     if facts is None:
         return Vital(name="redis", label=label, value=now("cannot be reached"), level="bad")
     slow = facts.round_trip >= SLOW
-    # A fast one is not told to the millisecond, so that a page whose numbers stand still need not be sent again.
-    value = f"{facts.round_trip * 1000:.0f} ms" if slow else f"< {SLOW * 1000:.0f} ms"
+    took = facts.round_trip * 1000
+    # In steps, so that a page whose numbers stand still mostly need not be sent again.
+    value = f"{took:.0f} ms" if slow else f"< {next(step for step in FAST if took < step)} ms"
     return Vital(name="redis", label=label, value=value, level="late" if slow else "well")
 
 
@@ -94,7 +97,14 @@ def _server(facts: ServerFacts) -> list[Vital]:
         share = facts.used_memory / facts.maxmemory
         found.append(Vital(name="memory", label=_("Memory"), value=f"{share:.0%}", level=_level(share, FULL)))
     if abs(facts.skew) > MOST_SKEW + facts.round_trip:
-        found.append(Vital(name="clock", label=_("Clock"), value=f"{facts.skew:+.1f} s", level="late"))
+        found.append(
+            Vital(
+                name="clock",
+                label=_("Clock"),
+                value=f"{'+' * (facts.skew > 0)}{number_format(facts.skew, 1)} s",
+                level="late",
+            )
+        )
     return found
 
 

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "django_delayq"
 # Longest match wins. The facade (`__init__`) and the app stand above all.
 FLOORS = {
     "states": 0, "job": 0, "ladder": 0, "clock": 0, "ids": 0, "codec": 0, "exceptions": 0, "refusal": 0, "failpoints": 0,
-    "signing": 0, "spread": 0,
+    "signing": 0, "spread": 0, "hidden": 0,
     "store": 1,
     "conf": 2, "signals": 2, "task": 2, "producer": 2, "changes": 2, "notes": 2, "plan": 2, "outbox": 2, "stores": 2, "health": 2,
     "effects": 2,

@@ -41,13 +41,18 @@ def metadata(wheel) -> Message:
     return HeaderParser().parsestr(wheel.read(name).decode())
 
 
-def sources() -> set[str]:
-    """The files of the package that git knows, or would take."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "django_delayq"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def git_lists(*options: str) -> list[str]:
+    """Lines of `git ls-files`."""
+    listed = subprocess.run(["git", "ls-files", *options], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
-    return {name for name in listed.stdout.splitlines() if (ROOT / name).exists()}
+    return listed.stdout.splitlines()
+
+
+def sources() -> set[str]:
+    """The files of the package that git knows, or would take."""
+    names = git_lists("--cached", "--others", "--exclude-standard", "django_delayq")
+    return {name for name in names if (ROOT / name).exists()}
 
 
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
@@ -70,6 +75,10 @@ def test_the_wheel_holds_what_is_no_python(wheel):
 
 def test_the_wheel_carries_the_licence(wheel):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+
+
+def test_the_repository_holds_no_symbolic_link():
+    assert [line for line in git_lists("-s") if line.startswith("120000")] == []
 
 
 def test_the_sdist_can_be_tested_and_has_no_leftovers(built):

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
+from benchmarks import servers
 from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.projects import project
 from benchmarks.stage import Stage
 from benchmarks.systems import System
 
 
 def measure(system: System, size: float) -> Figures:
-    """One worker, and (own) 50, for 20 seconds each."""
+    """One worker, and (own) 50, and one that keeps the records in PostgreSQL besides, for 20 seconds each."""
     seconds = max(5.0, 20.0 * min(1.0, size))
     found = dict(_idle(system, 1, seconds))
     if system.source == "own":
         many = _idle(system, counted(50, size, 3), seconds)
         found |= {f"{name}_50": value for name, value in many.items()}
+        with contextlib.suppress(servers.ServerMissing), servers.Postgres() as database:
+            mirrored = _idle(system, 1, seconds, project(database, ROLES="move,mirror,relay"))
+            found |= {f"{name}_mirror": mirrored[name] for name in ("requests", "cpu", "memory")}
     return found
 
 
-def _idle(system: System, count: int, seconds: float) -> Figures:
-    with Stage(system) as stage:
+def _idle(system: System, count: int, seconds: float, environment: dict[str, str] | None = None) -> Figures:
+    with Stage(system, environment) as stage:
         workers = [stage.worker() for _ in range(count)]
         stage.warm(workers[0])
         stage.quiet(workers)
@@ -45,8 +51,8 @@ METRIC = Metric(
     name="idle",
     title="Idle",
     text=(
-        "Workers with default options and nothing to do, 20 seconds. A request is what a worker sends; a command is also what a script "
-        "calls inside of Redis."
+        "Workers with default options and nothing to do, 20 seconds; ours without the mirror, and then one with it. A request is what "
+        "a worker sends; a command is also what a script calls inside of Redis."
     ),
     columns={
         "requests": Column(title="requests to Redis/s", better="less", digits=1, reach="≤ 2"),
@@ -59,6 +65,9 @@ METRIC = Metric(
         "cpu_50": Column(title="50 workers: CPU each", unit="%", better="less", digits=2, reach="≤ 0.2"),
         "redis_cpu_50": Column(title="50 workers: Redis CPU", unit="%", better="less", digits=2),
         "memory_50": Column(title="50 workers: memory each", unit="MB", better="less", digits=1),
+        "requests_mirror": Column(title="with the mirror: requests/s", better="less", digits=1),
+        "cpu_mirror": Column(title="with the mirror: CPU", unit="%", better="less", digits=2),
+        "memory_mirror": Column(title="with the mirror: memory", unit="MB", better="less", digits=1),
     },
     measure=measure,
     rounds=1,

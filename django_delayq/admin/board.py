@@ -19,7 +19,7 @@ from django_delayq.admin.charts import bars, sums
 from django_delayq.admin.show import duration, visible
 from django_delayq.admin.wording import worded
 from django_delayq.overview import DOWN, Overview, QueueView
-from django_delayq.spread import Spread, percentile
+from django_delayq.spread import MINUTES, Spread, percentile
 from django_delayq.store.figures import Figures, Forecast
 from django_delayq.stores import stores
 
@@ -44,7 +44,7 @@ class Row:
     lateness: tuple[str, str]
     ran: tuple[str, str]
     chart: SafeString
-    parts: list[tuple[int, int]]
+    parts: list[tuple[str, int, int]]
     next_due: str
 
 
@@ -89,7 +89,12 @@ def brief(ms: float | None) -> str:
         return "<1ms"
     if ms < 1000:
         return f"{ms:.0f}ms"
-    return f"{ms / 1000:.1f}s" if ms < 10_000 else clock.text(round(ms / 1000))
+    return f"{number_format(ms / 1000, 1)}s" if ms < 10_000 else clock.text(round(ms / 1000))
+
+
+def percent(share: float | None) -> str:
+    """A share of 1, small ones more exactly; a dash for none."""
+    return "–" if share is None else f"{number_format(share * 100, 1 if 0 < share < 0.1 else 0)}%"
 
 
 def _row(queue: QueueView, hour: Spread) -> Row:
@@ -106,14 +111,24 @@ def _row(queue: QueueView, hour: Spread) -> Row:
         busy=min(depth.running, queue.slots),
         minute=number_format(hour.done_per_minute, 1 if hour.done_per_minute < 10 else 0),
         hour=hour.done,
-        share="–" if share is None else f"{share:.1%}" if 0 < share < 0.1 else f"{share:.0%}",
+        share=percent(share),
         bad=share is not None and share >= MANY,
         lateness=(brief(percentile(hour.late, 0.5)), brief(percentile(hour.late, 0.95))),
         ran=(brief(percentile(hour.ran, 0.5)), brief(percentile(hour.ran, 0.95))),
         chart=bars([("delayq-bar-well", hour.succeeded), ("delayq-bar-bad", hour.failed)], label, look="delayq-spark"),
-        parts=list(zip(sums(hour.succeeded, PARTS), sums(hour.failed, PARTS), strict=True)),
+        parts=_parts(hour),
         next_due=_moment(depth.next_due_ms) if depth.next_due_ms else "–",
     )
+
+
+def _parts(hour: Spread) -> list[tuple[str, int, int]]:
+    """The hour in words and numbers: when, succeeded, failed."""
+    step = MINUTES // PARTS
+    ago = [
+        now("%(first)d to %(last)d minutes ago") % {"first": first, "last": first - step}
+        for first in range(MINUTES, 0, -step)
+    ]
+    return list(zip(ago, sums(hour.succeeded, PARTS), sums(hour.failed, PARTS), strict=True))
 
 
 def _moment(ms: int) -> str:

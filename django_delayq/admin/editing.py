@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from django.contrib import messages
@@ -11,6 +10,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import edits
+from django_delayq.admin import differences
 from django_delayq.admin.forms import EditForm
 from django_delayq.admin.show import visible
 from django_delayq.admin.verbs import actor, log
@@ -41,9 +41,9 @@ class Line:
     look: str
 
 
-def hidden(request: HttpRequest, job: Job) -> bool:
-    """Whether something of it is masked for this person, who could then only save the mask."""
-    return not request.user.has_perm("delayq.view_sensitive") and job.shown_arguments != (job.args, job.kwargs)
+def possible(job: Job, *, sensitive: bool) -> bool:
+    """Whether its row is that of a job to edit, of which nothing is masked: one could only save the mask. `sensitive`: nothing is."""
+    return State(job.state) in EDITABLE and (sensitive or job.shown_arguments == (job.args, job.kwargs))
 
 
 def signature(job: Job) -> str:
@@ -57,8 +57,7 @@ def signature(job: Job) -> str:
 def difference(form: EditForm) -> list[Line]:
     """What changes, line by line."""
     looks = {"+": "added", "-": "removed", " ": "same"}
-    lines = difflib.ndiff(form.before.splitlines(), form.after.splitlines())
-    return [Line(line[0], visible(line[2:]), looks[line[0]]) for line in lines if line[0] in looks]
+    return [Line(mark, visible(text), looks[mark]) for mark, text in differences.lines(form.before, form.after)]
 
 
 def carry_out(request: HttpRequest, job: Job, form: EditForm) -> None:

@@ -1,5 +1,5 @@
-"""Failures: failed jobs of one cause stand together, by fingerprint. Read from the latest failed rows, so that the page costs the same
-with a thousand of them and with millions.
+"""Failures: failed jobs of one cause stand together, by fingerprint, and with them the jobs that retry after the same error. Read from
+so many rows at most that the page costs the same with a thousand of them and with millions.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.db.models import Count, Max, Min, Q, QuerySet
+from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 
 from django_delayq import conf
 from django_delayq.admin import tracebacks
 from django_delayq.admin.show import visible
 from django_delayq.models import Attempt, Job
-from django_delayq.overview import MOST_COUNTED, count_text
-from django_delayq.selection import count_many
 from django_delayq.states import AttemptOutcome, State
 
-WINDOW: Final = 10_000  # failed jobs that are looked at, the latest
+WINDOW: Final = 10_000  # jobs that are looked at: the failed ones that ended last, and as many that retry, those with the most attempts
 SHOWN: Final = 30  # groups
+HEADLINE: Final = 160  # characters of an error
 
 
 @dataclass(slots=True)
 class Group:
-    """Failed jobs with one fingerprint. `latest` is the date of the sample's run; `retrying`: jobs that wait to fail so once more."""
+    """Jobs with one fingerprint: `count` have failed, `retrying` wait to fail so once more. `first` and `last`: when a job failed, or
+    began the attempt after which it waits. `latest`: the run_at of the sample, which has failed, if one of them has.
+    """
 
     fingerprint: str
     count: int = 0
+    retrying: int = 0
     first: datetime | None = None
     last: datetime | None = None
     latest: datetime | None = None
@@ -38,17 +40,35 @@ class Group:
     sample: Job | None = None
     error: str = ""
     place: str = ""
-    retrying: int = 0
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Takes in the jobs of one task and queue."""
-        self.count += row["count"]
-        self.tasks[row["task"]] = self.tasks.get(row["task"], 0) + row["count"]
-        self.queues[row["queue"]] = self.queues.get(row["queue"], 0) + row["count"]
+    def add(self, row: Mapping[str, Any], *, retrying: bool) -> None:
+        """Takes in the jobs of one task and queue; the failed ones come first."""
+        count = row["count"]
+        if retrying:
+            self.retrying += count
+        else:
+            self.count += count
+        self.tasks[row["task"]] = self.tasks.get(row["task"], 0) + count
+        self.queues[row["queue"]] = self.queues.get(row["queue"], 0) + count
         if row["first"] is not None:
             self.first = min(filter(None, (self.first, row["first"])))
             self.last = max(filter(None, (self.last, row["last"])))
-        self.latest = max(filter(None, (self.latest, row["latest"])))
+        if not (retrying and self.count):
+            self.latest = max(filter(None, (self.latest, row["latest"])))
+
+    @property
+    def samples(self) -> Q:
+        """The jobs that may stand for all."""
+        found = Q(fingerprint=self.fingerprint, run_at=self.latest)
+        if self.count:
+            return found & Q(state=State.FAILED.value)
+        return found & Q(state=State.SCHEDULED.value, attempts__gte=1)
+
+    @property
+    def headline(self) -> str:
+        """The error, short. Django's way of cutting adds a mark that turns the direction of writing, in some languages."""
+        text = self.error or self.fingerprint
+        return text if len(text) <= HEADLINE else f"{text[: HEADLINE - 1]}…"
 
     @property
     def search(self) -> str:
@@ -65,64 +85,70 @@ class Group:
         """Those that wait for another attempt."""
         return urlencode({"state": "retrying", "q": self.search})
 
-    @property
-    def retrying_text(self) -> str:
-        """How many, bounded."""
-        return count_text(self.retrying)
-
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """`groups`: the largest first; `more`: groups that are not shown; `cut`: there are failed jobs older than those looked at."""
+    """`groups`: the largest first; `more`: groups that are not shown; `cut`: there are failed jobs older than those looked at;
+    `retrying_cut`: there are more that retry.
+    """
 
     groups: list[Group]
     more: int
     cut: bool
+    retrying_cut: bool
 
 
 def look(jobs: QuerySet[Job]) -> Failures:
-    """Groups the latest failed ones of `jobs`."""
-    failed = jobs.filter(state=State.FAILED.value).order_by("-finished_at")
-    edge = list(failed.values_list("finished_at", flat=True)[WINDOW : WINDOW + 1])
-    looked_at = failed.filter(finished_at__gt=edge[0]) if edge and edge[0] else failed
-    rows = (
-        looked_at.order_by().values("fingerprint", "task", "queue")
-        .annotate(count=Count("pk"), first=Min("finished_at"), last=Max("finished_at"), latest=Max("run_at"))
-    )  # fmt: skip
+    """Groups the latest failed ones of `jobs`, and those that retry."""
     groups: dict[str, Group] = {}
-    for row in rows:
-        groups.setdefault(row["fingerprint"], Group(row["fingerprint"])).add(row)
-    ordered = sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint))
+    failed, cut = _failed(jobs)
+    waiting, retrying_cut = _retrying(jobs)
+    for rows, date, retrying in ((failed, "finished_at", False), (waiting, "started_at", True)):
+        grouped = rows.values("fingerprint", "task", "queue")
+        for row in grouped.annotate(count=Count("pk"), first=Min(date), last=Max(date), latest=Max("run_at")):
+            groups.setdefault(row["fingerprint"], Group(row["fingerprint"])).add(row, retrying=retrying)
+    ordered = sorted(groups.values(), key=lambda group: (-group.count - group.retrying, group.fingerprint))
     shown = ordered[:SHOWN]
     _add_samples(jobs, shown)
-    _add_retrying(jobs, shown)
-    return Failures(shown, len(ordered) - len(shown), bool(edge))
+    return Failures(shown, len(ordered) - len(shown), cut, retrying_cut)
+
+
+def _failed(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
+    """Those that ended last, and whether there are more."""
+    failed = jobs.filter(state=State.FAILED.value).order_by("-finished_at")
+    edge = list(failed.values_list("finished_at", flat=True)[WINDOW : WINDOW + 1])
+    return (failed.filter(finished_at__gt=edge[0]) if edge and edge[0] else failed).order_by(), bool(edge)
+
+
+def _retrying(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
+    """Those with the most attempts, since that is the order of their index, and whether there are more."""
+    waiting = jobs.filter(state=State.SCHEDULED.value, attempts__gte=1).order_by("-attempts", "-run_at", "-id")
+    edge = list(waiting.values_list("attempts", "run_at", "id")[WINDOW : WINDOW + 1])
+    if edge:
+        attempts, run_at, id = edge[0]
+        same = Q(attempts=attempts) & (Q(run_at__gt=run_at) | Q(run_at=run_at, id__gt=id))
+        waiting = waiting.filter(Q(attempts__gt=attempts) | same)
+    return waiting.exclude(fingerprint="").order_by(), bool(edge)
 
 
 def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
-    wanted = Q(pk__in=[])
-    for group in groups:
-        wanted |= Q(fingerprint=group.fingerprint, state=State.FAILED.value, run_at=group.latest)
-    found: dict[str, Job] = {}
-    for job in jobs.filter(wanted).defer("args", "kwargs", "options", "result")[: 10 * SHOWN]:
-        found.setdefault(job.fingerprint, job)
+    """To each group a job of its own. Asked for each apart: thousands may have the same date."""
+    if not groups:
+        return
+    found = {
+        f"job{number}": Subquery(jobs.filter(group.samples).order_by().values("pk")[:1])
+        for number, group in enumerate(groups)
+    }
+    [ids] = jobs.order_by().annotate(**found).values_list(*found)[:1]
     runs = Attempt.objects.using(conf.get().database).filter(
-        job_id__in=[job.pk for job in found.values()], outcome=AttemptOutcome.FAILED.value
+        job_id=OuterRef("pk"), outcome__in=(AttemptOutcome.FAILED.value, AttemptOutcome.RETRIED.value)
     )
-    traces = {run.job_id: run.traceback for run in runs.only("job_id", "traceback").order_by("id")}
-    for group in groups:
-        group.sample = found.get(group.fingerprint)
-        if group.sample is not None:
-            group.error = visible(group.sample.error)
-            trace = tracebacks.read(traces.get(group.sample.pk, ""))
-            group.place = trace.frames[0].place if trace.frames else ""
-
-
-def _add_retrying(jobs: QuerySet[Job], groups: list[Group]) -> None:
-    waiting = jobs.filter(state=State.SCHEDULED.value, attempts__gte=1)
-    counts = count_many(
-        [waiting.filter(fingerprint=group.fingerprint) for group in groups if group.fingerprint],
-        MOST_COUNTED, conf.get().database,
-    )  # fmt: skip
-    for group, count in zip([group for group in groups if group.fingerprint], counts, strict=True):
-        group.retrying = count
+    trace = Subquery(runs.order_by("-started_at").values("traceback")[:1])
+    shown = jobs.filter(pk__in=[id for id in ids if id is not None]).defer("args", "kwargs", "options", "result")
+    samples = {job.pk: job for job in shown.annotate(trace=trace)}
+    for group, id in zip(groups, ids, strict=True):
+        sample = samples.get(id)
+        if sample is not None:
+            group.sample, group.error = sample, visible(sample.error)
+            frames = tracebacks.read(sample.trace or "").frames
+            group.place = frames[0].place if frames else ""

@@ -9,7 +9,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, overview
 from django_delayq.admin.show import duration, visible
 from django_delayq.exceptions import QueueUnknown, UnknownTask
 from django_delayq.ladder import Ladder
@@ -77,13 +77,10 @@ def why_not_yet(job: Job, view: JobView | None, trouble: str) -> str:
     depth, workers = _seen(job.queue)
     if depth.paused:
         return _paused(depth) if wait <= 0 else f"{_later(view, wait)} {_paused(depth)}"
-    present = [worker for worker in workers if not worker["silent"] and job.queue in worker.get("queues", ())]
-    serving = [
-        worker for worker in present if worker.get("processes", 1) and worker.get("state", "working") == "working"
-    ]
+    serving = [worker for worker in workers if overview.claims(worker, job.queue)]
     if not serving:
         text = now("No worker serves the queue %(queue)s: start one that does.") % {"queue": job.queue}
-        if present:
+        if any(not worker["silent"] and job.queue in overview.served(worker) for worker in workers):
             text = now("The workers of the queue %(queue)s are quiet or leaving, and claim no more.") % {
                 "queue": job.queue
             }
@@ -126,8 +123,8 @@ def _paused(depth: QueueDepth) -> str:
 
 
 def _crowded(depth: QueueDepth, serving: list[dict[str, Any]]) -> str:
-    slots = sum(int(worker.get("processes", 1)) * int(worker.get("threads", 1)) for worker in serving)
-    busy = sum(int(worker.get("busy", 0)) for worker in serving)
+    slots = sum(map(overview.slots, serving))
+    busy = sum(overview.whole(worker, "busy") for worker in serving)
     if busy >= slots > 0:
         text = ngettext(
             "It is due and waits for a free slot: the only slot is busy, and %(due)d jobs are due.",

@@ -9,15 +9,19 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, codec, edits
+from django_delayq.admin.show import visible
 from django_delayq.admin.verbs import Verb
 from django_delayq.admin.wording import worded
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.models import Job
-from django_delayq.plan import LAST_MS
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
 
@@ -37,6 +41,15 @@ class ReasonForm(forms.Form):
         return {}
 
 
+def reason_given(request: HttpRequest) -> str | None:
+    """The reason that came with a button; None where it cannot be kept, which is said: then nothing is to be done."""
+    form = ReasonForm(request.POST)
+    if form.is_valid():
+        return str(form.cleaned_data["reason"])
+    messages.error(request, now("Nothing was done: %(error)s") % {"error": " ".join(map(str, form.errors["reason"]))})
+    return None
+
+
 class RescheduleForm(ReasonForm):
     """A delay from now, or a date."""
 
@@ -46,6 +59,13 @@ class RescheduleForm(ReasonForm):
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )  # fmt: skip
     field_order: Sequence[str] = ("delay", "run_at", "reason")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        zone = visible(
+            get_current_timezone_name()
+        )  # the browser's may be another, and the field does not say which it is
+        self.fields["run_at"].help_text = now("Time zone: %(zone)s") % {"zone": zone}
 
     def clean_delay(self) -> float | None:
         """Seconds."""
@@ -57,7 +77,7 @@ class RescheduleForm(ReasonForm):
     def clean_run_at(self) -> datetime | None:
         """A date that rows and clocks hold."""
         moment: datetime | None = self.cleaned_data["run_at"]
-        if moment is not None and not 0 <= clock.to_ms(moment) <= LAST_MS:
+        if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
             raise ValidationError(_("Give a date between the years 1970 and 9999."))
         return moment
 

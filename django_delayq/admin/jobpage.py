@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from uuid import UUID
 
 from django.http import HttpRequest
 
@@ -11,6 +12,7 @@ from django_delayq.admin import forecast, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import badge, duration, visible
 from django_delayq.admin.wording import worded
+from django_delayq.mirror.rows import MERGED
 from django_delayq.models import Job
 from django_delayq.overview import DOWN
 from django_delayq.states import State
@@ -19,15 +21,16 @@ from django_delayq.store.inspector import JobView
 RELATED: Final = 10  # jobs of the same key
 
 
-def gather(request: HttpRequest, job: Job) -> dict[str, Any]:
-    """The context of the page, without the buttons."""
+def gather(request: HttpRequest, job: Job, *, sensitive: bool) -> dict[str, Any]:
+    """The context of the page, without the buttons. `sensitive`: with what is masked for others."""
     views, trouble = live([job])
     view = views.get(job.pk)
     try:
         why = forecast.why_not_yet(job, view, trouble)
     except DOWN as error:
         why, trouble = "", trouble or worded(error)
-    moments, cut = timeline.of(job, view, sensitive=request.user.has_perm("delayq.view_sensitive"))
+    held_by = holder(job)
+    moments, cut = timeline.of(job, view, sensitive=sensitive)
     return {
         "job": job,
         "original": job,
@@ -42,10 +45,11 @@ def gather(request: HttpRequest, job: Job) -> dict[str, Any]:
         "moments": moments,
         "cut": cut,
         "behind": timeline.behind(job, view),
+        "over": job.state == State.SUCCEEDED,  # every other state may be left, by a worker or by somebody
         "progress": timeline.progress_of(view),
-        "related": [(other, badge(other.derived)) for other in related(job)],
+        "related": [(other, badge(other.derived), other.pk == held_by) for other in related(job, held_by)],
         "raw": visible(view.raw.decode("utf-8", "backslashreplace")) if view and request.user.is_superuser else "",
-        **_carried(request, job),
+        **_carried(job, sensitive),
     }
 
 
@@ -54,17 +58,31 @@ def state_in_charge(job: Job, view: JobView | None) -> State:
     return State(view.state) if view and view.state in set(State) else State(job.state)
 
 
-def related(job: Job) -> list[Job]:
-    """The newest jobs of the same key."""
+def related(job: Job, held_by: UUID | None) -> list[Job]:
+    """The newest jobs of the same key; of one that was merged, the job that held the key comes first, however old it is."""
     if not job.key:
         return []
     same = Job.objects.using(job._state.db).filter(queue=job.queue, key=job.key).exclude(pk=job.pk)
-    return list(same.defer("args", "kwargs", "options", "result", "error").order_by("-pk")[:RELATED])
+    same = same.defer("args", "kwargs", "options", "result", "error")
+    if held_by is None:
+        return list(same.order_by("-pk")[:RELATED])
+    return [*same.filter(pk=held_by), *same.exclude(pk=held_by).order_by("-pk")[:RELATED]]
 
 
-def _carried(request: HttpRequest, job: Job) -> dict[str, str]:
-    """Arguments, meta and result as JSON; what is sensitive is masked for those without the permission."""
-    if request.user.has_perm("delayq.view_sensitive"):
+def holder(job: Job) -> UUID | None:
+    """The job into which this one was merged, since it held the key."""
+    begin, _, id = job.error.partition(f"{MERGED} ")
+    if begin or job.state != State.CANCELLED:
+        return None
+    try:
+        return ids.parse(id)
+    except ValueError:
+        return None
+
+
+def _carried(job: Job, sensitive: bool) -> dict[str, str]:
+    """Arguments, meta and result as JSON."""
+    if sensitive:
         args, kwargs, meta, result = job.args, job.kwargs, job.meta, job.result
     else:
         (args, kwargs), meta, result = job.shown_arguments, job.shown_meta, job.shown_result

@@ -24,9 +24,9 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import ids
 from django_delayq.admin import editing, failures, fresh, jobpage, timeline
 from django_delayq.admin.forms import EditForm, form_for
-from django_delayq.admin.listing import AHEAD, BEHIND, VIEW, JobList, QueueFilter, TaskFilter, chosen
+from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen
 from django_delayq.admin.readonly import ReadOnlyAdmin
-from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.show import badge, breakable, duration, visible
 from django_delayq.admin.verbs import MOST, VERBS, Verb, carry_out
 from django_delayq.models import Job
 from django_delayq.search import DERIVED
@@ -40,9 +40,9 @@ class JobAdmin(ReadOnlyAdmin):
     """Every job that the mirror or the outbox has written down."""
 
     list_display = (
-        "state_now", "task", "key_shown", "queue", "run_at_and_late", "attempts_made", "last_error",
+        "state_now", "task_shown", "key_shown", "queue", "run_at_and_late", "attempts_made", "last_error",
     )  # fmt: skip
-    list_display_links = ("state_now", "task")
+    list_display_links = ("state_now", "task_shown")
     list_filter = (QueueFilter, TaskFilter)
     search_fields = ("id", "key", "task")
     search_help_text = _(
@@ -98,10 +98,15 @@ class JobAdmin(ReadOnlyAdmin):
         view = getattr(job, "live", None)
         return badge(timeline.state_of(job, view))
 
+    @admin.display(description=_("task"))
+    def task_shown(self, job: Job) -> str:
+        """The task's name, without characters that only pretend."""
+        return breakable(job.task)
+
     @admin.display(description=_("key"))
     def key_shown(self, job: Job) -> str:
         """The key, without characters that only pretend."""
-        return visible(job.key) or "-"
+        return breakable(job.key) or "-"
 
     @admin.display(description=_("run at"))
     def run_at_and_late(self, job: Job) -> str:
@@ -124,7 +129,9 @@ class JobAdmin(ReadOnlyAdmin):
         line = visible(job.error.strip().split("\n", 1)[0])
         shown = line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 1] + "…"
         look = "delayq-soft" if job.state == State.CANCELLED else "delayq-error"  # there it is the reason of a person
-        return format_html('<span class="{}" title="{}">{}</span>', look, line[:1000], shown) if shown else "-"
+        return (
+            format_html('<span class="{}" title="{}">{}</span>', look, line[:1000], breakable(shown)) if shown else "-"
+        )
 
     # actions from the list
 
@@ -179,7 +186,7 @@ class JobAdmin(ReadOnlyAdmin):
         context = self.page_context(
             request, verb.label, verb=verb, form=form, examples=jobs[:EXAMPLES], more=max(0, len(jobs) - EXAMPLES),
             action=request.POST.get("action", verb.name), selected=request.POST.getlist(ACTION_CHECKBOX_NAME),
-            checkbox=ACTION_CHECKBOX_NAME,
+            checkbox=ACTION_CHECKBOX_NAME, back=request.get_full_path(),
         )  # fmt: skip
         return TemplateResponse(request, "admin/delayq/job/ask.html", context)
 
@@ -187,12 +194,16 @@ class JobAdmin(ReadOnlyAdmin):
 
     def verbs_for_all(self, request: HttpRequest) -> list[Verb]:
         """What this person may do to all jobs of this list; nothing where a filter is in use that an operation does not know."""
-        known = {"q", "queue", "task", VIEW, BEHIND, AHEAD, ERROR_FLAG}
-        if not self.operations or not self.allows(request, "start_operation") or set(request.GET) - known:
+        known = {*NARROWING, BEHIND, AHEAD, ERROR_FLAG}
+        if not self._may_start(request) or set(request.GET) - known:
             return []
         state = chosen(request).shown_view
         states = frozenset({State.SCHEDULED if state in DERIVED else State(state)}) if state else frozenset(State)
         return [verb for verb in VERBS.values() if verb.states & states and self.allows(request, verb.permission)]
+
+    def _may_start(self, request: HttpRequest) -> bool:
+        here = self.operations and self.address("delayq_operation_start", "cancel") != ""
+        return here and self.allows(request, "start_operation")
 
     def _start_address(self, request: HttpRequest, verb: Verb) -> str:
         given = request.GET.copy()
@@ -218,21 +229,22 @@ class JobAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         found = failures.look(ReadOnlyAdmin.get_queryset(self, request))
-        may = self.operations and self.allows(request, "start_operation")
+        may = self._may_start(request)
         context = self.page_context(
             request, now("Failures"), groups=found.groups, more=found.more, cut=found.cut, window=failures.WINDOW,
+            retrying_cut=found.retrying_cut,
             may_requeue=may and self.allows(request, "requeue_job"), may_cancel=may and self.allows(request, "cancel_job"),
         )  # fmt: skip
         return TemplateResponse(request, "admin/delayq/job/failures.html", context)
 
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Other arguments: the form, then what changes, then the deed."""
+        """Other arguments: the form, then what changes, then the deed; or back to the form as it was left."""
         if not (self.has_view_permission(request) and self.allows(request, "edit_job")):
             raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
             return self.nowhere(request, object_id)
-        if State(job.state) not in editing.EDITABLE or editing.hidden(request, job):
+        if not editing.possible(job, sensitive=self.allows(request, "view_sensitive")):
             messages.error(
                 request, now("This job cannot be edited: it has not failed, or you may not see its arguments.")
             )
@@ -240,12 +252,13 @@ class JobAdmin(ReadOnlyAdmin):
         form = EditForm(job, request.POST if request.method == "POST" else None)
         changed = request.method == "POST" and request.POST.get("digest") != form.digest
         good = request.method == "POST" and form.is_valid() and not changed
-        if good and "confirmed" in request.POST:
+        back = "back" in request.POST
+        if good and "confirmed" in request.POST and not back:
             editing.carry_out(request, job, form)
             return HttpResponseRedirect(self._address(job))
         context = self.page_context(
             request, now("Edit and requeue"), job=job, short_id=ids.short(job.pk), form=form, changed=changed,
-            lines=editing.difference(form) if good else None, signature=editing.signature(job),
+            lines=editing.difference(form) if good and not back else None, signature=editing.signature(job),
         )  # fmt: skip
         status = 400 if request.method == "POST" and not good else 200
         return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=status)
@@ -268,17 +281,19 @@ class JobAdmin(ReadOnlyAdmin):
         return self._page(request, job)
 
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
-        found = jobpage.gather(request, job)
+        alone, sensitive = fresh.wanted(request), self.allows(request, "view_sensitive")
+        found = jobpage.gather(request, job, sensitive=sensitive)
         stored = jobpage.state_in_charge(job, found["live"])
         allowed = [verb for verb in VERBS.values() if stored in verb.states and self.allows(request, verb.permission)]
         context = self.page_context(
-            request, job.task, **found,
+            request, visible(job.task), **found,
             verbs=[verb for verb in allowed if not verb.needs_date],
             dated=[verb for verb in allowed if verb.needs_date],
-            form=form or form_for(VERBS["reschedule"]),
-            may_edit=stored in editing.EDITABLE and self.allows(request, "edit_job") and not editing.hidden(request, job),
+            form=form or form_for(VERBS["reschedule"]), refreshing=form is None and not found["over"],
+            may_edit=stored in editing.EDITABLE and self.allows(request, "edit_job") and editing.possible(job, sensitive=sensitive),
         )  # fmt: skip
-        return TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
+        page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
+        return fresh.cut_out(request, page) if alone else page
 
     def _act(self, verb: Verb, request: HttpRequest, object_id: str) -> HttpResponse:
         if request.method != "POST":

@@ -14,11 +14,14 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
+from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf, overview, selection
+from django_delayq.admin.show import visible
 from django_delayq.admin.wording import worded
 from django_delayq.models import Job
+from django_delayq.search import LONGEST, STATES
 from django_delayq.selection import Selection
 from django_delayq.states import UNFINISHED
 from django_delayq.store.inspector import JobView
@@ -26,6 +29,7 @@ from django_delayq.stores import stores
 from django_delayq.task import registry
 
 BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
+NARROWING = ("q", "queue", "task", VIEW)  # what a `Selection` is made of
 LABELS: dict[str, str | Promise] = {
     "": _("All"), "due": _("Due"), "scheduled": _("Scheduled"), "running": _("Running"), "retrying": _("Retrying"),
     "failed": _("Failed"), "cancelled": _("Cancelled"), "succeeded": _("Succeeded"), "unpublished": _("Unpublished"),
@@ -53,6 +57,26 @@ def chosen(request: HttpRequest) -> Selection:
     )
 
 
+def doubtful(request: HttpRequest) -> list[str]:
+    """Complaints about an address that names no view there is, or one thing twice: neither is to mean all jobs."""
+    view = request.GET.get(VIEW, "")
+    found = []
+    if view not in selection.VIEWS:
+        states = ", ".join(STATES)
+        found.append(f"{VIEW}:{visible(view[:LONGEST])} – {now('the states are: %(states)s.') % {'states': states}}")
+    for name in NARROWING:
+        if len(request.GET.getlist(name)) > 1:
+            found.append(now("%(word)s: may stand there once.") % {"word": name})
+    return found
+
+
+def strange(request: HttpRequest) -> list[str]:
+    """The same for an operation, which knows no filters of other apps: it would be about more jobs than the list."""
+    names = [visible(name) for name in request.GET if name not in NARROWING]
+    said = now("An operation cannot be narrowed down by %(name)s.")
+    return [*doubtful(request), *(said % {"name": name} for name in names)]
+
+
 class JobList(ChangeList):
     """A page of jobs, each with what Redis knows of it now, since the mirror may be behind; `trouble`: why Redis could not be asked."""
 
@@ -71,7 +95,10 @@ class JobList(ChangeList):
         for name in (BEHIND, AHEAD):
             self.filter_params.pop(name, None)
         self.selection = chosen(request)
+        self.complaints = (*doubtful(request), *self.selection.search.complaints)
         self.unsearched: QuerySet[Job] = super().get_queryset(request, exclude_parameters)
+        if self.complaints:
+            self.unsearched = self.unsearched.none()
         return self.selection.rows(self.unsearched).order_by(*self.selection.order)
 
     def get_results(self, request: HttpRequest) -> None:
@@ -83,7 +110,6 @@ class JobList(ChangeList):
             )  # fmt: skip
         except ValueError as error:
             raise IncorrectLookupParameters(error) from error
-        self.complaints = self.selection.search.complaints
         self.unfinished, self.cut = page.unfinished, page.cut
         self.earlier = self.get_query_string({AHEAD: page.before}) if page.before else ""
         self.later = self.get_query_string({BEHIND: page.after}) if page.after else ""
@@ -94,9 +120,13 @@ class JobList(ChangeList):
             self.lag = overview.mirror_lag()
         for job in page.jobs:
             job.live = views.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list alone
+        if self.complaints or self.result_count > overview.MOST_COUNTED:
+            self.result_count = len(page.jobs)  # there may be millions: "all 10001" is not to be offered
         self.result_list = page.jobs
         # What the templates of Django ask for.
-        self.show_full_result_count, self.show_admin_actions, self.full_result_count = False, True, None
+        self.show_full_result_count, self.show_admin_actions = False, True
+        shown = self._is_counted(page) and any(request.GET.get(name) for name in NARROWING)
+        self.full_result_count = None if shown else self.result_count  # the count is shown where the two differ
         self.can_show_all, self.multi_page, self.paginator = False, False, None
 
     def _count(self, page: selection.Page) -> dict[str, int]:
@@ -115,6 +145,10 @@ class JobList(ChangeList):
         self.result_count = counts.get(self.selection.view, len(page.jobs))
         return counts
 
+    def _is_counted(self, page: selection.Page) -> bool:
+        """Whether `result_count` is the number of all that match, and not only of this page."""
+        return self.result_count > len(page.jobs) or not self.multiple(page)
+
     @staticmethod
     def multiple(page: selection.Page) -> bool:
         """Whether there is more than this page."""
@@ -123,10 +157,10 @@ class JobList(ChangeList):
     def _tabs(self, counts: dict[str, int]) -> list[Tab]:
         found = []
         for view, label in LABELS.items():
-            is_chosen = self.selection.view == view
+            is_chosen = self.request.GET.get(VIEW, "") == view
             if view == "unpublished" and not (is_chosen or counts.get(view)):
                 continue
-            count = overview.count_text(counts[view]) if view in counts else None
+            count = overview.count_shown(counts[view]) if view in counts else None
             found.append(
                 Tab(label=label, address=self.get_query_string({VIEW: view or None}), count=count, chosen=is_chosen)
             )

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
 from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, operations
-from django_delayq.admin.forms import OperationForm, operation_form
-from django_delayq.admin.listing import chosen
+from django_delayq.admin import fresh
+from django_delayq.admin.forms import OperationForm, operation_form, reason_given
+from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge, duration, visible, word
-from django_delayq.admin.verbs import VERBS, Verb, actor, log
+from django_delayq.admin.verbs import VERBS, Verb, actor, log, note
 from django_delayq.admin.wording import worded
 from django_delayq.models import Job, Operation, Queue
 from django_delayq.selection import Selection, count_many, page
 
+if TYPE_CHECKING:
+    AnyPaginator = Paginator[Any]
+else:
+    AnyPaginator = Paginator
+
 MOST_COUNTED: Final = 100_000  # in a preview; the record keeper counts them all
+MOST_LISTED: Final = 10_000  # operations, the latest
 EXAMPLES: Final = 20
 Stage = Operation.Stage
 
@@ -40,6 +51,11 @@ STEERING: Final[dict[str, tuple[tuple[str, ...], str, Any, Any]]] = {
         _("Cancelled: what is done stays done."),
     ),
 }  # fmt: skip
+DONE: Final = {
+    "pause": "operation_paused",
+    "resume": "operation_resumed",
+    "cancel": "operation_cancelled",
+}  # kinds of events
 OUTCOMES: Final = {
     "done": _("done"), "running": _("already running"), "finished": _("already finished"), "conflict": _("in conflict"),
     "unknown": _("not known to Redis"), "left": _("left alone"), "again": _("done before an interruption"),
@@ -51,14 +67,25 @@ SHORT: Final = {
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
 
+class LatestPages(AnyPaginator):
+    """Ends where counting would begin to cost."""
+
+    @cached_property
+    def count(self) -> int:
+        """Of rows, up to MOST_LISTED."""
+        rows: Any = self.object_list
+        return int(rows.order_by()[:MOST_LISTED].count())
+
+
 class OperationAdmin(ReadOnlyAdmin):
     """One verb for all jobs that match; carried out by the record keeper of a worker."""
 
-    list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "actor", "created_at")
+    list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "actor_shown", "created_shown")
     list_display_links = ("stage_shown", "verb_shown")
     list_filter = ("stage",)
     sortable_by = ()
     list_per_page = 50
+    paginator = LatestPages
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     actions = None
@@ -71,19 +98,29 @@ class OperationAdmin(ReadOnlyAdmin):
     @admin.display(description=_("verb"))
     def verb_shown(self, operation: Operation) -> str:
         """In a word."""
-        return str(SHORT.get(operation.verb, operation.verb))
+        return str(SHORT.get(operation.verb) or visible(operation.verb))
 
     @admin.display(description=_("jobs"))
     def jobs_meant(self, operation: Operation) -> str:
         """The search that describes them."""
-        return visible(operations.chosen(operation).words) or now("all")
+        return visible(described(operation)[0]) or now("all")
 
     @admin.display(description=_("progress"))
     def progress_shown(self, operation: Operation) -> str:
         """Seen of expected."""
         if not operation.expected:
             return str(operation.seen)
-        return format_html("{} / {}", operation.seen, operation.expected)
+        return format_html("<bdi>{} / {}</bdi>", operation.seen, operation.expected)
+
+    @admin.display(description=_("actor"))
+    def actor_shown(self, operation: Operation) -> str:
+        """Who started it, without characters that only pretend."""
+        return visible(operation.actor)
+
+    @admin.display(description=_("created"))
+    def created_shown(self, operation: Operation) -> str:
+        """To the second, in the time zone of the admin."""
+        return f"{operation.created_at.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
 
     def get_urls(self) -> list[URLPattern]:
         """start, and one address for each way to steer, besides Django's."""
@@ -100,32 +137,33 @@ class OperationAdmin(ReadOnlyAdmin):
         verb = VERBS.get(name)
         if verb is None:
             raise Http404(now("There is no such verb."))
-        may = request.user.has_perm
-        if not (may("delayq.view_job") and may("delayq.start_operation") and may(f"delayq.{verb.permission}")):
+        if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
             raise PermissionDenied
         wanted = chosen(request)
-        if request.method == "POST" and not wanted.search.complaints:
+        complaints = [*strange(request), *wanted.search.complaints]
+        if request.method == "POST" and not complaints:
             form = operation_form(verb, request.POST)
             if form.is_valid():
                 return self._started(request, verb, wanted, form)
         else:
             form = operation_form(verb, None)
-        return self._preview(request, verb, wanted, form)
+        return self._preview(request, verb, wanted, form, complaints)
 
-    def _preview(self, request: HttpRequest, verb: Verb, wanted: Selection, form: OperationForm) -> HttpResponse:
+    def _preview(
+        self, request: HttpRequest, verb: Verb, wanted: Selection, form: OperationForm, complaints: list[str]
+    ) -> HttpResponse:
         using = conf.get().database
         jobs = Job.objects.using(using)
         found = wanted.rows(jobs)
         count = None
-        if wanted.indexed and not wanted.search.complaints:
+        if wanted.indexed and not complaints:
             [count] = count_many([found], MOST_COUNTED, using)
-        looked = _sample(wanted)
+        looked = [] if complaints else _sample(wanted)
         context = self.page_context(
             request, now("%(verb)s: all jobs that match") % {"verb": verb.label}, verb=verb, form=form,
-            words=visible(wanted.words), complaints=wanted.search.complaints, examples=looked,
+            words=visible(wanted.words), complaints=complaints, examples=looked,
             count=count if count is None or count <= MOST_COUNTED else MOST_COUNTED, over=bool(count and count > MOST_COUNTED),
-            back=f"{reverse('admin:delayq_job_changelist', current_app=self.admin_site.name)}?{request.GET.urlencode()}",
-            none=count == 0,
+            back=self._jobs(request), none=count == 0,
         )  # fmt: skip
         return TemplateResponse(
             request, "admin/delayq/operation/start.html", context, status=400 if form.errors else 200
@@ -138,14 +176,9 @@ class OperationAdmin(ReadOnlyAdmin):
             **fields, verb=verb.name, actor=actor(request), user=str(request.user.pk),
             permission=f"delayq.{verb.permission}", reason=form.cleaned_data["reason"], seconds=form.cleaned_data["over"] or 0,
         )  # fmt: skip
-        log(
-            request,
-            Operation,
-            [(str(operation.pk), str(operation))],
-            _said(f"{verb.label}: {wanted.words}", operation.reason),
-        )
+        _record(request, operation, "operation_started", f"{verb.label}: {wanted.words}", operation.reason)
         messages.success(request, now("Started. A worker carries it out; you may leave this page."))
-        return HttpResponseRedirect(self._address(operation))
+        return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -153,21 +186,22 @@ class OperationAdmin(ReadOnlyAdmin):
         """How far it is, what became of each job, and what may be done."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        operation = self._operation(object_id)
+        alone, operation = fresh.wanted(request), self._operation(object_id)
         if operation is None:
             return self.nowhere(request, object_id)
-        wanted = operations.chosen(operation)
+        words, understood = described(operation)
         may = self.allows(request, "steer_operation")
         steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
         context = self.page_context(
             request, now("Operation"), operation=operation, original=operation, stage=badge(operation.stage), steps=steps,
-            verb=VERBS[operation.verb].label if operation.verb in VERBS else now("Purge"), words=visible(wanted.words),
-            jobs=urlencode({"q": wanted.words}), counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
+            verb=_title(operation.verb), words=visible(words), jobs=urlencode({"q": words}) if understood else "",
+            counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
             over=duration(operation.seconds) if operation.seconds else "", left=_left(operation),
-            reason=visible(operation.reason), live=not operation.over, trouble=worded(operation.trouble),
+            reason=visible(operation.reason), refreshing=not operation.over, trouble=worded(operation.trouble),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )  # fmt: skip
-        return TemplateResponse(request, "admin/delayq/operation/page.html", context)
+        page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
+        return fresh.cut_out(request, page) if alone else page
 
     def _steer(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
         if request.method != "POST":
@@ -177,6 +211,9 @@ class OperationAdmin(ReadOnlyAdmin):
         operation = self._operation(object_id)
         if operation is None:
             return self.nowhere(request, object_id)
+        reason = reason_given(request)
+        if reason is None:
+            return HttpResponseRedirect(self._address(operation))
         before, after, label, said = STEERING[act]
         fields: dict[str, Any] = {"stage": after}
         if act == "resume":
@@ -185,12 +222,7 @@ class OperationAdmin(ReadOnlyAdmin):
             fields["finished_at"] = clock.now()
         mine = Operation.objects.using(conf.get().database).filter(pk=operation.pk, stage__in=before)
         if mine.update(**fields):
-            log(
-                request,
-                Operation,
-                [(str(operation.pk), str(operation))],
-                _said(str(label), request.POST.get("reason", "")),
-            )
+            _record(request, operation, DONE[act], str(label), reason)
             messages.success(request, said)
         else:
             operation.refresh_from_db()
@@ -206,6 +238,11 @@ class OperationAdmin(ReadOnlyAdmin):
             return None
         return Operation.objects.using(conf.get().database).filter(pk=id).first()
 
+    def _jobs(self, request: HttpRequest) -> str:
+        """The list that the operation came from; on a site without jobs the index."""
+        jobs = self.address("delayq_job_changelist")
+        return f"{jobs}?{request.GET.urlencode()}" if jobs else self.address("index")
+
     def _address(self, operation: Operation) -> str:
         return reverse("admin:delayq_operation_change", args=[operation.pk], current_app=self.admin_site.name)
 
@@ -217,10 +254,24 @@ def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
         **fields, verb=operations.PURGE, actor=actor(request), user=str(request.user.pk),
         permission="delayq.purge_queue", reason=reason,
     )  # fmt: skip
-    said = _said(f"{now('Purge')}: {queue}", reason)
-    log(request, Operation, [(str(operation.pk), str(operation))], said)
-    log(request, Queue, [(queue, queue)], said)
+    said = f"{now('Purge')}: {queue}"
+    _record(request, operation, "operation_started", said, reason)
+    log(request, Queue, [(queue, queue)], _said(said, reason))
     return operation
+
+
+def described(operation: Operation) -> tuple[str, bool]:
+    """The search that describes its jobs, and whether it is one: of an operation of a newer version only what is stored can be told."""
+    try:
+        return operations.chosen(operation).words, True
+    except TypeError:
+        return json.dumps(operation.selection, ensure_ascii=False), False
+
+
+def _title(verb: str) -> Any:
+    if verb == operations.PURGE:
+        return now("Purge")
+    return VERBS[verb].label if verb in VERBS else visible(verb)
 
 
 def _sample(wanted: Selection) -> list[Job]:
@@ -235,6 +286,13 @@ def _left(operation: Operation) -> str:
     rest = max(0, operation.expected - operation.seen)
     seconds = rest * operation.seconds / operation.expected if operation.seconds else rest * spent / operation.seen
     return duration(seconds) if rest else ""
+
+
+def _record(request: HttpRequest, operation: Operation, kind: str, text: str, reason: str) -> None:
+    """In the admin's log and as an event."""
+    log(request, Operation, [(str(operation.pk), str(operation))], _said(text, reason))
+    jobs = described(operation)[0]
+    note(request, kind, reason, operation=str(operation.pk), verb=operation.verb, jobs=jobs)
 
 
 def _said(text: str, reason: str) -> str:

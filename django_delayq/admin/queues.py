@@ -17,14 +17,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import changes, conf
 from django_delayq.admin import board, fresh
-from django_delayq.admin.forms import PurgeForm, ReasonForm
+from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operations import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import visible
 from django_delayq.admin.verbs import actor, log
 from django_delayq.admin.wording import worded
 from django_delayq.models import Queue
-from django_delayq.overview import DOWN, count_rows, count_text, count_unpublished, failing_tasks, look
+from django_delayq.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
 from django_delayq.vitals import vitals
 
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
@@ -68,9 +68,9 @@ class QueueAdmin(ReadOnlyAdmin):
             "trouble": trouble,
             "vitals": vitals(seen, unpublished),
             "queues": rows,
-            "rows": {visible(name): [*map(count_text, of_queue.values())] for name, of_queue in counts.items()},
+            "rows": {visible(name): [*map(count_shown, of_queue.values())] for name, of_queue in counts.items()},
             "idle": not seen.present,
-            "unpublished": count_text(unpublished) if unpublished else "",
+            "unpublished": count_shown(unpublished) if unpublished else "",
             "ahead": board.forecast([chosen] if chosen in names else names) if rows else [],
             "names": [(name, visible(name)) for name in names],
             "chosen": chosen if chosen in names else "",
@@ -104,10 +104,7 @@ class QueueAdmin(ReadOnlyAdmin):
         if form.is_valid():
             operation = begin_purge(request, queue, form.cleaned_data["reason"])
             messages.success(request, now("Started. A worker carries it out; you may leave this page."))
-            if request.user.has_perm("delayq.view_operation"):
-                place = reverse("admin:delayq_operation_change", args=[operation.pk], current_app=self.admin_site.name)
-                return HttpResponseRedirect(place)
-            return HttpResponseRedirect(self._list_url())
+            return HttpResponseRedirect(self.page_of(request, operation) or self._list_url())
         found = {each.name: each for each in look().queues}.get(queue)
         context = self.page_context(
             request, now("Purge %(queue)s") % {"queue": queue}, queue=queue, form=form,
@@ -131,8 +128,9 @@ class QueueAdmin(ReadOnlyAdmin):
         if queue not in conf.get().queues:
             raise Http404(now("There is no queue of that name."))
         change, done, nothing = ACTS[act]
-        form = ReasonForm(request.POST)
-        reason = form.cleaned_data["reason"] if form.is_valid() else ""
+        reason = reason_given(request)
+        if reason is None:
+            return HttpResponseRedirect(self._list_url())
         try:
             changed = change(queue, actor=actor(request), reason=reason)
         except DOWN as error:

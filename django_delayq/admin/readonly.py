@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.auth import get_permission_codename
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.urls import NoReverseMatch, reverse
 
 from django_delayq import conf
+from django_delayq.models import Operation
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -34,6 +37,14 @@ class ReadOnlyAdmin(AnyModelAdmin):
         """Never: `prune` deletes what has had its time."""
         return False
 
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """May see these pages."""
+        return self.allows(request, get_permission_codename("view", self.opts))
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """The same: the index shows what one may see."""
+        return self.has_view_permission(request)
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Rows of the database that the settings name."""
         return super().get_queryset(request).using(conf.get().database)
@@ -41,6 +52,20 @@ class ReadOnlyAdmin(AnyModelAdmin):
     def allows(self, request: HttpRequest, codename: str) -> bool:
         """Whether the user has that permission of ours."""
         return bool(request.user.has_perm(f"delayq.{codename}"))
+
+    def address(self, name: str, *args: Any) -> str:
+        """Where a page of ours stands on this site, by the name of its URL; "" where the site does without it."""
+        try:
+            return reverse(f"admin:{name}", args=args, current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return ""
+
+    def page_of(self, request: HttpRequest, operation: Operation) -> str:
+        """Where this person sees an operation; "" where they may not, or where this site has none of them."""
+        site = self.admin_site
+        if not site.is_registered(Operation) or not site.get_model_admin(Operation).has_view_permission(request):
+            return ""
+        return self.address("delayq_operation_change", operation.pk)
 
     def nowhere(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Django's own answer to the address of a row that is not there."""

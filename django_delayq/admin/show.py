@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from django.utils.functional import Promise
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
+from django_delayq.hidden import visible
+
+__all__ = ["badge", "breakable", "duration", "visible", "word"]
+
+_JOINTS: Final = re.compile(r"(?<=[._/:])(?=\w)")  # of `shop.tasks.close_order` and `/srv/shop/tasks.py:41`
 
 LOOKS = {
     "scheduled": "waits", "due": "late", "retrying": "late", "unpublished": "late", "running": "runs", "succeeded": "well",
@@ -27,12 +34,15 @@ WORDS: dict[str, Promise] = {
     "restored": _("restored"), "dropped": _("dropped"), "resumed": _("resumed"), "purged": _("purged"),
 }  # fmt: skip
 
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
 
 def badge(state: str) -> str:
     """A state in its colour; the word is always there, since colour alone says nothing to some."""
     return format_html('<span class="delayq-state delayq-{}">{}</span>', LOOKS.get(state, "plain"), word(state))
+
+
+def breakable(text: str) -> SafeString:
+    """A dotted name or a path, which a narrow column breaks at its joints rather than within a word; copied, it is as it was."""
+    return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in _JOINTS.split(visible(text))))
 
 
 def word(name: str) -> str:
@@ -46,10 +56,3 @@ def duration(seconds: float | None) -> str:
         return "-"
     seconds = min(seconds, clock.MAX_SECONDS)  # a date in Redis may be anything
     return clock.text(round(seconds)) if seconds >= 1 else f"{max(0.0, seconds) * 1000:.0f}ms"
-
-
-def visible(text: str) -> str:
-    """Text whose control characters are spelled out: the marks that turn the direction of writing would reorder what stands
-    around them, and make one word look like another (CVE-2021-42574).
-    """
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -166,6 +166,7 @@ def _end(job: Job, latest: list[Attempt]) -> list[Moment]:
         Moment(
             at=max(job.finished_at, latest[0].started_at if latest else job.finished_at),
             what=word(job.state),
+            who=visible(job.worker),
             text=text,
         )
     ]

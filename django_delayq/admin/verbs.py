@@ -17,10 +17,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import changes
+from django_delayq import changes, clock, conf, ids
+from django_delayq.admin.show import visible
 from django_delayq.admin.wording import worded
 from django_delayq.exceptions import QueueUnknown
-from django_delayq.models import Job
+from django_delayq.mirror import rows
+from django_delayq.models import Event, Job
 from django_delayq.overview import DOWN
 from django_delayq.states import Change, State
 
@@ -156,12 +158,21 @@ def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, s
             user_id=str(request.user.pk),
             content_type=content_type,
             object_id=id,
-            object_repr=text[:200],
+            object_repr=visible(text)[:200],
             action_flag=CHANGE,
-            change_message=sentence,
+            change_message=visible(sentence),
         )
         for id, text in objects
     )
+
+
+def note(request: HttpRequest, kind: str, reason: str, **detail: Any) -> None:
+    """An event that is no job's and no queue's: of a worker or an operation, which pass through no script of Redis."""
+    told: Any = detail
+    Event.objects.using(conf.get().database).create(
+        job=None, queue="", at=clock.now(), kind=kind, actor=rows.clean(actor(request), 200), reason=rows.clean(reason),
+        detail=told, stream_id=f"row:{ids.new().hex}",
+    )  # fmt: skip
 
 
 def _sentence(verb: Verb, reason: str) -> str:

@@ -15,10 +15,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, overview
 from django_delayq.admin import fresh
-from django_delayq.admin.forms import ReasonForm
+from django_delayq.admin.forms import reason_given
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge, duration, visible
-from django_delayq.admin.verbs import actor, log
+from django_delayq.admin.verbs import actor, log, note
 from django_delayq.admin.wording import worded
 from django_delayq.models import Worker
 from django_delayq.overview import DOWN, look
@@ -83,8 +83,9 @@ class WorkerAdmin(ReadOnlyAdmin):
         allowed = self.has_quiet_permission(request) if act == "quiet" else self.has_stop_permission(request)
         if not (allowed and self.has_view_permission(request)):
             raise PermissionDenied
-        worker, form = unquote(name), ReasonForm(request.POST)
-        reason = form.cleaned_data["reason"] if form.is_valid() else ""
+        worker, reason = unquote(name), reason_given(request)
+        if reason is None:
+            return HttpResponseRedirect(self._list_url())
         by = f"{actor(request)}: {reason}" if reason else actor(request)
         try:
             with stores.guarded():
@@ -94,6 +95,7 @@ class WorkerAdmin(ReadOnlyAdmin):
         else:
             if asked:
                 log(request, Worker, [(worker, worker)], f"{act}: {reason}" if reason else act)
+                note(request, f"worker_{act}", reason, worker=worker)
             text = ASKED[act] if asked else GONE
             messages.add_message(
                 request, messages.SUCCESS if asked else messages.WARNING, text % {"worker": visible(worker)}

@@ -16,7 +16,7 @@ from django_delayq import changes, conf, ids, overview
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management.output import print_json, progress
 from django_delayq.management.selection import USAGE, Target, known_queue, moment, named_key, seconds, targets
-from django_delayq.mirror.prune import PruneLoop, old_jobs
+from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations
 from django_delayq.states import Change, State
 from django_delayq.stores import stores
 
@@ -65,17 +65,12 @@ def run_now(out: TextIO, options: dict[str, Any]) -> int:
 
 def requeue(out: TextIO, options: dict[str, Any]) -> int:
     """Puts failed or cancelled jobs back."""
-    if options["key"] is not None:
-        raise CommandError("A finished job holds no key: name it by its id, or by a filter.", returncode=USAGE)
     who = {"actor": actor(), "reason": options["reason"]}
     return _each(
-        out,
-        options,
-        "requeue",
-        (State.FAILED,),
+        out, options, "requeue", (State.FAILED,),
         lambda target: changes.requeue(target.id, queue=target.queue, **who),
-        None,
-    )
+        lambda key, queue: changes.requeue(key=key, queue=queue, **who),
+    )  # fmt: skip
 
 
 def pause(out: TextIO, options: dict[str, Any]) -> int:
@@ -131,6 +126,10 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
     counts = {
         f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)
     }
+    loops: list[PruneLoop | OldOperationsLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
+    if not options["queue"]:
+        counts["operations"] = old_operations(config).count()
+        loops.append(OldOperationsLoop(config))
     total = sum(counts.values())
     if options["dry_run"]:
         return said(out, options, {"would_delete": counts}, f"{total} rows would be deleted.")
@@ -138,8 +137,7 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
         confirm(f"This deletes {total} rows for good. Go on? [y/N] ")
     done = 0
     with progress(total, "pruning", quiet=options["json"]) as advance:
-        for queue in queues:
-            loop = PruneLoop(queue, using=config.database)
+        for loop in loops:
             while gone := loop.prune():
                 done += gone
                 advance(gone)
@@ -161,9 +159,9 @@ def _each(
     verb: str,
     states: tuple[State, ...],
     act: Callable[[Target], Change],
-    by_key: Callable[[str, str], Change] | None,
+    by_key: Callable[[str, str], Change],
 ) -> int:
-    if by_key and (named := named_key(options)):
+    if named := named_key(options):
         key, queue = named
         if options["dry_run"]:
             return said(out, options, {"would": verb, "jobs": 1}, f"Would {verb} the job with the key {key!r}.")

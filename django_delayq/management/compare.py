@@ -20,25 +20,28 @@ from django_delayq.store.inspector import Inspector, JobView
 from django_delayq.store.queue import MOST
 
 PATIENCE: Final = 30.0  # seconds for the mirror to come up to date
+NO_END: Final = "why it failed did not reach the database"
 
 
 @dataclass(slots=True)
 class Orphans:
-    """Jobs that one side has and the other has not. `missing`: unfinished rows that Redis does not have; `risen`: jobs in Redis whose
-    rows are finished; `rowless`: jobs in Redis without a row, where `AUDIT` keeps one for each.
+    """Jobs that one side has and the other has not. `missing`: unfinished rows that Redis does not have; `risen`: unfinished jobs in
+    Redis whose rows are finished; `rowless`: jobs in Redis without a row: unfinished ones where `AUDIT` keeps one for each, and
+    failed ones, until a row of theirs would have been pruned.
     """
 
     missing: list[UUID] = field(default_factory=list)
     risen: list[UUID] = field(default_factory=list)
     rowless: list[UUID] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        return bool(self.missing or self.risen or self.rowless)
+    def __len__(self) -> int:
+        return len(self.missing) + len(self.risen) + len(self.rowless)
 
 
 class Comparison:
     """1. Walks both sides in batches, and notes what one has and the other has not. 2. Waits until the mirror has folded what it had
-    not then. 3. Looks again at what was noted: what has cleared up was on its way. `fix` brings back, drops, or writes the row.
+    not then. 3. Looks again at what was noted: what has cleared up was on its way. `fix` brings back, drops, or writes the row;
+    what is `left` it could not write: the record in Redis cannot be read, or is not signed by this project.
 
     Raises (all methods):
         StoreUnavailable, DatabaseError: call again later.
@@ -51,6 +54,7 @@ class Comparison:
         self.using = using
         self.loop = RestoreLoop(link, queue, prefix=prefix, using=using, signer=signer)
         self._signer = signer
+        self.left: list[UUID] = []
         self._inspector = Inspector(link, prefix=prefix)
 
     def find(self, wait: Iterator[None]) -> Orphans:
@@ -72,18 +76,20 @@ class Comparison:
             self._judge(others[start : start + MOST], found)
         return found
 
-    def fix(self, orphans: Orphans) -> int:
-        """Brings back what is missing, drops what has risen, writes the rows that are not there. Returns how many are right now."""
-        done = 0
-        for start in range(0, len(orphans.missing), MOST):
-            items = self.loop.items(self.loop.unfinished().filter(pk__in=orphans.missing[start : start + MOST]))
-            done += self.loop.ground.restore(items, actor="doctor")[1].count("restored")
-        for start in range(0, len(orphans.risen), MOST):
-            items = self.loop.ended(orphans.risen[start : start + MOST])
-            done += self.loop.ground.restore(items, rolled=True, actor="doctor")[1].count("dropped")
-        for start in range(0, len(orphans.rowless), MOST):
-            done += self._write_rows(orphans.rowless[start : start + MOST])
-        return done
+    def fix(self, orphans: Orphans) -> Iterator[int]:
+        """Brings back what is missing, drops what has risen, writes the rows that are not there. Yields how many were looked at, after
+        every step of at most 200.
+        """
+        for batch in _batches(orphans.missing):
+            items = self.loop.items(self.loop.unfinished().filter(pk__in=batch))
+            self.loop.ground.restore(items, actor="doctor")
+            yield len(batch)
+        for batch in _batches(orphans.risen):
+            self.loop.ground.restore(self.loop.ended(batch), rolled=True, actor="doctor")
+            yield len(batch)
+        for batch in _batches(orphans.rowless):
+            self._write_rows(batch)
+            yield len(batch)
 
     def _unfinished(self) -> Iterator[list[UUID]]:
         after: UUID | None = None
@@ -107,17 +113,21 @@ class Comparison:
 
     def _judge(self, batch: list[UUID], found: Orphans) -> None:
         views = self._inspector.jobs(self.queue.name, batch)
-        alive = {view.id for view in views if view is not None and view.state in ("scheduled", "running")}
-        known = Job.objects.using(self.using).filter(pk__in=alive).values_list("id", "state", "settled")
-        ends = {id: end_of(state, settled) for id, state, settled in known}
-        for id in batch:
-            if id not in alive:
-                continue
-            if id not in ends:
-                if self.queue.audit == "full":
-                    found.rowless.append(id)
-            elif ends[id]:
-                found.risen.append(id)
+        there = [view for view in views if view is not None and view.state != "finished"]
+        known = Job.objects.using(self.using).filter(pk__in=[view.id for view in there])
+        ends = {id: end_of(state, settled) for id, state, settled in known.values_list("id", "state", "settled")}
+        for view in there:
+            if view.id not in ends:
+                if self._needs_row(view):
+                    found.rowless.append(view.id)
+            elif ends[view.id] and view.state != "failed":
+                found.risen.append(view.id)
+
+    def _needs_row(self, view: JobView) -> bool:
+        if view.state != "failed":
+            return self.queue.audit == "full"
+        kept = self.queue.retention["failed"]
+        return kept is None or view.now_ms - view.date_ms < kept * 1000
 
     def _wait_for_mirror(self, wait: Iterator[None]) -> None:
         mark, until = position(self.loop.log.last_id()), clock.monotonic() + PATIENCE
@@ -129,19 +139,30 @@ class Comparison:
     def _trusted(self, view: JobView) -> bool:
         return self._signer is None or self._signer.verifies(view.raw, queue=self.queue.name, id=ids.short(view.id))
 
-    def _write_rows(self, batch: list[UUID]) -> int:
+    def _write_rows(self, batch: list[UUID]) -> None:
         made = []
         for view in self._inspector.jobs(self.queue.name, batch):
-            if view is None or view.record is None or not self._trusted(view):
+            if view is None:
+                continue  # it has ended meanwhile
+            if view.record is None or not self._trusted(view):
+                self.left.append(view.id)
                 continue
+            date = clock.from_ms(view.date_ms)
             try:
-                made.append(
-                    rows.new_row(
-                        view.record, self.queue.name, clock.from_ms(view.date_ms), state=view.state, published=clock.now(),
-                        attempts=view.attempt, crashes=view.crashes,
-                    )
+                row = rows.new_row(
+                    view.record, self.queue.name, date, state=view.state, published=clock.now(), attempts=view.attempt,
+                    crashes=view.crashes,
                 )  # fmt: skip
             except PayloadError:
+                self.left.append(view.id)
                 continue
+            if view.state == "failed":
+                row.finished_at, row.error = date, row.error or NO_END
+                row.fingerprint = rows.fingerprint(row.error)
+            made.append(row)
         Job.objects.using(self.using).bulk_create(made, ignore_conflicts=True)
-        return len(made)
+
+
+def _batches(found: list[UUID]) -> Iterator[list[UUID]]:
+    for start in range(0, len(found), MOST):
+        yield found[start : start + MOST]

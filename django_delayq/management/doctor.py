@@ -15,8 +15,9 @@ from django.db.migrations.executor import MigrationExecutor
 
 from django_delayq import clock, conf, ids
 from django_delayq.health import server_findings
-from django_delayq.management.compare import Comparison
-from django_delayq.management.output import duration, print_json
+from django_delayq.management.acts import confirm
+from django_delayq.management.compare import Comparison, Orphans
+from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.reads import paused
 from django_delayq.management.selection import USAGE
 from django_delayq.mirror.loop import MirrorLoop
@@ -38,7 +39,7 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
     if not UNUSABLE & {finding["code"] for finding in findings}:
         findings += [*_database_findings(), *_redis_findings()]
         if options["deep"] and not any(finding["code"] in ("D001", "D003", "D007") for finding in findings):
-            findings += _orphans(fix=options["fix"])
+            findings += _orphans(options)
     errors = sum(finding["level"] == "error" for finding in findings)
     if options["json"]:
         print_json(out, {"ok": not errors, "findings": findings})
@@ -146,27 +147,52 @@ def _redis_findings() -> list[dict[str, str]]:
     return found
 
 
-def _orphans(*, fix: bool) -> list[dict[str, str]]:
+def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     config = conf.get()
+    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    sides = {name: Comparison(stores.link, queue, **common) for name, queue in config.queues.items()}
+    orphans = {
+        name: sides[name].find(_mirrored(MirrorLoop(stores.link, queue, **common)))
+        for name, queue in config.queues.items()
+    }
+    fixed = options["fix"] and not options["dry_run"] and any(orphans.values())
+    if fixed:
+        _fix(sides, orphans, options)
+    hint = "It has been put right." if fixed else "Put it right: manage.py delayq doctor --deep --fix"
     found: list[dict[str, str]] = []
-    for name, queue in config.queues.items():
-        common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
-        comparison = Comparison(stores.link, queue, **common)
-        orphans = comparison.find(_mirrored(MirrorLoop(stores.link, queue, **common)))
-        hint = "Put it right: manage.py delayq doctor --deep --fix"
-        if fix and orphans:
-            comparison.fix(orphans)
-            hint = "It has been put right."
+    for name in orphans:
+        left = sides[name].left
+        orphans[name].rowless = [id for id in orphans[name].rowless if id not in left]
         for code, jobs, what in (
-            ("D008", orphans.missing, "unfinished rows are not in Redis"),
-            ("D009", orphans.risen, "jobs are in Redis, and their rows are finished"),
-            ("D010", orphans.rowless, "jobs are in Redis, and have no row"),
+            ("D008", orphans[name].missing, "unfinished rows are not in Redis"),
+            ("D009", orphans[name].risen, "jobs are in Redis, and their rows are finished"),
+            ("D010", orphans[name].rowless, "jobs are in Redis, and have no row"),
+            (
+                "D010",
+                left,
+                "jobs are in Redis and can get no row, since their records cannot be read or are not signed",
+            ),
         ):
             if jobs:
                 shown = ", ".join(ids.short(id) for id in jobs[:3]) + (", …" if len(jobs) > 3 else "")
-                level = "warning" if fix or code == "D010" else "error"
-                found.append(_finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", hint))
+                level = "warning" if fixed or code == "D010" else "error"
+                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if jobs is left else hint
+                found.append(_finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
     return found
+
+
+def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dict[str, Any]) -> None:
+    back, dropped, written = (
+        sum(len(getattr(found, kind)) for found in orphans.values()) for kind in ("missing", "risen", "rowless")
+    )
+    if not options["yes"]:
+        confirm(
+            f"This brings {back} jobs back into Redis, drops {dropped} from it, and writes {written} rows. Go on? [y/N] "
+        )
+    with progress(back + dropped + written, "putting right", quiet=options["json"]) as advance:
+        for name, found in orphans.items():
+            for count in sides[name].fix(found):
+                advance(count)
 
 
 def _mirrored(mirror: MirrorLoop) -> Iterator[None]:

@@ -1,6 +1,8 @@
 """Folding: event items in, row changes out. No query here: the loop loads the rows first and writes them after.
 
-An entry that a row has folded before changes nothing in it (`last_event`), so a batch may be folded twice.
+An entry that a row has folded before changes nothing in it (`last_event`), so a batch may be folded twice. After Redis has lost data,
+and if its clock is behind besides, new entries bear older ids: what they tell is known by its Event row, the end of a run by its
+Attempt or, where AUDIT keeps none, by the row.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,7 +19,9 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
-from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
+from django_delayq.mirror.rows import JobRow, RunRow
+from django_delayq.models import CANCELLED_HERE, Event
+from django_delayq.refusal import MAX_DEPTH
 from django_delayq.signing import Signer
 from django_delayq.states import AttemptOutcome, EventKind, State
 from django_delayq.store.events import Entry, Item, position
@@ -28,31 +33,37 @@ TOLD: Final = frozenset({
 })  # fmt: skip
 OF_QUEUES: Final = frozenset({EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED})
 ENDED_BADLY: Final = frozenset({EventKind.FAILED, EventKind.ASIDE})
+ENDS: Final = frozenset({
+    EventKind.CRASHED, EventKind.SUCCEEDED, EventKind.RETRIED, EventKind.SNOOZED, EventKind.FAILED,
+})  # fmt: skip
+LAST_ENDS: Final = frozenset({EventKind.SUCCEEDED, EventKind.FAILED})
 CARRYING: Final = frozenset(
     {EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED}
 )  # the record, without durability
 NO_JOB: Final = "a date without a job"  # what claim.lua says of a date whose record is gone
 MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
+NOBODY: Final = UUID(int=0)
 SECOND_DATE: Final = "a second date of a running job"
 
 
 @dataclass(slots=True)
 class Batch:
-    """Rows under change. The loop fills `jobs` and `attempts` with what the database has, keyed by id and by (id, fence), and
-    `records` with what Redis keeps of failed jobs that have no row.
+    """Rows under change. The loop fills `jobs` and `attempts` with what the database has, keyed by id and by (id, fence),
+    `records` with what Redis keeps of failed jobs that have no row, and `told` with those of `told_behind` that have Event rows.
     """
 
     queue: str
     audit: str
-    jobs: dict[UUID, Job]
-    attempts: dict[tuple[UUID, str], Attempt]
+    jobs: dict[UUID, JobRow]
+    attempts: dict[tuple[UUID, str], RunRow]
     records: Mapping[UUID, bytes] = field(default_factory=dict)
+    told: set[tuple[UUID, str]] = field(default_factory=set)
     signer: Signer | None = None
-    changed: dict[UUID, Job] = field(default_factory=dict)
-    changed_attempts: dict[tuple[UUID, str], Attempt] = field(default_factory=dict)
+    changed: dict[UUID, JobRow] = field(default_factory=dict)
+    changed_attempts: dict[tuple[UUID, str], RunRow] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     caught_up: list[UUID] = field(default_factory=list)  # rows that knew of a cancel before its event
-    runs: dict[UUID, list[Attempt]] = field(default_factory=dict)
+    runs: dict[UUID, list[RunRow]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for (id, _), run in self.attempts.items():
@@ -76,13 +87,7 @@ class Batch:
                     self._tell(entry, item.number, kind, None, at, _told(kind, item))
                 continue
             job = self.jobs.get(id)
-            if (
-                job is not None
-                and id not in folded
-                and kind
-                is not EventKind.RESTORED  # the first of its job on new ground, whose ids say nothing about older ones
-                and position(job.last_event) >= position(entry.id)
-            ):
+            if job is not None and id not in folded and self._folded_before(job, kind, item, entry):
                 continue
             if job is None:
                 job = self._missing(id, item, at)
@@ -101,7 +106,20 @@ class Batch:
             if kind in TOLD:
                 self._tell(entry, item.number, kind, id, at, _told(kind, item))
 
-    def _follow_cancel(self, job: Job, kind: EventKind, at: datetime) -> None:
+    def _folded_before(self, job: JobRow, kind: EventKind, item: Item, entry: Entry) -> bool:
+        if position(job.last_event) < position(entry.id):
+            return False
+        if kind in TOLD:
+            return (job.id, entry.id) in self.told
+        run = self.attempts.get((job.id, item.fields[3])) if kind in ENDS else None
+        if run is not None:
+            return run.finished_at is not None
+        if self.audit == "full" or kind not in LAST_ENDS:
+            return True
+        # No Attempt rows of runs that are under way: the row itself says whether this one is.
+        return (job.state, job.attempts, job.crashes) != (State.RUNNING, *map(_count, item.fields[1:3]))
+
+    def _follow_cancel(self, job: JobRow, kind: EventKind, at: datetime) -> None:
         """The row knows of a cancel before its event comes."""
         if kind in (EventKind.CANCELLED, EventKind.REQUEUED):
             job.settled = ""
@@ -109,7 +127,7 @@ class Batch:
         else:
             job.state, job.finished_at = State.CANCELLED.value, job.finished_at or at
 
-    def _missing(self, id: UUID, item: Item, at: datetime) -> Job | None:
+    def _missing(self, id: UUID, item: Item, at: datetime) -> JobRow | None:
         """A row for a job that came without one: from the record, if the event carries it or Redis keeps it."""
         if self.audit == "failures" and item.kind not in ENDED_BADLY:
             return None
@@ -124,9 +142,9 @@ class Batch:
             record = JobRecord.decode(id, raw)
         except PayloadError:
             return rows.stub(id, self.queue, at)
-        return rows.new_row(record, self.queue, at, published=at)
+        return rows.mirrored(record, self.queue, at)
 
-    def _apply(self, job: Job, kind: EventKind, item: Item, entry: Entry, at: datetime) -> None:
+    def _apply(self, job: JobRow, kind: EventKind, item: Item, entry: Entry, at: datetime) -> None:
         _APPLY[kind](self, job, item, entry, at)
 
     def _tell(self, entry: Entry, number: int, kind: EventKind, job: UUID | None, at: datetime, detail: Any) -> None:
@@ -139,19 +157,19 @@ class Batch:
 
     # --- one method per kind, in the order of a job's life ---
 
-    def _scheduled(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _scheduled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.state, job.published = State.SCHEDULED.value, at
         job.run_at = clock.from_ms(int(item.fields[1]))
 
-    def _merged(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _merged(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         holder = ids.full(item.fields[1])
         job.state, job.published, job.finished_at = State.CANCELLED.value, at, at
-        job.error = f"key held by {holder}"
+        job.error = f"{rows.MERGED} {holder}"
 
-    def _rescheduled(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _rescheduled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.run_at = clock.from_ms(int(item.fields[1]))
 
-    def _claimed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _claimed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         attempt, crashes, fence = _count(item.fields[1]), _count(item.fields[2]), item.fields[3]
         job.state, job.attempts, job.crashes = State.RUNNING.value, attempt, crashes
         job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None
@@ -160,7 +178,7 @@ class Batch:
         if self.audit == "full":
             self._attempt(job, fence, attempt, entry.by, at)
 
-    def _ended(self, job: Job, item: Item, entry: Entry, at: datetime, outcome: AttemptOutcome) -> dict[str, Any]:
+    def _ended(self, job: JobRow, item: Item, entry: Entry, at: datetime, outcome: AttemptOutcome) -> dict[str, Any]:
         """What all ends of a run have in common. Returns the detail."""
         attempt, crashes, fence = _count(item.fields[1]), _count(item.fields[2]), item.fields[3]
         detail = _detail(item.body)
@@ -182,47 +200,47 @@ class Batch:
             job.fingerprint = rows.clean(str(detail.get("p") or rows.fingerprint(job.error)), 64)
         return detail
 
-    def _crashed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _crashed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         self._ended(job, item, entry, at, AttemptOutcome.CRASHED)
         job.error = f"its worker {job.worker} vanished while it ran"
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
         job.attempts = max(0, _count(item.fields[1]) - 1)
 
-    def _succeeded(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _succeeded(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         detail = self._ended(job, item, entry, at, AttemptOutcome.SUCCEEDED)
         job.state, job.finished_at, job.result = State.SUCCEEDED.value, at, detail.get("r")
         job.error = job.fingerprint = ""
 
-    def _retried(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _retried(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         self._ended(job, item, entry, at, AttemptOutcome.RETRIED)
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
 
-    def _snoozed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _snoozed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         self._ended(job, item, entry, at, AttemptOutcome.SNOOZED)
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
         job.attempts = max(0, _count(item.fields[1]) - 1)
 
-    def _failed(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _failed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         self._ended(job, item, entry, at, AttemptOutcome.FAILED)
         job.state, job.finished_at = State.FAILED.value, at
 
-    def _cancelled(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _cancelled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         detail = self._ended(job, item, entry, at, AttemptOutcome.CANCELLED)
         job.state, job.finished_at, job.published = State.CANCELLED.value, at, job.published or at
         job.error = rows.clean(entry.why or job.error or str(detail.get("m", "")))
 
-    def _cancel_requested(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _cancel_requested(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.cancel_requested = True
 
-    def _requeued(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _requeued(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[1]))
         job.attempts = job.crashes = 0
         job.finished_at, job.cancel_requested, job.published = None, False, at
 
-    def _expired(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _expired(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.state, job.finished_at, job.error = State.CANCELLED.value, at, "expired before it could run"
 
-    def _aside(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _aside(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         reason = item.body.decode("utf-8", "replace")
         if reason == SECOND_DATE:
             return  # the date was set aside, the job runs
@@ -233,7 +251,7 @@ class Batch:
             job.state, job.finished_at, job.error = State.FAILED.value, at, rows.clean(f"set aside: {reason}")
             job.fingerprint = rows.fingerprint(job.error)
 
-    def _restored(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _restored(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         date, attempt, crashes, fence = (
             clock.from_ms(int(item.fields[1])),
             *map(_count, item.fields[2:4]),
@@ -250,28 +268,28 @@ class Batch:
         self._close_runs(job, at, "Redis lost its contents while it ran")
         job.state, job.run_at = State.SCHEDULED.value, date
 
-    def _dropped(self, job: Job, item: Item, entry: Entry, at: datetime) -> None:
+    def _dropped(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         pass  # the row is right; it was Redis that did not remember
 
-    def _close_runs(self, job: Job, at: datetime, why: str, *, but: str = "") -> None:
+    def _close_runs(self, job: JobRow, at: datetime, why: str, *, but: str = "") -> None:
         """A job has one run at a time: whatever the events of the others were, they are over."""
         for run in self.runs.get(job.id, ()):
             if run.finished_at is None and run.fence != rows.clean(but, 64):
                 run.finished_at, run.outcome, run.message = at, AttemptOutcome.CRASHED.value, why
                 self.changed_attempts[job.id, run.fence] = run
 
-    def _attempt(self, job: Job, fence: str, number: int, worker: str, at: datetime) -> Attempt:
+    def _attempt(self, job: JobRow, fence: str, number: int, worker: str, at: datetime) -> RunRow:
         fence = rows.clean(fence, 64)
         run = self.attempts.get((job.id, fence))
         if run is None:
-            run = Attempt(job_id=job.id, fence=fence, number=number, worker=rows.clean(worker, 200), started_at=at)
+            run = RunRow(job_id=job.id, fence=fence, number=number, worker=rows.clean(worker, 200), started_at=at)
             self.attempts[job.id, fence] = run
             self.runs.setdefault(job.id, []).append(run)
         self.changed_attempts[job.id, fence] = run
         return run
 
 
-_APPLY: Final[Mapping[EventKind, Callable[[Batch, Job, Item, Entry, datetime], None]]] = {
+_APPLY: Final[Mapping[EventKind, Callable[[Batch, JobRow, Item, Entry, datetime], None]]] = {
     EventKind.SCHEDULED: Batch._scheduled,
     EventKind.MERGED: Batch._merged,
     EventKind.RESCHEDULED: Batch._rescheduled,
@@ -290,11 +308,27 @@ _APPLY: Final[Mapping[EventKind, Callable[[Batch, Job, Item, Entry, datetime], N
     EventKind.DROPPED: Batch._dropped,
 }
 
+_full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
+
 
 def job_ids(entries: list[Entry]) -> set[UUID]:
     """Every job that these entries speak of."""
     found = (_job_id(item) for entry in entries for item in entry.items)
     return {id for id in found if id is not None}
+
+
+def told_behind(entries: list[Entry], jobs: Mapping[UUID, JobRow]) -> set[tuple[UUID, str]]:
+    """Jobs, and entries that tell of them, whose ids are not behind what these rows have folded: the rows have taken them in before,
+    or not, see above.
+    """
+    found = set()
+    for entry in entries:
+        at = position(entry.id)
+        for item in entry.items:
+            job = jobs.get(_job_id(item) or NOBODY) if item.kind in TOLD else None
+            if job is not None and position(job.last_event) >= at:
+                found.add((job.id, entry.id))
+    return found
 
 
 def failed_ids(entries: list[Entry]) -> list[UUID]:
@@ -307,7 +341,7 @@ def _job_id(item: Item) -> UUID | None:
     if not item.fields:
         return None
     try:
-        return ids.full(item.fields[0])
+        return _full(item.fields[0])
     except ValueError:
         return None
 
@@ -325,7 +359,21 @@ def _detail(body: bytes) -> dict[str, Any]:
         detail = json.loads(body) if body else {}  # laxer than the codec: half a character must not hide the rest
     except (ValueError, RecursionError):
         return {"m": body[:500].decode("utf-8", "replace")}
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(detail, MAX_DEPTH + 1):
+        return {"m": body[:500].decode("utf-8", "replace")}  # we did not write it, and could not write it again
     return detail if isinstance(detail, dict) else {"m": str(detail)}
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            part
+            for one in level
+            if isinstance(one, (list, dict))
+            for part in (one.values() if isinstance(one, dict) else one)
+        ]
+    return bool(level)
 
 
 def _moment(ms: Any, otherwise: datetime) -> datetime:

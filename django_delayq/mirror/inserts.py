@@ -13,7 +13,6 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq import clock, codec
-from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
 from django_delayq.models import Job
 from django_delayq.outbox import OutboxItem
@@ -35,7 +34,6 @@ CASTS: Final = {
     "id": "uuid", "priority": "integer", "run_at": "timestamptz", "created_at": "timestamptz", "expires_at": "timestamptz",
     "max_attempts": "integer", "durable": "boolean",
 }  # fmt: skip
-_NO_KEYWORDS: Final = b",{}]"  # how a payload without keyword arguments and options ends, and no other
 
 
 def insert(items: Sequence[OutboxItem], connection: BaseDatabaseWrapper) -> None:
@@ -78,7 +76,7 @@ def _row(item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[dateti
     """The values of the columns `GIVEN`."""
     record = item.record
     run_at = clock.from_ms(item.run_at_ms)
-    args, kwargs, options, error = _arguments(record)
+    args, kwargs, options, error = rows.texts(record)
     return (
         uuid(record.id), item.queue, rows.clean(record.task, 200), args, kwargs, options, rows.clean(record.key, 200),
         item.priority, moment(run_at), moment(rows.created(record.id, run_at)),
@@ -122,19 +120,3 @@ def _unchanged(value: Any) -> Any:
 
 def _hex(id: UUID) -> str:
     return id.hex
-
-
-def _arguments(record: JobRecord) -> tuple[str, str, str, str]:
-    """The texts of the columns args, kwargs and options, and what is wrong with the payload."""
-    payload = record.payload
-    if payload.startswith(b"[[") and payload.endswith(_NO_KEYWORDS) and payload.isascii():
-        return payload[1:-4].decode(), "{}", "{}", ""  # the same JSON, without reading and writing it once more
-    args, kwargs, options, error = rows.arguments(record)
-    return _json(args), _json(kwargs), _json(options), error
-
-
-def _json(value: Any) -> str:
-    return ARGS.get_prep_value(value) or "null"
-
-
-ARGS: Final = Job._meta.get_field("args")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,7 +14,9 @@ from django.db import DatabaseError, connections, transaction
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror.fold import Batch, failed_ids, job_ids
+from django_delayq.mirror import arrays
+from django_delayq.mirror.fold import Batch, failed_ids, job_ids, told_behind
+from django_delayq.mirror.rows import KNOWN, JobRow, RunRow
 from django_delayq.mirror.turns import turn
 from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
@@ -30,13 +34,15 @@ IDLE: Final = 0.25  # seconds between looks at an empty stream
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
 
 # What one entry may raise: a database that refuses a row, and an item that cannot be read. It must not stop those behind it.
-REFUSED: Final = (DatabaseError, ValueError, OverflowError, IndexError, TypeError)
+REFUSED: Final = (DatabaseError, ValueError, OverflowError, IndexError, TypeError, RecursionError)
 
 JOB_FIELDS: Final = (
     "state", "run_at", "started_at", "finished_at", "attempts", "crashes", "worker", "error", "fingerprint", "result",
     "cancel_requested", "published", "last_event",
 )  # fmt: skip
 ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
+JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
+ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS)  # in the order of `RunRow`
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +166,46 @@ class MirrorLoop:
 
     def _load(self, entries: list[Entry]) -> Batch:
         wanted = list(job_ids(entries))
-        jobs: dict[UUID, Job] = {}
-        attempts: dict[tuple[UUID, str], Attempt] = {}
+        jobs: dict[UUID, JobRow] = {}
+        attempts: dict[tuple[UUID, str], RunRow] = {}
         for start in range(0, len(wanted), CHUNK):
             chunk = wanted[start : start + CHUNK]
-            jobs |= {job.id: job for job in Job.objects.using(self.using).filter(pk__in=chunk)}
-            open_runs = Attempt.objects.using(self.using).filter(job_id__in=chunk, finished_at__isnull=True)
-            attempts |= {(run.job_id, run.fence): run for run in open_runs}
-        records = self._records(entries, jobs)
+            jobs |= {job.id: job for job in self._jobs(chunk)}
+            attempts |= {(run.job_id, run.fence): run for run in self._open_runs(chunk)}
         return Batch(
-            queue=self.queue.name, audit=self.queue.audit, jobs=jobs, attempts=attempts, records=records,
-            signer=self.signer,
+            queue=self.queue.name, audit=self.queue.audit, jobs=jobs, attempts=attempts,
+            records=self._records(entries, jobs), told=self._told(told_behind(entries, jobs)), signer=self.signer,
         )  # fmt: skip
 
-    def _records(self, entries: list[Entry], jobs: dict[UUID, Job]) -> dict[UUID, bytes]:
+    def _told(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+        """Those of them that have an Event row."""
+        found: set[tuple[UUID, str]] = set()
+        jobs = list({id for id, _ in wanted})
+        for start in range(0, len(jobs), CHUNK):
+            events = Event.objects.using(self.using).filter(job_id__in=jobs[start : start + CHUNK])
+            found |= wanted & set(events.values_list("job_id", "stream_id"))
+        return found
+
+    def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
+        backend = connections[self.using]
+        if arrays.serve(backend):
+            found = [JobRow(*values) for values in arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)]
+        else:
+            found = [JobRow(**row) for row in Job.objects.using(self.using).filter(pk__in=ids).values()]
+        for row in found:
+            row.known = True
+        return found
+
+    def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
+        backend = connections[self.using]
+        if arrays.serve(backend):
+            found = arrays.found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)
+        else:
+            runs = Attempt.objects.using(self.using).filter(job_id__in=ids, finished_at__isnull=True)
+            found = list(runs.values_list(*ATTEMPT_COLUMNS))
+        return [RunRow(*values) for values in found]
+
+    def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
         """What Redis keeps of failed jobs without a row: nobody else knows their arguments."""
         wanted = [id for id in failed_ids(entries) if id not in jobs]
         found: dict[UUID, bytes] = {}
@@ -185,9 +217,12 @@ class MirrorLoop:
     def _save(self, batch: Batch) -> None:
         drop = self._not_kept(batch)
         kept = [job for id, job in batch.changed.items() if id not in drop]
-        self._upsert(Job, kept, JOB_FIELDS, ["id"])
         runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
-        self._upsert(Attempt, runs, ATTEMPT_FIELDS, ["job", "fence"])
+        if arrays.serve(connections[self.using]):
+            self._write_arrays(kept, runs)
+        else:
+            self._upsert(Job, kept, JOB_COLUMNS, JOB_FIELDS, ["id"])
+            self._upsert(Attempt, runs, ATTEMPT_COLUMNS, ATTEMPT_FIELDS, ["job", "fence"])
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
         if batch.caught_up:  # apart, and only these: an atomic run may commit its own word meanwhile
@@ -207,17 +242,33 @@ class MirrorLoop:
         ended = (State.SUCCEEDED.value, State.CANCELLED.value)
         return {id for id, job in batch.changed.items() if job.state in ended}
 
-    def _upsert(self, model: Any, rows: list[Any], fields: tuple[str, ...], unique: list[str]) -> None:
+    def _write_arrays(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
+        backend = connections[self.using]
+        new, known = [job for job in jobs if not job.known], [job for job in jobs if job.known]
+        for start in range(0, len(new), CHUNK):
+            arrays.upsert(Job, JOB_COLUMNS, new[start : start + CHUNK], ("id",), JOB_FIELDS, backend)
+        for start in range(0, len(known), CHUNK):
+            arrays.update(Job, JOB_FIELDS, known[start : start + CHUNK], "id", backend)
+        for start in range(0, len(runs), CHUNK):
+            arrays.upsert(
+                Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend
+            )
+
+    def _upsert(
+        self, model: Any, rows: Sequence[Any], columns: Sequence[str], fields: Sequence[str], unique: list[str]
+    ) -> None:
         if not rows:
             return
         backend = connections[self.using]
         # MySQL and MariaDB find the conflicting key by themselves and refuse to be told
         target = unique if backend.features.supports_update_conflicts_with_target else None
-        for row in rows:
-            if isinstance(row, Attempt) and row.pk is not None:
-                row.pk = None  # found again by (job, fence)
+        read = attrgetter(*columns)
+        if columns is JOB_COLUMNS:  # all of them, in the model's order: much quicker than by name
+            made = [model(*read(row)) for row in rows]
+        else:
+            made = [model(**dict(zip(columns, read(row), strict=True))) for row in rows]
         model.objects.using(self.using).bulk_create(
-            rows, batch_size=CHUNK, update_conflicts=True, update_fields=fields, unique_fields=target
+            made, batch_size=CHUNK, update_conflicts=True, update_fields=fields, unique_fields=target
         )
 
 

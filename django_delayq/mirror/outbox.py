@@ -8,10 +8,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
+from django_delayq.failpoints import failpoint
 from django_delayq.mirror import inserts, rows
 from django_delayq.models import CANCELLED_HERE, Event, Job
 from django_delayq.outbox import OutboxItem, OutboxRow
@@ -53,6 +54,12 @@ class DatabaseOutbox:
         )
         return next((id for id, own in found.order_by("id").values_list("id", "key")[:20] if own == key), None)
 
+    def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
+        """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
+        merged = Q(state=State.CANCELLED.value, error__startswith=rows.MERGED)
+        found = Job.objects.using(using).filter(~merged, queue=queue, key=key)
+        return next((id for id, own in found.order_by("-id").values_list("id", "key")[:20] if own == key), None)
+
     def unpublished(self, queue: str, after: UUID | None, limit: int, using: str) -> list[UUID]:
         """Scheduled rows of a queue that Redis has not confirmed, behind the id `after`, by id."""
         found = Job.objects.using(using).filter(queue=queue, state=State.SCHEDULED.value, published__isnull=True)
@@ -83,12 +90,16 @@ class DatabaseOutbox:
         requeue behind it.
         """
         mine = Job.objects.using(using).filter(pk=job, last_event=seen, settled="", durable=True, state__in=UNFINISHED)
+        failpoint("outbox.note")
         noted = mine.update(state=State.CANCELLED.value, finished_at=clock.now(), settled=CANCELLED_HERE)
+        failpoint("outbox.noted")
         return bool(noted)
 
     def forget_cancel(self, job: UUID, using: str) -> None:
         """The job is about to be requeued: what was noted of its cancel must not end it once more."""
+        failpoint("outbox.forget")
         Job.objects.using(using).filter(pk=job, settled=CANCELLED_HERE).update(settled="")
+        failpoint("outbox.forgotten")
 
     def cancel_unpublished(self, job: UUID, actor: str, reason: str, using: str) -> bool:
         """Ends a row that Redis does not have. The caller has made sure that a publication under way is recognised as late."""
@@ -99,6 +110,8 @@ class DatabaseOutbox:
             )
             if changed:
                 self._note(job, EventKind.CANCELLED, actor, reason, now, using)
+            failpoint("outbox.withdraw")
+        failpoint("outbox.withdrawn")
         return bool(changed)
 
     def move_unpublished(self, job: UUID, run_at_ms: int, actor: str, reason: str, using: str) -> bool:
@@ -108,6 +121,8 @@ class DatabaseOutbox:
             changed = self._unpublished(job, using).update(run_at=clock.from_ms(run_at_ms))
             if changed:
                 self._note(job, EventKind.RESCHEDULED, actor, reason, now, using)
+            failpoint("outbox.move")
+        failpoint("outbox.moved")
         return bool(changed)
 
     def edit(
@@ -136,8 +151,10 @@ class DatabaseOutbox:
                 if not act():
                     raise _TakenBack
                 self._note(job, EDITED, actor, reason, clock.now(), using, before)
+                failpoint("outbox.edit")
         except _TakenBack:
             return False
+        failpoint("outbox.edited")
         return True
 
     def _unpublished(self, job: UUID, using: str):  # type: ignore[no-untyped-def]  # the queryset's type has no public name

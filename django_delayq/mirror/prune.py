@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from django_delayq import clock
-from django_delayq.conf import QueueConfig
+from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Step
+from django_delayq.mirror.turns import turn
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Operation, Step
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 
@@ -29,6 +29,15 @@ def old_jobs(queue: QueueConfig, using: str) -> Iterator[tuple[str, Any]]:
         if seconds is not None:
             before = clock.now() - timedelta(seconds=seconds)
             yield state, Job.objects.using(using).filter(queue=queue.name, state=state, finished_at__lt=before)
+
+
+def old_operations(config: Config) -> Any:
+    """Operations that are over, once they are as old as cancelled jobs may be: both tell what people did."""
+    kept = config.retention["cancelled"]
+    over = Operation.objects.using(config.database).filter(
+        stage__in=(Operation.Stage.FINISHED, Operation.Stage.CANCELLED)
+    )
+    return over.none() if kept is None else over.filter(finished_at__lt=clock.now() - timedelta(seconds=kept))
 
 
 class PruneLoop:
@@ -51,13 +60,17 @@ class PruneLoop:
         total = 0
         for _, found in old_jobs(self.queue, self.using):
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
-            total += len(gone)
             if gone:
-                with transaction.atomic(using=self.using):
+                # Not while the mirror has rows in hand; and what has been requeued since stays.
+                with turn(self.queue.name, 0, self.using):
+                    gone = list(found.order_by().filter(pk__in=gone).select_for_update().values_list("pk", flat=True))
                     Attempt.objects.using(self.using).filter(job_id__in=gone).delete()
                     Event.objects.using(self.using).filter(job_id__in=gone).delete()
                     Step.objects.using(self.using).filter(job_id__in=gone).delete()
                     Job.objects.using(self.using).filter(pk__in=gone)._raw_delete(self.using)
+                    failpoint("prune.delete")
+                failpoint("prune.deleted")
+            total += len(gone)
         return total + self._prune_steps()
 
     def _prune_steps(self) -> int:
@@ -67,7 +80,33 @@ class PruneLoop:
         orphans = Step.objects.using(self.using).filter(at__lt=before).exclude(Exists(rows))
         gone = list(orphans.order_by("at").values_list("pk", flat=True)[:BATCH])
         if gone:
+            failpoint("prune.drop_steps")
             Step.objects.using(self.using).filter(pk__in=gone).delete()
+            failpoint("prune.dropped_steps")
+        return len(gone)
+
+
+class OldOperationsLoop:
+    """Deletes at most 500 operations a pass. What they did stands in the events of the jobs, and in the log of the admin."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def poll(self) -> float:
+        """One batch. Returns seconds to sleep: 0 when more may be there.
+
+        Raises:
+            DatabaseError: call again later.
+        """
+        return 0.0 if self.prune() >= BATCH else PAUSE
+
+    def prune(self) -> int:
+        """One batch. Returns how many went."""
+        gone = list(old_operations(self.config).order_by("id").values_list("pk", flat=True)[:BATCH])
+        if gone:
+            failpoint("prune.drop_operations")
+            Operation.objects.using(self.config.database).filter(pk__in=gone).delete()
+            failpoint("prune.dropped_operations")
         return len(gone)
 
 

@@ -14,6 +14,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import rows
+from django_delayq.mirror.glance import Glance
 from django_delayq.mirror.turns import turn
 from django_delayq.models import Checkpoint, Job
 from django_delayq.signing import Signer
@@ -61,6 +62,7 @@ class RelayLoop:
         self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.log = EventLog(link, self.store.keys)
         self.ground = GroundStore(self.store)
+        self._any = Glance(self._rows())
         self._mark: tuple[tuple[int, int], int] | None = None
         self._after: UUID | None = None  # up to where this round has come
         self._there: set[UUID] = set()  # what Redis has, as it said in this round,
@@ -73,7 +75,8 @@ class RelayLoop:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
         if self._mark is None:
-            if not self._unpublished(clock.wall_ms()).exists():  # mostly; then Redis need not be asked
+            # Mostly there is none at all; then Redis need not be asked.
+            if not self._any.found() or not self._unpublished(clock.wall_ms()).exists():
                 return IDLE
             self._mark = position(self.log.last_id()), clock.wall_ms()
         mark, at_ms = self._mark
@@ -101,14 +104,11 @@ class RelayLoop:
         return bool(first) and position(first[0].id) <= mark
 
     def _unpublished(self, mark_ms: int) -> QuerySet[Job]:
-        before = clock.from_ms(mark_ms - int(self._young * 1000))
+        return self._rows().filter(created_at__lt=clock.from_ms(mark_ms - int(self._young * 1000)))
+
+    def _rows(self) -> QuerySet[Job]:
         return Job.objects.using(self.using).filter(
-            queue=self.queue.name,
-            state=State.SCHEDULED.value,
-            published__isnull=True,
-            durable=True,
-            settled="",
-            created_at__lt=before,
+            queue=self.queue.name, state=State.SCHEDULED.value, published__isnull=True, durable=True, settled=""
         )
 
     def _push(self, mark_ms: int) -> int:
@@ -155,6 +155,7 @@ class RelayLoop:
                     finished_at=now,
                     error="cancelled before it was published",
                 )
+                failpoint("relay.save")
         failpoint("relay.saved")
         self._there.update(taken)
         self._after = found[-1].pk
@@ -175,6 +176,8 @@ class RelayLoop:
 
     def _give_up(self, row: Job, error: PayloadError) -> None:
         logger.error("job %s of %s cannot be published, and fails: %s", row.id, self.queue.name, error)
+        failpoint("relay.give_up")
         Job.objects.using(self.using).filter(pk=row.pk, published__isnull=True).update(
             state=State.FAILED.value, finished_at=clock.now(), error=rows.clean(f"cannot be published: {error}")
         )
+        failpoint("relay.gave_up")

@@ -6,8 +6,8 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,9 +19,9 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import rows
 from django_delayq.mirror.turns import turn
-from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Job
+from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Event, Job
 from django_delayq.signing import Signer
-from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
+from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store import read
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
@@ -33,7 +33,7 @@ logger = logging.getLogger("django_delayq.restore")
 IDLE: Final = 0.25  # seconds between looks at the ground
 LOOK: Final = 5.0  # seconds between looks at the checkpoint while the server stays the same
 WAIT: Final = 0.05
-MIRROR_WAIT: Final = 30.0  # seconds; without a mirror at work, rows are as true as they will be
+MIRROR_WAIT: Final = 30.0  # seconds without anything folded; without a mirror at work, rows are as true as they will be
 READ: Final = 1000  # rows per query
 ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
 BUSY_MS: Final = 5000  # a restore that has not shown itself for so long has died
@@ -45,7 +45,7 @@ ACTOR: Final = "restore"
 
 FIELDS: Final = (
     "id", "task", "args", "kwargs", "options", "key", "state", "priority", "run_at", "expires_at", "attempts",
-    "max_attempts", "crashes", "durable", "last_event",
+    "max_attempts", "crashes", "durable",
 )  # fmt: skip
 
 
@@ -66,8 +66,8 @@ class RestoreLoop:
     """1. Looks at the ground: a generation that is not the one restored last means that Redis was wiped; an event that the database
     has and Redis has not, that it was rolled back. 2. Waits until the mirror has folded what is there, and another restore has died.
     3. If rolled back: drops the jobs whose rows are finished. 4. Brings back rows that are unfinished and published, the running ones
-    at the end of a lease, so that the workers which run them can adopt them. 5. Notes the generation as restored, and confirms the
-    ground, on which workers then claim.
+    at the end of a lease, so that the workers which run them can adopt them; last those whose requeue Redis has forgotten. 5. Notes
+    the generation as restored, and confirms the ground, on which workers then claim.
 
     It may die at any point, and begins anew then: what is there already is left alone. Unpublished rows are the relay's.
 
@@ -91,6 +91,7 @@ class RestoreLoop:
         self._well: tuple[str, str, str] | None = None
         self._look_at = 0.0
         self._work: Iterator[float] | None = None
+        self._ended: list[UUID] = []
 
     def poll(self) -> float:
         """One look, or one slice of work. Returns seconds to sleep: 0 when more is to do.
@@ -171,7 +172,9 @@ class RestoreLoop:
         )
         found = list(noted.values_list("id", flat=True))
         for start in range(0, len(found), MOST):
+            failpoint("restore.cancel")
             self.store.cancel(found[start : start + MOST], actor=ACTOR, reason="the server was replaced after it")
+            failpoint("restore.cancelled")
 
     def _pause(self) -> bool:
         if not self.unfinished().exists():
@@ -200,10 +203,13 @@ class RestoreLoop:
         if not generation:
             return
         yield from self._wait_for_mirror()
+        self._ended = []
         if rolled:
             yield from self._sweep()
         for state in (State.RUNNING, State.SCHEDULED):
             yield from self._bring_back(state, rolled)
+        if self._ended:
+            yield from self._bring_back_requeued()
         self._finish(generation, ground.server)
 
     def _stand(self, ground: Ground, checkpoint: Checkpoint, rolled: bool) -> str:
@@ -224,15 +230,18 @@ class RestoreLoop:
             return renewed if done else ""
         return self._send([], rolled)[0].rpartition(":")[0]
 
-    def _wait_for_mirror(self) -> Iterator[float]:
-        """Rows must not be taken for unfinished merely because the mirror is behind."""
-        mark, until = position(self.log.last_id()), clock.monotonic() + MIRROR_WAIT
+    def _wait_for_mirror(self) -> Generator[float, None, bool]:
+        """Rows must not be taken for unfinished merely because the mirror is behind. False if it still is."""
+        mark, until, before = position(self.log.last_id()), clock.monotonic() + MIRROR_WAIT, ""
         while (first := self.log.read(FIRST, 1)) and position(first[0].id) <= mark:
+            if first[0].id != before:  # it is at work
+                before, until = first[0].id, max(until, clock.monotonic() + MIRROR_WAIT)
             if clock.monotonic() > until:
                 logger.warning("queue %s: restore does not wait any longer for the mirror", self.queue.name)
-                return
+                return False
             self._send([], False)
             yield WAIT
+        return True
 
     def _sweep(self) -> Iterator[float]:
         """Jobs that Redis has, and whose rows are finished."""
@@ -267,12 +276,37 @@ class RestoreLoop:
             for start in range(0, len(batch), MOST):
                 some = batch[start : start + MOST]
                 self.progress.done += len(some)
-                _, answers = self._send(self.items(some), rolled)
+                items = self.items(some)
+                _, answers = self._send(items, rolled)
                 self.progress.back += answers.count("restored")
+                if rolled:
+                    ended = (item.id for item, answer in zip(items, answers, strict=True) if answer == "finished")
+                    self._ended += map(ids.full, ended)
                 yield 0.0
             if len(batch) < READ:
                 return
             after = batch[-1].id
+
+    def _bring_back_requeued(self) -> Iterator[float]:
+        """Of the jobs that have ended by what Redis says, and not by their rows. Most have ended just now, and their rows follow. What
+        was requeued, and is still unfinished when the mirror has heard all, was requeued in the part that Redis has forgotten; none is
+        requeued meanwhile. Dates decide nothing here: a clock may have gone back between the two.
+        """
+        if not (yield from self._wait_for_mirror()):
+            logger.error(
+                "queue %s: the mirror is behind, so %d jobs that have ended in Redis, and not in the database, are left as they "
+                "are; a requeue of theirs may be lost: look at them in the admin, and requeue them there", self.queue.name,
+                len(self._ended),
+            )  # fmt: skip
+            return
+        for start in range(0, len(self._ended), MOST):
+            some = self._ended[start : start + MOST]
+            requeued = Event.objects.using(self.using).filter(job_id__in=some, kind=EventKind.REQUEUED)
+            found = self.unfinished().filter(pk__in=set(requeued.values_list("job_id", flat=True)))
+            items = [replace(item, requeued=True) for item in self.items(found.only(*FIELDS))]
+            _, answers = self._send(items, True)
+            self.progress.back += answers.count("restored")
+            yield 0.0
 
     def items(self, batch: Iterable[Job]) -> list[RestoreItem]:
         """Unfinished rows as restore.lua wants them; without those that cannot be jobs."""
@@ -285,15 +319,15 @@ class RestoreLoop:
         return items
 
     def _item(self, row: Job) -> RestoreItem:
-        record, seen_ms = self.store.written(rows.record_of(row)), position(row.last_event)[0]
+        record = self.store.written(rows.record_of(row))
         if row.state == State.RUNNING:
             return RestoreItem(
                 id=ids.short(row.id), record=record, attempt=max(0, row.attempts - 1), crashes=row.crashes,
-                delay_ms=self.queue.lease_ms, seen_ms=seen_ms,
+                delay_ms=self.queue.lease_ms,
             )  # fmt: skip
         return RestoreItem(
             id=ids.short(row.id), record=record, attempt=row.attempts, crashes=row.crashes,
-            due_ms=clock.to_ms(row.run_at), delay_ms=ADOPTION_MS, seen_ms=seen_ms,
+            due_ms=clock.to_ms(row.run_at), delay_ms=ADOPTION_MS,
         )  # fmt: skip
 
     def _send(self, items: list[RestoreItem], rolled: bool) -> tuple[str, list[str]]:
@@ -307,11 +341,12 @@ class RestoreLoop:
         _, checkpoint = self.look()
         if not self.ground.confirm(generation, server=server, mirrored=checkpoint.last_event, actor=ACTOR):
             return
-        if checkpoint.pk is None:
-            Checkpoint.objects.using(self.using).bulk_create([checkpoint], ignore_conflicts=True)
-        mine = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition)
-        mine.update(restored=generation)
-        self._mend_rows()
+        # Both or neither: whoever finds the generation restored mends no rows.
+        with turn(self.queue.name, self.partition, self.using) as (mine, _):
+            mine.update(restored=generation)
+            self._mend_rows()
+            failpoint("restore.note")
+        failpoint("restore.noted")
         done = self.progress
         if done.total or done.dropped:
             seconds = clock.monotonic() - done.began

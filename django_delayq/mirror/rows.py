@@ -4,21 +4,80 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.job import JobRecord, lane_of
-from django_delayq.models import Job
-from django_delayq.states import State
+from django_delayq.models import Job, JSONText
+from django_delayq.states import AttemptOutcome, State
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 STUB = "?"  # the task of a row whose record is not known
+MERGED = "key held by"  # so begins the error of a row that was merged into the job that held its key
 NO_RECORD = "the record of this job did not reach the database"
 _VARYING = re.compile(r"\S*\d\S*")
+NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")
 LONGEST_TEXT = 100_000  # characters of an error or a traceback; the rest is cut
+
+
+@dataclass(slots=True, eq=False)
+class JobRow:
+    """A row of `Job` while the mirror works on it: a model instance costs more than all that is done to it. `known`: it was read from
+    the database, and of what the mirror does not change it may hold less than the row.
+    """
+
+    # What folding needs of a row that is there comes first, in the order in which it is read: see KNOWN.
+    id: UUID
+    queue: str
+    run_at: datetime
+    state: str = State.SCHEDULED.value
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempts: int = 0
+    crashes: int = 0
+    worker: str = ""
+    error: str = ""
+    fingerprint: str = ""
+    result: Any = None
+    cancel_requested: bool = False
+    published: datetime | None = None
+    last_event: str = ""
+    durable: bool = True
+    settled: str = ""
+    known: bool = False
+    task: str = STUB
+    args: Any = NO_LIST
+    kwargs: Any = NO_DICT
+    options: Any = NO_DICT
+    key: str = ""
+    priority: int = 0
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    max_attempts: int = 1
+    on_conflict: str = "keep"
+
+
+KNOWN: Final = tuple(one.name for one in fields(JobRow))[: JobRow.__slots__.index("known")]
+
+
+@dataclass(slots=True, eq=False)
+class RunRow:
+    """A row of `Attempt`, likewise. It is found again by job and fence."""
+
+    job_id: UUID
+    fence: str
+    number: int
+    worker: str
+    started_at: datetime
+    finished_at: datetime | None = None
+    outcome: str = AttemptOutcome.RUNNING.value
+    error_class: str = ""
+    message: str = ""
+    traceback: str = ""
 
 
 def new_row(record: JobRecord, queue: str, run_at: datetime, **fields: Any) -> Job:
@@ -51,12 +110,44 @@ def arguments(record: JobRecord) -> tuple[list[Any], dict[str, Any], dict[str, A
         return [], {}, {}, clean(f"unreadable payload: {problem}")
 
 
-def stub(id: UUID, queue: str, at: datetime, why: str = NO_RECORD) -> Job:
-    """The row of a job of which only events are known."""
-    return Job(
-        id=id, queue=queue, task=STUB, state=State.SCHEDULED.value, run_at=at, created_at=created(id, at), durable=False,
-        error=why, published=at,
+def mirrored(record: JobRecord, queue: str, at: datetime) -> JobRow:
+    """The same of a job that went into Redis first."""
+    args, kwargs, options, error = arguments(record)  # read in any case: Redis may hold what somebody else has written
+    same = _is_plain(record.payload) and not error
+    return JobRow(
+        id=record.id, queue=queue, run_at=at, task=clean(record.task, 200),
+        args=JSONText(record.payload[1:-1].decode()) if same else args, kwargs=kwargs or NO_DICT, options=options or NO_DICT,
+        key=clean(record.key, 200), priority=PRIORITIES[record.lane], created_at=created(record.id, at),
+        expires_at=clock.from_ms(record.expires_ms) if record.expires_ms else None, max_attempts=record.max_attempts,
+        durable=record.durable, error=error, published=at,
     )  # fmt: skip
+
+
+def texts(record: JobRecord) -> tuple[str, str, str, str]:
+    """The texts of the columns args, kwargs and options, and what is wrong with the payload."""
+    if _is_plain(record.payload):
+        return record.payload[1:-1].decode(), "{}", "{}", ""  # the same JSON, without reading and writing it once more
+    args, kwargs, options, error = arguments(record)
+    return _json(args), _json(kwargs), _json(options), error
+
+
+def _is_plain(payload: bytes) -> bool:
+    """Whether this payload has no keyword arguments, no options, and no letters that are written in another way in a column."""
+    return payload.startswith(b"[[") and payload.endswith(b"]]") and payload.isascii()
+
+
+def _json(value: Any) -> str:
+    return ARGS.get_prep_value(value) or "null"
+
+
+ARGS: Final = Job._meta.get_field("args")
+
+
+def stub(id: UUID, queue: str, at: datetime, why: str = NO_RECORD) -> JobRow:
+    """The row of a job of which only events are known."""
+    return JobRow(
+        id=id, queue=queue, task=STUB, run_at=at, created_at=created(id, at), durable=False, error=why, published=at
+    )
 
 
 def record_of(job: Job) -> JobRecord:
@@ -67,7 +158,7 @@ def record_of(job: Job) -> JobRecord:
     """
     if job.task == STUB:
         raise PayloadError(f"the row of job {job.id} is a stub: its record did not reach the database")
-    payload = codec.dumps([job.args, job.kwargs, job.options] if job.options else [job.args, job.kwargs])
+    payload = codec.pack(job.args, job.kwargs, job.options)
     return JobRecord(
         id=job.id,
         task=job.task,
@@ -82,7 +173,7 @@ def record_of(job: Job) -> JobRecord:
 
 def clean(text: str, longest: int = LONGEST_TEXT) -> str:
     """Text that every database takes: NUL and lone surrogates escaped, cut in the middle when too long."""
-    if "\x00" in text or not _is_utf8(text):
+    if "\x00" in text or not (text.isascii() or _is_utf8(text)):
         text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
     if len(text) <= longest:
         return text

@@ -16,7 +16,7 @@ from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import loop, relay, restore
 from django_delayq.mirror.loop import MirrorLoop
-from django_delayq.mirror.prune import PruneLoop, TidyLoop
+from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.operations import OperationLoop
@@ -151,6 +151,7 @@ class Service:
             self._keepers += [
                 Keeper(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues
             ]
+            self._keepers.append(Keeper("prune of operations", OldOperationsLoop(config)))
             self._keepers += [Keeper(f"tidy of {queue.name}", TidyLoop(link, queue, **common)) for queue in queues]
         if "mirror" in roles:
             self._keepers.append(

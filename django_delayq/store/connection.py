@@ -1,8 +1,8 @@
 """Links to Redis: one private set of connections per process, raw replies, no hidden retries.
 
-The client library repeats a command by itself after a connection error; our scripts are safe under that, but a caller who
-waits must know how long. So a `Link` sends a command, re-sends the same bytes at most once when a pooled connection turns out
-to be broken, and then says `StoreUnavailable`. Loops with time of their own call again.
+The client library repeats a command by itself after a connection error; our scripts are safe under that, but the second answer
+is another one (a cancel that this very call has done: "finished"), and a caller who waits must know how long. So a `Link` looks
+at a connection before it is used, sends a command once, and then says `StoreUnavailable`. Loops with time of their own call again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from django_delayq import clock
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.store import embedded
 
@@ -42,6 +41,8 @@ TAKEN_OVER = frozenset({
     "host", "port", "db", "path", "username", "password", "credential_provider", "socket_keepalive",
     "socket_keepalive_options", "connection_pool",
 })  # fmt: skip
+# Seconds after which an idle connection is not used again: a firewall may have forgotten it, and would tell only after the send.
+IDLE = 30.0
 SCHEMES = ("redis://", "rediss://", "unix://")
 # Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
 # codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
@@ -79,7 +80,7 @@ class Link:
     def __init__(self, factory: Callable[[], Connection], where: str) -> None:
         self._factory = factory
         self.where = where
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
 
     def execute(self, *command: Any) -> Reply:
@@ -102,28 +103,22 @@ class Link:
             StoreUnavailable: as for `execute`.
         """
         self._after_fork()
-        packed: list[bytes] | None = None
-        while True:
-            connection, pooled = self._take()
-            try:
-                connection.connect()
-                if packed is None:
-                    packed = [b"".join(part for command in commands for part in connection.pack_command(*command))]
-                connection.send_packed_command(packed, check_health=False)
-                replies = [self._read(connection) for _ in commands]
-            except BaseException as error:
-                with contextlib.suppress(Exception):
-                    connection.disconnect()
-                if not isinstance(error, (RedisError, OSError)):
-                    raise
-                if pooled and isinstance(error, (RedisConnectionError, OSError)) and not _timed_out(error):
-                    continue  # a connection that died while it was idle says nothing about the server
-                raise self._unavailable(error) from error
-            if any(isinstance(reply, StoreRefused) and reply.replica for reply in replies):
-                connection.disconnect()  # the address may lead to the new primary by now
-            else:
-                self._idle.append(connection)
-            return replies
+        connection = self._take()
+        try:
+            connection.connect()
+            packed = [b"".join(part for command in commands for part in connection.pack_command(*command))]
+            connection.send_packed_command(packed, check_health=False)
+            replies = [self._read(connection) for _ in commands]
+        except BaseException as error:
+            _discard(connection)
+            if not isinstance(error, (RedisError, OSError)):
+                raise
+            raise self._unavailable(error) from error
+        if any(isinstance(reply, StoreRefused) and reply.replica for reply in replies):
+            connection.disconnect()  # the address may lead to the new primary by now
+        else:
+            self._idle.append((connection, clock.monotonic()))
+        return replies
 
     def dedicated(self) -> Connection:
         """A connected connection for one owner that blocks on it (the wake line). The owner disconnects it.
@@ -140,17 +135,18 @@ class Link:
 
     def close(self) -> None:
         """Closes the idle connections. The link may be used again."""
-        for connection in self._drain():
-            with contextlib.suppress(Exception):
-                connection.disconnect()
+        for connection, _ in self._drain():
+            _discard(connection)
 
-    def _take(self) -> tuple[Connection, bool]:
-        try:
-            return self._idle.pop(), True
-        except IndexError:
-            return self._factory(), False
+    def _take(self) -> Connection:
+        """An idle connection that is still one, or a new one, not connected yet."""
+        for connection, since in self._drain():
+            if clock.monotonic() - since < IDLE and _is_quiet(connection):
+                return connection
+            _discard(connection)
+        return self._factory()
 
-    def _drain(self) -> Iterator[Connection]:
+    def _drain(self) -> Iterator[tuple[Connection, float]]:
         while self._idle:
             try:
                 yield self._idle.pop()
@@ -184,8 +180,17 @@ class Link:
         return StoreUnavailable(f"Redis at {self.where} is not available: {_cause(error)}. {next_step}")
 
 
-def _timed_out(error: BaseException) -> bool:
-    return isinstance(error, (RedisTimeoutError, TimeoutError))
+def _is_quiet(connection: Connection) -> bool:
+    """Whether it is open and nothing waits to be read: the server has not closed it, and no reply of another call is left."""
+    try:
+        return not connection.can_read(0)
+    except (RedisError, OSError):
+        return False
+
+
+def _discard(connection: Connection) -> None:
+    with contextlib.suppress(Exception):
+        connection.disconnect()
 
 
 def _cause(error: BaseException) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from django_delayq.job import says_durable
 from django_delayq.store import read, scripts
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
@@ -12,8 +14,7 @@ from django_delayq.store.keys import Keys
 FIRST = "0-0"  # before every entry
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One happening: its kind, its space-separated fields (the first is the job's short id, where there is one), and an
     opaque body (a record, a detail JSON or a reason; b"" when there is none). `number`: its place in the entry, from 0.
     """
@@ -71,7 +72,7 @@ class EventLog:
         while True:
             cursor, flat = self._link.execute("HSCAN", self.keys["jobs"], cursor, "COUNT", 200)
             yield [
-                (read.text(id), raw[4:5] == b"o")
+                (read.text(id), says_durable(raw))
                 for id, raw in zip(flat[::2], flat[1::2], strict=True)
                 if read.job_id(id) is not None
             ]

@@ -18,7 +18,9 @@ from django_delayq.store.keys import Keys
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 LANES: Final = ("high", "normal", "low")
-MOST_COUNTS: Final = 480  # ZCOUNTs of a forecast: one costs 0.4 µs in a lane of 1,000 jobs, 2 µs in one of 50,000
+MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the dashboard as a whole is to stay below 2 ms
+COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # what one costs in a lane of up to so many jobs
+COUNT_US_BEYOND: Final = 2.0  # in one of 50,000
 MINUTE_STEPS: Final = (1, 2, 5, 10, 15, 30, 60)
 HOUR_STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
 
@@ -60,9 +62,13 @@ class Figures:
         now_ms = self._now_ms()
         minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
         lanes = [Keys(self._prefix, queue, 0)[lane] for queue in queues for lane in LANES]
-        ahead = self._ask([("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS) for lane in lanes], 0)
-        busy = [lane for lane, count in zip(lanes, ahead, strict=True) if count]
-        room = MOST_COUNTS // max(1, len(busy))
+        looked = self._ask([
+            *(("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS) for lane in lanes),
+            *(("ZCARD", lane) for lane in lanes),
+        ], 0)  # fmt: skip
+        sizes = {lane: looked[len(lanes) + n] for n, lane in enumerate(lanes) if looked[n]}
+        busy = list(sizes)
+        room = MOST_US / max(COUNT_US[0][1], sum(map(_count_us, sizes.values())))
         minute_step, hour_step = next(
             (steps for steps in zip(MINUTE_STEPS, HOUR_STEPS, strict=True) if 60 // steps[0] + 24 // steps[1] <= room),
             (MINUTE_STEPS[-1], HOUR_STEPS[-1]),
@@ -93,3 +99,7 @@ class Figures:
                 raise reply
         # What stands there instead of ours counts as nothing.
         return [nothing if isinstance(reply, Exception) else reply for reply in replies]
+
+
+def _count_us(size: int) -> float:
+    return next((cost for most, cost in COUNT_US if size <= most), COUNT_US_BEYOND)

@@ -18,8 +18,8 @@ Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreItem:
     """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row; `attempt` and
-    `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least. `seen_ms`:
-    the moment of the last event that the row has folded.
+    `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least.
+    `requeued`: the row is unfinished, since a requeue of which older data does not know; of that alone may an end be undone.
     Of a finished row `record` is the word that says how: b"failed", b"succeeded" or b"cancelled".
     """
 
@@ -30,7 +30,7 @@ class RestoreItem:
     fence: str = ""
     due_ms: int = 0
     delay_ms: int = 0
-    seen_ms: int = 0
+    requeued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,14 @@ class GroundStore:
 
     def look(self, seen: str) -> Ground:
         """What the queue stands on. `seen`: the last event that the database has, of which `Ground.older` speaks."""
-        replies = self._store.link.execute_many([
+        commands: list[tuple[Any, ...]] = [
             ("HMGET", self._store.keys["meta"], "generation", "server", "mirrored", "rolled", "restoring"),
-            ("XRANGE", self._store.keys["events"], seen, seen),
             ("INFO", "server"),
-        ])  # fmt: skip
-        meta, found, server = replies
+        ]
+        if seen != FIRST:  # an idle mirror looks often, and then asks for no event
+            commands.append(("XRANGE", self._store.keys["events"], seen, seen))
+        meta, server, *rest = self._store.link.execute_many(commands)
+        found = rest[0] if rest else []
         for reply in (meta, found):
             if isinstance(reply, Exception):
                 raise reply
@@ -119,7 +121,7 @@ class GroundStore:
         arguments: list[Any] = [self._store.offer, ground, rolled, progress]
         for item in items:
             arguments += (item.id, item.record, item.attempt, item.crashes, item.fence)
-            arguments += (item.due_ms, item.delay_ms, item.seen_ms)
+            arguments += (item.due_ms, item.delay_ms, "1" if item.requeued else "")
         reply = self._store.run("restore", now_ms, by, why, *arguments)
         return read.text(reply[0]), [answer.decode() for answer in reply[1:]]
 

@@ -255,14 +255,6 @@ def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     )
 
 
-def _is_id(text: str) -> bool:
-    try:
-        ids.full(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _info(raw: bytes) -> dict[str, str]:
     pairs = (line.partition(":") for line in raw.decode("utf-8", "replace").splitlines() if ":" in line)
     return {name: value for name, _, value in pairs}

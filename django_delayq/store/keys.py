@@ -1,22 +1,49 @@
 """Every key in Redis: name, type, lifetime, who writes it. The queue is the hash tag, so a partition lives in one slot.
 
-| key | type | holds | lives | written by |
-|---|---|---|---|---|
-| jobs | hash | id -> header line + payload, unchanged | to the job's end; failed: to tidy | schedule, requeue; all that end a job |
-| high, normal, low | zset | id by due ms | while the job waits | schedule, settle, reschedule, requeue, claim, cancel, purge |
-| leases | zset | id by lease end ms | while the job runs | claim, extend, settle |
-| runs | hash | id -> attempt:crashes:lane:nonce; nonce empty: not running | from the first claim to the end | claim, settle |
-| cancels | hash | id -> who asked | while the job runs | cancel; removed by settle, claim |
-| progress | hash | id -> done/total | while the job runs | extend; removed by settle, claim |
-| keys | hash | business key -> id | while the job is unfinished | schedule, requeue; removed with the job |
-| claims | hash | worker -> nonce ms id=due … of its last claim | a day | claim, tidy |
-| failed | zset | id by ms of failure | until tidy; the row in the database stays | settle, claim, requeue, tidy |
-| finished | zset | tombstone: id by ms of its end, + 0.5 if cancelled | an hour, at most 200,000 | every script that ends a job; tidy |
-| events | stream | one entry per script call that changed something | until the mirror has it | every script; trimmed by the mirror |
-| wake | list | at most 4 tokens | until popped | schedule, settle, reschedule, requeue, claim, pause |
-| meta | hash | generation, pause, timer, backup, armed, alive, guard | for ever | schedule, claim, extend, pause |
-| stats | hash | minute:kind -> count | 8 days | schedule, claim, settle, cancel, purge, requeue; tidy |
-| spread | string | counts of what ended, how late it began and how long it ran | 70 minutes, 4 KB | claim, settle |
+| key | type | holds | lives |
+|---|---|---|---|
+| jobs | hash | id -> header line + payload, unchanged | to the job's end; failed: to tidy |
+| high, normal, low | zset | id by due ms | while the job waits |
+| leases | zset | id by lease end ms | while the job runs |
+| runs | hash | id -> attempt:crashes:lane:nonce; nonce empty: not running | from the first claim to the end |
+| cancels | hash | id -> who asked | while the job runs |
+| progress | hash | id -> done/total | while the job runs |
+| keys | hash | business key -> id | while the job is unfinished |
+| claims | hash | worker -> nonce ms id=due … of its last claim | a day |
+| failed | zset | id by ms of failure | until tidy; the row in the database stays |
+| finished | zset | tombstone: id by ms of its end, + 0.5 if cancelled, + 0.25 if it succeeded | an hour, at most 200,000 |
+| events | stream | one entry per script call that changed something | until the mirror has it |
+| wake | list | at most 4 tokens | until a mover pops them |
+| meta | hash | see below | for ever |
+| stats | hash | minute:kind -> count | 8 days |
+| spread | string | counts of what ended, how late it began and how long it ran | 70 minutes, 4 KB |
+
+| field of meta | holds |
+|---|---|
+| generation | of the data; a queue that was wiped gets another |
+| server, mirrored | the run of the server that the mirror has confirmed last, and the last event that the database has |
+| moved_to, moved_at | the run of a server that nobody has confirmed, and when it was noticed |
+| rolled, restoring | 1 while the data is older than the rows; when, who, and how far a restore is |
+| paused, paused_by, paused_why | ms, by whom, why |
+| timer, timer_until, backup, backup_until | the idle movers who sleep for the next date, and until when they do |
+| armed | when the timer owner wakes, or the earlier date for which a token was pushed |
+| alive, guard_from, guard_until | when a worker was here last; leases that were good at `from` stay good until `until` |
+
+| key | written by |
+|---|---|
+| jobs | schedule, claim, settle, cancel, requeue, purge, resign, tidy, restore |
+| high, normal, low | schedule, claim, settle, cancel, reschedule, requeue, purge, restore |
+| leases, progress | claim, extend, settle, restore |
+| runs, keys | schedule, claim, settle, cancel, requeue, purge, restore |
+| cancels | claim, settle, cancel, restore |
+| claims | claim, tidy |
+| failed | claim, settle, requeue, tidy, restore |
+| finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
+| events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, confirm |
+| wake | schedule, claim, settle, reschedule, requeue, pause, restore, confirm |
+| meta | schedule, claim, extend, settle, reschedule, requeue, pause, trim, restore, confirm |
+| stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
+| spread | claim, settle |
 
 Beside the partitions stand `<prefix>:{workers}`, a hash of worker id -> JSON beat, and `<prefix>:{workers}:asked`, a hash of worker
 id -> what it is asked to do, until when, by whom; written by the admin, removed by the worker.

@@ -8,7 +8,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq import ids
@@ -21,11 +21,13 @@ from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
 
 MOST: Final = 200  # jobs per script call
+MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 
 OnConflict = Literal["keep", "replace", "earliest", "latest", "error"]
 ScheduleStatus = Literal["created", "again", "finished", "cancelled", "kept", "moved", "replaced", "taken", "running"]
+STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for status in get_args(ScheduleStatus)}
 Outcome = Literal["ack", "retry", "snooze", "fail", "crash", "cancel"]
 Extended = Literal["ok", "cancel", "lost", "gone"]
 Settled = Literal["done", "already", "lost", "gone"]
@@ -42,7 +44,8 @@ class ScheduleItem(NamedTuple):
 
 
 class ScheduleReply(NamedTuple):
-    """What became of it. `id` is the job itself or the one that holds its key; `due_ms` the date of what was asked for.
+    """What became of it. `id` is the job itself or the one that holds its key; `due_ms` the date of what was asked for;
+    0 where it was in already, and has begun to run or has ended: what its date was, Redis does not keep.
 
     created, replaced: it is in. again: it was in already (a re-send). finished, cancelled: it has ended already. kept, moved, taken,
     running: another job holds the key, and this one was not created.
@@ -164,7 +167,7 @@ class QueueStore:
         shorts = arguments[2::5]
         return [
             # Mostly the job itself: its id need not be read again.
-            ScheduleReply(status.decode(), item.record.id if given == holder else ids.full(holder), int(due))
+            ScheduleReply(STATUSES[status], item.record.id if given == holder else ids.full(holder), int(due))
             for item, given, status, holder, due in zip(
                 items, shorts, reply[::3], map(bytes.decode, reply[1::3]), reply[2::3], strict=True
             )
@@ -348,12 +351,25 @@ class QueueStore:
         cursor: str = "0",
         now_ms: int | None = None,
     ) -> Tidied:
-        """Drops old tombstones, counters and claims, and failed records that the caller knows to be in the database."""
+        """Drops old tombstones, counters and claims, and failed records that the caller knows to be in the database. Tombstones of
+        what the mirror has not heard of stay, also when the clock was put on: nothing else tells that these jobs have ended.
+        """
+        if now_ms is None:
+            tombstones_ms = max(tombstones_ms, self._unread_ms())
         failed = "" if failed_before_ms is None else failed_before_ms
         tombstones, dropped, next_cursor = self.run(
             "tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor
         )
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
+
+    def _unread_ms(self) -> int:
+        """How old the first event is that the mirror has not read, by Redis' clock, and a minute more, since time goes on until the
+        tombstones are looked at; 0 without one.
+        """
+        time, first = self.link.execute_many([("TIME",), ("XRANGE", self.keys["events"], "-", "+", "COUNT", 1)])
+        if isinstance(time, Exception) or isinstance(first, Exception) or not first:
+            return 0
+        return max(0, int(time[0]) * 1000 + int(time[1]) // 1000 - int(first[0][0].partition(b"-")[0])) + MINUTE_MS
 
 
 def bounded(items: Sequence[Any]) -> None:

@@ -21,8 +21,8 @@ def number(raw: bytes | str | None) -> int:
 
 
 def moment_ms(raw: bytes | str | None) -> int:
-    """A date in ms since 1970 that a datetime can hold; 0 for anything else."""
-    return min(number(raw), clock.MAX_MS)
+    """A date in ms since 1970 that a datetime can hold in every time zone; 0 for anything else."""
+    return min(number(raw), clock.LAST_MS)
 
 
 def text(raw: bytes | None) -> str:

@@ -19,7 +19,8 @@ from django_delayq.worker.lines import Line
 
 logger = logging.getLogger("django_delayq.worker")
 
-PASS = 0.5
+PASS = 1.0  # seconds between looks; a run that begins behind one has five seconds at least, see `timeouts.hard_limit`
+SHORTEST = 0.1
 
 
 class Deadlines:
@@ -54,19 +55,23 @@ class Deadlines:
             StoreUnavailable: Redis is away; the next pass tries again.
         """
         now = self._monotonic()
-        there = set()
+        there, next_at = set(), now + PASS
         for child in list(self._children()):
             if child.holdings is None:
                 continue
             for held in child.holdings.held():
                 place = child.pid, held.row, held.turn
-                if held.state == RUNNING and 0 < held.hard <= now:
+                if held.state != RUNNING or not held.hard:
+                    continue
+                if held.hard > now:
+                    next_at = min(next_at, held.hard)
+                else:
                     there.add(place)
                     if place not in self._ended:
                         self._end(child, child.holdings, held, now)
                         self._ended.add(place)
         self._ended &= there
-        return PASS
+        return max(SHORTEST, next_at - now)
 
     def _end(self, child: Child, holdings: Holdings, held: Held, now: float) -> None:
         name = self._tasks[held.task] if held.task < len(self._tasks) else "a task"

@@ -17,11 +17,17 @@ from django_delayq.worker.lines import Line
 
 logger = logging.getLogger("django_delayq.worker")
 
-PASS = 1.0  # seconds between passes
+PASS = 1.0  # seconds between passes, at most
+SHARE = 8  # passes in a lease, at least, and after an error, too: two of them may fail
 MISSED = 2.0  # seconds after which a lease that nobody holds counts as lost; its job may be about to be adopted
 LONG = 1.0  # seconds after which a running job counts as a long one
 
 Kept = tuple[Holdings, Held]
+
+
+def longest_pause(lines: Sequence[Line]) -> float:
+    """Seconds that may pass without a look at the leases of these lines."""
+    return min([PASS, *(line.lease / SHARE for line in lines)])
 
 
 class Keeper:
@@ -45,6 +51,7 @@ class Keeper:
         self._worker = worker
         self._monotonic = monotonic
         self._full_at = [0.0] * len(lines)
+        self._pass = longest_pause(lines)
         self._progress: dict[tuple[int, int, int], int] = {}
         self._gone: dict[tuple[str, str], float] = {}  # since when nobody holds it
         self._odd = False
@@ -85,7 +92,7 @@ class Keeper:
                 self._full_at[line] = now + settings.lease / 3
         if refused:
             raise next(iter(refused.values()))
-        return PASS
+        return self._pass
 
     def _extend(self, line: int, kept: Sequence[Kept]) -> None:
         settings = self._lines[line]

@@ -16,6 +16,7 @@ logger = logging.getLogger("django_delayq.worker")
 
 SHORTEST: Final = 0.05  # seconds: the first pause after an error
 LONGEST: Final = 5.0
+EARLY: Final = 0.25  # seconds, and share of its pause, by which a loop comes early if another has woken the thread: that costs the most
 
 
 class Loop(Protocol):
@@ -81,6 +82,7 @@ class _Part:
     def __init__(self, loop: Loop, longest: float) -> None:
         self.loop = loop
         self.at = 0.0
+        self.early = 0.0  # seconds by which it may come before
         self.backoff = Backoff(type(loop).__name__.lower(), longest=longest)
 
 
@@ -92,15 +94,16 @@ class Rota:
 
     def poll(self) -> float:
         """Runs those whose time has come. Returns the seconds until the next one's has."""
-        for part in self._parts:
-            now = clock.monotonic()
-            if part.at <= now:
+        woken = any(part.at <= clock.monotonic() for part in self._parts)
+        for part in self._parts if woken else ():
+            if part.at <= clock.monotonic() + part.early:
                 try:
                     pause = part.loop.poll()
                     part.backoff.worked()
                 except Exception as error:
                     pause = part.backoff.failed(error)
                 part.at = clock.monotonic() + pause
+                part.early = EARLY * min(1.0, pause)
         now = clock.monotonic()
         return max(0.0, min((part.at for part in self._parts), default=now + 1.0) - now)
 

@@ -29,7 +29,7 @@ class Settler:
 
     Args:
         free: where rows of the holdings go when Redis has confirmed the end of their job.
-        settled: called after each call that freed rows.
+        settled: called whenever rows have become free, by whichever thread that was.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Settler:
             self._holdings.empty(taken.row)
             self._adopter.ended(taken.row)
             self._free.append(taken.row)
+            self._settled()
             return
         self._holdings.settling(taken.row)
         self._incoming.append((taken, outcome))

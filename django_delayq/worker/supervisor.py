@@ -39,7 +39,7 @@ from django_delayq.worker.children import (
 from django_delayq.worker.deadlines import Deadlines
 from django_delayq.worker.heir import Heir
 from django_delayq.worker.holdings import RUNNING, WAITING
-from django_delayq.worker.keeper import Keeper
+from django_delayq.worker.keeper import Keeper, longest_pause
 from django_delayq.worker.loop import Loop, Rota
 from django_delayq.worker.probe import Answer, Probe
 from django_delayq.worker.reloader import Reloader
@@ -54,6 +54,8 @@ NEIGHBOURS: Final = 10.0  # seconds for the other jobs of a process that must be
 SIDES_END: Final = 15.0  # seconds for a side process to finish what is ready
 REMAINS_END: Final = 5.0  # seconds to settle what killed processes held, if Redis is away
 LATE_BEAT: Final = 15.0
+PASS: Final = 0.5  # seconds between looks at its processes while something is under way; what ends one, or asks for it, is a signal
+CALM: Final = 1.0
 
 
 class Supervisor:
@@ -97,7 +99,7 @@ class Supervisor:
             loops.append(self._probe)
         if spec.reload:
             loops.append(Reloader(self._changed))
-        self._rota = Rota(loops, longest_pause=1.0)
+        self._rota = Rota(loops, longest_pause=longest_pause(spec.lines))
         self._signals: list[int] = []
         self._quiet = False
         self._stopping = False
@@ -120,7 +122,8 @@ class Supervisor:
         try:
             while not self._over():
                 self._tend()
-                self._sleep(min(0.5, self._rota.poll()))
+                pause = self._rota.poll()
+                self._sleep(min(CALM if self._calm() else PASS, pause))
         finally:
             self._end()
             for sign, handler in before.items():
@@ -213,6 +216,17 @@ class Supervisor:
         if self._stopping:
             self._stop_sides()
         self._kill_late()
+
+    def _calm(self) -> bool:
+        """Whether all are seated, and nobody is to go."""
+        seats = (*self._tasks, *self._sides)
+        settled = (
+            not self._signals
+            and not self._leaving
+            and not self._stopping
+            and all(seat.child is not None for seat in seats)
+        )
+        return settled and all(child.kill_at == float("inf") for child in self._children())
 
     def _ended(self, child: Child) -> None:
         if child.holdings is not None:

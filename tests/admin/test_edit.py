@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from html import unescape
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 import django_delayq as delayq
-from django_delayq import edits
+from django_delayq import codec, edits
+from django_delayq.admin import differences
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
 from django_delayq.models import Event, Job, Operation
 from django_delayq.states import Change
 from django_delayq.stores import stores
 from tests.admin.conftest import QUEUES, lose_redis, page, said
 from tests.admin.test_operations import work
+from tests.tasks_for_tests import close_order
 
 
 def form_of(job: delayq.Job) -> str:
@@ -30,7 +35,7 @@ def give(client, job: delayq.Job, args: object, kwargs: object, *, follow: bool 
 
 def arguments_in_redis(job: delayq.Job) -> list:
     record = stores.inspector().job("orders", job.id).record
-    return json.loads(record.payload)[:2]
+    return list(codec.decode_payload(record.payload)[:2])
 
 
 def test_what_changes_is_shown_first_and_then_done(orders, staff):
@@ -48,7 +53,7 @@ def test_what_changes_is_shown_first_and_then_done(orders, staff):
     orders.fold()
     assert Job.objects.get().state == "scheduled"
     edited = Event.objects.get(kind="edited")
-    assert (edited.actor, edited.reason, edited.detail) == ("admin:kim0", "a typo", {"args": [7], "kwargs": {}})
+    assert (edited.actor, edited.reason, edited.detail) == ("admin:clerk0", "a typo", {"args": [7], "kwargs": {}})
     assert LogEntry.objects.get().change_message == "Edit and requeue: a typo"
     text = client.get(page(job)).content.decode()
     assert "The arguments were: [[7], {}]" in text
@@ -132,6 +137,34 @@ def test_what_has_not_ended_badly_is_not_edited(orders, staff):
         assert "/edit/" not in client.get(page(job)).content.decode()
 
 
+def test_a_job_whose_rows_are_behind_is_not_offered_for_editing(orders, staff):
+    job, client = delayq.schedule(close_order, 7, max_attempts=1), staff()
+    [claimed] = orders.claim()
+    orders.fold()
+    orders.settle(claimed, "fail", detail=b"{}")
+    text = client.get(page(job)).content.decode()
+    assert orders.in_redis(job) == "failed"
+    assert "/requeue/" in text
+    assert "/edit/" not in text
+    orders.fold()
+    assert "/edit/" in client.get(page(job)).content.decode()
+
+
+def test_back_from_what_changes_leads_to_the_form_with_what_was_typed(orders, staff):
+    job, client = orders.ended("fail", max_attempts=1), staff()
+    shown = give(client, job, [8], {"note": "right"})
+    sent = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', shown.content.decode()))
+    [(name, value)] = re.findall(r'<input type="submit" name="(\w+)" value="([^"]*)"', shown.content.decode())
+    form = client.post(form_of(job), {**{field: unescape(text) for field, text in sent.items()}, name: value})
+    text = form.content.decode()
+    assert (form.status_code, value) == (200, "Back")
+    assert "What changes" not in text
+    assert "[8]</textarea>" in text
+    assert "{&quot;note&quot;: &quot;right&quot;}</textarea>" in text
+    assert 'value="a typo"' in text
+    assert orders.in_redis(job) == "failed"
+
+
 def test_it_needs_its_permission(orders, staff):
     job = orders.ended("fail", max_attempts=1)
     client = staff("view_job", "requeue_job")
@@ -167,6 +200,57 @@ def test_markup_in_arguments_shows_as_text(orders, staff):
     ):
         assert nasty not in text
         assert "&lt;script&gt;" in text
+
+
+def kept(before: str, after: str) -> int:
+    """How many lines stay, once it is sure that nothing is left out or made up."""
+    found = differences.lines(before, after)
+    assert [line for mark, line in found if mark in " -"] == before.splitlines()
+    assert [line for mark, line in found if mark in " +"] == after.splitlines()
+    return sum(mark == " " for mark, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stay"),
+    [
+        ("abcabba", "cbabac", 4), ("abc", "abc", 3), ("", "ab", 0), ("ab", "", 0), ("aab", "ab", 2), ("abxcd", "abycd", 4),
+        ("xabcdy", "abcd", 4), ("ab" * 20, "ba" * 20, 39), ("a" * 50, "a" * 20 + "b" + "a" * 30, 50),
+    ],
+)  # fmt: skip
+def test_the_difference_is_as_small_as_can_be(before, after, stay):
+    assert kept("\n".join(before), "\n".join(after)) == stay
+
+
+def test_what_differs_all_over_is_shown_whole_after_a_bounded_amount_of_work(monkeypatch):
+    looked = Counter()
+    runs = differences._runs
+
+    class Counted(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            looked["lines"] += 1
+            return str.__eq__(self, other)
+
+    monkeypatch.setattr(differences, "_runs", lambda old, new: runs(list(map(Counted, old)), list(map(Counted, new))))
+    for before, after in (
+        ([1, 2] * 8_000, [2, 1, 2, 2] * 4_000),
+        (range(100_000, 110_000), range(200_000, 210_000)),
+        ([1] * 16_000, [1, 1, 1, 2] * 4_000),
+    ):
+        text = json.dumps(list(before), indent=2)
+        looked.clear()
+        kept(text, json.dumps(list(after), indent=2))
+        assert 0 < looked["lines"] <= differences.WORK
+
+
+def test_the_page_of_an_edit_works_within_that_bound(orders, staff, monkeypatch):
+    monkeypatch.setattr(differences, "WORK", 0)
+    job = orders.ended("fail", max_attempts=1)
+    shown = give(staff(), job, [8], {"note": "right"})
+    marks = [line.mark for line in shown.context["lines"] if line.text == "]"]
+    assert marks == ["-", "+"]  # although it stays
 
 
 # purge

@@ -7,8 +7,10 @@ import json
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
 import django_delayq as delayq
+from django_delayq import clock
 from django_delayq.admin import failures
 from django_delayq.models import Job
 from tests.admin.conftest import JOBS
@@ -33,7 +35,7 @@ def test_failed_jobs_of_one_cause_stand_together(orders, staff):
     assert slow.sample.pk == last.id
     assert slow.first < slow.last
     assert wrong.count == 1
-    text = response.content.decode()
+    text = response.content.decode().replace("<wbr>", "")
     assert "TimeoutError: no answer 2" in text
     assert "/srv/shop/models.py:99 check" in text
     assert "state=failed&amp;q=fingerprint%3Aslow" in text
@@ -58,6 +60,49 @@ def test_jobs_that_wait_to_fail_so_once_more_are_counted_beside_it(orders, staff
     [group] = client.get(FAILURES).context["groups"]
     assert group.retrying == 1
     assert len(client.get(f"{JOBS}?{group.retrying_query}").context["cl"].result_list) == 1
+
+
+def retried(orders, fingerprint: str, trace: str = "") -> delayq.Job:
+    job = delayq.schedule(close_order, 1)
+    [claimed] = orders.claim()
+    orders.settle(claimed, "retry", delay=60_000, detail=detail("E", "m", fingerprint, trace))
+    orders.fold()
+    return job
+
+
+def test_a_cause_of_which_no_job_has_failed_yet_is_there_as_well(orders, staff):
+    orders.ended("fail", detail=detail("E", "m", "other"))
+    first, last = retried(orders, "slow", TRACE), retried(orders, "slow", TRACE)
+    client = staff()
+    response = client.get(FAILURES)
+    slow, other = response.context["groups"]
+    assert (slow.fingerprint, slow.count, slow.retrying, slow.queues) == ("slow", 0, 2, {"orders": 2})
+    assert (other.count, other.retrying) == (1, 0)
+    assert slow.sample.pk in (first.id, last.id)
+    assert slow.first <= slow.last
+    text = response.content.decode().replace("<wbr>", "")
+    assert "/srv/shop/models.py:99 check" in text
+    assert text.count("start/requeue/") == 1  # there is nothing to requeue in the other
+    found = client.get(f"{JOBS}?{slow.retrying_query}").context["cl"].result_list
+    assert {job.pk for job in found} == {first.id, last.id}
+
+
+def test_only_those_that_retry_most_are_looked_at_and_that_is_said(orders, staff, monkeypatch):
+    monkeypatch.setattr(failures, "WINDOW", 2)
+    for fingerprint in ("a", "b", "c"):
+        retried(orders, fingerprint)
+    response = staff().get(FAILURES)
+    assert sum(group.retrying for group in response.context["groups"]) == 2
+    assert "the 2 with the most attempts" in response.content.decode()
+
+
+def test_each_group_has_a_sample_when_thousands_failed_at_one_moment(orders, staff, monkeypatch):
+    monkeypatch.setattr(failures, "SHOWN", 2)
+    for fingerprint in ("b", *"a" * 25):
+        orders.ended("fail", detail=detail("E", "m", fingerprint))
+    Job.objects.update(run_at=clock.now())
+    groups = staff().get(FAILURES).context["groups"]
+    assert [group.sample and group.sample.fingerprint for group in groups] == ["a", "b"]
 
 
 def test_an_error_without_a_fingerprint_is_grouped_by_its_text(orders, staff):
@@ -128,3 +173,13 @@ def test_errors_show_as_text(orders, staff):
     text = staff().get(FAILURES).content.decode()
     assert nasty not in text
     assert "&lt;script&gt;" in text
+
+
+@pytest.mark.parametrize("language", ["en", "he"])
+def test_a_long_error_is_cut_alike_in_every_language(orders, staff, language):
+    orders.ended("fail", detail=detail("E", "x" * 500, "long"))
+    with translation.override(language):
+        text = staff().get(FAILURES).content.decode()
+    assert f">E: {'x' * 156}…</a>" in text
+    assert "202e" not in text
+    assert "\u202e" not in text

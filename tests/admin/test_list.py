@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
 import django_delayq as delayq
 from django_delayq import clock, ids, overview, selection
 from django_delayq.admin import JobAdmin
 from django_delayq.models import Job
-from tests.admin.conftest import JOBS, act, lose_redis, page
+from tests.admin.conftest import JOBS, act, choose, lose_redis, page
 from tests.tasks_for_tests import close_order
 
 
@@ -23,6 +25,8 @@ def rows(response) -> list[Job]:
 def test_every_column_says_what_it_should(orders, staff):
     [job] = orders.scheduled(key="close-order:1")
     text = staff().get(JOBS).content.decode()
+    assert "tests.<wbr>tasks_<wbr>for_<wbr>tests.<wbr>close_<wbr>order" in text  # where a line may end
+    text = text.replace("<wbr>", "")
     for part in ("scheduled", "tests.tasks_for_tests.close_order", "close-order:1", "orders", "0/10", page(job)):
         assert part in text
 
@@ -109,6 +113,61 @@ def test_counts_end_at_a_limit_and_one_statement_makes_them_all(orders, staff, m
     made = [query["sql"] for query in queries if "COUNT(" in query["sql"].upper()]
     assert len(made) == 1
     assert made[0].count("LIMIT 6") == made[0].upper().count("COUNT(")
+
+
+def test_where_counting_has_ended_no_number_is_said_to_be_all(orders, staff, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 3)
+    orders.scheduled(8)
+    client, address = staff(), f"{JOBS}?state=scheduled"
+    assert "8 results" in client.get(address).content.decode()
+    assert "Select all 8 jobs" in client.get(address).content.decode()
+    monkeypatch.setattr(overview, "MOST_COUNTED", 5)
+    for query in ("", "?state=scheduled", "?q=task:close_order", "?q=queue:orders+task:close_order"):
+        text = client.get(JOBS + query).content.decode()
+        assert re.findall(r"\d+ results?\b|Select all \d+", text) == [], query
+
+
+def test_thousands_are_set_apart_as_the_language_does():
+    assert [overview.count_shown(n) for n in (7, 5001, 10_001)] == ["7", "5,001", "10,000+"]
+    with translation.override("de"):
+        assert [overview.count_shown(n) for n in (7, 5001, 10_001)] == ["7", "5.001", "10.000+"]
+
+
+def test_back_from_an_action_leads_to_the_same_list(orders, staff):
+    [job] = orders.scheduled()
+    asked = choose(staff(), "cancel", [job], query="?state=scheduled&q=task:close_order")
+    assert f'<a href="{JOBS}?state=scheduled&amp;q=task:close_order" class="closelink">' in asked.content.decode()
+
+
+def test_a_list_of_everything_does_not_offer_to_show_all(orders, staff):
+    orders.scheduled(2)
+    assert "Show all" not in staff().get(JOBS).content.decode()
+    assert "Show all" in staff().get(JOBS, {"q": "task:close_order"}).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("?state=faild", "state:faild – the states are: scheduled, running"),
+        ("?state=faild&q=key:1", "state:faild – the states are: scheduled, running"),
+        ("?state=%E2%80%AEdeliaf", "state:\\u202edeliaf – the states are"),
+        ("?state=failed&state=running", "state: may stand there once"),
+        ("?queue=orders&queue=default", "queue: may stand there once"),
+    ],
+)
+def test_a_view_that_is_none_is_said_and_finds_nothing(orders, staff, query, complaint):
+    orders.scheduled(2)
+    client = staff()
+    response = client.get(JOBS + query)
+    assert complaint in response.content.decode()
+    assert rows(response) == []
+    assert response.context["cl"].result_count == 0
+    assert response.context["for_all"] == []
+    part = client.get(f"{JOBS}{query}&live=1")
+    assert complaint in part.content.decode()
+    if query == "?state=faild":
+        assert not any(tab.chosen for tab in response.context["cl"].tabs)
+        assert len(rows(client.get(JOBS + response.context["cl"].tabs[0].address))) == 2
 
 
 VIEWS = ("", "due", "scheduled", "retrying", "failed", "cancelled", "succeeded", "unpublished")

@@ -143,7 +143,7 @@ def test_english_that_is_left_on_a_page_is_found(language):
 def test_no_page_says_anything_of_ours_in_english(orders, staff, language, settings, down):
     failed, running, done = orders.ended("fail"), orders.running(), orders.ended("ack")
     retried, waiting = orders.ended("retry"), delayq.schedule(close_order, 9, delay="1h", key="order:9")
-    delayq.pause("orders", actor="admin:ann", reason="flood")
+    delayq.pause("orders", actor="admin:clerk", reason="flood")
     beat("orders")
     orders.fold()
     client, known = staff(), catalog(language)[0]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from datetime import UTC, datetime
+
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils.html import escape
 
-from django_delayq.models import Operation
+from django_delayq.admin import operations as pages
+from django_delayq.models import Event, Operation
 from django_delayq.operations import OperationLoop
-from tests.admin.conftest import JOBS, OPERATIONS, said
+from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, said
 from tests.admin.test_operations import begin, work
 
 Stage = Operation.Stage
@@ -31,7 +39,7 @@ def test_what_is_started_is_carried_out_by_a_worker_and_told(orders, staff):
     assert said(answer) == ["Started. A worker carries it out; you may leave this page."]
     operation = Operation.objects.get()
     assert operation.selection["view"] == "scheduled"
-    assert (operation.actor, operation.reason, operation.permission) == ("admin:kim0", "stock", "delayq.cancel_job")
+    assert (operation.actor, operation.reason, operation.permission) == ("admin:clerk0", "stock", "delayq.cancel_job")
     assert "waits for a worker" in answer.content.decode()
     work()
     text = client.get(f"{OPERATIONS}{operation.pk}/change/").content.decode()
@@ -40,6 +48,18 @@ def test_what_is_started_is_carried_out_by_a_worker_and_told(orders, staff):
     assert "<dt>done</dt><dd>3</dd>" in text
     said_of_it = [entry.change_message for entry in LogEntry.objects.filter(object_id=str(operation.pk))]
     assert said_of_it == ["Cancel: state:scheduled: stock"]
+
+
+def test_a_page_that_keeps_itself_fresh_takes_no_message_away(orders, staff):
+    orders.scheduled(1)
+    client = staff()
+    answer = client.post(f"{START}cancel/?state=scheduled", {"reason": "", "over": ""})
+    said_so = "Started. A worker carries it out"
+    part = client.get(f"{answer['Location']}?live=1").content.decode()
+    assert said_so not in part
+    assert "<h1>Cancel" in part
+    assert "<html" not in part
+    assert said_so in client.get(answer["Location"]).content.decode()
 
 
 def test_an_operation_with_a_date_asks_for_it(orders, staff):
@@ -59,13 +79,40 @@ def test_an_operation_with_a_date_asks_for_it(orders, staff):
     assert second.counts == {"done": 1}
 
 
-@pytest.mark.parametrize("query", ["q=stat:failed", "q=state:nowhere"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "q=stat:failed",
+        "q=state:nowhere",
+        "state=faild",
+        "state=scheduled&priority=1",
+        "Queue=a",
+        "queue=orders&queue=other",
+    ],
+)
 def test_nothing_is_started_by_a_search_that_is_not_understood(orders, staff, query):
     orders.scheduled(1)
     client = staff()
-    assert "errornote" in client.get(f"{START}cancel/?{query}").content.decode()
+    text = client.get(f"{START}cancel/?{query}").content.decode()
+    assert "errornote" in text
+    assert "close_order" not in text
+    assert "every job there is" not in text
     client.post(f"{START}cancel/?{query}", {"reason": ""})
     assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("may", "place"),
+    [(("view_operation",), rf"{OPERATIONS}[0-9a-f-]+/change/"), ((), rf"{JOBS}\?state=scheduled")],
+    ids=["who may see operations", "who may not"],
+)
+def test_what_was_started_leads_to_where_one_may_go(orders, staff, may, place):
+    orders.scheduled(1)
+    client = staff("view_job", "start_operation", "cancel_job", *may)
+    answer = client.post(f"{START}cancel/?state=scheduled", {}, follow=True)
+    assert answer.status_code == 200
+    assert re.fullmatch(place, answer.redirect_chain[0][0])
+    assert said(answer) == ["Started. A worker carries it out; you may leave this page."]
 
 
 @pytest.mark.parametrize("missing", ["view_job", "start_operation", "cancel_job"])
@@ -127,6 +174,54 @@ def test_what_a_person_typed_shows_as_text(orders, staff):
         assert nasty not in text
 
 
+@pytest.mark.parametrize(
+    "selection", [{"colour": "red"}, {"view": "failed", "colour": "red"}, {"text": ["red"]}, ["red"], "red", 7]
+)
+def test_an_operation_of_a_newer_version_is_shown_as_it_is_stored(orders, staff, selection):
+    operation, client = begin("paint", selection=selection), staff()
+    work()
+    for address in (OPERATIONS, f"{OPERATIONS}{operation.pk}/change/"):
+        text = client.get(address).content.decode()
+        assert escape(json.dumps(selection)) in text
+        assert "paint" in text
+        assert "Purge" not in text
+        assert f"{JOBS}?q=" not in text
+
+
+def test_each_step_of_a_person_is_an_event(orders, staff):
+    orders.scheduled(1)
+    client = staff()
+    client.post(f"{START}cancel/?state=scheduled", {"reason": "stock"})
+    operation = Operation.objects.get()
+    for act in ("pause", "resume", "cancel", "cancel"):  # the last one comes too late
+        client.post(f"{OPERATIONS}{operation.pk}/{act}/", {"reason": f"to {act}"})
+    client.post(f"{QUEUES}orders/purge/", {"typed": "orders", "reason": "a loop"})
+    told = Event.objects.filter(job=None, queue="").order_by("id")
+    assert [(event.kind, event.actor, event.reason) for event in told] == [
+        ("operation_started", "admin:clerk0", "stock"),
+        ("operation_paused", "admin:clerk0", "to pause"),
+        ("operation_resumed", "admin:clerk0", "to resume"),
+        ("operation_cancelled", "admin:clerk0", "to cancel"),
+        ("operation_started", "admin:clerk0", "a loop"),
+    ]
+    assert told[0].detail == {"operation": str(operation.pk), "verb": "cancel", "jobs": "state:scheduled"}
+    assert told[4].detail["verb"] == "purge"
+
+
+def test_the_list_counts_no_more_than_it_shows(orders, staff, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_LISTED", 60)
+    all_of_them = [begin().pk for _ in range(70)]
+    client = staff()
+    with CaptureQueriesContext(connection) as queries:
+        response = client.get(f"{OPERATIONS}?p=2")
+    assert [operation.pk for operation in response.context["cl"].result_list] == all_of_them[10:20][::-1]
+    assert response.context["cl"].result_count == 60
+    counts = [query["sql"] for query in queries.captured_queries if "COUNT(" in query["sql"]]
+    assert counts
+    assert all("LIMIT 60" in sql for sql in counts)
+    assert client.get(f"{OPERATIONS}?p=3", follow=True).redirect_chain
+
+
 def test_an_operation_from_a_page_spares_what_was_scheduled_later(orders, staff):
     orders.scheduled(2)
     client = staff()
@@ -134,3 +229,29 @@ def test_an_operation_from_a_page_spares_what_was_scheduled_later(orders, staff)
     orders.scheduled(1)
     OperationLoop(using="default").poll()
     assert Operation.objects.get().counts == {"done": 2}
+
+
+def test_its_page_keeps_itself_fresh_until_it_is_over(orders, staff):
+    orders.scheduled(1)
+    operation, client = begin(), staff()
+    address = f"{OPERATIONS}{operation.pk}/change/"
+    text = client.get(address).content.decode()
+    assert "delayq/refresh.js" in text
+    assert "data-ended" not in text
+    part = client.get(f"{address}?live=1")
+    assert "data-ended" not in part.content.decode()
+    assert client.get(f"{address}?live=1", headers={"If-None-Match": part["ETag"]}).status_code == 304
+    work()
+    changed = client.get(f"{address}?live=1", headers={"If-None-Match": part["ETag"]})
+    assert changed.status_code == 200
+    assert "data-ended" in changed.content.decode()
+    assert "delayq/refresh.js" not in client.get(address).content.decode()
+
+
+def test_the_list_says_when_an_operation_was_created_as_all_pages_write_dates(orders, staff, settings):
+    settings.TIME_ZONE = "Asia/Kolkata"
+    Operation.objects.create(verb="cancel", selection={}, stage="paused", actor="admin:boss", expected=500, seen=123)
+    Operation.objects.update(created_at=datetime(2026, 5, 1, 12, 30, 15, tzinfo=UTC))
+    text = staff().get(OPERATIONS).content.decode()
+    assert "2026-05-01 18:00:15" in text
+    assert "<bdi>123 / 500</bdi>" in text  # also from right to left

@@ -22,7 +22,7 @@ Stage = Operation.Stage
 
 
 def begin(verb: str = "cancel", **fields: Any) -> Operation:
-    fields = {"selection": {"view": "scheduled"}, "actor": "admin:kim", "reason": "stock", **fields}
+    fields = {"selection": {"view": "scheduled"}, "actor": "admin:clerk", "reason": "stock", **fields}
     return Operation.objects.create(verb=verb, **fields)
 
 
@@ -57,7 +57,7 @@ def test_it_does_all_that_match_and_says_what_became_of_each(orders):
     assert operation.started_at <= operation.finished_at
     assert states(orders) == {"cancelled"}
     event = Event.objects.filter(job_id=other.id).latest("id")
-    assert (event.actor, event.reason) == ("admin:kim", "stock")
+    assert (event.actor, event.reason) == ("admin:clerk", "stock")
 
 
 @pytest.mark.parametrize(("verb", "options"), [("run_now", {}), ("reschedule", {"delay": 7200.0})])
@@ -241,6 +241,41 @@ def test_it_is_spread_over_the_time_that_was_given(orders):
     assert operation.seen in (2, 3)
 
 
+FAR: dict[str, Any] = {"selection": {"text": "error:far"}}  # no index leads there
+
+
+def test_nothing_is_counted_through_the_whole_table(orders, monkeypatch):
+    Job.objects.filter(pk__in=[job.id for job in orders.scheduled(4)]).update(error="far")
+    operation = begin(**FAR)
+    work()
+    operation.refresh_from_db()
+    assert (operation.expected, operation.counts) == (None, {"done": 4})
+    monkeypatch.setattr(operations, "MOST_COUNTED", 2)
+    orders.scheduled(3)
+    operation = begin()
+    work()
+    operation.refresh_from_db()
+    assert (operation.expected, operation.counts) == (None, {"done": 3})
+
+
+@pytest.mark.parametrize("fields", [FAR, {}])
+def test_what_is_spread_over_a_time_is_counted_step_by_step_before(orders, monkeypatch, fields):
+    Job.objects.filter(pk__in=[job.id for job in orders.scheduled(7)]).update(error="far")
+    monkeypatch.setattr(selection, "WINDOW", 2)
+    monkeypatch.setattr(operations, "MOST_COUNTED", 2)
+    operation = begin(seconds=3600, **fields)
+    loop, looks = OperationLoop(using="default"), 0
+    while operation.expected is None:
+        assert loop.poll() == 0
+        operation.refresh_from_db()
+        looks += 1
+    assert (looks, operation.expected, operation.seen) == (3, 7, 0)
+    work(loop)
+    operation.refresh_from_db()
+    assert operation.seen == 1
+    assert loop.poll() > 0
+
+
 def test_time_that_nobody_worked_is_not_caught_up_in_a_rush(orders):
     orders.scheduled(6)
     begin(seconds=3600)
@@ -253,7 +288,7 @@ def test_time_that_nobody_worked_is_not_caught_up_in_a_rush(orders):
 
 def test_who_may_no_longer_do_it_has_it_paused(orders, staff):
     orders.scheduled(7)
-    staff("start_operation", "cancel_job")
+    staff("view_job", "start_operation", "cancel_job")
     user = User.objects.get()
     operation = begin(user=str(user.pk), permission="delayq.cancel_job")
     loop = OperationLoop(using="default")
@@ -271,6 +306,29 @@ def test_who_may_no_longer_do_it_has_it_paused(orders, staff):
     assert "no longer active" in operation.trouble
 
 
+@pytest.mark.parametrize(
+    ("verb", "missing"),
+    [
+        ("cancel", "view_job"),
+        ("cancel", "start_operation"),
+        ("cancel", "cancel_job"),
+        ("purge", "view_queue"),
+        ("purge", "purge_queue"),
+    ],
+)
+def test_each_permission_that_starting_it_takes_is_needed_to_the_end(orders, staff, verb, missing):
+    orders.scheduled(1)
+    needed = {"cancel": ["view_job", "start_operation", "cancel_job"], "purge": ["view_queue", "purge_queue"]}[verb]
+    staff(*needed)
+    user = User.objects.get()
+    user.user_permissions.remove(Permission.objects.get(codename=missing))
+    operation = begin(verb, selection={"queue": "orders"}, user=str(user.pk), permission=f"delayq.{needed[-1]}")
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.seen) == (Stage.PAUSED, 0)
+    assert f"no longer the permission delayq.{missing}" in operation.trouble
+
+
 def test_a_purge_empties_a_queue(orders, monkeypatch):
     orders.scheduled(5)
     running = orders.running()
@@ -279,6 +337,18 @@ def test_a_purge_empties_a_queue(orders, monkeypatch):
     operation.refresh_from_db()
     assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 5})
     assert orders.in_redis(running) == "running"
+
+
+def test_a_purge_gets_past_rows_that_are_not_mirrored_yet(orders, monkeypatch):
+    monkeypatch.setattr(changes, "MOST", 2)  # rows a step
+    for number in range(24):
+        delayq.schedule(close_order, number, delay="1h")  # each looks as if Redis might lack it
+    operation, loop = begin("purge", selection={"queue": "orders"}), OperationLoop(using="default")
+    for _ in range(6):
+        loop.poll()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 24})
+    assert states(orders) == {"cancelled"}
 
 
 @pytest.mark.parametrize(
@@ -294,3 +364,20 @@ def test_one_that_cannot_be_understood_is_paused_and_stops_no_other(orders, fiel
     assert odd.stage == Stage.PAUSED
     assert odd.trouble
     assert operation.counts == {"done": 2}
+
+
+@pytest.mark.parametrize("odd", ["it is refused", "it is not understood"])
+def test_what_a_person_has_cancelled_meanwhile_is_not_paused(orders, monkeypatch, odd):
+    orders.scheduled(2)
+    operation = begin()
+
+    def and_somebody_cancels_it(*_: Any) -> str:
+        Operation.objects.update(stage=Stage.CANCELLED)
+        if odd == "it is not understood":
+            raise TypeError(odd)
+        return odd
+
+    monkeypatch.setattr(operations, "refused", and_somebody_cancels_it)
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.CANCELLED, {})

@@ -9,11 +9,14 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 import django_delayq as delayq
-from django_delayq import clock, conf
-from django_delayq.models import Event
+from django_delayq import clock, conf, ids
+from django_delayq.admin import show
+from django_delayq.models import Event, Job
+from django_delayq.overview import look
 from django_delayq.store.workers import WorkerRegistry
 from django_delayq.stores import stores
-from tests.admin.conftest import JOBS, QUEUES, WORKERS, act, beat, lose_redis, page, said
+from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, WORKERS, act, beat, choose, lose_redis, page, said
+from tests.admin.test_operations import begin
 from tests.tasks_for_tests import close_order
 
 NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -63,6 +66,37 @@ def test_nothing_that_a_job_carries_reaches_the_browser_as_html(orders, staff):
         assert "alert(1)" in text or "alert(2)" in text, address
         assert "<script>alert" not in text
         assert "<img src=x" not in text
+
+
+def test_no_page_lets_hidden_characters_turn_what_stands_around_them(orders, staff):
+    turned, running, client = "pay\u202egnol\u2066", orders.running(), staff()
+    failed, waiting = orders.ended("fail", detail=b'{"c":"E","p":"abc"}', max_attempts=1), orders.scheduled()[0]
+    Job.objects.filter(pk__in=[running.id, failed.id, waiting.id]).update(
+        task=turned, key=turned, worker=turned, error=turned
+    )
+    stores.link.execute("HSET", "delayq:{orders}:progress", ids.short(running.id), turned)
+    operation = begin(
+        actor=turned, reason=turned, options={turned: turned}, counts={turned: 1}, selection={"text": turned}
+    )
+    asked = {"action": "cancel", "_selected_action": [str(waiting.id)], "index": "0"}
+    pages = [
+        client.post(JOBS, asked),
+        client.post(f"{JOBS}{waiting.id}/cancel/", {"reason": turned}, follow=True),
+        *(client.get(page(job)) for job in (running, failed, waiting)),
+        *(
+            client.get(address)
+            for address in (
+                JOBS, f"{JOBS}failures/", f"{JOBS}{failed.id}/edit/", f"{JOBS}{waiting.id}/history/", QUEUES, OPERATIONS,
+                f"{OPERATIONS}{operation.pk}/change/", f"{OPERATIONS}start/requeue/?state=failed",
+            )
+        ),
+    ]  # fmt: skip
+    for answer in pages:
+        text = answer.content.decode()
+        place = answer.request["PATH_INFO"]
+        assert answer.status_code == 200, place
+        assert not re.search("[\u202a-\u202e\u2066-\u2069]", text), place
+        assert ("pay\\u202egnol\\u2066" in text) == ("/edit/" not in place), place
 
 
 def test_no_page_needs_inline_style_or_script(orders, staff):
@@ -151,7 +185,7 @@ def test_a_queue_is_paused_and_resumed_with_a_reason(orders, staff):
     orders.scheduled(1, delay=0)
     assert orders.claim() == []
     text = client.get(QUEUES).content.decode()
-    assert "by admin:kim0" in text
+    assert "by admin:clerk0" in text
     assert "stock taking" in text
     assert said(client.post(f"{QUEUES}orders/pause/", follow=True)) == ["Paused already: orders."]
     client.post(f"{QUEUES}orders/resume/", {"reason": "done"})
@@ -162,9 +196,25 @@ def test_a_queue_is_paused_and_resumed_with_a_reason(orders, staff):
     ]
     orders.fold()
     events = Event.objects.filter(job=None).order_by("id").values_list("kind", "actor", "reason")
-    assert list(events) == [("paused", "admin:kim0", "stock taking"), ("resumed", "admin:kim0", "done")]
+    assert list(events) == [("paused", "admin:clerk0", "stock taking"), ("resumed", "admin:clerk0", "done")]
     entry = LogEntry.objects.latest("id")
     assert client.get(entry.get_admin_url(), follow=True).redirect_chain == [(QUEUES, 302)]
+
+
+def test_a_reason_that_is_too_long_is_complained_about_and_nothing_is_done(orders, staff):
+    client, operation = staff(), begin()
+    beat("orders", worker="a")
+    places = [f"{QUEUES}orders/pause/", f"{WORKERS}a/quiet/", f"{WORKERS}a/stop/"]
+    places += [f"{OPERATIONS}{operation.pk}/{act}/" for act in ("pause", "cancel")]
+    for place in places:
+        assert re.fullmatch(
+            r"Nothing was done: .* 500 .*", said(client.post(place, {"reason": "x" * 501}, follow=True))[0]
+        )
+    assert not look().queues[0].paused_at
+    assert not look().workers[0].get("asked")
+    operation.refresh_from_db()
+    assert operation.stage == "waiting"
+    assert not LogEntry.objects.exists()
 
 
 def test_pausing_is_posted_by_who_may(orders, staff):
@@ -224,3 +274,40 @@ def test_strangers_are_sent_to_the_login(client, db, address):
 @pytest.mark.parametrize("address", [QUEUES, WORKERS])
 def test_each_page_has_its_own_view_permission(orders, staff, address):
     assert staff("view_job").get(address).status_code == 403
+
+
+def test_what_describes_a_field_is_on_the_page(orders, staff):
+    """A screen reader says nothing of a description that leads nowhere."""
+    [job], failed = orders.scheduled(), orders.ended("fail")
+    client = staff()
+    addresses = [
+        JOBS, page(job), page(failed), f"{JOBS}{failed.id}/edit/", QUEUES, f"{QUEUES}orders/purge/",
+        f"{OPERATIONS}start/reschedule/?state=scheduled", f"{OPERATIONS}start/requeue/?state=failed",
+    ]  # fmt: skip
+    texts = [client.get(address).content.decode() for address in addresses]
+    texts.append(choose(client, "reschedule", [job]).content.decode())
+    texts.append(client.post(f"{QUEUES}orders/purge/", {"typed": "other"}).content.decode())
+    described = 0
+    for text in texts:
+        for names in re.findall(r'aria-describedby="([^"]*)"', text):
+            for name in names.split():
+                assert text.count(f' id="{name}"') == 1, name
+                described += 1
+    assert described > len(texts)
+
+
+def test_a_name_ends_a_line_at_its_joints_and_is_escaped_part_by_part():
+    assert show.breakable("shop.tasks.close_order") == "shop.<wbr>tasks.<wbr>close_<wbr>order"
+    assert show.breakable("/srv/<b>.py:41 ...") == "/<wbr>srv/&lt;b&gt;.<wbr>py:<wbr>41 ..."
+    assert show.breakable("\u202e.x") == "\\u202e.<wbr>x"
+    assert show.breakable("") == ""
+
+
+def test_a_date_says_in_which_time_zone_it_is_meant(orders, staff, settings):
+    settings.TIME_ZONE = "Asia/Kolkata"
+    [job] = orders.scheduled()
+    client = staff()
+    for address in (page(job), f"{OPERATIONS}start/reschedule/?state=scheduled"):
+        described = re.search(r'id="id_run_at_helptext">([^<]*)<', client.get(address).content.decode())
+        assert described, address
+        assert described[1] == "Time zone: Asia/Kolkata"

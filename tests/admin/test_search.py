@@ -161,3 +161,13 @@ def test_what_was_just_due_is_due(orders):
     assert found("state:due") == [0]
     Job.objects.filter(pk=job.id).update(run_at=clock.now() + timedelta(minutes=1))
     assert found("state:due") == []
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+@pytest.mark.parametrize("word", ["after", "before"])
+@pytest.mark.parametrize("date", ["0001-01-01", '"9999-12-31 23:00"', "9999-12-31"])
+def test_a_date_at_the_end_of_time_ends_no_page(orders, staff, settings, zone, word, date):
+    settings.TIME_ZONE = zone
+    response = staff().get(JOBS, {"q": f"{word}:{date}"})
+    assert response.status_code == 200
+    assert list(response.context["cl"].result_list) == []

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.contrib.auth.models import User
 
 import django_delayq as delayq
+from django_delayq.models import Operation
 from tests.admin.conftest import beat, said
+from tests.admin.sites import parts
+from tests.admin.test_operations import begin
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.urls("tests.admin.sites")
@@ -69,6 +73,96 @@ def test_a_site_with_queues_alone_does_without_the_other_pages(orders, staff):
     response = staff().get("/desk/delayq/queue/")
     assert response.status_code == 200
     assert not re.search(r"/delayq/(job|worker|operation)/", response.content.decode())
+
+
+@pytest.mark.parametrize("name", parts)
+def test_a_site_with_a_part_of_the_pages_does_without_the_others(orders, staff, name):
+    job, client = orders.ended("fail", detail=b'{"c":"E","p":"abc"}'), staff()
+    orders.scheduled(2)
+    operation = begin("cancel", selection={"view": "failed"})
+    beat("orders")
+    pages = {
+        "job": ["", "failures/", f"{job.id}/change/", f"{job.id}/edit/", f"{job.id}/history/", "?state=scheduled", "?live=1"],
+        "queue": ["", "remedies/", "orders/purge/", "?live=1"],
+        "worker": ["", "?live=1"],
+        "operation": ["", f"{operation.pk}/change/", f"{operation.pk}/change/?live=1", "start/requeue/?state=failed"],
+    }  # fmt: skip
+    there = "|".join(name.split("-"))
+    for model in name.split("-"):
+        for page in ("/", "/delayq/", *(f"/delayq/{model}/{page}" for page in pages[model])):
+            response = client.get(f"/{name}{page}")
+            assert response.status_code == 200, page
+            found = addresses(response.content.decode()) - {"/"}
+            assert all(re.match(rf"/{name}/(?!delayq/.)|/{name}/delayq/({there})/", address) for address in found), page
+
+
+@pytest.mark.parametrize("name", parts)
+def test_what_is_started_leads_to_a_page_that_this_site_has(orders, staff, name):
+    orders.scheduled(2)
+    client = staff()
+    posts = {
+        "queue": ("queue/orders/purge/", {"typed": "orders"}),
+        "operation": ("operation/start/cancel/?state=scheduled", {}),
+        "job": ("job/", {"action": "cancel", "select_across": "1", "_selected_action": ["x"], "index": "0"}),
+    }
+    for model in set(name.split("-")) & set(posts):
+        place, fields = posts[model]
+        response = client.post(f"/{name}/delayq/{place}", fields, follow=True)
+        assert response.status_code == 200, place
+        assert response.redirect_chain[-1][0].startswith(f"/{name}/"), place
+
+
+def everything(orders) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
+    """What there is to see, and what there is to do."""
+    job, other = orders.ended("fail", max_attempts=1), orders.ended("fail", max_attempts=1)
+    orders.scheduled(1)
+    operation = begin("cancel", selection={"view": "failed"})
+    beat("orders", worker="a")
+    seen = [
+        "job/", "job/failures/", f"job/{job.id}/change/", f"job/{job.id}/edit/", f"job/{job.id}/history/", "queue/",
+        "queue/remedies/", "queue/orders/purge/", "worker/", "operation/", f"operation/{operation.pk}/change/",
+        "operation/start/requeue/?state=failed",
+    ]  # fmt: skip
+    done = [
+        (f"job/{other.id}/requeue/", {}),
+        (f"job/{other.id}/reschedule/", {"delay": "1h"}),
+        (f"job/{other.id}/run_now/", {}),
+        (f"job/{other.id}/cancel/", {}),
+        ("queue/orders/pause/", {}),
+        ("queue/orders/resume/", {}),
+        ("queue/orders/purge/", {"typed": "orders"}),
+        ("worker/a/quiet/", {}),
+        ("worker/a/stop/", {}),
+        ("operation/start/cancel/?state=scheduled", {}),
+        (f"operation/{operation.pk}/pause/", {}),
+        (f"operation/{operation.pk}/cancel/", {}),
+    ]
+    return seen, done
+
+
+def test_what_a_subclass_allows_needs_no_permission(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["order_id"]}
+    seen, done = everything(orders)
+    client = staff("none")
+    assert "/open/delayq/job/" in client.get("/open/").content.decode()
+    for place in seen:
+        assert client.get(f"/open/delayq/{place}").status_code == 200, place
+    job = next(place for place in seen if place.startswith("job/") and place.endswith("/change/"))
+    assert "<pre>[7]</pre>" in client.get(f"/open/delayq/{job}").content.decode()
+    for place, fields in done:
+        assert client.post(f"/open/delayq/{place}", fields, follow=True).status_code == 200, place
+    assert Operation.objects.count() == 3
+
+
+def test_what_a_subclass_does_not_allow_no_permission_gives(orders, client):
+    seen, done = everything(orders)
+    client.force_login(User.objects.create_superuser("root"))
+    assert "/shut/delayq/job/" not in client.get("/shut/").content.decode()
+    for place in seen:
+        assert client.get(f"/shut/delayq/{place}").status_code == 403, place
+    for place, fields in done:
+        assert client.post(f"/shut/delayq/{place}", fields).status_code == 403, place
+    assert Operation.objects.count() == 1
 
 
 def test_one_site_needs_the_login_of_its_own(client, db):

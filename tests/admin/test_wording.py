@@ -28,8 +28,8 @@ def check(args, kwargs, task=close_order.name, queue="orders") -> str:
 
 def refusals() -> list[str]:
     """Texts of ours that reach the admin, as the code says them."""
-    gone = SimpleNamespace(user="987654", actor="admin:ann", permission="delayq.cancel_job", verb="cancel")
-    user = User.objects.create_user("ann", is_staff=True)
+    gone = SimpleNamespace(user="987654", actor="admin:clerk", permission="delayq.cancel_job", verb="cancel")
+    user = User.objects.create_user("clerk", is_staff=True)
     bare = SimpleNamespace(**{**vars(gone), "user": str(user.pk)})
     return [
         check([], {}), check([7, 8], {}), check([7], {"colour": "red"}), check([7], {"order_id": 7}),

@@ -9,6 +9,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from django_delayq import clock, conf, ids
+from django_delayq.models import Event
 from django_delayq.store.keys import workers_key
 from django_delayq.store.workers import WorkerRegistry
 from django_delayq.stores import stores
@@ -41,10 +42,13 @@ def test_a_worker_is_asked_and_the_page_says_asked(orders, staff, act):
     client = staff()
     response = client.post(f"{WORKERS}host:1:a/{act}/", {"reason": "a deploy"}, follow=True)
     assert said(response)[0].startswith("Asked host:1:a to")
-    assert registry().asked("host:1:a") == (act, "admin:kim0: a deploy")
+    assert registry().asked("host:1:a") == (act, "admin:clerk0: a deploy")
     assert f"asked to {'be ' if act == 'quiet' else ''}{act}" in response.content.decode()
     entry = LogEntry.objects.get()
     assert (entry.object_id, entry.change_message) == ("host:1:a", f"{act}: a deploy")
+    event = Event.objects.get()
+    assert (event.job, event.queue, event.kind, event.detail) == (None, "", f"worker_{act}", {"worker": "host:1:a"})
+    assert (event.actor, event.reason) == ("admin:clerk0", "a deploy")
     assert client.get(entry.get_admin_url(), follow=True).redirect_chain == [(WORKERS, 302)]
 
 
@@ -61,6 +65,7 @@ def test_each_request_is_posted_by_who_may(orders, staff, act):
     assert staff(f"{act}_worker").post(f"{WORKERS}a/{act}/").status_code == 403  # without the page
     assert registry().asked("a") is None
     assert not LogEntry.objects.exists()
+    assert not Event.objects.exists()
 
 
 def test_a_worker_that_is_gone_is_shown_as_such_and_not_asked(orders, staff):

@@ -17,7 +17,7 @@ except ImportError:  # the fixtures say so
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
 
-PATIENCE_MS = 8_000
+PATIENCE_MS = 30_000  # a machine may do other things too
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LISTEN = """

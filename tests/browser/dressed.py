@@ -2,6 +2,7 @@
 
 DRESS     unfold, jazzmin or grappelli; default: the admin as Django brings it
 QUEUES    how many queues there are besides those of the example
+SENSITIVE names of arguments that are masked, with commas between them
 """
 
 import os
@@ -16,6 +17,7 @@ ROOT_URLCONF = "tests.browser.dressed_urls"
 MIDDLEWARE = [*MIDDLEWARE]
 MIDDLEWARE.insert(2, "django.middleware.locale.LocaleMiddleware")  # after the session, before what answers
 DELAYQ["QUEUES"] |= {f"queue-{number:02}": {} for number in range(QUEUES)}
+DELAYQ["SENSITIVE"] = list(filter(None, os.environ.get("SENSITIVE", "").split(",")))
 
 if DRESS:
     # Before Django's admin, whose templates they replace. All three write code and styles into their pages.

@@ -15,7 +15,7 @@ from tests.servers import RedisServer, Server, free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "example_project"
-PEOPLE = {"admin": "the admin's password", "viewer": "the viewer's password"}
+PEOPLE = {"admin": "the admin's password", "viewer": "the viewer's password", "desk": "the desk's password"}
 
 PREPARE = """
 import json, os
@@ -27,6 +27,10 @@ call_command("stock", verbosity=0)
 User.objects.create_superuser("admin", "admin@example.com", people["admin"])
 viewer = User.objects.create_user("viewer", "viewer@example.com", people["viewer"], is_staff=True)
 viewer.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "view_queue", "view_worker"]))
+desk = User.objects.create_user("desk", "desk@example.com", people["desk"], is_staff=True)
+desk.user_permissions.set(
+    Permission.objects.filter(content_type__app_label="delayq").exclude(codename__in=["steer_operation", "stop_worker"])
+)
 """
 
 

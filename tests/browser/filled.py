@@ -10,14 +10,19 @@ from tests.browser.pages import JOBS, OPERATIONS, QUEUES, WORKERS
 if TYPE_CHECKING:
     from tests.browser.example import Example
 
-LONG, BIG, LINES = 200, 60_000, 150  # characters of a name, of an argument; frames of a traceback, two lines each
+LONG, BIG, LINES = (
+    200,
+    65_000,
+    150,
+)  # characters of a name, of an argument, with which a job just fits into MAX_PAYLOAD; frames of a
+# traceback, two lines each
 
 FILL = """
 import json, random
 from datetime import timedelta
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.models import Attempt, Job
+from django_delayq.models import Attempt, Job, Operation
 from shop.tasks import close_order
 LONG, BIG, LINES = {LONG}, {BIG}, {LINES}
 chance = random.Random(7)
@@ -63,6 +68,10 @@ for task, queue, error_class, message, count in CAUSES:
                 error_class=error_class, message=message, traceback=TRACE + f"{{error_class}}: {{message}}",
             )
 
+keep["operation"] = str(Operation.objects.create(
+    verb="cancel", selection={{"task": "shop.tasks.close_order", "text": "key:close-order:*"}}, stage="paused", actor="admin:admin",
+    reason="stock taking", counts={{"done": 120, "finished": 3}}, expected=500, seen=123, seconds=1200, started_at=now,
+).pk)
 """
 WORST = """
 delayq.schedule(close_order, 4101, max_attempts=1, key="close-order:4101")  # really fails
@@ -74,7 +83,7 @@ then = now - timedelta(hours=3)
 worst = Job.objects.create(
     queue="orders", task=name, key=name, state="failed", run_at=then, created_at=then, started_at=then, finished_at=then,
     attempts=3, max_attempts=10, crashes=2, worker="w" * LONG, error="ValueError: " + "x" * 1900, fingerprint="worst",
-    args=["y" * BIG], kwargs={{name: {{"nested": [1] * 500}}}}, published=then,
+    args=["y" * BIG], kwargs={{name: {{"nested": [1] * 20}}}}, published=then,
 )
 for n in range(3):
     Attempt.objects.create(
@@ -87,7 +96,7 @@ keep["worst"] = str(worst.pk)
 
 
 def fill(example: Example, *, worst: bool = True) -> dict[str, str]:
-    """Fills it. Returns ids of jobs: `waiting`, `failed`, and `worst` if that is wanted."""
+    """Fills it. Returns ids of jobs: `waiting`, `failed`, and `worst` if that is wanted; and that of an `operation`."""
     code = (FILL + (WORST if worst else "")).format(LONG=LONG, BIG=BIG, LINES=LINES)
     found: dict[str, str] = json.loads(example.run(f"{code}\nprint(json.dumps(keep))").splitlines()[-1])
     return found
@@ -100,10 +109,11 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         "remedies": f"{QUEUES}remedies/",
         "purge": f"{QUEUES}orders/purge/",
         "jobs": JOBS,
-        **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in ids.items()},
+        **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in ids.items() if name != "operation"},
         "failures": f"{JOBS}failures/",
         "edit": f"{JOBS}{ids['failed']}/edit/",
         "start": f"{OPERATIONS}start/requeue/?state=failed",
         "operations": OPERATIONS,
+        "operation": f"{OPERATIONS}{ids['operation']}/change/",
         "workers": WORKERS,
     }

@@ -31,7 +31,7 @@ from tests.browser.pages import (
 
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
-POLICY = "default-src 'self'; img-src 'self' data:"
+POLICY = "default-src 'self'"
 JOB_ACTS = ("cancel", "run_now", "reschedule", "requeue")
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 
@@ -157,6 +157,32 @@ def test_a_paused_queue_holds_its_jobs_until_it_is_resumed(tabs, admin):
     expect(order_state(shop)).to_have_text("closed")
     admin.goto(QUEUES)
     look_until(admin, depth(admin, "orders", "Due").filter(has_text=re.compile("^0$")))
+
+
+def test_the_page_of_a_job_follows_it_but_takes_away_nothing_that_is_written(admin, example):
+    example.run(
+        "import django_delayq as d; from shop.tasks import close_order\n"
+        "d.schedule(close_order, 987654324, delay='1d', key='followed')"
+    )
+    open_job(admin, "followed")
+    admin.locator("#delayq-every").select_option("2")
+    admin.locator("#delayq-every").blur()
+    admin.evaluate("window.same = true")
+    field = admin.locator("form.delayq-act").first.get_by_label("Reason")
+    field.fill("half a sen")
+    field.blur()
+    expect(admin.locator("#delayq-told")).to_have_text("waits while you write or choose")
+    cancel = "import django_delayq as d; d.cancel(key='followed', queue='orders', actor='kim', reason='no more')"
+    example.run(cancel)
+    expect(admin.get_by_role("heading", level=1).locator(".delayq-state")).to_have_text("scheduled")
+    expect(field).to_have_value("half a sen")
+    field.fill("")
+    field.blur()
+    expect(admin.get_by_role("heading", level=1).locator(".delayq-state")).to_have_text("cancelled")
+    expect(moment(admin, "cancelled")).to_contain_text("no more")
+    expect(admin.get_by_role("button", name="Requeue")).to_be_visible()
+    assert admin.evaluate("window.same")
+    admin.locator("#delayq-every").select_option("5")
 
 
 def test_the_worker_is_listed_with_its_queues(admin):

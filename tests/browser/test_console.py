@@ -35,7 +35,7 @@ then = clock.now() - timedelta(hours=3)
 worst = Job.objects.create(
     queue="orders", task=long[:200], key=long[:200], state="failed", run_at=then, created_at=then, started_at=then,
     finished_at=then, attempts=3, max_attempts=10, crashes=2, worker="w" * 200, error="ValueError: " + "x" * 1900,
-    fingerprint="worst", args=["y" * 60000], kwargs={{long: {{"nested": [1] * 500}}}}, published=then,
+    fingerprint="worst", args=["y" * 65_000], kwargs={{long: {{"nested": [1] * 20}}}}, published=then,
 )
 for n in range(3):
     Attempt.objects.create(
@@ -126,6 +126,9 @@ def test_a_failed_job_is_requeued_with_other_arguments(tabs, admin, jobs):
     expect(admin.locator(".delayq-removed")).to_contain_text("987640000")
     expect(admin.locator(".delayq-added")).to_contain_text("987640001")
     shoot(admin, "console-edit")
+    admin.get_by_role("button", name="Back").click()
+    expect(admin.get_by_label("Arguments by place")).to_have_value("[987640001]")
+    admin.get_by_role("button", name="Show what changes").click()
     admin.get_by_role("button", name="Requeue with these").click()
     expect(told(admin)).to_have_text("Requeued with other arguments.")
     look_until(admin, moment(admin, "edited").get_by_text("a digit was wrong"))

@@ -61,6 +61,33 @@ def test_nothing_is_fetched_when_it_is_switched_off_and_304_when_nothing_changed
     choose(admin, 5)
 
 
+HIDE = """
+hidden => {
+  Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
+  document.dispatchEvent(new Event("visibilitychange"));
+}
+"""
+
+
+def test_nothing_is_asked_while_the_tab_is_hidden_and_at_once_when_it_is_seen_again(tabs, admin):
+    admin.goto(QUEUES)
+    choose(admin, 2)
+    with admin.expect_response(lambda response: "live=1" in response.url):
+        pass  # it is under way
+    admin.evaluate(HIDE, True)  # a headless browser hides no tab
+    before = depth(admin, "orders", "Scheduled").inner_text()
+    asked = []
+    admin.on("request", lambda request: asked.append(request.url) if "live=1" in request.url else None)
+    place_order(tabs.open())
+    admin.wait_for_timeout(3000)  # longer than an interval
+    assert len(asked) <= 1  # one may have been under way
+    expect(depth(admin, "orders", "Scheduled")).to_have_text(before)
+    choose(admin, 30)
+    admin.evaluate(HIDE, False)
+    expect(depth(admin, "orders", "Scheduled")).to_have_text(str(int(before) + 1), timeout=25_000)
+    choose(admin, 5)
+
+
 def test_what_somebody_writes_is_not_taken_away(tabs, admin):
     admin.goto(QUEUES)
     choose(admin, 2)

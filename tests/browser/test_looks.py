@@ -45,6 +45,25 @@ CUT_OFF = """
   .map((node) => node.outerHTML.slice(0, 100))
 """
 
+# Words in heads of tables that do not stand in one line; they may be parted at a soft hyphen, whose box the next letter shares.
+BROKEN = """
+() => [...document.querySelectorAll("#content thead th")].flatMap((head) => {
+  const found = [], texts = document.createTreeWalker(head, NodeFilter.SHOW_TEXT);
+  const line = (text, place) => {
+    const range = new Range();
+    range.setStart(text, place);
+    range.setEnd(text, place + 1);
+    return [...range.getClientRects()].at(-1)?.top;
+  };
+  for (let text; (text = texts.nextNode()); ) {
+    for (const {0: word, index} of text.data.matchAll(/[^\\s\\u00ad]+/g)) {
+      if (new Set([...word].map((_, place) => line(text, index + place))).size > 1) found.push(word);
+    }
+  }
+  return found;
+})
+"""
+
 
 @pytest.fixture(scope="module")
 def jobs(example) -> dict[str, str]:
@@ -91,6 +110,50 @@ def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
+@pytest.mark.parametrize("locale", ["de", "zh-CN"])
+def test_no_word_of_a_head_is_broken_and_no_table_is_wider_than_its_place(tabs, jobs, locale):
+    page = tabs.open("admin", locale=locale)
+    for name in ("queues", "workers", "failures", "jobs", "operations"):
+        page.goto(addresses(jobs)[name])
+        expect(page.locator("html")).to_have_attribute("lang", {"de": "de", "zh-CN": "zh-hans"}[locale])
+        assert page.evaluate(BROKEN) == []
+        for box in page.locator(".delayq-wide, .results").all():
+            assert box.evaluate("(node) => node.scrollWidth - node.clientWidth") == 0, name
+
+
+def test_a_heading_of_many_lines_is_not_covered_by_what_stands_beside_it(tabs, jobs):
+    page = tabs.open("admin")
+    page.goto(addresses(jobs)["job-worst"])
+    state = page.get_by_role("heading", level=1).locator(".delayq-state").bounding_box()
+    link = page.get_by_role("link", name="History").bounding_box()
+    assert state["y"] >= link["y"] + link["height"] or state["x"] + state["width"] <= link["x"]
+
+
+def test_fields_of_one_row_stand_in_one_line(tabs, jobs):
+    page = tabs.open("admin")
+    page.goto(addresses(jobs)["job-waiting"])
+    boxes = [page.locator(f"#id_{name}").bounding_box() for name in ("delay", "run_at", "reason")]
+    assert len({round(box["y"] + box["height"]) for box in boxes}) == 1
+    assert len({round(box["height"]) for box in boxes}) == 1
+
+
+def test_breadcrumbs_look_as_on_the_pages_of_django(tabs, jobs):
+    page, found = tabs.open("admin"), []
+    for name in ("jobs", "queues", "job-waiting"):  # the first is Django's own page
+        page.goto(addresses(jobs)[name])
+        trail = page.locator(".breadcrumbs")
+        look = "(node) => { const {color, backgroundColor, fontSize} = getComputedStyle(node); return {color, backgroundColor} }"
+        found.append((trail.evaluate(look), trail.locator("a").first.evaluate(look)))
+    assert found[1:] == [found[0]] * 2
+
+
+def test_a_field_is_one_line_high_beside_a_label_of_several(tabs, jobs):
+    page = tabs.open("admin", locale="de")
+    page.goto(addresses(jobs)["purge"])
+    typed, reason = (page.locator(f"#id_{name}").bounding_box() for name in ("typed", "reason"))
+    assert typed["height"] == reason["height"]
+
+
 def test_from_right_to_left_figures_stand_at_the_end_and_nothing_is_cut_off(tabs, jobs):
     for narrow in (False, True):
         page = tabs.open("admin", locale="he", narrow=narrow)
@@ -107,6 +170,13 @@ def test_from_right_to_left_figures_stand_at_the_end_and_nothing_is_cut_off(tabs
                     page.locator(".delayq-filter summary").nth(number).click()
         assert {name: nodes for name, nodes in cut_off.items() if nodes} == {}
     page = tabs.open("admin", locale="he")
+    for name, parts in {
+        "failures": ("#failures .delayq-time > div", "#failures th .delayq-soft"),  # a date, a path
+        "operations": ("td.field-jobs_meant",),
+    }.items():
+        page.goto(addresses(jobs)[name])
+        for part in parts:
+            assert page.locator(part).first.evaluate("(node) => getComputedStyle(node).unicodeBidi") == "plaintext"
     page.goto(QUEUES)
     head = page.locator("#queues thead th").nth(1).evaluate("(node) => getComputedStyle(node).textAlign")
     assert (head, page.locator(".delayq-vital").first.evaluate("(node) => getComputedStyle(node).borderRightWidth")) == (
@@ -128,6 +198,10 @@ def test_the_console_is_usable_under_a_theme(tabs, example, jobs, theme):
             assert page.goto(addresses(jobs)[name]).status == 200
             shoot(page, f"{theme}-{name}")
             wider[name] = sideways(page)
+            if name == "jobs":
+                wide = "(node) => node.getBoundingClientRect().width"
+                room = page.locator("#delayq-live").evaluate(wide)
+                assert page.locator("#result_list").evaluate(wide) > room * 0.9
         page.goto(QUEUES)
         expect(page.locator("#queues > tbody > tr")).to_have_count(3)
         page.goto(f"{JOBS}?state=failed")

@@ -25,7 +25,7 @@ from tests.browser.pages import (
 
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 4
-POLICY = "default-src 'self'; img-src 'self' data:"
+POLICY = "default-src 'self'"
 
 
 def test_an_unpaid_order_counts_down_and_closes_by_itself_also_without_javascript(tabs, page):

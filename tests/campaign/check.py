@@ -287,6 +287,30 @@ def doubled_effects(case: Case) -> Iterator[Violation]:
             yield Violation("doubled effect", row.id, f"{row.task}, {row.state}, with {times[row.id]} effects")
 
 
+def ledger_differs(case: Case) -> Iterator[Violation]:
+    """What the ledger says of effects and of ends, and the database does not: it is judged by more than its own word."""
+    said: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for what, job, fence in case.history.ledger:
+        said[what].add((job, fence))
+    rows = set(case.final.effects)
+    for job, fence in sorted(rows - said["effect"]):
+        yield Violation(
+            "effect of nobody", job, f"the database has an effect of the run {fence}, which wrote down none"
+        )
+    for job, fence in sorted(said["kept"] - rows):
+        yield Violation(
+            "lost effect", job, f"the run {fence} saw its effect committed, and the database does not have it"
+        )
+    times = Counter(job for job, _ in said["kept"])
+    for job, count in times.items():
+        if count > 1:
+            yield Violation("doubled effect", job, f"{count} runs of it saw their effect committed")
+    ended = {job for job, _ in said["end"]}
+    for row in case.final.rows.values():
+        if row.state == "succeeded" and row.id not in ended:
+            yield Violation("lost", row.id, "succeeded by its row, and by the ledger no run of it came to its end")
+
+
 def same_fence_twice(case: Case) -> Iterator[Violation]:
     """A fence belongs to one run."""
     times = Counter((run.job, run.fence) for run in case.history.runs)
@@ -305,7 +329,8 @@ def not_quiet(case: Case) -> Iterator[Violation]:
 
 CHECKS: tuple[Callable[[Case], Iterator[Violation]], ...] = (
     not_quiet, lost, failed_without_cause, ran_though_rolled_back, early, double_settled, ran_after_cancel,
-    too_many_attempts, failure_not_recorded, not_converged, keys_leaked, doubled_effects, same_fence_twice,
+    too_many_attempts, failure_not_recorded, not_converged, keys_leaked, doubled_effects, ledger_differs,
+    same_fence_twice,
 )  # fmt: skip
 
 

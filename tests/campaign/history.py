@@ -133,7 +133,9 @@ class History:
 
     ops: dict[str, Op] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
-    ledger: list[tuple[str, str]] = field(default_factory=list)
+    ledger: list[tuple[str, str, str]] = field(
+        default_factory=list
+    )  # what, job, fence: see tests/campaign/app/tasks.py
     faults: list[FaultSeen] = field(default_factory=list)
     final: Final = field(default_factory=Final)
     steps: list[Step] = field(default_factory=list)
@@ -157,7 +159,7 @@ def read(folder: Path, final: Final) -> History:
         for line in lines(folder, path.name):
             _run(history.runs, open_runs, path.name, line)
     history.runs.sort(key=lambda run: run.at)
-    history.ledger = [(line["job"], line["fence"]) for line in lines(folder, "ledger-*.jsonl")]
+    history.ledger = [(line["what"], line["job"], line["fence"]) for line in lines(folder, "ledger-*.jsonl")]
     history.faults = [
         FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")})
         for line in lines(folder, "faults.jsonl")

@@ -72,7 +72,8 @@ def good() -> History:
         effects=[("atomic", "f")],
         queues={"default": left},
     )
-    ledger = [(one.job, one.fence) for one in runs if one.how == "ok"]
+    ledger = [("end", one.job, one.fence) for one in runs if one.how == "ok"]
+    ledger += [("effect", "atomic", "f"), ("kept", "atomic", "f")]
     return History(ops={one.id: one for one in ops}, runs=runs, ledger=ledger, final=final)
 
 

@@ -3,7 +3,7 @@
 `python -m tests.campaign.mutants` plays the drill (tests/campaign/drill.py, up to 20 s) on a copy of the package for each of them,
 and first on a faultless copy, where it must find nothing. It ends with 1 when one that is not in UNSEEN is not noticed.
 `--seconds 25` follows each drill that noticed nothing by a random campaign of that length, with real workers: half a minute
-for each. `--only stale` takes those with that word in file or name.
+for each. `--only stale` takes those with that word in file or name, `--sample 30` one in thirty, always the same.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.model.mutants import ALL
 
 # Those that make jobs change hands and replies go astray; the others of the campaign are about servers.
 FAULTS = "kill worker,kill task process,pause worker,pause supervisor,pause redis,proxy swallows,proxy resets"
+DRILL = 180.0  # seconds; twenty on a machine that has nothing else to do. One that does not end has noticed nothing
 PATIENCE = 60.0  # seconds after the load; a campaign without a mutant is quiet within ten
 
 QUEUES = ("default", "orders", "redis")  # as in tests/campaign/settings.py
@@ -38,6 +39,7 @@ SHOWN = 110  # characters of a finding
 # What the drill cannot see, and why: tests/worker/test_loops.py alone holds these. All others it must notice.
 UNSEEN: dict[str, str] = {
     "worker/mover.py: what waits is never given back": "jobs that wait too long run late, and nothing else is wrong",
+    "store/lua/restore.lua: a dead restore stands in the way": "for a millisecond, which a real clock does not hit",
     "worker/deadlines.py: the ladder of a function is not asked": "no task of the drill has a hard deadline",
 }
 
@@ -71,9 +73,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0, help="of each campaign, 0: the drill alone")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="a part of the file or the name")
+    parser.add_argument("--sample", type=int, default=1, help="one in so many of those that must be noticed")
     parser.add_argument("--at-once", type=int, default=1, help="campaigns side by side")
     given = parser.parse_args(words)
-    wanted = [mutant for mutant in ALL if given.only in f"{mutant.file}: {mutant.name}"]
+    wanted = chosen(given.only, given.sample)
     first = one(None, given.seconds, given.seed)
     print(first.line(), flush=True)
     if not first.well:
@@ -89,6 +92,14 @@ def main(words: list[str] | None = None) -> int:
     return 1 if missed else 0
 
 
+def chosen(only: str = "", sample: int = 1) -> list[Mutant]:
+    """Those with that word in file or name; of them one in so many, without those that nothing can notice."""
+    wanted = [mutant for mutant in ALL if only in f"{mutant.file}: {mutant.name}"]
+    if sample > 1:
+        wanted = [mutant for mutant in wanted if f"{mutant.file}: {mutant.name}" not in UNSEEN][sample - 1 :: sample]
+    return wanted
+
+
 def one(mutant: Mutant | None, seconds: float, seed: int) -> Verdict:
     """The drill, and if it notices nothing, a campaign of so many seconds."""
     verdict = drill(mutant)
@@ -102,10 +113,13 @@ def drill(mutant: Mutant | None) -> Verdict:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mu-") as name:
         environment = {**os.environ, **copy(mutant, Path(name)), "TMPDIR": name}
-        played = subprocess.run(
-            [sys.executable, "-m", "tests.campaign.drill"], cwd=ROOT, env=environment, text=True, timeout=PATIENCE,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+        try:
+            played = subprocess.run(
+                [sys.executable, "-m", "tests.campaign.drill"], cwd=ROOT, env=environment, text=True, timeout=DRILL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Verdict(mutant, "" if mutant else "the drill did not end", time.monotonic() - began)
     said = played.stdout.strip()
     if mutant is None and played.returncode not in (0, 1):
         said = said or f"the drill broke off with {played.returncode}"

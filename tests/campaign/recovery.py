@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.campaign.check import Case
-from tests.campaign.history import FOREVER, FaultSeen
+from tests.campaign.history import FOREVER, FaultSeen, Op
 
 MS = 1_000_000
 RETRY = 300 * MS  # the longest delay between attempts of those that are measured
+CRASHES = 3  # MAX_CRASHES: after so many, a job runs alone, and its process finishes its others first
 BACKLOG = 500 * MS  # what was late by so much before a fault is not late because of it
 # What is promised, in seconds, on a machine that has nothing else to do. The lease here is 4 s.
 PROMISED = {
@@ -31,13 +32,13 @@ class Recovery:
 
 
 def recoveries(case: Case) -> list[Recovery]:
-    """Of each fault that came alone. A run that goes on through a fault is not harmed by it."""
+    """Of each fault that came alone. A run that goes on through a fault, or was over before, is not harmed by it."""
     faults = sorted(case.history.faults, key=lambda fault: fault.since)
     moments = [fault.since for fault in faults]
     worst = {True: [0] * len(faults), False: [0] * len(faults)}
     for start, end, published, cut in _spans(case):
         for number in range(bisect_left(moments, start), bisect_left(moments, end)):
-            if not cut and start + BACKLOG < faults[number].at:
+            if cut < faults[number].at if cut else start + BACKLOG < faults[number].at:
                 continue
             worst[published][number] = max(worst[published][number], end - moments[number])
     return [
@@ -55,9 +56,10 @@ def by_kind(found: list[Recovery]) -> dict[str, list[Recovery]]:
     return dict(kinds)
 
 
-def _spans(case: Case) -> Iterator[tuple[int, int, bool, bool]]:
+def _spans(case: Case) -> Iterator[tuple[int, int, bool, int]]:
     """Per job, while it waits: from its date to its first run, from a cut to the next begin, from a failure to the next attempt;
-    then whether Redis had it, and whether it was a run that was cut off.
+    then whether Redis had it, and for a run that was cut off until when it lived, 0 for others. Not where somebody moved or
+    requeued the job meanwhile: then it ran when it was told to. Nor where it waited for its last chance.
     """
     for job, runs in case.runs.items():
         op = case.schedules.get(job)
@@ -66,12 +68,23 @@ def _spans(case: Case) -> Iterator[tuple[int, int, bool, bool]]:
         changed = any(change.what not in ("cancel", "cancel_key") for change in case.changes.get(job, ()))
         if not changed and not op.given.get("key"):
             due = op.at + int(op.given.get("delay", 0) * 1000) * MS
-            yield due, runs[0].at, any(id == job and created for id, created, _ in op.jobs), False
+            yield due, runs[0].at, any(id == job and created for id, created, _ in op.jobs), 0
+        crashes = 0
         for run, following in pairwise(runs):
+            crashes += run.until == FOREVER
+            if any(_restarts(change) and run.at <= change.at <= following.at for change in case.changes.get(job, ())):
+                continue
+            if crashes >= CRASHES:
+                continue
             if run.how not in ("ok", "error", "snooze"):
-                yield run.at, following.at, True, True
+                yield run.at, following.at, True, run.until
             elif run.until + RETRY < following.at and run.how != "ok" and not changed and run.until < FOREVER:
-                yield run.until + RETRY, following.at, True, False
+                yield run.until + RETRY, following.at, True, 0
+
+
+def _restarts(change: Op) -> bool:
+    """Whether it may have given the job another date."""
+    return change.what in ("reschedule", "run_now", "requeue") and change.perhaps
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -19,12 +19,13 @@ def page(case: Case, violations: list[Violation], notes: list[str], heading: str
     ops = Counter((op.what, op.answer) for op in history.ops.values())
     states = Counter(row.state for row in rows.values())
     runs = Counter(run.how or "cut off" for run in history.runs)
+    ledger = Counter(what for what, _, _ in history.ledger)
     crashed = sum(row.crashes for row in rows.values())
     said = [
         heading,
         f"operations  {len(history.ops)}: " + _counts({f"{what} {answer}": n for (what, answer), n in ops.items()}),
         f"jobs        {len(rows)}: " + _counts(states) + f"; {crashed} crashes",
-        f"runs        {len(history.runs)}: " + _counts(runs) + f"; {len(history.ledger)} effects in the ledger",
+        f"runs        {len(history.runs)}: " + _counts(runs) + f"; in the ledger {_counts(ledger)}",
         f"faults      {len(history.faults)}; of those that came alone, seconds until all that was due ran (rows: without Redis):",
         f"  {'':22}  all  alone     p50    p100  promised   rows p100",
     ]

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from tests.campaign import clocks, faults, forgetting, outages
 from tests.campaign.faults import Fault
 from tests.campaign.record import Recorder
+from tests.campaign.recovery import PROMISED
 from tests.campaign.stage import Stage
 
 CALM = 6  # faults in a calm scene
+LEASE = 4.0  # of tests/campaign/settings.py
 STORM = 20.0  # seconds of a storm
 PAUSES = (0.1, 0.3, 1.0, 2.0)
 ALL: list[type[Fault]] = [
@@ -124,11 +126,19 @@ def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None]) -
             time.sleep(pause)
             _perform(fault, record, scene.calm)
             if scene.calm:
+                time.sleep(_aftermath(fault))
                 rest()
 
     with ThreadPoolExecutor(len(scene.lanes)) as threads:
         for lane in [threads.submit(perform, lane) for lane in scene.lanes]:
             lane.result()
+
+
+def _aftermath(fault: Fault) -> float:
+    """Seconds in which the next fault would not come alone: the recovery; and where Redis could not be reached, one lease, in which
+    workers do not take each other's jobs over.
+    """
+    return max(PROMISED.get(fault.kind, 0.0), LEASE if fault.meets in ("redis", "proxy") else 0.0)
 
 
 def _perform(fault: Fault, record: Recorder, calm: bool) -> None:

@@ -32,6 +32,19 @@ def schedule_sent_again(scene: Scene) -> None:
     scene.same(scene.do("schedule", [first])[0].status, "cancelled", "schedule sent again after a cancel")
 
 
+def several_in_a_call(scene: Scene) -> None:
+    """A job, or a key, that comes twice in one call is there once."""
+    plain, keyed, rival = scene.item(FAR), scene.item(FAR, key="k"), scene.item(FAR, key="k")
+    for items, wanted in (
+        ([plain, plain], ["created", "again"]),
+        ([keyed, rival, keyed], ["created", "kept", "again"]),
+        ([other := scene.item(FAR), scene.item(FAR, key="k2"), other], ["created", "created", "again"]),
+    ):
+        replies = scene.do("schedule", items)
+        scene.same([reply.status for reply in replies], wanted, "a call with one job or key twice")
+    scene.same(len(scene.told("scheduled")), 4, "jobs that were scheduled")
+
+
 def key_conflicts(scene: Scene) -> None:
     """Every policy against a holder that waits and one that runs."""
     base = scene.now() + FAR
@@ -153,13 +166,16 @@ def expiry(scene: Scene) -> None:
 
 def lease_ends(scene: Scene) -> None:
     """No lease is taken before its end, to the millisecond; each is taken after it."""
-    until = {}
-    for number in range(16):
+    for _ in range(16):
         scene.add()
-        jobs = scene.claim(lease_ms=1000 + 7 * number)
-        scene.same(len(jobs), 1, "jobs of a claim while no lease has ended")
-        job = jobs[0]
-        until[job.id] = scene.dump().leases[job.id]
+    # Without a look in between: a machine that is busy with something else must be through before the first ends.
+    claims = [
+        scene.store.claim("w1", f"e{number}", want=1, lease_ms=1000 + 7 * number, max_crashes=9) for number in range(16)
+    ]
+    jobs = {job.id for claim in claims for job in claim.jobs}
+    scene.same((len(jobs), [len(claim.jobs) for claim in claims]), (16, [1] * 16), "jobs claimed one by one")
+    scene.look()
+    until = {id: due for id, due in scene.dump().leases.items() if id in jobs}
     seen: set[str] = set()
 
     def some() -> bool:
@@ -294,7 +310,7 @@ def scripts_forgotten(scene: Scene) -> None:
 # Those that wait come first.
 ALL = (
     lease_ends, takeover, outage, expiry, stale_fence, claim_sent_late, takeover_after_request, dates,
-    schedule_sent_again, key_conflicts, redis_only, claim_sent_again, other_ground, order, sign_of_life,
+    schedule_sent_again, several_in_a_call, key_conflicts, redis_only, claim_sent_again, other_ground, order, sign_of_life,
     settle_sent_again, outcomes, extensions,
 )  # fmt: skip
 ALONE = (scripts_forgotten,)  # it meets the whole server

@@ -165,6 +165,26 @@ def an_atomic_job_without_its_effect(history: History) -> None:
     history.final.effects.clear()
 
 
+def an_effect_that_nobody_wrote_down(history: History) -> None:
+    history.ledger = [line for line in history.ledger if line[0] != "effect"]
+
+
+def an_effect_of_another_run_than_wrote_it_down(history: History) -> None:
+    history.final.effects[0] = ("atomic", "g")
+
+
+def a_committed_effect_that_the_database_lost(history: History) -> None:
+    history.ledger += [("effect", "failing", "g"), ("kept", "failing", "g")]
+
+
+def two_effects_that_were_committed_and_of_which_the_database_has_one(history: History) -> None:
+    history.ledger += [("effect", "atomic", "g"), ("kept", "atomic", "g")]
+
+
+def a_success_that_is_not_in_the_ledger(history: History) -> None:
+    history.ledger.remove(("end", "plain", "plain-1.0"))
+
+
 def one_fence_for_two_runs(history: History) -> None:
     history.runs.append(run("plain", start=1.05, end=1.2, fence=history.runs[0].fence))
 
@@ -214,6 +234,12 @@ def it_never_comes_to_rest(history: History) -> None:
         (a_record_without_date_or_lease, "leaked"),
         (an_atomic_job_with_two_effects, "doubled effect"),
         (an_atomic_job_without_its_effect, "doubled effect"),
+        (an_effect_that_nobody_wrote_down, "effect of nobody"),
+        (an_effect_of_another_run_than_wrote_it_down, "effect of nobody"),
+        (an_effect_of_another_run_than_wrote_it_down, "lost effect"),
+        (a_committed_effect_that_the_database_lost, "lost effect"),
+        (two_effects_that_were_committed_and_of_which_the_database_has_one, "doubled effect"),
+        (a_success_that_is_not_in_the_ledger, "lost"),
         (one_fence_for_two_runs, "same fence twice"),
         (it_never_comes_to_rest, "not quiet"),
     ],
@@ -242,6 +268,7 @@ def moved_later_while_it_was_due(history: History) -> None:
 def cancelled_and_then_requeued(history: History) -> None:
     add(history, op("q1", "requeue", start=2, end=2.1, reply="done", given={"job": "stopped"}))
     history.runs.append(run("stopped", start=3, end=4))
+    history.ledger.append(("end", "stopped", "stopped-3"))
     row(history, "stopped", state="succeeded")
     left(history).finished["stopped"] = False
 
@@ -266,6 +293,7 @@ def merged_into_the_holder_of_its_key(history: History) -> None:
 def a_tombstone_of_a_cancel_that_was_taken_back(history: History) -> None:
     add(history, op("q1", "requeue", start=2, end=2.1, reply="done", given={"job": "stopped"}))
     history.runs.append(run("stopped", start=3, end=4))
+    history.ledger.append(("end", "stopped", "stopped-3"))
     row(history, "stopped", state="succeeded")
     history.faults = [FaultSeen(kind="roll back redis", at=at(4), since=at(5), until=at(5))]
 
@@ -288,6 +316,22 @@ def an_atomic_job_that_committed_before_it_was_called_poison(history: History) -
     left(history).failed.add("atomic")
 
 
+def killed_before_the_commit_of_its_effect(history: History) -> None:
+    history.runs.append(run("atomic", start=0.05, fence="before"))
+    history.ledger.insert(0, ("effect", "atomic", "before"))
+    history.final.attempts.append(("atomic", 1, "before", "crashed"))
+
+
+def killed_after_the_commit_of_its_effect(history: History) -> None:
+    history.ledger.remove(("kept", "atomic", "f"))
+
+
+def killed_between_its_end_and_its_settling(history: History) -> None:
+    history.ledger.append(("end", "plain", "first"))
+    history.runs.append(run("plain", start=1.0, end=1.05, fence="first"))
+    history.final.attempts.append(("plain", 1, "first", "crashed"))
+
+
 def not_created_since_the_key_was_held(history: History) -> None:
     add(history, op("op-held", given={"queue": "default", "key": "k"}, ids=["held"], jobs=[("keyed", False, None)]))
 
@@ -298,7 +342,8 @@ def not_created_since_the_key_was_held(history: History) -> None:
         moved_to_an_earlier_date, perhaps_moved_to_an_earlier_date, moved_later_while_it_was_due, cancelled_and_then_requeued,
         run_twice_after_a_crash, cancelled_while_it_ran, merged_into_the_holder_of_its_key, merged_since_redis_forgot_it,
         a_tombstone_of_a_cancel_that_was_taken_back, cancelled_by_key_by_somebody_whose_event_redis_forgot,
-        an_atomic_job_that_committed_before_it_was_called_poison,
+        an_atomic_job_that_committed_before_it_was_called_poison, killed_before_the_commit_of_its_effect,
+        killed_after_the_commit_of_its_effect, killed_between_its_end_and_its_settling,
         not_created_since_the_key_was_held,
     ],
 )  # fmt: skip

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from tests.campaign.record import Recorder
 from tests.campaign.recovery import by_kind, recoveries
 from tests.campaign.report import details, page, too_slow
 from tests.campaign.script import ALL, Script
+from tests.model.copies import ROOT
 
 
 def test_recovery_lasts_until_every_job_has_run_again() -> None:
@@ -38,6 +42,39 @@ def test_recovery_lasts_until_every_job_has_run_again() -> None:
 def test_a_run_that_goes_on_through_a_fault_is_not_harmed() -> None:
     history = good()
     history.runs.append(run("plain", start=1.2, end=9.0))
+    history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
+    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+
+
+def test_a_run_that_had_broken_off_before_a_fault_is_not_harmed_by_it() -> None:
+    history = good()
+    history.runs.append(run("plain", start=1.2, end=1.3, how="broken off"))
+    history.runs.append(run("plain", start=4.0, end=4.5))
+    history.runs.sort(key=lambda one: one.at)
+    history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
+    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+    history.faults = [FaultSeen(kind="kill worker", at=at(1.25), since=at(1.25), until=at(2), alone=True)]
+    assert [one.seconds for one in recoveries(Case(history))] == [2.75]
+
+
+def test_a_job_that_was_cancelled_and_requeued_ran_when_it_was_told_to() -> None:
+    history = good()
+    history.runs.append(run("plain", start=1.2))  # cut off
+    history.runs.append(run("plain", start=4.0, end=4.5))
+    history.runs.sort(key=lambda one: one.at)
+    history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
+    add(
+        history,
+        op("op-again", what="requeue", reply="done", given={"queue": "default", "job": "plain"}, start=3.9, end=3.91),
+    )
+    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+
+
+def test_a_job_on_its_last_chance_waits_for_its_neighbours() -> None:
+    history = good()
+    history.runs += [run("plain", start=start) for start in (1.1, 1.2, 1.4)]  # all cut off
+    history.runs.append(run("plain", start=9.0, end=9.5))
+    history.runs.sort(key=lambda one: one.at)
     history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
     assert [one.seconds for one in recoveries(Case(history))] == [0.0]
 
@@ -119,6 +156,37 @@ def test_the_same_seed_gives_the_same_faults() -> None:
     lanes = [lanes for calm, lanes in sequence(7) if not calm]
     assert list({len(lane) for lane in lanes}) == [7]  # three workers, web, Redis, proxy, database
     assert all(len(lanes) == 1 for calm, lanes in sequence(7) if calm)
+
+
+def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, Any]]:
+    """What a web process says; in a process of its own, as in a campaign, since it is a project of its own."""
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    environment = {
+        "DJANGO_SETTINGS_MODULE": "tests.campaign.settings", "CAMPAIGN_DATABASE": json.dumps(database),
+        "CAMPAIGN_REDIS": "unix:///nowhere", "CAMPAIGN_FOLDER": str(tmp_path), "PYTHONHASHSEED": hashes,
+    }  # fmt: skip
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.campaign.rehearsal", *words], cwd=ROOT, env={**os.environ, **environment},
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
+    first = rehearsed(tmp_path, "7", "400")
+    assert {line["what"] for line in first if line["say"] == "invoked"} == {
+        "schedule", "cancel", "cancel_key", "reschedule", "run_now", "requeue",
+    }  # fmt: skip
+    assert rehearsed(tmp_path, "7", "400", hashes="2") == first
+    assert rehearsed(tmp_path, "8", "400") != first
+
+    def independent(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What is invoked, whether or not there is a job to change."""
+        return [line for line in said if line["say"] == "invoked" and line["what"] in ("schedule", "cancel_key")]
+
+    down = rehearsed(tmp_path, "7", "400", "down")
+    assert not [line for line in down if line["say"] == "ok"]
+    assert independent(down) == independent(first)  # whatever is answered
 
 
 def test_every_kind_of_fault_comes() -> None:

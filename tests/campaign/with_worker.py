@@ -99,7 +99,7 @@ def rows_are_freed(scene: WorkerScene) -> None:
 def replies_lost(scene: WorkerScene) -> None:
     """While it claims and settles: everything is done, and nothing counts as a crash."""
     crashes = scene.crashes()
-    for _ in range(3):
+    for _ in range(6):
         jobs = scene.call("quick", times=MANY)
         scene.line.proxy.amount, scene.line.proxy.rule = 1.0, "reset"
         jobs += scene.call("quick", times=MANY)

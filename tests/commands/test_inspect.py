@@ -17,7 +17,7 @@ FAILED = json.dumps({"c": "shop.Refused", "m": "no", "t": "Traceback (most recen
 
 def test_inspect_shows_the_row_what_redis_knows_the_attempts_and_the_events(run, orders):
     [job] = orders.scheduled(key="o:7")
-    job.run_now(actor="kim", reason="customer waits")
+    job.run_now(actor="clerk", reason="customer waits")
     orders.settle(orders.claim()[0], "fail", detail=FAILED.encode())
     orders.fold()
     answer = run("inspect", job.id)
@@ -49,11 +49,11 @@ def test_inspect_as_json(run, orders):
 
 def test_inspect_tells_of_a_requested_cancel_and_the_progress(run, orders):
     job = orders.running()
-    job.cancel(actor="kim")
+    job.cancel(actor="clerk")
     short = ids.short(job.id)
     orders.store.extend([(short, "n1")], worker="host:1:w", lease_ms=30_000, progress={short: "3/9"})
     redis = run("inspect", job.id, "--json").json["redis"]
-    assert (redis["state"], redis["attempt"], redis["cancel_by"], redis["progress"]) == ("running", 1, "kim", "3/9")
+    assert (redis["state"], redis["attempt"], redis["cancel_by"], redis["progress"]) == ("running", 1, "clerk", "3/9")
 
 
 def test_inspect_masks_sensitive_arguments(run, orders, settings):

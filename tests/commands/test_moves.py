@@ -183,11 +183,19 @@ def test_requeue_says_that_the_key_is_held(run, orders):
     assert "1 in conflict (its key is held" in answer.lines[0]
 
 
-def test_requeue_by_key_is_refused_since_a_finished_job_holds_none(run, orders):
+def test_requeue_by_key_takes_the_latest_job_of_that_key(run, orders):
+    older, job = orders.ended("fail", key="o:7"), orders.ended("fail", key="o:7")
+    assert run("requeue", "--key", "o:7", "--queue", "orders", "--dry-run").code == 0
+    assert orders.in_redis(job) == "failed"
+    answer = run("requeue", "--key", "o:7", "--queue", "orders", "--json")
+    assert answer.json == {"verb": "requeue", "jobs": [{"key": "o:7", "change": "done"}], "counts": {"done": 1}}
+    assert [orders.in_redis(one) for one in (older, job)] == ["failed", "scheduled"]
+
+
+def test_requeue_by_a_key_that_no_row_has_is_said_and_gives_exit_code_1(run, orders):
     orders.ended("fail", key="o:7")
-    answer = run("requeue", "--key", "o:7", "--queue", "orders")
-    assert answer.code == 2
-    assert "name it by its id" in answer.error
+    answer = run("requeue", "--key", "o:8", "--queue", "orders")
+    assert (answer.code, answer.lines) == (1, ["requeue: 1 unknown.", "  o:8: unknown."])
 
 
 def test_a_dry_run_of_requeue_leaves_the_job_failed(run, orders):

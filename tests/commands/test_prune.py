@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
 
-from django_delayq import clock
-from django_delayq.models import Attempt, Event, Job
+from django_delayq import clock, conf
+from django_delayq.mirror.prune import PruneLoop
+from django_delayq.mirror.turns import turn
+from django_delayq.models import Attempt, Event, Job, Operation
 from tests.commands.conftest import lose_redis
 
 
@@ -17,7 +20,7 @@ def old(orders) -> None:
     orders.ended("ack")
     orders.ended("fail")
     [cancelled] = orders.scheduled()
-    cancelled.cancel(actor="kim")
+    cancelled.cancel(actor="clerk")
     orders.fold()
     Job.objects.update(finished_at=clock.now() - timedelta(days=8))
     orders.scheduled()
@@ -40,6 +43,21 @@ def test_prune_deletes_attempts_and_events_with_their_job(run, old):
     assert not Event.objects.filter(kind="cancelled").exists()
 
 
+def test_prune_leaves_what_has_been_requeued_since_it_looked(orders, old, monkeypatch):
+    Job.objects.filter(state="cancelled").update(finished_at=clock.now() - timedelta(days=31))
+    job = Job.objects.get(state="cancelled")
+
+    @contextmanager
+    def requeued_meanwhile(*given):
+        with turn(*given) as mine:
+            Job.objects.filter(pk=job.pk).update(state="scheduled", finished_at=None)
+            yield mine
+
+    monkeypatch.setattr("django_delayq.mirror.prune.turn", requeued_meanwhile)
+    PruneLoop(conf.get().queue("orders"), using="default").prune()
+    assert states() == ["failed", "scheduled", "scheduled"]
+
+
 def test_prune_goes_by_the_retention_of_each_queue(run, old, settings):
     queues = {**settings.DELAYQ["QUEUES"], "orders": {"RETENTION": {"succeeded": None, "failed": "1d"}}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
@@ -57,6 +75,38 @@ def test_a_dry_run_of_prune_counts_and_deletes_nothing(run, old):
     counted = run("prune", "--dry-run", "--json").json["would_delete"]
     assert {name: count for name, count in counted.items() if count} == {"orders succeeded": 1}
     assert len(states()) == 4
+
+
+@pytest.mark.parametrize(
+    ("retention", "left"),
+    [
+        ({}, {"finished lately", "waiting", "running", "paused"}),
+        (
+            {"cancelled": None},
+            {"finished long ago", "cancelled long ago", "finished lately", "waiting", "running", "paused"},
+        ),
+        ({"cancelled": "1h"}, {"waiting", "running", "paused"}),
+    ],
+)
+def test_prune_deletes_operations_that_have_been_over_for_as_long_as_cancelled_jobs_are_kept(
+    run, orders, settings, retention, left
+):
+    settings.DELAYQ = {**settings.DELAYQ, "RETENTION": retention}
+    now = clock.now()
+    for name, days in (("finished long ago", 31), ("cancelled long ago", 31), ("finished lately", 29)):
+        stage = Operation.Stage(name.split()[0])
+        Operation.objects.create(
+            verb="cancel", actor="clerk", reason=name, stage=stage, finished_at=now - timedelta(days=days)
+        )
+    for stage in ("waiting", "running", "paused"):
+        Operation.objects.create(
+            verb="cancel", actor="clerk", reason=stage, stage=stage, created_at=now - timedelta(days=90)
+        )
+    run("prune", "--queue", "orders", "--yes")
+    assert Operation.objects.count() == 6
+    assert run("prune", "--dry-run", "--json").json["would_delete"]["operations"] == 6 - len(left)
+    assert run("prune", "--yes", "--json").json == {"deleted": 6 - len(left)}
+    assert set(Operation.objects.values_list("reason", flat=True)) == left
 
 
 def test_prune_without_a_person_is_refused_with_a_hint(run, old):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq import ids
+from django_delayq import clock, ids
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.stores import stores
@@ -87,7 +87,7 @@ def test_deep_finds_a_row_that_redis_lacks_and_fix_brings_it_back(run, orders):
     forget(orders, job)
     assert orphans(run).keys() == {"D008"}
     assert run("doctor", "--deep").code == 1
-    assert ids.short(job.id) in orphans(run, "--fix")["D008"]
+    assert ids.short(job.id) in orphans(run, "--fix", "--yes")["D008"]
     assert orders.in_redis(job) == "scheduled"
     assert orphans(run) == {}
 
@@ -96,7 +96,7 @@ def test_deep_finds_a_job_whose_row_is_finished_and_fix_drops_it(run, orders):
     job, *_ = orders.scheduled(3)
     Job.objects.filter(pk=job.id).update(state="succeeded")
     assert orphans(run).keys() == {"D009"}
-    orphans(run, "--fix")
+    orphans(run, "--fix", "--yes")
     assert orders.in_redis(job) == "finished"
     assert orphans(run) == {}
 
@@ -105,9 +105,32 @@ def test_deep_finds_a_job_without_a_row_and_fix_writes_it(run, orders):
     job, *_ = orders.scheduled(3)
     Job.objects.filter(pk=job.id).delete()
     assert orphans(run).keys() == {"D010"}
-    orphans(run, "--fix")
+    orphans(run, "--fix", "--yes")
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.task) == ("scheduled", "tests.tasks_for_tests.close_order")
+    assert orphans(run) == {}
+
+
+@pytest.mark.parametrize("audit", ["full", "failures"])
+def test_deep_finds_a_failed_job_without_a_row_and_fix_writes_it(run, orders, settings, audit):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": audit}
+    job = orders.ended("fail")
+    Job.objects.filter(pk=job.id).delete()
+    assert ids.short(job.id) in orphans(run)["D010"]
+    orphans(run, "--fix", "--yes")
+    row, view = Job.objects.get(), stores.inspector().job("orders", job.id)
+    assert (row.pk, row.state, row.error) == (job.id, "failed", "why it failed did not reach the database")
+    assert view is not None
+    assert row.finished_at == clock.from_ms(view.date_ms)
+    assert orphans(run) == {}
+    assert job.requeue() is delayq.Change.DONE
+
+
+def test_deep_does_not_miss_a_row_that_was_pruned(run, orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "RETENTION": {"failed": 0.001}}
+    job = orders.ended("fail")
+    run("prune", "--yes")
+    assert (Job.objects.count(), orders.in_redis(job)) == (0, "failed")
     assert orphans(run) == {}
 
 
@@ -120,6 +143,47 @@ def test_deep_waits_for_what_the_mirror_has_not_seen(run, orders):
 
 def test_fix_goes_with_deep(run, orders):
     assert run("doctor", "--fix").code == 2
+
+
+def test_fix_asks_first_and_says_what_it_would_do(run, orders, capsys):
+    lost, risen, rowless = orders.scheduled(3)
+    forget(orders, lost)
+    Job.objects.filter(pk=risen.id).update(state="succeeded")
+    Job.objects.filter(pk=rowless.id).delete()
+    alone = run("doctor", "--deep", "--fix")
+    assert (alone.code, alone.out) == (2, "")
+    assert "nobody to confirm" in alone.error
+    refused = run("doctor", "--deep", "--fix", typed="n")
+    assert (refused.code, refused.error) == (1, "Nothing was changed.")
+    assert "This brings 1 jobs back into Redis, drops 1 from it, and writes 1 rows." in capsys.readouterr().err
+    assert orphans(run, "--fix", "--dry-run").keys() == orphans(run).keys() == {"D008", "D009", "D010"}
+    run("doctor", "--deep", "--fix", typed="y")
+    assert orphans(run) == {}
+
+
+def test_fix_does_not_say_that_it_has_put_right_what_it_could_not(run, orders):
+    good, bad = orders.ended("fail"), orders.ended("fail")
+    Job.objects.all().delete()
+    stores.link.execute("HSET", orders.store.keys["jobs"], ids.short(bad.id), b"no header")
+    findings = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
+    written, left = (found for found in findings if found["code"] == "D010")
+    assert list(Job.objects.values_list("id", flat=True)) == [good.id]
+    assert (ids.short(good.id) in written["message"], written["hint"]) == (True, "It has been put right.")
+    assert (ids.short(bad.id) in left["message"], "inspect" in left["hint"]) == (True, True)
+
+
+def test_where_both_sides_agree_fix_asks_nothing(run, orders):
+    orders.scheduled(2)
+    assert orphans(run, "--fix") == {}
+
+
+def test_fix_shows_its_progress_beside_the_output(run, orders, capsys):
+    jobs = delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(220))
+    orders.fold()
+    Job.objects.filter(pk__in=[job.id for job in jobs]).delete()
+    assert "220 jobs are in Redis, and have no row" in run("doctor", "--deep", "--fix", "--yes").out
+    assert "putting right" in capsys.readouterr().err
+    assert Job.objects.count() == 220
 
 
 def forget(orders, job: delayq.Job) -> None:

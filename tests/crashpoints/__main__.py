@@ -21,7 +21,7 @@ PAUSE = 0.05  # seconds between looks
 def options(words: list[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.crashpoints", description=__doc__)
-    parser.add_argument("--tenth", action="store_true", help="about one case in ten, always the same")
+    parser.add_argument("--tenth", action="store_true", help="at most one case in ten, always the same")
     parser.add_argument("--only", default="", help="a part of the name, as in 'mover.claimed / atomic'")
     parser.add_argument("--at-once", type=int, default=8 * (os.cpu_count() or 2), help="cases side by side")
     parser.add_argument("--keep", action="store_true", help="keep the folder when all is well, too")

@@ -19,7 +19,8 @@ from django.core.management import call_command
 from django.core.signals import setting_changed
 from django.db import connections
 
-from django_delayq import failpoints
+from django_delayq import failpoints, operations
+from django_delayq.mirror import service
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.worker import beat
 from tests.crashpoints.app import tasks
@@ -99,6 +100,8 @@ def _configure(folder: Path, prefix: str) -> None:
     connections.databases["default"]["NAME"] = str(folder / "db.sqlite3")
     RelayLoop.__init__.__kwdefaults__["young"] = YOUNG
     beat.TIDY_EVERY = 0.5
+    operations.LEASE = 1.0
+    service.ORDERS = 0.3
 
 
 def worker(roles: str = "move,mirror,relay") -> Callable[[], None]:

@@ -65,7 +65,7 @@ class Play:
         case, stage = self.case, self.case.point.stage
         armed = f"{case.point.name}={case.action}"
         web = Web(case, self.folder, LONG.get(stage, 0.3))
-        client = self._start("web", web.work)
+        client = self._start("web", web.work, once="once" if stage == "web" else "once-web")
         if stage == "web":
             yield from self._until(self._reached, REACHED, "the failpoint in the web process")
             first = self._start("worker-1", worker())
@@ -77,6 +77,8 @@ class Play:
             yield from self._until(lambda: time.monotonic() > time_to_be_due, END, "the date")
             if stage == "moved":
                 armed = f"relay.publish=sleep:2 {armed}"
+            if self._reached():
+                raise Trouble("something was at the failpoint too early")
             if stage == "wiped":  # it comes there before as well, when the queue is new
                 (self.folder / "once").write_text("not yet")
             first = self._start("worker-1", worker("move" if stage == "sweep" else "move,mirror,relay"), armed)
@@ -84,7 +86,7 @@ class Play:
             yield from self._until(self._reached, REACHED, "the failpoint")
             second = self._start("worker-2", worker())
             yield from self._freeze(first)
-        mender = self._start("mender", lambda: web.mend(list(self._unanswered())))
+        mender = self._start("mender", lambda: self._mend(web))
         yield from self._until(lambda: not mender.alive, END, "the end of the mender")
         yield from self._until(self._quiet, QUIET, "rest")
         last = [first] if stage == "web" else [first, second]
@@ -126,6 +128,11 @@ class Play:
         (self.folder / "once").write_text("go")
         actor.signal_group(signal.SIGCONT)
 
+    def _mend(self, web: Web) -> None:
+        web.mend(list(self._unanswered()))
+        if self.case.point.stage == "operation" and self.case.action.startswith("raise"):
+            web.resume()
+
     def _unanswered(self) -> Iterator[tuple[str, str]]:
         """Operation and job of what was asked and not answered."""
         open_: dict[tuple[str, str], None] = {}
@@ -133,14 +140,14 @@ class Play:
         for answer in judge.lines(self.folder / "answers"):
             if answer["say"] == "victim":
                 open_["cancel", answer["job"]] = None
-            elif answer["say"] == "later":
+            elif answer["say"] == "later" and self.case.operation != "schedule":
                 open_[self.case.operation, answer["job"]] = None
             elif answer["say"] == "told" and "job" in answer:
                 done.add((answer["op"], answer["job"]))
         return (one for one in open_ if one not in done)
 
-    def _start(self, name: str, work: Callable[[], None], armed: str = "") -> Actor:
-        actor = fork(self.folder, self.prefix, name, work, armed)
+    def _start(self, name: str, work: Callable[[], None], armed: str = "", once: str = "once") -> Actor:
+        actor = fork(self.folder, self.prefix, name, work, armed, once)
         self.actors.append(actor)
         return actor
 

@@ -8,14 +8,69 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from django_delayq.store.scripts import SCRIPTS
-from tests.crashpoints.cases import AFTER, BEFORE, KINDS, POINTS, cases, tenth
+from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KINDS, POINTS, cases, tenth
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
 CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect"}
 NAMED = ("store", "self.log", "_registry", "ground")  # what these are called on
 # What the rule is not held to: where a person has said that restore is to wait, a pause is all it does; and `confirm`, called in
 # three places, has its failpoints where it is sent.
-BESIDES = {"mirror/restore.py": {"pause", "confirm", "cancel"}}
+BESIDES = {"mirror/restore.py": {"pause", "confirm"}}
+TRANSACTIONS = ("atomic(", "turn(")
+WRITES = {
+    "update",
+    "delete",
+    "save",
+    "create",
+    "bulk_create",
+    "bulk_update",
+    "get_or_create",
+    "update_or_create",
+    "_raw_delete",
+    "add",
+}
+ROWS = (
+    "objects",
+    "_all()",
+    "mine",
+    "open_ones",
+    "row",
+    "known",
+    "runs",
+    "free",
+    "marked",
+    "going_on",
+    "outbox.need()",
+)  # what these are called on
+# Functions whose commits have no failpoints of their own, and why.
+UNMARKED = {
+    "mirror/effects.py": {
+        "_claim_step": "within the transaction of `once`",
+        "_settle": "within the transaction of `run`",
+    },
+    "mirror/loop.py": {
+        "_write": "within the transaction of `_fold_batch`, which alone is committed",
+        "_save": "the same",
+        "_upsert": "the same",
+    },
+    "mirror/outbox.py": {
+        "add": "within the transaction of its caller, who has the failpoints",
+        "_note": "within the transactions of those who call it",
+    },
+    "mirror/restore.py": {
+        "poll": "a turn that only reads",
+        "_mend_rows": "within the transaction of `_finish`",
+    },
+    "mirror/turns.py": {"turn": "the failpoints are in the turns; an empty checkpoint says nothing"},
+    "operations.py": {
+        "_pause": "after trouble; a person looks at it",
+        "_held": "a text beside an operation that is tried again",
+        "_log": "the admin's log, which promises nothing",
+    },
+}
+COMMITTED_THERE = {"_put_all": "_publish_rows"}  # called by the commit
+# People do these by hand, see what became of it, and do them again: nothing goes on by itself afterwards.
+BY_HAND = ("admin/", "management/", "migrations/")
 FAILPOINT = "failpoint"
 
 
@@ -74,6 +129,76 @@ def test_failpoints_stand_before_and_after_every_call_that_changes_redis() -> No
     assert found >= 12
 
 
+def commits(function: ast.FunctionDef) -> list[ast.With | ast.Call]:
+    """Transactions, the outer ones only, and single statements that write to the database outside of them."""
+    found: list[ast.With | ast.Call] = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.With) and any(
+            ast.unparse(item.context_expr).partition("(")[0].rpartition(".")[2] + "(" in TRANSACTIONS
+            for item in node.items
+        ):
+            found.append(node)
+            return
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in WRITES
+            and any(word in ast.unparse(node.func.value) for word in ROWS)
+        ):
+            found.append(node)
+            return
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.FunctionDef):  # it is looked at by itself
+                visit(child)
+
+    visit(function)
+    return found
+
+
+def test_failpoints_stand_before_and_after_every_commit() -> None:
+    found, unmarked = 0, {file: set[str]() for file in UNMARKED}
+    for file, tree in trees():
+        if file.startswith(BY_HAND):
+            continue
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        named = {function.name: function for function in functions}
+        for function in functions:
+            marks = [call.lineno for call in failpoints(function)]
+            for commit in commits(function):
+                if function.name in UNMARKED.get(file, ()):
+                    unmarked[file].add(function.name)
+                    continue
+                found += 1
+                end = commit.end_lineno or 0
+                here = f"{file}:{commit.lineno} {function.name}"
+                first = commit.lineno if isinstance(commit, ast.With) else 0
+                assert any(first < line <= end for line in marks), f"{here} has no failpoint before its commit"
+                behind = any(line > end for line in marks)
+                called = named.get(COMMITTED_THERE.get(function.name, ""))
+                assert behind or (called and failpoints(called)), f"{here} has no failpoint behind its commit"
+    assert unmarked == {file: set(functions) for file, functions in UNMARKED.items()}  # no reason outlives its function
+    assert found >= 18
+
+
+def test_the_commits_of_a_function_are_found() -> None:
+    text = """
+def function():
+    with transaction.atomic(using=using):
+        with turn(queue, 0, using):
+            Job.objects.create()
+    if Job.objects.filter(pk=1).update(state="x"):
+        mine.delete()
+    counts.update(a)
+    with lock:
+        Step.objects.bulk_create([])
+"""
+    [function] = ast.parse(text).body
+    assert isinstance(function, ast.FunctionDef)
+    found = commits(function)
+    assert [node.lineno for node in found] == [3, 6, 7, 10]
+
+
 def test_producers_ask_redis_under_the_breaker_which_has_the_failpoints() -> None:
     found = 0
     for file, tree in trees():
@@ -94,11 +219,24 @@ def test_every_case_is_there_once() -> None:
     assert (
         len(set(names))
         == len(names)
-        == sum(len(point.kinds) * len(point.operations) * len(AFTER if point.reply else BEFORE) for point in POINTS)
+        == sum(
+            len(AFTER if point.reply else BEFORE)
+            for point in POINTS
+            for kind in point.kinds
+            for operation in point.operations
+            if (kind, operation) != ("redis", "requeue")
+        )
     )
     assert {case.kind for case in cases()} == set(KINDS)
     for point in POINTS:
-        assert point.kinds == KINDS or point.name.startswith("effects.")
+        if point.kinds == DURABLE:  # there is a row, and Redis has to hear of it, once more perhaps
+            assert point.name in ("producer.commit", "producer.committed") or point.name.startswith(
+                ("relay.", "restore.", "adopter.")
+            )
+        elif point.kinds == FEW:  # rows that people change, or time
+            assert point.name.startswith(("outbox.", "operations.", "prune.", "relay.", "restore.cancel"))
+        else:
+            assert point.kinds == KINDS or point.name.startswith("effects.")
 
 
 def test_the_tenth_of_every_day_has_every_failpoint_kind_and_action() -> None:

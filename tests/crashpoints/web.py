@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import django_delayq as delayq
-from django_delayq import failpoints
+from django_delayq import conf, edits, failpoints, ids, producer
+from django_delayq.models import Attempt, Event, Operation, Step
+from django_delayq.models import Job as Row
+from django_delayq.stores import stores
 from tests.crashpoints.actors import Answers
 from tests.crashpoints.app import tasks
 from tests.crashpoints.cases import Case
@@ -18,6 +23,8 @@ SOON = 0.2
 SOON_KNOWN = 4.0  # so that the mirror has seen the job before it runs
 BULK = 25
 MANY = 20  # calls of `mend` until it must have worked
+OLD = datetime(2019, 1, 1, tzinfo=UTC)  # long past every retention
+OPERATED = 3  # jobs of an operation
 
 
 class Web:
@@ -34,28 +41,107 @@ class Web:
         victim = delayq.schedule(tasks.plain, self.seconds, delay=FAR)
         self.say(say="victim", job=victim.id.hex)
         self._do("schedule", self._schedule)
+        before = self._all_keys() if self.case.point.stage == "replaced" else {}
         self._do("cancel", victim.cancel, victim.id)
         for operation in self.case.operations_besides:
-            job = self._task().using(delay=FAR).schedule(self.seconds)
+            with self._kept_from_redis(operation == "postpone"):
+                job = self._work(FAR).schedule(self.seconds)
             self.say(say="later", job=job.id.hex)
-            if operation == "requeue":
+            if operation in ("requeue", "edit"):
                 job.cancel()
             self._do(operation, getattr(self, f"_{operation}")(job), job.id)
-        if self.case.point.stage == "deaf":
-            self._do("deaf", lambda: [tasks.deaf.schedule()])
+        if self.case.operation == "withdraw":
+            self._withdraw()
+        prepare = getattr(self, f"_{self.case.point.stage}", None)
+        if prepare is not None:
+            prepare()
+        if before:
+            self._replace_server(before)
+
+    # what a stage needs besides
+
+    def _deaf(self) -> None:
+        self._do("deaf", lambda: [tasks.deaf.schedule()])
+
+    def _withdrawn(self) -> None:
+        failpoints.arm("outbox.withdraw=kill")
+        self._withdraw()
+
+    def _broken(self) -> None:
+        with self._kept_from_redis():
+            job = self._work(FAR).schedule(self.seconds)
+        self.say(say="broken", job=job.id.hex)
+        Row.objects.filter(pk=job.id).update(task="?")
+
+    def _old(self) -> None:
+        """A job that has ended long ago, with all that belongs to it, a step of one that has no row, and an operation."""
+        job = Row.objects.create(
+            queue="default", task="old", state="succeeded", run_at=OLD, created_at=OLD, finished_at=OLD, published=OLD
+        )
+        Attempt.objects.create(job=job, number=1, fence="old", started_at=OLD, finished_at=OLD, outcome="succeeded")
+        Event.objects.create(job=job, queue="default", at=OLD, kind="rescheduled", stream_id="old")
+        for id in (job.id, ids.new()):
+            Step.objects.create(job_id=id, name="old", fence="old", at=OLD)
+        Operation.objects.create(verb="cancel", actor="clerk", stage=Operation.Stage.FINISHED, finished_at=OLD)
+
+    def _operation(self) -> None:
+        for _ in range(OPERATED):
+            self.say(say="later", job=self._work(FAR).schedule(self.seconds).id.hex)
+        Operation.objects.create(verb="run_now", selection={"view": "scheduled"}, actor="clerk")
+
+    def _all_keys(self) -> dict[bytes, bytes]:
+        link = stores.queue("default").link
+        return {key: link.execute("DUMP", key) for key in link.execute("KEYS", f"{conf.get().prefix}:*")}
+
+    def _replace_server(self, before: dict[bytes, bytes]) -> None:
+        """As if another had taken over with what was there before the cancel."""
+        store = stores.queue("default")
+        for key, value in before.items():
+            store.link.execute("RESTORE", key, 0, value, "REPLACE")
+        store.link.execute("HSET", store.keys["meta"], "server", "another")
+
+    @contextmanager
+    def _kept_from_redis(self, kept: bool = True) -> Iterator[None]:
+        """What is scheduled here is committed, and not published."""
+        publish = producer._publish
+        if kept:
+            producer._publish = lambda puts: None
+        try:
+            yield
+        finally:
+            producer._publish = publish
+
+    def _withdraw(self) -> None:
+        with self._kept_from_redis():
+            job = self._work(FAR).schedule(self.seconds)
+        self.say(say="victim", job=job.id.hex)
+        self._do("withdraw", job.cancel, job.id)
 
     def mend(self, jobs: Iterable[tuple[str, str]]) -> None:
         """What somebody does who was not answered: asks again. `jobs`: operation and id."""
         for operation, id in jobs:
-            call: Callable[..., Any] = delayq.cancel if operation == "cancel" else delayq.run_now
-            if operation == "requeue":
-                call = delayq.requeue
+            call: Callable[..., Any] = {"cancel": delayq.cancel, "requeue": delayq.requeue}.get(
+                operation, delayq.run_now
+            )
+            if operation == "edit":
+                call = self._edit_by_id
             for _ in range(MANY):
                 try:
                     self.say(say="told", op=operation, job=id, reply=str(call(UUID(id), queue="default")))
                     break
                 except delayq.StoreUnavailable as error:
                     self.say(say="unknown", op=operation, job=id, error=repr(error))
+
+    def resume(self) -> None:
+        """What a person does who finds an operation paused by trouble, as soon as it is."""
+        import time
+
+        for _ in range(100):
+            if Operation.objects.filter(stage="paused").update(stage="running", trouble="", paced_from=None):
+                return
+            if not Operation.objects.exclude(stage="finished").exists():
+                return
+            time.sleep(0.1)
 
     def move(self, id: str) -> None:
         """Gives a job other dates, a few times a second, for longer than the relay waits before it publishes."""
@@ -65,8 +151,10 @@ class Web:
             self._do("reschedule", lambda number=number: delayq.reschedule(UUID(id), delay=3 - number / 10), UUID(id))
             time.sleep(0.2)
 
-    def _task(self) -> Any:
-        return getattr(tasks, self.case.kind if self.case.kind not in ("keyed", "bulk") else "plain")
+    def _work(self, delay: float) -> Any:
+        if self.case.kind == "redis":
+            return tasks.plain.using(delay=delay, durability="redis")
+        return getattr(tasks, self.case.kind if self.case.kind not in ("keyed", "bulk") else "plain").using(delay=delay)
 
     def _schedule(self) -> list[Any]:
         if self.case.kind == "bulk":
@@ -76,10 +164,18 @@ class Web:
         if self.case.kind == "keyed":
             work = tasks.plain.using(delay=self.soon, key="order")
             return [work.schedule(self.seconds), work.schedule(self.seconds)]
-        return [self._task().using(delay=self.soon).schedule(self.seconds)]
+        return [self._work(self.soon).schedule(self.seconds)]
 
     def _reschedule(self, job: Any) -> Callable[[], Any]:
         return lambda: job.reschedule(delay=SOON)
+
+    _postpone = _reschedule
+
+    def _edit(self, job: Any) -> Callable[[], Any]:
+        return lambda: self._edit_by_id(job.id)
+
+    def _edit_by_id(self, id: UUID, queue: str = "") -> Any:
+        return edits.edit_and_requeue(id, [self.seconds], {})
 
     def _run_now(self, job: Any) -> Callable[[], Any]:
         return job.run_now  # type: ignore[no-any-return]

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock, ids
+from django_delayq import clock, failpoints, ids
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.models import Attempt, Event, Job
 from django_delayq.store.ground import GroundStore, RestoreItem
 from django_delayq.stores import stores
-from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
+from tests.mirror.restoring import in_redis, settle_down
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,33 +29,6 @@ def test_unfinished_rows_come_back_after_a_wipe(orders, loop, wipe):
     assert stores.inspector().job("orders", done.id) is None
     assert (row.state, Job.objects.get(pk=done.id).state) == ("scheduled", "succeeded")
     assert Event.objects.filter(job=later.id, kind="restored").count() == 1
-
-
-def test_what_the_mirror_read_just_before_a_roll_back_hides_nothing(orders, loop, redis_server, monkeypatch):
-    """The mirror has read, the server is replaced by one with older data, and only then the mirror commits and trims."""
-    early = delayq.schedule(close_order, 1, delay="1h")
-    settle_down(orders, loop)
-    old = redis_server.link.execute("DUMP", orders.mirror.log.keys["meta"])
-    late = delayq.schedule(close_order, 2, delay="1h")
-    write = orders.mirror._write
-
-    def replaced(entries):
-        write(entries)
-        keys = orders.mirror.log.keys
-        redis_server.link.execute("RESTORE", keys["meta"], 0, old, "REPLACE")
-        redis_server.link.execute("HDEL", keys["jobs"], ids.short(late.id))
-        redis_server.link.execute("ZREM", keys["normal"], ids.short(late.id))
-        redis_server.link.execute("DEL", keys["events"])
-        monkeypatch.setattr(orders.mirror.ground, "look", look)
-
-    look = orders.mirror.ground.look
-    monkeypatch.setattr(orders.mirror.ground, "look", lambda seen: replace(look(seen), server="the one before"))
-    monkeypatch.setattr(orders.mirror, "_write", replaced)
-    orders.mirror.poll()
-    monkeypatch.setattr(orders.mirror, "_write", write)
-    assert late.id in {row.id for row in Job.objects.filter(published__isnull=False)}
-    settle_down(orders, loop)
-    assert set(in_redis(orders)) == {ids.short(early.id), ids.short(late.id)}
 
 
 def test_a_ground_that_changed_after_the_look_is_not_confirmed(orders, loop):
@@ -109,6 +80,25 @@ def test_a_row_that_an_atomic_run_has_settled_does_not_rise(orders, loop, wipe):
     assert list(row.attempt_set.values_list("outcome", "message")) == [("succeeded", "")]
 
 
+@pytest.mark.parametrize("place", ["restore.confirmed", "restore.note", "restore.noted"])
+def test_a_restore_that_dies_at_its_end_leaves_no_row_unmended(orders, loop, wipe, place):
+    job = delayq.schedule(close_order, 1, delay=0)
+    orders.fold()
+    [run] = orders.claim()
+    orders.fold()
+    Job.objects.filter(pk=job.id).update(settled=run.fence)
+    wipe()
+    failpoints.arm(f"{place}=raise:died@1")
+    try:
+        with pytest.raises(failpoints.FailpointError):
+            settle_down(orders, loop)
+    finally:
+        failpoints.arm("")
+    settle_down(orders, loop)
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    assert in_redis(orders) == {}
+
+
 def test_a_key_that_was_taken_meanwhile_ends_the_row(orders, loop, wipe):
     old = delayq.schedule(close_order, 1, delay="1h", key="k")
     orders.fold()
@@ -142,38 +132,19 @@ def test_an_adopted_run_is_a_running_row_again(orders, loop, wipe):
     assert Attempt.objects.get(job=job.id).outcome == "succeeded"
 
 
-def test_a_rollback_is_noticed_by_what_the_database_has_seen(orders, loop, redis_server):
-    kept = delayq.schedule(close_order, 1, delay="1h")
-    done = delayq.schedule(close_order, 2, delay=0)
-    lost = delayq.schedule(close_order, 3, delay=0)
-    orders.fold()
-    copy = snapshot(redis_server.link)
-    for job in orders.claim():
-        orders.settle(job, "ack" if job.id == ids.short(done.id) else "retry", delay=60_000)
-    late = delayq.schedule(close_order, 4, delay="1h")
-    orders.fold()
-    bring_back(redis_server.link, copy)
-    assert loop.look()[0].older
-    settle_down(orders, loop)
-    assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in (kept, lost, late)}
-    view = stores.inspector().job("orders", lost.id)
-    assert (view.attempt, view.date_ms) == (1, clock.to_ms(Job.objects.get(pk=lost.id).run_at))
-    assert {job.id: job.state for job in Job.objects.all()} == {
-        kept.id: "scheduled", done.id: "succeeded", lost.id: "scheduled", late.id: "scheduled",
-    }  # fmt: skip
-    assert stores.inspector().job("orders", done.id).state == "finished"
-
-
-def test_events_after_a_rollback_are_folded_though_the_clock_went_back_too(orders, loop, redis_server):
-    delayq.schedule(close_order, 1, delay="1h")
-    orders.fold()
-    ahead = f"{clock.wall_ms() + 3_600_000}-0"
-    Checkpoint.objects.filter(queue="orders").update(last_event=ahead)
-    settle_down(orders, loop)
-    new = delayq.schedule(close_order, 2, delay="1h")
-    orders.fold()
-    assert Job.objects.get(pk=new.id).published
-    assert orders.mirror.log.length() == 0
+@pytest.mark.parametrize(("works", "patient"), [(True, True), (False, False)])
+def test_a_mirror_that_is_at_work_is_waited_for(orders, loop, monkeypatch, works, patient):
+    monkeypatch.setattr("django_delayq.mirror.loop.ENTRIES", 1)
+    for number in range(5):
+        delayq.schedule(close_order, number, delay="1h")
+    now, waiting = clock.monotonic(), loop._wait_for_mirror()
+    with pytest.raises(StopIteration) as told:
+        for passed in range(0, 600, 20):
+            monkeypatch.setattr(clock, "monotonic", lambda passed=passed: now + passed)
+            next(waiting)
+            if works:
+                orders.mirror.poll()
+    assert told.value.value is patient
 
 
 def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):

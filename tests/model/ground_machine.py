@@ -102,9 +102,7 @@ class GroundMachine(QueueMachine):
 
     def _mirror(self) -> None:
         for job in self.model.jobs.values():
-            item = RestoreItem(
-                id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes, seen_ms=self.now
-            )
+            item = RestoreItem(id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes)
             if job.state is State.FAILED:
                 self.rows[job.id] = RestoreItem(id=job.id, record=b"failed")
             elif job.state is State.RUNNING:
@@ -116,9 +114,10 @@ class GroundMachine(QueueMachine):
         self.folded = max(self.folded, self.log.last_id(), key=position)
 
     def _some_rows(self, which: Sequence[int]) -> list[RestoreItem]:
-        """The latest ones, or a few of them."""
+        """The latest ones, or a few of them; some as if a requeue had been forgotten."""
         latest = sorted(self.rows, reverse=True)[:12]
-        return [self.rows[latest[pick % len(latest)]] for pick in dict.fromkeys(p % len(latest) for p in which)]
+        picks = {pick % len(latest): pick // len(latest) % 2 == 1 for pick in which}
+        return [replace(self.rows[latest[place]], requeued=requeued) for place, requeued in picks.items()]
 
     def _restore(self, items: Sequence[RestoreItem], rolled: bool | Literal["noted"], who: str = "") -> None:
         progress = f"{who} {len(items)} {len(self.rows)}" if who else ""
@@ -258,7 +257,7 @@ class GroundMachine(QueueMachine):
         id = ended[pick % len(ended)]
         self._keep_copy()
         self.now += gap
-        self.call("requeue", full(id), self.records.get(id), vouched=True, actor="kim")
+        self.call("requeue", full(id), self.records.get(id), vouched=True, actor="clerk")
         self._mirror()
         self._go_back()
         self._restore([self.rows[id]], True, "me")
@@ -273,7 +272,7 @@ class GroundMachine(QueueMachine):
         if first == "schedule" and keys:
             key = sorted(keys)[which[0] % len(keys)]
             wish = Wish(False, 0, key, "normal", 0, True, "keep", 0, 3, True)
-            self.call("schedule", [self.item(wish)], actor="kim")
+            self.call("schedule", [self.item(wish)], actor="clerk")
         if first != "rows":
             self._adopt(self.held)
         self._restore(self._some_rows(which), False, "me")

@@ -17,10 +17,11 @@ RESTORE = [
     lua(
         "what has a tombstone rises again",
         "restore",
-        "tonumber(ended[i] or failed[i] or '')",
-        "tonumber(failed[i] or '')",
+        "ended[i] or failed[i]",
+        "failed[i]",
     ),
-    lua("a failed job is restored", "restore", "tonumber(ended[i] or failed[i] or '')", "tonumber(ended[i] or '')"),
+    lua("a job that has succeeded rises again", "restore", "over and not succeeded and rolled", "over and rolled"),
+    lua("a failed job is restored", "restore", "ended[i] or failed[i]", "ended[i]"),
     lua(
         "a run that another claim holds is adopted",
         "restore",
@@ -120,8 +121,8 @@ RESTORE = [
     ),
 ]
 WAITING = [
-    lua("a requeue that was forgotten stays forgotten", "restore", "tonumber(ARGV[at + 7]) > over", "false"),
-    lua("an end that the row has not seen is undone", "restore", "tonumber(ARGV[at + 7]) > over", "true"),
+    lua("a requeue that was forgotten stays forgotten", "restore", "ARGV[at + 7] == '1'", "false"),
+    lua("an end is undone by any row", "restore", "ARGV[at + 7] == '1'", "true"),
     lua("a queue that was rolled back is served", "claim", "if meta[12] or (here", "if (here"),
     lua("another server is served", "claim", "(here ~= '' and meta[7] and meta[7] ~= here)", "false"),
     lua("nobody to confirm is waited for in vain", "claim", "waited <= PATIENCE", "true"),
@@ -170,8 +171,8 @@ SIDE = [
     store(
         "the delay of a row is not sent",
         "ground",
-        "(item.due_ms, item.delay_ms, item.seen_ms)",
-        "(item.due_ms, 0, item.seen_ms)",
+        "(item.due_ms, item.delay_ms,",
+        "(item.due_ms, 0,",
     ),
     store("the server is not sent", "ground", "renew, behind, mirrored, server)", 'renew, behind, mirrored, "")'),
     store("what is wiped twice looks the same", "queue", "return secrets.token_hex(8)", 'return "once"'),

@@ -102,7 +102,7 @@ class Grounds(Contents):
         if progress:
             at, who, *_ = [*self.restoring.split(" "), ""]
             another = who not in ("", "restore", progress.split(" ")[0])
-            if not items and another and now_ms - int(at) < BUSY:
+            if not items and another and abs(now_ms - int(at)) < BUSY:
                 return "", []
             self.restoring = f"{now_ms} {progress}"
         older = self.rolled if rolled == "noted" else bool(rolled)
@@ -110,9 +110,10 @@ class Grounds(Contents):
 
     def _restore(self, item: RestoreItem, rolled: bool) -> Restored:
         if self._has_ended(item.id):
-            if not rolled or item.record in WORDS or item.seen_ms <= self._ended_at(item.id):
+            succeeded = self.finished.get(item.id, 0) % 1 == 0.25
+            if not rolled or item.record in WORDS or not item.requeued or succeeded:
                 return "finished"
-            self.finished.pop(item.id, None)  # the row has seen more since: it was requeued
+            self.finished.pop(item.id, None)
             self.jobs.pop(item.id, None)
         job = self.jobs.get(item.id)
         if item.record in WORDS:
@@ -148,9 +149,6 @@ class Grounds(Contents):
 
     def _has_ended(self, id: str) -> bool:
         return id in self.finished or (id in self.jobs and self.jobs[id].state is State.FAILED)
-
-    def _ended_at(self, id: str) -> float:
-        return self.finished[id] if id in self.finished else self.jobs[id].date
 
     def _date(self, item: RestoreItem) -> int:
         return max(item.due_ms, self.now + item.delay_ms)

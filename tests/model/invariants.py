@@ -25,7 +25,7 @@ TELLS: Final[dict[str, tuple[State, tuple[str, ...]]]] = {
     "retried": (State.SCHEDULED, ("retry",)),
     "snoozed": (State.SCHEDULED, ("snooze",)),
     "failed": (State.FAILED, ("fail", "crash")),
-    "cancelled": (State.CANCELLED, ("cancel", "purge")),
+    "cancelled": (State.CANCELLED, ("cancel", "purge", "replace")),
     "requeued": (State.SCHEDULED, ("requeue",)),
     "expired": (State.CANCELLED, ("expire",)),
 }
@@ -34,6 +34,10 @@ STARTS: Final[dict[str, set[Place]]] = {
     for kind, (after, verbs) in TELLS.items()
 }
 STARTS["requeued"] |= {None, "ended"}  # a caller vouches, from the database, for what Redis has forgotten
+STARTS["cancelled"] -= {None}  # a tombstone for a job that never came is not told
+STARTS["expired"] -= {State.RUNNING}  # its crash is told first
+MOVES: Final = frozenset((move.before, move.after, move.script) for move in TRANSITIONS)
+FAILED_OR_CANCELLED: Final[tuple[Place, ...]] = (State.FAILED, State.CANCELLED)
 ENDED: Final[tuple[Place, ...]] = ("ended", State.SUCCEEDED, State.CANCELLED)
 QUEUE_KINDS: Final = frozenset({"paused", "resumed", "purged"})
 
@@ -106,6 +110,21 @@ def untold(before: Dump, after: Dump, entries: Sequence[Entry], *, forgetting: b
                 wrong.append(f"{id} went from {_situation(before, id)} to {_situation(after, id)} without an event")
             continue
         wrong += _follow(id, story, before, after, forgetting)
+    return wrong
+
+
+def unlisted(before: Dump, after: Dump, entries: Sequence[Entry], script: str) -> list[str]:
+    """What one call of `script` did, between the two dumps, that is no row of TRANSITIONS; tidy apart, which forgets what has ended."""
+    items = [item for entry in entries for item in entry.items]
+    told = {item.fields[0] for item in items if item.kind not in QUEUE_KINDS and item.kind != "cancel_requested"}
+    wrong = []
+    for id in told.union(before.jobs, after.jobs, before.finished, after.finished):
+        was, now = before.state(id), after.state(id)
+        forgotten = was is None and script == "requeue"  # what it was, the caller knows
+        starts = FAILED_OR_CANCELLED if forgotten or was == "ended" else (was,)
+        ends = FAILED_OR_CANCELLED if now == "ended" else (now,)
+        if (was != now or id in told) and not any((start, end, script) in MOVES for start in starts for end in ends):
+            wrong.append(f"{script} took {id} from {was} to {now}, which is not in the table of moves")
     return wrong
 
 

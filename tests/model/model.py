@@ -29,9 +29,10 @@ class Model(Grounds):
         job, holder = self.jobs.get(id), self.holder(record.key)
         if job:
             status = "finished" if job.state is State.FAILED else "again"
-            return ScheduleReply(status, record.id, job.date if job.state is State.SCHEDULED else due)
+            fresh = job.state is State.SCHEDULED and not (job.attempt or job.crashes or job.small)
+            return ScheduleReply(status, record.id, job.date if fresh else 0)
         if id in self.finished:
-            return ScheduleReply("cancelled" if self.finished[id] % 1 == 0.5 else "finished", record.id, due)
+            return ScheduleReply("cancelled" if self.finished[id] % 1 == 0.5 else "finished", record.id, 0)
         status = self._contest(id, holder, item.on_conflict, due) if holder else "created"
         if holder and status != "replaced":
             self.finished[id] = self.now
@@ -59,7 +60,7 @@ class Model(Grounds):
         self, worker: str, nonce: str, *, want: int, lease_ms: int, max_crashes: int, ground: str = "", now_ms: int
     ) -> Claim:
         self._begin(now_ms)
-        self._stand(nonce)
+        self._stand(self.offer)
         takeover = self._takeover(lease_ms)
         last = self.claims.get(worker)
         if ground not in ("", self.ground):
@@ -120,11 +121,11 @@ class Model(Grounds):
     def _takeover(self, lease_ms: int) -> int:
         """Notes that a worker is here; the moment before which a lease must have ended to be taken over now."""
         last = self.alive
-        self.alive = self.now if last is None else max(last, self.now)
+        self.alive = self.now
         if last is not None and self.now - last > lease_ms / 2:
             good_at = min(last, self.guard[0]) if self.guard and last < self.guard[1] else last
             self.guard = good_at, self.now + lease_ms
-        return self.guard[0] if self.guard and self.now < self.guard[1] else self.now
+        return min(self.guard[0], self.now) if self.guard and self.now < self.guard[1] else self.now
 
     def extend(
         self,

@@ -17,14 +17,15 @@ def lua(name: str, file: str, old: str, new: str) -> Mutant:
 
 
 SCHEDULE = [
-    lua("a re-send overwrites", "schedule", "if redis.call('HEXISTS', k_jobs, id) == 1 then", "if false then"),
-    lua("tombstones are ignored", "schedule", "elseif redis.call('ZSCORE', k_finished, id) then", "elseif false then"),
+    lua("a re-send overwrites", "schedule", "  if known then\n", "  if false then\n"),
+    lua("tombstones are ignored", "schedule", "  elseif ended then\n", "  elseif false then\n"),
     lua(
         "a failed job counts as live",
         "schedule",
         "k_failed, id) and 'finished' or 'again'",
         "k_failed, id) and 'again' or 'again'",
     ),
+    lua("a date of now is told of a job that ran before", "schedule", "redis.call('HEXISTS', k_runs, id) == 0 and", ""),
     lua(
         "replace takes a running job",
         "schedule",
@@ -37,10 +38,13 @@ SCHEDULE = [
     lua(
         "the key is not taken",
         "schedule",
-        "      if key ~= '' then\n        redis.call('HSET', k_keys",
-        "      if false then\n        redis.call('HSET', k_keys",
+        "      if key ~= '' then\n        gather('HSET', k_keys",
+        "      if false then\n        gather('HSET', k_keys",
     ),
-    lua("a merged job leaves no tombstone", "schedule", "      redis.call('ZADD', k_finished, int(now), id)\n", ""),
+    lua("a merged job leaves no tombstone", "schedule", "      gather('ZADD', k_finished, int(now), id)\n", ""),
+    lua("a job twice in a call is two", "schedule", "key ~= '' or seen[id]", "key ~= ''"),
+    lua("a key twice in a call is two", "schedule", "key ~= '' or seen[id]", "seen[id]"),
+    lua("an early look is believed", "schedule", "  if not together then\n    known", "  if false then\n    known"),
     lua(
         "a replaced job leaves no tombstone",
         "schedule",
@@ -100,7 +104,7 @@ CLAIM = [
     ),
     lua("low before high", "claim", "{'h', 'n', 'l'}", "{'l', 'n', 'h'}"),
     lua("more than wanted", "claim", "local room = want - handled", "local room = want"),
-    lua("a claimed job stays in its lane", "claim", "      gather('ZREM', lane, id)\n", ""),
+    lua("a claimed job stays in its lane", "claim", "    gather('ZREMRANGEBYRANK', lane, 0, #ids - 1)", ""),
     lua("an expired job runs", "claim", "      elseif expires > 0 and expires <= now then", "      elseif false then"),
     lua("an expired job is taken over", "claim", "      if expires > 0 and expires <= now then", "      if false then"),
     lua("a lease ends a millisecond early", "claim", "'(' .. int(takeover)", "int(takeover)"),
@@ -217,10 +221,19 @@ PIECES = [
     lua(
         "a tombstone does not say cancelled",
         "include/finish",
-        "(how == 'succeeded' and '.25' or how and '.5' or '')",
+        "[true] = int(now) .. '.5'",
         "''",
     ),
     lua("an outage is never seen", "include/alive", "now - last > lease / 2", "now - last > lease * 200"),
+    lua(
+        "a guard that lies ahead takes all",
+        "include/alive",
+        "from and from < now and now < till",
+        "from and now < till",
+    ),
+    lua(
+        "a clock that was put back is not believed", "include/alive", "if now ~= last then", "if now > (last or 0) then"
+    ),
     lua(
         "the guard forgets its start",
         "include/alive",

@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq.store.events import Entry, Item
 from tests.model.dump import Dump
-from tests.model.invariants import broken, untold
+from tests.model.invariants import broken, unlisted, untold
 from tests.store.board import record
 
 LATER = 1_800_000_000_000.0
@@ -30,7 +30,7 @@ def good() -> Dump:
         failed={"f": LATER},
         finished={"c": LATER + 0.5, "s": LATER + 0.25},
         runs={"r": "1:0:n:", "k": "1:0:N:n1"},
-        cancels={"k": "kim"},
+        cancels={"k": "clerk"},
         progress={"k": "1/2"},
         keys={"order": "k"},
     )
@@ -62,7 +62,7 @@ def test_a_good_queue_breaks_nothing() -> None:
         (lambda dump: dump.keys.clear(), "does not hold its key"),
         (lambda dump: dump.runs.update(r="3:0:n:"), "attempt 3 of 2"),
         (lambda dump: dump.finished.update(w=LATER), "has a tombstone"),
-        (lambda dump: dump.cancels.update(w="kim"), "cancel request and does not run"),
+        (lambda dump: dump.cancels.update(w="clerk"), "cancel request and does not run"),
         (lambda dump: dump.progress.update(w="1/2"), "progress and does not run"),
     ],
 )
@@ -126,3 +126,37 @@ def test_a_change_that_is_not_told_as_it_was_is_noticed(
 def test_tidy_may_drop_failed_jobs_and_tombstones_untold() -> None:
     dropped = moved(lambda dump: (ends(dump, "f"), dump.finished.clear()))
     assert untold(good(), dropped, [], forgetting=True) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "change", "events"),
+    [
+        ("settle", lambda dump: ends(dump, "k", LATER + 0.25), entry(("succeeded", "k"))),
+        ("claim", lambda dump: ends(dump, "k", LATER + 0.5), entry(("crashed", "k"), ("expired", "k"))),
+        ("claim", lambda dump: dump.runs.update(k="1:1:N:n2"), entry(("crashed", "k"), ("claimed", "k"))),
+        ("schedule", lambda dump: ends(dump, "w", LATER + 0.5), entry(("cancelled", "w"))),
+        ("schedule", lambda dump: ends(dump, "p"), entry(("merged", "p", "w", "keep"))),
+        ("restore", lambda dump: ends(dump, "k"), entry(("dropped", "k"))),
+        ("pause", lambda dump: None, entry(("paused",))),
+        ("cancel", lambda dump: dump.cancels.update(k="boss"), entry(("cancel_requested", "k"))),
+    ],
+)
+def test_a_move_of_the_table_is_good(script: str, change: Callable[[Dump], object], events: list[Entry]) -> None:
+    assert unlisted(good(), moved(change), events, script) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "change", "events"),
+    [
+        ("purge", lambda dump: ends(dump, "k", LATER + 0.5), entry(("cancelled", "k"))),
+        ("settle", lambda dump: ends(dump, "w", LATER + 0.25), entry(("succeeded", "w"))),
+        ("requeue", lambda dump: dump.low.update(s=LATER), entry(("requeued", "s"))),
+        ("claim", lambda dump: None, entry(("rescheduled", "w"))),
+        ("extend", lambda dump: ends(dump, "k", LATER + 0.25), []),
+        ("pause", lambda dump: ends(dump, "w"), []),
+    ],
+)
+def test_a_move_that_is_not_in_the_table_is_noticed(
+    script: str, change: Callable[[Dump], object], events: list[Entry]
+) -> None:
+    assert "not in the table" in "; ".join(unlisted(good(), moved(change), events, script))

@@ -14,7 +14,7 @@ workers = st.sampled_from(["w1", "w2", "w3"])
 ages = st.sampled_from([0, 1, 10_000, 3_600_000, 3_600_000])
 outcomes = st.sampled_from(["ack", "retry", "snooze", "fail", "crash", "cancel"])
 keys = st.sampled_from(["", "", "a", "b"])
-actors = st.sampled_from(["kim", "lee"])
+actors = st.sampled_from(["clerk", "boss"])
 
 
 @dataclass(frozen=True)

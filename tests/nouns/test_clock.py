@@ -110,7 +110,7 @@ def test_a_delay_in_milliseconds_is_never_shorter_by_more_than_a_microsecond(del
     assert clock.milliseconds(delay) <= delay * 1_000 + 1
 
 
-@given(st.integers(min_value=-62_135_596_800_000, max_value=clock.MAX_MS))
+@given(st.integers(min_value=-62_135_596_800_000, max_value=clock.LAST_MS))
 def test_milliseconds_become_a_datetime_and_come_back(ms: int) -> None:
     moment = clock.from_ms(ms)
     assert moment.tzinfo is UTC
@@ -124,7 +124,7 @@ def test_milliseconds_become_a_datetime_and_come_back(ms: int) -> None:
 )
 def test_the_millisecond_of_a_moment_is_never_before_it(moment: datetime) -> None:
     ms = clock.to_ms(moment)
-    if ms <= clock.MAX_MS:
+    if ms <= clock.LAST_MS:
         assert timedelta(0) <= clock.from_ms(ms) - moment < timedelta(milliseconds=1)
 
 
@@ -133,10 +133,17 @@ def test_a_naive_datetime_is_refused_with_the_way_out() -> None:
         clock.to_ms(datetime(2026, 1, 2, 3, 4, 5))
 
 
-@pytest.mark.parametrize("ms", [clock.MAX_MS + 1, 10**18, -(10**18), 10**30])
+@pytest.mark.parametrize("ms", [clock.LAST_MS + 1, clock.MAX_MS, clock.MAX_MS + 1, 10**18, -(10**18), 10**30])
 def test_milliseconds_beyond_a_datetime_are_a_value_error(ms: int) -> None:
     with pytest.raises(ValueError, match="year 9999"):
         clock.from_ms(ms)
+
+
+@pytest.mark.parametrize("hours", [14, -12])
+def test_the_last_moment_can_be_told_in_every_time_zone(hours: int) -> None:
+    there = timezone(timedelta(hours=hours))
+    assert clock.from_ms(clock.LAST_MS).astimezone(there).year == 9999
+    assert clock.from_ms(0).astimezone(there).year in (1969, 1970)
 
 
 def test_the_clocks_tell_one_time() -> None:

@@ -56,8 +56,12 @@ def test_event_kinds_are_exactly_those_of_the_stream() -> None:
         ("retry", {(State.RUNNING, State.SCHEDULED, "settle")}),
         ("snooze", {(State.RUNNING, State.SCHEDULED, "settle")}),
         ("fail", {(State.RUNNING, State.FAILED, "settle")}),
-        ("expire", {(State.SCHEDULED, State.CANCELLED, "claim")}),
-        ("reschedule", {(State.SCHEDULED, State.SCHEDULED, "reschedule")}),
+        ("expire", {(before, State.CANCELLED, "claim") for before in UNFINISHED}),
+        ("set aside", {(before, State.FAILED, "claim") for before in UNFINISHED}),
+        ("replace", {(State.SCHEDULED, State.CANCELLED, "schedule")}),
+        ("reschedule", {(State.SCHEDULED, State.SCHEDULED, script) for script in ("schedule", "reschedule")}),
+        ("drop", {(before, after, "restore") for before in UNFINISHED for after in FINISHED}),
+        ("correct", {(before, State.SCHEDULED, "restore") for before in UNFINISHED}),
         (
             "requeue",
             {(State.FAILED, State.SCHEDULED, "requeue"), (State.CANCELLED, State.SCHEDULED, "requeue")},
@@ -68,9 +72,12 @@ def test_a_verb_goes_where_the_lifecycle_says(verb: str, expected: set[tuple[Sta
     assert rows(verb) == expected
 
 
-def test_a_crash_is_seen_by_claim_or_told_to_settle_and_ends_scheduled_or_failed() -> None:
+def test_a_crash_is_seen_by_claim_which_runs_it_again_or_told_to_settle_and_too_many_fail() -> None:
     assert rows("crash") == {
-        (State.RUNNING, after, script) for after in (State.SCHEDULED, State.FAILED) for script in ("claim", "settle")
+        (State.RUNNING, State.RUNNING, "claim"),
+        (State.RUNNING, State.FAILED, "claim"),
+        (State.RUNNING, State.SCHEDULED, "settle"),
+        (State.RUNNING, State.FAILED, "settle"),
     }
 
 
@@ -78,9 +85,10 @@ def test_no_row_stands_twice() -> None:
     assert len(set(TRANSITIONS)) == len(TRANSITIONS)
 
 
-def test_a_finished_job_moves_only_by_requeue_and_a_succeeded_one_never() -> None:
-    assert {row.verb for row in TRANSITIONS if row.before in FINISHED} == {"requeue"}
-    assert not [row for row in TRANSITIONS if row.before is State.SUCCEEDED]
+def test_a_finished_job_moves_only_by_requeue_and_a_succeeded_one_never_unless_restore_knows_better() -> None:
+    moves = [row for row in TRANSITIONS if row.before in FINISHED and row.script != "restore"]
+    assert {row.verb for row in moves} == {"requeue"}
+    assert not [row for row in moves if row.before is State.SUCCEEDED]
 
 
 def test_every_state_can_be_reached_from_nothing() -> None:

@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+import uuid
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from django.db import transaction
 
 import django_delayq as delayq
-from django_delayq import changes, clock, signals
+from django_delayq import changes, clock, conf, ids, signals
+from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.models import Job
-from django_delayq.store.queue import SettleItem
+from django_delayq.store.queue import QueueStore, SettleItem
 from django_delayq.stores import stores
 from tests.tasks_for_tests import close_order, ping
 
@@ -178,6 +181,8 @@ def test_options_and_arguments_never_mix():
         (lambda: delayq.cancel("nonsense"), delayq.PayloadError, "no job id"),
         (lambda: delayq.cancel(key="k"), delayq.ConfigError, "queue="),
         (lambda: delayq.cancel(), delayq.ConfigError, "Name the job"),
+        (lambda: delayq.cancel(str(ids.new()), key="k", queue="orders"), delayq.ConfigError, "two ways to name one"),
+        (lambda: delayq.requeue(ids.new(), key="k", queue="orders"), delayq.ConfigError, "two ways to name one"),
         (lambda: delayq.pause("ordres"), delayq.QueueUnknown, "did you mean"),
         (lambda: delayq.task(5), delayq.ConfigError, "every option has a name"),
     ],
@@ -262,6 +267,8 @@ def test_a_key_that_no_job_can_hold_names_no_job(key):
         lambda: delayq.cancel(key=key, queue="orders"),
         lambda: delayq.reschedule(key=key, queue="orders", delay="2h"),
         lambda: delayq.run_now(key=key, queue="orders"),
+        lambda: delayq.requeue(key=key, queue="orders"),
+        lambda: delayq.get(key=key, queue="orders"),
     ):
         with pytest.raises((delayq.ConfigError, delayq.PayloadError)):
             call()
@@ -291,6 +298,83 @@ def test_get_finds_a_job_by_its_id_alone():
     assert other.queue == "redis"
 
 
+def test_get_takes_a_handle_as_well():
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    found = delayq.get(delayq.Job(id=job.id, queue="orders"))
+    assert found is not None
+    assert (found.id, found.key) == (job.id, "o:7")
+
+
+def test_get_by_key_finds_the_holder_in_its_queue_and_no_other():
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    other = delayq.schedule(ping, key="o:7")
+    for queue, id in (("orders", job.id), ("redis", other.id), ("default", None)):
+        found = delayq.get(key="o:7", queue=queue)
+        assert (found and found.id) == id
+    assert delayq.get(key="o:8", queue="orders") is None
+    with pytest.raises(delayq.ConfigError, match="pass queue="):
+        delayq.get(key="o:7")
+    with pytest.raises(delayq.ConfigError, match="Name the job"):
+        delayq.get()
+
+
+def test_get_by_key_finds_what_is_committed_and_not_published_yet(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("django_delayq.producer._publish", lambda puts: None)
+        job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    found = delayq.get(key="o:7", queue="orders")
+    assert found is not None
+    assert (found.id, found.state) == (job.id, "scheduled")
+
+
+def test_get_by_key_does_not_find_a_job_that_has_ended_though_the_mirror_is_behind():
+    job = delayq.schedule(close_order, 7, key="o:7")
+    end(job, "ack")
+    assert Job.objects.get().published is None
+    assert delayq.get(key="o:7", queue="orders") is None
+
+
+def end(job: delayq.Job, outcome: str) -> None:
+    """Runs it to its end; the mirror hears nothing of it."""
+    store, nonce = stores.queue(job.queue), f"n{uuid.uuid4().hex}"
+    [claimed] = store.claim("w", nonce, want=1, lease_ms=30_000, max_crashes=3).jobs
+    item = SettleItem(id=claimed.id, attempt=claimed.attempt, fence=nonce, outcome=outcome)
+    assert store.settle([item], worker="w", max_crashes=3) == ["done"]
+
+
+def test_a_failed_job_is_requeued_by_its_key():
+    older = delayq.schedule(close_order, 7, key="o:7")
+    end(older, "fail")
+    job = delayq.schedule(close_order, 8, key="o:7")
+    end(job, "fail")
+    assert delayq.requeue(key="o:7", queue="default") is delayq.Change.UNKNOWN
+    assert delayq.requeue(key="o:7", queue="orders", actor="clerk") is delayq.Change.DONE
+    assert (job.state, older.state) == ("scheduled", "failed")
+    assert delayq.requeue(key="o:7", queue="orders") is delayq.Change.CONFLICT
+    assert delayq.requeue(key="o:8", queue="orders") is delayq.Change.UNKNOWN
+
+
+def test_nothing_older_is_requeued_by_key_when_the_latest_job_succeeded():
+    older = delayq.schedule(close_order, 7, key="o:7")
+    end(older, "fail")
+    end(delayq.schedule(close_order, 8, key="o:7"), "ack")
+    assert delayq.requeue(key="o:7", queue="orders") is delayq.Change.CONFLICT
+    assert older.state == "failed"
+
+
+@pytest.mark.parametrize("outcome", ["ack", "fail"])
+def test_requeue_by_key_passes_over_what_was_merged_into_the_job(outcome):
+    config = conf.get().queue("orders")
+    job = delayq.schedule(close_order, 7, key="o:7")
+    merged = delayq.schedule_many(close_order.using(key="o:7", on_conflict="latest").bind(8) for _ in range(30))
+    end(job, outcome)
+    MirrorLoop(stores.link, config, prefix="delayq", using="default").drain()
+    assert Job.objects.filter(state="cancelled").count() == len(merged)
+    wanted = delayq.Change.DONE if outcome == "fail" else delayq.Change.CONFLICT
+    assert delayq.requeue(key="o:7", queue="orders") is wanted
+    assert stores.inspector().depth("orders").scheduled == (job.state == "scheduled") == (outcome == "fail")
+
+
 def test_the_signal_of_a_scheduled_job():
     heard = []
 
@@ -301,3 +385,18 @@ def test_the_signal_of_a_scheduled_job():
     job = delayq.schedule(close_order, 7)
     signals.job_scheduled.disconnect(listener)
     assert heard == [("tests.tasks_for_tests.close_order", job.id)]
+
+
+def test_a_call_that_comes_after_the_run_answers_the_date_of_the_plan(monkeypatch):
+    """Redis was away; the relay was faster than the request, and a worker faster than both."""
+    send, times = QueueStore.schedule, []
+
+    def late(store, items, **options):
+        send(store, items, **options)
+        assert len(store.claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs) == 1
+        times.append(clock.now())
+        time.sleep(0.02)
+        return send(store, items, **options)
+
+    monkeypatch.setattr(QueueStore, "schedule", late)
+    assert delayq.schedule(close_order, 7).run_at <= times[0]

@@ -19,9 +19,8 @@ from tests.worker.conftest import Shop, eventually
 
 # What the client library asks for by itself, or a worker can do without.
 OPTIONAL = {"client|setinfo", "config|get", "client", "config"}  # the last two: how Redis 6.2 names them
-# For a URL with a database number, for a client that checks its connection, for more tombstones than the path below makes, for
-# `delayq bench`.
-RARE = {"zmscore", "select", "ping", "zremrangebyrank", "unlink"}
+# For a URL with a database number, for a client that checks its connection, for `delayq bench`.
+RARE = {"select", "ping", "unlink"}
 
 
 def refused(link) -> set[str]:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import django_delayq as delayq
-from django_delayq import ids, overview
+from django_delayq import clock, ids, overview
 from django_delayq.models import Event, Job
 from django_delayq.store.connection import StoreError
 from django_delayq.store.inspector import Inspector
@@ -49,7 +49,7 @@ def test_each_is_set_aside_and_the_next_job_runs(redis_server, name):
 
 def test_a_task_that_nobody_registered_is_parked_and_not_run(redis_server):
     bench = Bench(redis_server.link)
-    vandal(bench).due(ids.short(ids.new()), b'1 n r 10 0 os.system \n[["true"],{}]')
+    vandal(bench).due(ids.short(ids.new()), b'1nr os.system\n[["true"],{}]')
     drain(bench)
     bench.close()
     assert "snoozed" in bench.kinds()
@@ -122,7 +122,7 @@ def test_litter_harms_nobody(redis_server):
 def test_a_key_that_nobody_holds_is_free_whatever_stands_there(orders, delayq_redis, holder):
     keys = Keys("delayq", "orders")
     delayq_redis.link.execute("HSET", keys["keys"], "k", holder)
-    delayq_redis.link.execute("HSET", keys["jobs"], holder, b"1 n r 10 0 t another key\n[[],{}]")
+    delayq_redis.link.execute("HSET", keys["jobs"], holder, b"1nr t another key\n[[],{}]")
     assert delayq.cancel(key="k", queue="orders") is delayq.Change.UNKNOWN
     job = delayq.schedule(close_order, 1, key="k", delay="1h")
     assert job.created is True
@@ -216,19 +216,30 @@ def test_every_poison_reaches_the_database(orders, delayq_redis, name):
 # people
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
 @pytest.mark.parametrize("page", [JOBS, QUEUES, WORKERS, "/admin/delayq/"])
-def test_pages_show_what_they_can(orders, delayq_redis, staff, page):
-    keys = Keys("delayq", "orders")
+def test_pages_show_what_they_can(orders, delayq_redis, staff, settings, page, zone):
+    settings.TIME_ZONE = zone
+    keys, client = Keys("delayq", "orders"), staff()
+    running = delayq.schedule(close_order, 1)
+    orders.claim()
     litter(delayq_redis.link, keys)
     one = Vandal(delayq_redis.link, keys, task="tests.tasks_for_tests.close_order")
     for poison in POISON.values():
         poison(one)
     job = delayq.schedule(close_order, 1, delay="1h")
-    for score in ("+inf", "-inf"):
+    delayq_redis.link.execute("ZADD", keys["leases"], "1e300", ids.short(running.id))
+    record = one.record(expires_ms=clock.LAST_MS).replace(b"%d" % clock.LAST_MS, b"%d" % clock.MAX_MS)
+    for date in (clock.MAX_MS, clock.LAST_MS):
+        told = f"{ids.short(ids.new())} {date} n\n".encode() + record
+        delayq_redis.link.execute("XADD", keys["events"], "*", "scheduled", told)
+    orders.fold()
+    for score, paused in (("+inf", "garbage"), ("-inf", "1e300")):
         delayq_redis.link.execute("ZADD", keys["normal"], score, ids.short(job.id))
-        delayq_redis.link.execute("HSET", keys["meta"], "paused", "garbage", "paused_by", b"\xff")
-        assert staff().get(page).status_code == 200
-        assert staff().get(f"{JOBS}{job.id}/change/").status_code == 200
+        delayq_redis.link.execute("HSET", keys["meta"], "paused", paused, "paused_by", b"\xff")
+        assert client.get(page).status_code == 200
+        for shown in Job.objects.values_list("pk", flat=True):
+            assert client.get(f"{JOBS}{shown}/change/").status_code == 200
         assert overview.look().trouble == ""
 
 

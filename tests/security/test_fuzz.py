@@ -27,8 +27,11 @@ numbers = st.one_of(
     st.integers(), st.floats(), st.just(10**400), st.sampled_from(["-inf", "inf", "nan", "1e999", "-0", ""])
 )
 words = st.one_of(
-    st.text(max_size=20), st.binary(max_size=20), numbers.map(str), st.sampled_from(["1", "0", "-", "n", "h", ID, "\n", " "])
-)  # fmt: skip
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    numbers.map(str),
+    st.sampled_from(["1", "0", "-", "n", "h", ID, "\n", " ", "1no", "1hr3", "1lo10:5"]),
+)
 headers = st.lists(words, max_size=9).map(lambda found: b" ".join(_bytes(word) for word in found))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
@@ -38,8 +41,8 @@ json_values = st.recursive(
 payloads = st.one_of(st.binary(max_size=60), json_values.map(lambda value: json.dumps(value).encode()))
 records = st.one_of(
     st.binary(max_size=80),
-    st.tuples(headers, payloads).map(lambda parts: b"1 " + parts[0] + b"\n" + parts[1]),
-    payloads.map(lambda payload: b"1 n r 10 0 note \n" + payload),
+    st.tuples(headers, payloads).map(lambda parts: parts[0] + b"\n" + parts[1]),
+    payloads.map(lambda payload: b"1nr note\n" + payload),
 )
 
 

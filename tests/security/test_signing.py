@@ -153,7 +153,7 @@ def test_requeue_signs_what_the_row_says(signed):
     [claimed] = signed.claim()
     signed.settle(claimed, "fail")
     signed.fold()
-    put_raw(job, b"1 n o 10 0 tests.tasks_for_tests.close_order \n[[666],{}]")
+    put_raw(job, b"1no tests.tasks_for_tests.close_order\n[[666],{}]")
     assert job.requeue() is delayq.Change.DONE
     assert verifies(job)
     assert b"666" not in lying_in_redis(job)

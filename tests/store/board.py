@@ -27,7 +27,7 @@ def job_id(number: int) -> UUID:
 
 def record(number: int, **fields: Any) -> JobRecord:
     """A record of task `shop.close`, from Redis durability unless said otherwise."""
-    return JobRecord(**{"id": job_id(number), "task": "shop.close", "durable": False, "payload": b"[[],{}]", **fields})
+    return JobRecord(**{"id": job_id(number), "task": "shop.close", "durable": False, "payload": b"[[]]", **fields})
 
 
 class Board:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq import ids
+from django_delayq import clock, ids
 from django_delayq.states import Change
 from tests.store.board import NOW, job_id, record
 
 
 def test_cancel_removes_a_scheduled_job(board):
     board.put(1, NOW + 5000, key="k")
-    assert board.store.cancel([job_id(1)], actor="kim", reason="paid", now_ms=NOW) == [Change.DONE]
+    assert board.store.cancel([job_id(1)], actor="clerk", reason="paid", now_ms=NOW) == [Change.DONE]
     assert board.dump() == {"finished": {1: 0}}
     entry = board.log.read("0-0", 10)[-1]
-    assert (entry.by, entry.why, entry.items[0].kind) == ("kim", "paid", "cancelled")
+    assert (entry.by, entry.why, entry.items[0].kind) == ("clerk", "paid", "cancelled")
     assert board.claim(now=NOW + 6000).jobs == []
 
 
@@ -142,8 +142,8 @@ def test_requeue_of_a_running_job_is_refused(board):
 
 
 def test_pause_and_resume_answer_whether_they_changed_anything(board):
-    assert board.store.pause(actor="kim") is True
-    assert board.store.pause(actor="kim") is False
+    assert board.store.pause(actor="clerk") is True
+    assert board.store.pause(actor="clerk") is False
     assert board.store.resume() is True
     assert board.store.resume() is False
     assert board.happened() == ["paused", "resumed"]
@@ -159,6 +159,15 @@ def test_purge_cancels_scheduled_jobs_and_leaves_running_ones(board):
     assert board.dump() == {
         "jobs": [1], "leases": {1: 30_000}, "runs": {1: "1:0:n:n1"}, "finished": dict.fromkeys(range(2, 7), 0),
     }  # fmt: skip
+
+
+def test_a_tombstone_stays_until_the_mirror_has_heard_of_the_end_however_old_the_clock_makes_it(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "ack", now=clock.wall_ms())
+    assert board.store.tidy(tombstones_ms=-1).tombstones == 0
+    board.log.trim(board.log.last_id())
+    assert board.store.tidy(tombstones_ms=-1).tombstones == 1
 
 
 def test_tidy_drops_what_has_had_its_time(board):

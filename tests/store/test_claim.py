@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 from django_delayq import ids
+from django_delayq.store.queue import SettleItem
 from tests.store.board import LEASE, NOW, job_id, record
+
+HOUR = 3_600_000
 
 
 def numbers(claim) -> list[int]:
@@ -111,6 +114,32 @@ def test_leases_that_had_ended_before_the_outage_are_not_guarded(board):
     assert numbers(board.claim("n2", "w2", now=NOW + 3 * LEASE)) == [1]
 
 
+def test_a_clock_put_back_after_an_outage_takes_nothing_from_those_who_hold_it(board):
+    board.put(1, NOW - HOUR)
+    back = NOW + 2 * LEASE
+    assert board.claim("n0", "w1", now=NOW).jobs
+    assert board.claim("n1", "w2", now=back).jobs == [], "guarded"
+    board.put(2, NOW - HOUR)
+    assert numbers(board.claim("n2", "w1", now=back - HOUR)) == [2]
+    assert board.claim("n3", "w2", now=back - HOUR + 20).jobs == []
+
+
+def test_a_guard_that_somebody_wrote_stops_no_claim(board):
+    board.put(1)
+    board.claim("n1", "w1")
+    board.link.execute("HSET", board.keys["meta"], "guard_from", "nan", "guard_until", NOW + 100 * LEASE)
+    assert numbers(board.claim("n2", "w2", now=board.pass_lease())) == [1]
+
+
+def test_an_outage_is_noticed_also_where_the_clock_was_put_back(board):
+    board.put(1, NOW - HOUR)
+    board.claim("n0", "w1", now=NOW)
+    assert board.claim("n1", "w2", now=NOW - HOUR).jobs == []
+    board.put(2, NOW - HOUR)
+    assert numbers(board.claim("n2", "w1", now=NOW - HOUR + 1)) == [2]
+    assert board.claim("n3", "w2", now=NOW).jobs == [], "nobody could reach Redis for an hour, it seems"
+
+
 def test_a_date_without_a_job_is_set_aside_and_the_rest_goes_on(board):
     board.link.execute("ZADD", board.keys["normal"], NOW - 5, ids.short(job_id(9)))
     board.put(1)
@@ -159,7 +188,7 @@ def test_a_job_that_expired_while_its_worker_vanished_is_not_run_again(board):
 
 def test_a_paused_queue_gives_nothing(board):
     board.put(1)
-    board.store.pause(actor="kim", reason="bank holiday")
+    board.store.pause(actor="clerk", reason="bank holiday")
     claim = board.claim()
     assert (claim.jobs, claim.paused) == ([], True)
     board.store.resume()
@@ -170,7 +199,7 @@ def test_a_claim_repeated_after_the_queue_was_paused_answers_with_the_same_jobs(
     board.put(1)
     board.put(2)
     first = board.claim(want=1)
-    board.store.pause(actor="kim")
+    board.store.pause(actor="clerk")
     again = board.claim(want=1)
     assert (again.jobs, again.paused) == (first.jobs, True)
     assert board.claim("n2").jobs == []
@@ -247,3 +276,24 @@ def test_a_dead_timer_owner_is_replaced(board):
     assert board.claim("n2", "w2", now=NOW + 2000).wait_ms == 1000
     owner = board.link.execute("HGET", board.keys["meta"], "timer")
     assert owner == b"w2"
+
+
+def test_jobs_of_one_call_with_different_headers_and_runs_are_told_apart(board):
+    """A script reads each header line and each run once, however many jobs have the same."""
+    plain, keyed, high, expired, other = 1, 2, 3, 4, 5
+    board.put(plain)
+    board.put(keyed, key="o:7")
+    board.put(high, lane="high")
+    board.put(expired, expires_ms=NOW - 1)
+    board.put(other, key="o:8")
+    claim = board.claim()
+    assert numbers(claim) == [high, plain, keyed, other]
+    assert board.dump()["runs"] == {plain: "1:0:n:n1", keyed: "1:0:N:n1", high: "1:0:h:n1", other: "1:0:N:n1"}
+    ends = {plain: "retry", keyed: "retry", high: "ack", other: "ack"}
+    items = [SettleItem(ids.short(job_id(number)), 1, "n1", end) for number, end in ends.items()]
+    assert board.store.settle(items, worker="w1", max_crashes=3, now_ms=NOW) == ["done"] * 4
+    assert board.dump()["runs"] == {plain: "1:0:n:", keyed: "1:0:N:"}
+    assert board.dump()["keys"] == {"o:7": keyed}
+    assert numbers(board.claim("n2")) == [plain, keyed]
+    assert board.settle(keyed, "ack", attempt=2, fence="n2") == "done"
+    assert "keys" not in board.dump()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock
-from django_delayq.store.figures import HOUR_MS, MINUTE_MS, MOST_COUNTS, Figures
+from django_delayq.store.figures import COUNT_US_BEYOND, HOUR_MS, MINUTE_MS, MOST_US, Figures
 from django_delayq.store.inspector import Inspector
 from tests.store.board import Board
 
@@ -63,15 +63,33 @@ def test_every_lane_is_in_the_forecast(board, figures, now):
     assert sum(figures.forecast(["q"]).minutes) == 3
 
 
-def test_a_forecast_of_many_queues_is_coarser_and_costs_no_more(board, figures, now):
+def zcounts(board: Board) -> int:
+    stats = board.link.execute("INFO", "commandstats").decode()
+    return int(stats.partition("cmdstat_zcount:calls=")[2].partition(",")[0])
+
+
+def test_a_forecast_of_many_short_queues_is_told_by_the_minute_and_the_hour(board, figures, now):
+    queues = [f"q{number}" for number in range(25)]
+    for queue in queues:
+        key = f"t:{{{queue}}}:schedule:normal"
+        board.link.execute("ZADD", key, now + 30 * MINUTE_MS, "a", now + 5 * HOUR_MS, "b")
+    ahead = figures.forecast(queues)
+    assert (ahead.minute_step, ahead.hour_step, len(ahead.minutes), len(ahead.hours)) == (1, 1, 60, 24)
+    assert (sum(ahead.minutes), sum(ahead.hours)) == (25, 50)
+
+
+def test_a_forecast_of_many_long_queues_is_coarser_and_costs_no_more(board, figures, now):
     queues = [f"q{number}" for number in range(40)]
+    far = [value for n in range(10_001) for value in (now + 48 * HOUR_MS, f"far{n}")]
+    board.link.execute("ZADD", "t:{q0}:schedule:normal", *far)
+    for queue in queues[1:]:
+        board.link.execute("COPY", "t:{q0}:schedule:normal", f"t:{{{queue}}}:schedule:normal")
     for queue in queues:
         key = f"t:{{{queue}}}:schedule:normal"
         board.link.execute("ZADD", key, now + 30 * MINUTE_MS, "a", now + 5 * HOUR_MS, "b")
     board.link.execute("CONFIG", "RESETSTAT")
     ahead = figures.forecast(queues)
-    calls = board.link.execute("INFO", "commandstats").decode().partition("cmdstat_zcount:calls=")[2].partition(",")[0]
-    assert int(calls) <= MOST_COUNTS + 3 * len(queues)
+    assert zcounts(board) <= MOST_US / COUNT_US_BEYOND + 3 * len(queues)
     assert ahead.minute_step > 1
     assert (sum(ahead.minutes), sum(ahead.hours)) == (40, 80)
     assert len(ahead.minutes) * ahead.minute_step == 60

@@ -7,11 +7,13 @@ import os
 import pytest
 
 from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.store import connection
 from django_delayq.store.connection import StoreError, connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine
 from tests.store.board import NOW, Board, record
+from tests.worker.conftest import eventually
 
 
 @pytest.fixture
@@ -37,6 +39,31 @@ def test_a_restarted_server_is_found_again_by_the_same_link(server):
     link = connect(server.url)
     link.execute("PING")
     server.restart()
+    assert link.execute("PING") == b"PONG"
+
+
+def test_what_was_sent_once_is_not_sent_again(server):
+    link = connect(server.url)
+    link.execute("PING")
+    with pytest.raises(StoreUnavailable, match="the call may be repeated"):
+        link.execute_many([("INCR", "n"), ("QUIT",), ("PING",)])  # the server closes before the last reply
+    assert link.execute("GET", "n") == b"1"
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(server, monkeypatch):
+    link = connect(server.url)
+    first = link.execute("CLIENT", "ID")
+    assert link.execute("CLIENT", "ID") == first
+    monkeypatch.setattr(connection, "IDLE", 0.0)
+    assert link.execute("CLIENT", "ID") != first
+
+
+def test_a_reply_that_another_call_left_behind_is_nobody_s(server):
+    link = connect(server.url)
+    link.execute("PING")
+    [(kept, _)] = link._idle
+    kept.send_command("ECHO", "stray")
+    eventually(lambda: kept.can_read(0))
     assert link.execute("PING") == b"PONG"
 
 
@@ -179,22 +206,22 @@ def test_the_depth_of_a_queue(board, link):
     board.claim(want=3, now=now)
     board.settle(3, "retry", delay=60_000, now=now)
     board.settle(4, "fail", now=now)
-    board.store.pause(actor="kim", reason="lunch")
+    board.store.pause(actor="clerk", reason="lunch")
     depth = Inspector(link, prefix="t").depth("q")
     assert (depth.scheduled, depth.due, depth.running, depth.retrying, depth.failed) == (3, 1, 1, 1, 1)
     assert 5000 <= depth.oldest_late_ms < 10_000
-    assert (depth.paused, depth.paused_by, depth.paused_reason) == (True, "kim", "lunch")
+    assert (depth.paused, depth.paused_by, depth.paused_reason) == (True, "clerk", "lunch")
 
 
 def test_a_job_as_redis_knows_it(board, link):
     board.put(1, key="k")
     board.claim()
     board.extend(1, progress="2/5")
-    board.store.cancel([record(1).id], actor="kim")
+    board.store.cancel([record(1).id], actor="clerk")
     inspector = Inspector(link, prefix="t")
     view = inspector.job("q", record(1).id)
     assert view is not None
-    assert (view.state, view.attempt, view.fence, view.progress, view.cancel_by) == ("running", 1, "n1", "2/5", "kim")
+    assert (view.state, view.attempt, view.fence, view.progress, view.cancel_by) == ("running", 1, "n1", "2/5", "clerk")
     assert view.record == record(1, key="k")
     assert inspector.find("q", "k") == record(1).id
     assert inspector.job("q", record(2).id) is None

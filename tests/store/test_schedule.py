@@ -29,6 +29,21 @@ def test_the_same_job_sent_again_changes_nothing(board):
     assert board.happened() == ["scheduled 1"]
 
 
+def test_the_date_of_a_job_that_ran_already_is_not_made_up(board):
+    def told():
+        return board.store.schedule([ScheduleItem(record=record(1), delay_ms=0)], now_ms=NOW + 9000)[0].due_ms
+
+    board.put(1)
+    assert told() == NOW
+    board.claim()
+    assert told() == 0
+    board.settle(1, "retry", delay=5000)
+    assert told() == 0
+    board.claim("n2", now=NOW + 6000)
+    assert board.settle(1, "ack", attempt=2, fence="n2") == "done"
+    assert told() == 0
+
+
 def test_a_finished_job_sent_again_does_not_rise(board):
     board.put(1)
     board.claim()

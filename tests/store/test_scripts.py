@@ -9,7 +9,7 @@ from itertools import takewhile
 import pytest
 
 from django_delayq.states import TRANSITIONS
-from django_delayq.store import scripts
+from django_delayq.store import keys, scripts
 from django_delayq.store.keys import NAMES
 from tests.store.board import NOW
 
@@ -60,6 +60,62 @@ def test_the_first_write_needs_no_memory(name):
 def test_no_script_uses_a_command_whose_cost_grows_with_the_queue(name):
     commands = set(re.findall(r"'(LREM|KEYS|SMEMBERS|HGETALL|HKEYS|HVALS|LRANGE|SORT|SCAN)'", scripts.load(name).text))
     assert not commands
+
+
+COMMENT = re.compile(r"--.*")
+FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
+WRITING = {
+    "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYRANK", "XADD", "XTRIM", "UNLINK", "LPUSH", "BITFIELD",
+    "SETRANGE",
+}  # fmt: skip
+READING = {
+    "HGET", "HMGET", "HEXISTS", "HSCAN", "ZSCORE", "ZMSCORE", "ZCARD", "ZRANGE", "ZRANGEBYSCORE", "XLEN", "LLEN", "EXISTS",
+}  # fmt: skip
+LANES = {"high", "normal", "low"}
+
+
+def writes(name: str) -> set[str]:
+    """The keys that a script may change: those of commands that write, in its own lines or in functions that these lead to."""
+    text = COMMENT.sub("", scripts.load(name).text)
+    text = text.replace("'HDEL', k_meta, '_'", "")  # which is there to be the first write, and removes nothing
+    functions = {found[1]: found[0] for found in FUNCTION.finditer(text)}
+    reached, ahead, written = set(), [FUNCTION.sub("", text)], set()
+    while ahead:
+        part = ahead.pop()
+        for command, key in re.findall(r"(?:\w\(|\{)'([A-Z]+)', (k_\w+|LANES|lane\b)", part):
+            assert command in WRITING | READING, f"{name}.lua calls {command}: does it write?"
+            if command in WRITING:
+                written |= {key.removeprefix("k_")} if key.startswith("k_") else LANES
+        called = {other for other in functions if re.search(rf"\b{other}\(", part)} - reached
+        reached |= called
+        ahead += [functions[other] for other in called]
+    return written
+
+
+def table(head: str) -> list[list[str]]:
+    """The rows of that table in the docstring of keys.py: their cells."""
+    rows = (keys.__doc__ or "").partition(f"| {head} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows]
+
+
+def test_the_table_of_keys_knows_each_key_once():
+    for head in ("key | type | holds | lives", "key | written by"):
+        named = [key for cells in table(head) for key in cells[0].split(", ")]
+        assert sorted(named) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("key", NAMES)
+def test_the_table_of_keys_names_the_scripts_that_write(key):
+    [row] = [cells[1] for cells in table("key | written by") if key in cells[0].split(", ")]
+    assert row == ", ".join(name for name in scripts.SCRIPTS if key in writes(name))
+    assert all(key in scripts.load(name).keys for name in row.split(", "))
+
+
+def test_the_table_of_meta_names_its_fields():
+    text = COMMENT.sub("", "".join(scripts.load(name).text for name in scripts.SCRIPTS))
+    used = {field for call in re.findall(r"k_meta, ([^)]*)\)", text) for field in re.findall(r"'(\w+)'", call)}
+    named = [field for cells in table("field of meta | holds") for field in cells[0].split(", ")]
+    assert sorted(named) == sorted(used - {"_", "1"})
 
 
 def test_a_flushed_script_cache_is_filled_again(board):

@@ -125,5 +125,5 @@ def test_extend_of_a_settled_job_says_that_nobody_holds_it(running):
 
 
 def test_extend_tells_of_a_requested_cancel(running):
-    running.store.cancel([job_id(1)], actor="kim")
+    running.store.cancel([job_id(1)], actor="clerk")
     assert running.extend(1) == "cancel"

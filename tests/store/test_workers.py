@@ -19,9 +19,9 @@ def registry(board) -> WorkerRegistry:
 def test_a_request_is_kept_until_it_was_heard(registry):
     registry.beat("a", {})
     registry.beat("b", {})
-    assert registry.ask("a", "quiet", by="admin:kim: a deploy")
-    assert registry.asked("a") == ("quiet", "admin:kim: a deploy")
-    assert registry.asked("a") == ("quiet", "admin:kim: a deploy")
+    assert registry.ask("a", "quiet", by="admin:clerk: a deploy")
+    assert registry.asked("a") == ("quiet", "admin:clerk: a deploy")
+    assert registry.asked("a") == ("quiet", "admin:clerk: a deploy")
     assert registry.asked("b") is None
     assert [worker["asked"] for worker in registry.all()] == ["quiet", ""]
     registry.heard("a")

@@ -57,7 +57,7 @@ class Bench:
         self.stores = [QueueStore(link, prefix="t", queue="q", signer=self.lines[0].signer)]
         self.holdings = Holdings(rows, 1)
         self.free = deque(range(rows))
-        self.called = 0
+        self.called = self.settled = 0
         self.tasks: dict[str, Any] = {}
         self.basket = Basket(self._call)
         self.adopter = Adopter(lines=self.lines, stores=self.stores, holdings=self.holdings, worker="w/1")
@@ -68,7 +68,7 @@ class Bench:
             free=self.free,
             adopter=self.adopter,
             worker="w/1",
-            settled=lambda: None,
+            settled=self._settled,
         )
         self.executor = Executor(
             lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={}, hooks=Hooks(), worker="w/1"
@@ -141,6 +141,9 @@ class Bench:
 
     def close(self) -> None:
         self.mover.wake.close()
+
+    def _settled(self) -> None:
+        self.settled += 1
 
     def _call(self) -> None:
         self.called += 1

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from django.db import ConnectionHandler
 
 from django_delayq import codec, ids
 from django_delayq.job import JobRecord
@@ -209,6 +211,32 @@ def shop(redis_server, tmp_path) -> Iterator[Shop]:
     yield shop
     for worker in shop.workers:
         worker.close()
+
+
+@pytest.fixture
+def new_database(django_db_blocker) -> Callable[[dict[str, object]], str]:
+    """Makes a database on the server of that entry of DATABASES; returns its own entry, as SHOP_DATABASE_SERVER takes it."""
+
+    def make(server: dict[str, object]) -> str:
+        name = f"shop_{uuid4().hex}"
+        with django_db_blocker.unblock(), ConnectionHandler({"default": server})["default"]._nodb_cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+        return json.dumps({**server, "NAME": name})
+
+    return make
+
+
+@pytest.fixture
+def durable(shop: Shop, new_database: Callable[[dict[str, object]], str]) -> Shop:
+    """A shop whose jobs are durable, with an empty database of the kind that DELAYQ_TEST_DB says."""
+    shop.settings = {"DURABILITY": "outbox"}
+    server = json.loads(os.environ["DELAYQ_TEST_DATABASE"])
+    if server["ENGINE"].endswith("sqlite3"):
+        shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
+    else:
+        shop.environment = {"SHOP_DATABASE_SERVER": new_database(server)}
+    shop.manage("migrate", "-v", "0")
+    return shop
 
 
 @pytest.fixture

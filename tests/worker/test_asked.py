@@ -16,14 +16,14 @@ def test_a_worker_that_is_asked_claims_no_more_and_then_leaves_in_order(shop: Sh
     assert shown["task"].endswith("nap")
 
     id = registry.all()[0]["id"]
-    assert registry.ask(id, "quiet", by="admin:kim")
+    assert registry.ask(id, "quiet", by="admin:clerk")
     eventually(lambda: registry.all()[0]["state"] == "quiet")
     assert registry.asked(id) is None
     left = shop.put("count", 1)
-    assert registry.ask(id, "stop", by="admin:kim")
+    assert registry.ask(id, "stop", by="admin:clerk")
     assert worker.wait() == 0  # not hurried
     assert shop.happened(running)[-1] == "succeeded"
     assert shop.happened(left) == ["scheduled"]
-    assert "asked by admin:kim: stop" in worker.text()
+    assert "asked by admin:clerk: stop" in worker.text()
     assert registry.all() == []
-    assert not registry.ask(id, "stop", by="admin:kim")
+    assert not registry.ask(id, "stop", by="admin:clerk")

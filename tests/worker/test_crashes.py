@@ -107,14 +107,18 @@ def test_a_neighbour_gives_back_what_a_killed_worker_held_and_nothing_of_a_froze
 
 
 @pytest.mark.slow
-def test_a_killed_worker_tree_loses_nothing(shop: Shop) -> None:
-    shop.settings = {"LEASE": 5}
+def test_a_killed_worker_tree_loses_nothing(shop: Shop, capsys) -> None:
+    lease = 5
+    shop.settings = {"LEASE": lease}
     ids = shop.put_many("nap", [(number, 0.05) for number in range(500)])
     worker = shop.work("--threads", "4", "--processes", "2")
     eventually(lambda: len(shop.ran()) > 200)
     worker.kill_tree()
+    killed = time.monotonic()
     shop.work("--threads", "4", "--processes", "2")
     eventually(lambda: shop.left() == 0, patience=60)
+    with capsys.disabled():
+        print(f" all ended {time.monotonic() - killed:.1f} s after the kill; promised: {lease + 5} s ", end="")
     ended = Counter(line.split()[1] for line in shop.ran() if line.startswith("ended"))
     assert len(ended) == 500
     assert all(times <= 2 for times in ended.values())

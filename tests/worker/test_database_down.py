@@ -28,11 +28,21 @@ WAITS, WELL, BADLY, GONE = ["scheduled", 0, 0], ["succeeded", 1, 1], ["failed", 
 Outage = Callable[[], contextlib.AbstractContextManager[None]]
 
 
+class MariaDBServer(servers.MariaDBServer):
+    """One that has handed to the system what is committed, and so keeps it when it is killed."""
+
+    options = ("--innodb-flush-log-at-trx-commit=2",)
+
+
+SERVERS: dict[str, type[servers.DatabaseServer]] = {"postgres": servers.PostgresServer, "mysql": MariaDBServer}
+
+
 @pytest.fixture
-def outage(shop: Shop) -> Iterator[Outage]:
-    """The shop's database, and a way to take it away for a while: a stopped server, or a locked file."""
+def outage(shop: Shop, new_database: Callable[[dict[str, object]], str]) -> Iterator[Outage]:
+    """The shop's database, and a way to take it away for a while: a killed server, or a locked file."""
     shop.environment = {"SHOP_LEDGER": str(shop.folder / "ledger")}
-    if os.environ.get("DELAYQ_TEST_DB") != "postgres":
+    kind = os.environ.get("DELAYQ_TEST_DB", "sqlite")
+    if kind == "sqlite":
         path = str(shop.folder / "db.sqlite3")
         shop.environment |= {"SHOP_DATABASE": path, "SHOP_PATIENCE": "0.3"}
 
@@ -47,19 +57,19 @@ def outage(shop: Shop) -> Iterator[Outage]:
         yield locked
         return
     try:
-        server = servers.PostgresServer()
+        server = SERVERS[kind]()
     except servers.ServerMissing as error:
         missing(str(error))
     server.start()
-    shop.environment["SHOP_DATABASE_SERVER"] = json.dumps(server.database())
+    shop.environment["SHOP_DATABASE_SERVER"] = new_database(server.database())
 
     @contextlib.contextmanager
-    def stopped() -> Iterator[None]:
+    def killed() -> Iterator[None]:
         server.kill()
         yield
         server.start()
 
-    yield stopped
+    yield killed
     server.stop()
 
 

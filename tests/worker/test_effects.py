@@ -16,14 +16,6 @@ print(sorted(name.split()[0] for name in Group.objects.values_list("name", flat=
 """
 
 
-@pytest.fixture
-def durable(shop: Shop) -> Shop:
-    shop.settings = {"DURABILITY": "outbox", "MAX_CRASHES": 100}
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    shop.manage("migrate", "-v", "0")
-    return shop
-
-
 def look(shop: Shop) -> str:
     return shop.manage("shell", "-v", "0", "-c", LOOK)
 
@@ -32,6 +24,7 @@ def look(shop: Shop) -> str:
     ("failpoint", "runs_again"), [("effects.commit", True), ("effects.committed", False), ("settler.settle", False)]
 )
 def test_an_atomic_run_pays_once_wherever_its_process_dies(durable: Shop, failpoint: str, runs_again: bool) -> None:
+    durable.settings["MAX_CRASHES"] = 100
     durable.manage("shell", "-v", "0", "-c", PAY.format(task="pay"))
     worker = durable.work("--roles", "move,mirror,relay", failpoints=f"{failpoint}=kill@1")  # in each of its processes
     eventually(lambda: "count a crash" in worker.text() or "are given back" in worker.text())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.worker.holdings import RUNNING, WAITING
+from django_delayq.worker.keeper import longest_pause
 from tests.worker.bench import Bench
 
 
@@ -116,6 +118,7 @@ def test_a_job_that_is_lost_before_it_began_does_not_run(bench: Bench) -> None:
     bench.consumers[0].poll(bench.take())
     assert ran == []
     assert len(bench.free) == 20
+    assert bench.settled == 1, "a process that leaves waits for its rows"
 
 
 def test_a_job_whose_lease_may_have_run_out_is_given_back_and_not_run(bench: Bench) -> None:
@@ -180,6 +183,14 @@ def test_the_keeper_extends_what_runs_and_what_waits(bench: Bench) -> None:
     assert held == {WAITING, RUNNING}
 
 
+@pytest.mark.parametrize("lease", [1.0, 2.0, 30.0])
+def test_two_passes_of_the_keeper_may_fail_before_a_lease_runs_out(redis_server: Any, lease: float) -> None:
+    bench = Bench(redis_server.link, lease=lease, lease_ms=int(lease * 1000))
+    between_extensions = lease / 3 + bench.keeper.poll()  # it looks as often as it says, and extends after a third
+    after_an_error = longest_pause(bench.lines) * 1.5  # with the most of its jitter
+    assert between_extensions + 2 * after_an_error <= lease
+
+
 def test_the_keeper_tells_of_lost_leases_and_cancel_requests(bench: Bench) -> None:
     first, second = bench.put("nothing"), bench.put("nothing")
     bench.move()
@@ -214,6 +225,21 @@ def test_a_job_past_its_hard_deadline_is_settled_once_and_its_process_replaced(
     assert bench.kinds() == ["scheduled", "claimed", kind]
     assert bench.replaced == [bench.child]
     assert "its process is replaced" in bench.body(kind)["m"]
+
+
+def test_deadlines_are_looked_at_when_the_next_one_comes(bench: Bench, monkeypatch) -> None:
+    """A run that begins later has five seconds, so a second between looks is enough for all others."""
+    now = 100.0
+    monkeypatch.setattr(bench.deadlines, "_monotonic", lambda: now)
+    bench.put("shop.close")
+    bench.move()
+    assert bench.deadlines.poll() == 1.0
+    bench.holdings.start(0, started=now, task=0, hard=now + 0.5, retry_ms=-1)
+    assert bench.deadlines.poll() == 0.5
+    now += 0.25
+    assert bench.deadlines.poll() == 0.25
+    bench.holdings.start(0, started=now, task=0, hard=now + 60, retry_ms=-1)
+    assert bench.deadlines.poll() == 1.0
 
 
 def test_a_backoff_function_is_asked_at_the_hard_deadline(bench: Bench) -> None:

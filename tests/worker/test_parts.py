@@ -10,6 +10,7 @@ import threading
 import time
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,7 @@ from django_delayq.worker.parking import Parking
 from django_delayq.worker.reloader import Reloader
 from django_delayq.worker.seats import Seat
 from django_delayq.worker.side import PipeStop
+from django_delayq.worker.supervisor import Supervisor
 
 
 class Counter:
@@ -64,6 +66,24 @@ def test_a_rota_calls_each_loop_when_its_time_has_come() -> None:
     rota.soon(rarely)
     rota.poll()
     assert rarely.passes == 2
+
+
+def test_a_loop_that_is_nearly_due_goes_with_one_that_is(monkeypatch) -> None:
+    """Each waking of the thread costs more than a pass."""
+    now = 100.0
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    first, near, far, short = Counter(1.0, 1.0), Counter(1.2), Counter(5.0), Counter(0.1, 0.1)
+    rota = Rota([first, near, far, short])
+    assert rota.poll() == pytest.approx(0.1)
+    now = 100.05
+    rota.poll()
+    assert [loop.passes for loop in (first, near, far, short)] == [1, 1, 1, 1]  # none is due: none is early
+    now = 101.0
+    rota.poll()
+    assert [loop.passes for loop in (first, near, far, short)] == [2, 2, 1, 2]
+    now = 101.06
+    rota.poll()
+    assert short.passes == 2
 
 
 def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
@@ -141,9 +161,11 @@ def test_a_lost_reply_is_a_store_that_cannot_be_reached() -> None:
 def test_with_a_file_to_create_only_the_first_acts_and_holds_until_it_is_written(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "once"
     monkeypatch.setenv(failpoints.ONCE, str(path))
-    failpoints.arm("here=hold there=raise:now")
+    failpoints.arm("here=hold there=raise:now before=sleep:0")
     thread = threading.Thread(target=failpoints.failpoint, args=("here",))
     try:
+        failpoints.failpoint("before")
+        assert not path.exists()  # to sleep is no act
         thread.start()
         while not path.exists():
             assert thread.is_alive()
@@ -246,3 +268,18 @@ def test_nothing_is_taken_ahead_before_a_job_has_ended_or_while_jobs_take_long(t
     assert pace.ahead() > 0
     pace.slow()
     assert pace.ahead() == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "calm"),
+    [({}, True), ({"_signals": [15]}, False), ({"_leaving": [1]}, False), ({"_stopping": True}, False),
+     ({"_sides": [SimpleNamespace(child=None)]}, False), ({"_children": lambda: [SimpleNamespace(kill_at=7.0)]}, False)],
+    ids=["seated", "signalled", "one leaves", "stopping", "an empty seat", "one is to be killed"],
+)  # fmt: skip
+def test_a_supervisor_looks_rarely_only_while_nothing_is_under_way(what, calm) -> None:
+    child = SimpleNamespace(kill_at=float("inf"))
+    quiet = {
+        "_signals": [], "_leaving": [], "_stopping": False, "_tasks": [SimpleNamespace(child=child)], "_sides": [],
+        "_children": lambda: [child],
+    }  # fmt: skip
+    assert Supervisor._calm(SimpleNamespace(**{**quiet, **what})) is calm

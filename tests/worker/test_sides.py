@@ -24,14 +24,6 @@ for job in Job.objects.all():
 """
 
 
-@pytest.fixture
-def durable(shop: Shop) -> Shop:
-    shop.settings = {"DURABILITY": "outbox"}
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    shop.manage("migrate", "-v", "0")
-    return shop
-
-
 def test_a_burst_with_all_roles_leaves_the_database_up_to_date(durable: Shop) -> None:
     durable.manage("shell", "-v", "0", "-c", SCHEDULE)
     assert durable.work("--burst", "--roles", "move,mirror,relay").wait() == 0
@@ -50,6 +42,8 @@ def test_a_side_process_that_dies_is_started_again(durable: Shop) -> None:
 
 
 def test_while_the_database_takes_nothing_jobs_go_on_and_the_mirror_catches_up(durable: Shop) -> None:
+    if "SHOP_DATABASE" not in durable.environment:  # no file that could be locked: nothing here to take away
+        pytest.skip("of SQLite, whose file can be locked; test_database_down.py has the others")
     durable.work("--roles", "move,mirror,relay")
     durable.manage("shell", "-v", "0", "-c", SCHEDULE)
     eventually(lambda: durable.manage("shell", "-v", "0", "-c", LOOK) == "succeeded 42 1")

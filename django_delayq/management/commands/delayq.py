@@ -73,6 +73,7 @@ class Command(BaseCommand):
         look = add("doctor", doctor.doctor, "find what is wrong, and say what to do about it")
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job of both sides")
         look.add_argument("--fix", action="store_true", help="with --deep: put right what differs")
+        _changing(look, reason=False)
         trial = add("bench", bench.bench, "how fast it is on these servers, in about a minute, with a verdict")
         trial.add_argument("--yes", action="store_true", help="do not ask")
 

@@ -21,6 +21,7 @@
   };
 
   const chosen = (select) => select.selectedIndex !== Math.max(0, [...select.options].findIndex((option) => option.defaultSelected));
+  const written = () => [...live.querySelectorAll("input:not([type=hidden], [type=checkbox]), textarea")].some((field) => field.value !== field.defaultValue);
   const marked = () => {
     const selection = getSelection();
     return selection && !selection.isCollapsed && live.contains(selection.anchorNode);
@@ -28,12 +29,14 @@
   const held = () =>
     live.querySelector("input:checked, details.delayq-ask[open]") !== null ||
     [...live.querySelectorAll("select")].some(chosen) ||
+    written() ||
     (live.contains(document.activeElement) && document.activeElement.matches(FIELDS)) ||
+    live.matches(":active") || // a button is being pressed
     marked();
 
   const focusable = () => [...live.querySelectorAll("a[href], button, summary, input[type=checkbox]")];
   const names = (node) => node?.href || (node?.type === "checkbox" && node.value); // what stays the same when rows move
-  const wide = () => [...live.querySelectorAll(".delayq-wide, .results")];
+  const wide = () => [...live.querySelectorAll(".delayq-wide, .results, pre")];
 
   // Where the keyboard is: at the how-manieth link to that address, or box of that job; or at that place, where it is neither.
   const where = () => {
@@ -59,7 +62,7 @@
   // The new text in place of the old one; what was unfolded stays unfolded, and the keyboard stays where it was.
   const show = (text) => {
     const open = [...live.querySelectorAll("details[id][open]")].map((details) => details.id);
-    const scrolled = wide().map((node) => node.scrollLeft);
+    const scrolled = wide().map((node) => [node.scrollLeft, node.scrollTop]);
     const focus = where();
     const parsed = new DOMParser().parseFromString(text, "text/html");
     for (const box of boxes()) box.remove();
@@ -68,7 +71,7 @@
       const details = document.getElementById(id);
       if (details) details.open = true;
     }
-    wide().forEach((node, index) => { node.scrollLeft = scrolled[index] ?? 0; });
+    wide().forEach((node, index) => { [node.scrollLeft, node.scrollTop] = scrolled[index] ?? [0, 0]; });
     focus();
     meet();
   };
@@ -99,6 +102,10 @@
   const tick = async () => {
     clearTimeout(timer);
     if (asking) return;
+    if (live.querySelector("[data-ended]")) { // nothing more will change
+      every.closest("label").hidden = true;
+      return;
+    }
     const seconds = Number(every.value);
     if (!seconds || document.hidden) return; // a change of either comes back here
     if (held()) {

@@ -20,7 +20,8 @@ local meta = redis.call('HMGET', k_meta, 'generation', 'paused', 'timer', 'timer
   'server', 'mirrored', 'moved_to', 'moved_at', 'restoring', 'rolled')
 local generation, here = meta[1], server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours
-  generation = nonce
+  local t = redis.call('TIME') -- the same claim may find the next wiped store, too
+  generation = string.sub(nonce, 1, 40) .. t[1] .. t[2]
   redis.call('HSET', k_meta, 'generation', generation)
 end
 local takeover = alive(lease)
@@ -33,10 +34,12 @@ end
 
 local reply = {generation, here, int(now), '0', '0', paused}
 
+local reply_n = #reply
 local function answer(id, attempt, crashes, due, record)
-  local n = #reply
+  local n = reply_n
   reply[n + 1], reply[n + 2], reply[n + 3] = id, int(attempt), int(crashes)
-  reply[n + 4], reply[n + 5] = int(due), record
+  reply[n + 4], reply[n + 5] = due, record
+  reply_n = n + 5
 end
 
 -- A re-send: the same jobs, as far as that claim still holds them; also when the queue has been paused since, else nobody
@@ -47,7 +50,7 @@ if last and string.match(last, '^(%S+)') == nonce then
     local attempt, crashes, _, held = run_of(redis.call('HGET', k_runs, id))
     local record = redis.call('HGET', k_jobs, id)
     if held == nonce and record then
-      answer(id, attempt, crashes, tonumber(due), record)
+      answer(id, attempt, crashes, due, record)
     end
   end
   return reply
@@ -75,11 +78,12 @@ local function take(id, attempt, crashes, lane, due, record)
   claimed = claimed + 1
   due = math.max(0, due) -- a date before 1970 was not written by us, and worker and mirror could not read it
   taken[id] = true
-  mine[claimed] = id .. '=' .. int(due)
+  local date = int(due)
+  mine[claimed] = id .. '=' .. date
   gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. nonce)
   gather('ZADD', k_leases, int(now + lease), id)
   event('claimed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce)
-  answer(id, attempt, crashes, due, record)
+  answer(id, attempt, crashes, date, record)
 end
 
 -- A stray id, or a record that nobody can read: out of the way, with an event; the record stays with the failed ones.
@@ -141,15 +145,15 @@ for _, letter in ipairs({'h', 'n', 'l'}) do
   local due = redis.call('ZRANGEBYSCORE', lane, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, room)
   if #due > 0 then
     local ids = {}
-    for i = 1, #due, 2 do
-      ids[#ids + 1] = due[i]
+    for i = 1, #due / 2 do
+      ids[i] = due[i * 2 - 1]
     end
     local records = redis.call('HMGET', k_jobs, unpack(ids))
     local runs = redis.call('HMGET', k_runs, unpack(ids))
+    gather('ZREMRANGEBYRANK', lane, 0, #ids - 1) -- they are its first, and whatever becomes of them, they leave it
     for i = 1, #ids do
       local id, record = ids[i], records[i]
       handled = handled + 1
-      gather('ZREM', lane, id)
       local short, _, expires, key = header(record or '')
       local attempt, crashes, _, held = run_of(runs[i])
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
@@ -161,8 +165,9 @@ for _, letter in ipairs({'h', 'n', 'l'}) do
         event('expired', id)
         tally('cancelled')
       else
-        spread(bucket(now - due[i * 2]))
-        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, tonumber(due[i * 2]), record)
+        local date = tonumber(due[i * 2])
+        spread(bucket(now - date))
+        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record)
       end
     end
   end

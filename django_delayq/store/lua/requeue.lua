@@ -5,9 +5,13 @@
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
 --   cancelled, else the record counts only if a tombstone says that it was cancelled; one that says succeeded overrules it
 -- Returns per job: status id due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
---   unknown (no record here and none given).
+--   unknown (no record here and none given). Error before any write: RESTORING, while data that was rolled back is put right: rows that
+--   have not heard of a requeue would end the job again.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+if redis.call('HEXISTS', k_meta, 'rolled') == 1 then
+  return redis.error_reply('RESTORING what was rolled back is being put right; ask again in a moment')
+end
 local due = tonumber(ARGV[4]) or (now + tonumber(ARGV[5]))
 local reply, done = {}, 0
 for i = 6, #ARGV, 3 do

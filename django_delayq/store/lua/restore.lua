@@ -2,13 +2,13 @@
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats
 -- include: begin bulk runs lanes finish wake ground holder
 -- ARGV: now by why, generation to give a store without one, ground of the claims ('' for rows), rolled ('1': the data here is older
---   than the rows, whose word counts; 'noted': if that is noted here still), progress to note ('' none), then per job (at most 200): id record attempt crashes fence due delay seen
+--   than the rows, whose word counts; 'noted': if that is noted here still), progress to note ('' none), then per job (at most 200): id record attempt crashes fence due delay requeued
 --   attempt, crashes: behind it when fence is '', else those of the run that is held under this fence
 --   date: due, but not before delay ms from Redis' now; of a run, the end of its lease
---   seen: of a row, the moment of the last event that it has folded
+--   requeued: '1' of a row that is unfinished since a requeue after the end that is noted here, or ''; counts only when rolled
 --   record: or a word, failed, succeeded or cancelled: its row is finished, and the job is dropped if it is here (only when rolled)
 -- Returns the ground ('' to a call without jobs while another restore is at work), then per job: restored, adopted (it runs under this fence, now or since before), there (already, or ahead of the
---   row), finished (a tombstone, or failed; when rolled, unless the row has seen more since: it was requeued), lost (another claim has it, or it went on without this one; or it has ended, and that was
+--   row), finished (a tombstone, or failed; unless it was requeued, which none is that has succeeded), lost (another claim has it, or it went on without this one; or it has ended, and that was
 --   forgotten), merged (another unfinished job holds its key), dropped.
 -- A run whose key another job has taken meanwhile goes on without the key.
 -- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
@@ -147,8 +147,9 @@ local function fate(i)
   local at, id, record, here = 8 + (i - 1) * STRIDE, ids[i], parsed[i], records[i]
   local attempt, crashes, fence = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4]
   local date = math.max(tonumber(ARGV[at + 5]), now + tonumber(ARGV[at + 6]))
-  local over = tonumber(ended[i] or failed[i] or '')
-  if over and rolled and record and fence == '' and tonumber(ARGV[at + 7]) > over then
+  local over = ended[i] or failed[i]
+  local succeeded = ended[i] and tonumber(ended[i]) % 1 == 0.25 -- see finish.lua; requeue refuses those
+  if over and not succeeded and rolled and record and fence == '' and ARGV[at + 7] == '1' then
     redis.call('ZREM', k_finished, id) -- at once: what follows may gather the opposite
     redis.call('ZREM', k_failed, id)
     redis.call('HDEL', k_jobs, id)

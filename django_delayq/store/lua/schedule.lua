@@ -1,10 +1,11 @@
 -- schedule: nothing -> scheduled
 -- keys: jobs high normal low runs keys failed finished events wake meta stats
--- include: begin lanes wake holder
+-- include: begin bulk lanes wake holder
 -- ARGV: now by why, generation to give a new store, most events allowed (0: no limit), then per job (at most 200):
 --   id record policy due delay        due: ms, or '' and delay: ms from Redis' now
 -- Returns per job: status holder due. status: created, again (a live job with this id: a re-send), finished,
---   cancelled (tombstones), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs); holder: the id that holds the key.
+--   cancelled (tombstones), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs); holder: the id that holds the key; due: its
+--   date as asked for, or as it is; 0 of a job that was in already, and has begun to run or has ended.
 -- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
 --   must stay one that needs memory (HSET).
 -- O(log N) per job.
@@ -14,14 +15,18 @@ local limit = tonumber(ARGV[5])
 if limit > 0 and redis.call('XLEN', k_events) >= limit then
   return redis.error_reply('EVENTSFULL the mirror is ' .. ARGV[5] .. ' entries behind')
 end
-local parsed = {}
+if items == 0 then
+  return {}
+end
+local lanes, durables, keys, ids, seen = {}, {}, {}, {}, {}
 for i = 1, items do
+  ids[i] = ARGV[6 + (i - 1) * STRIDE]
   local record = ARGV[6 + (i - 1) * STRIDE + 1]
   local lane, durable, _, key = header(record)
   if not lane then
     return redis.error_reply('BADRECORD ' .. i)
   end
-  parsed[i] = {lane, durable, key}
+  lanes[i], durables[i], keys[i] = lane, durable, key
 end
 if not redis.call('HGET', k_meta, 'generation') then
   redis.call('HSET', k_meta, 'generation', ARGV[4])
@@ -72,18 +77,30 @@ local function contest(id, holder, key, policy, due)
   return 'kept'
 end
 
+-- What is there is asked for all jobs at once, and all are written at once. From the first on that has a key, or comes twice in
+-- this call, each is looked up and written by itself: it may meet what this call has just written.
+local records, ends = redis.call('HMGET', k_jobs, unpack(ids)), redis.call('ZMSCORE', k_finished, unpack(ids))
+local together = true
 for i = 1, items do
   local at = 6 + (i - 1) * STRIDE
-  local id, record, policy = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local id, record, policy = ids[i], ARGV[at + 1], ARGV[at + 2]
   local due = tonumber(ARGV[at + 3]) or (now + tonumber(ARGV[at + 4]))
-  local lane, durable, key = unpack(parsed[i])
+  local lane, durable, key = lanes[i], durables[i], keys[i]
   local status, holder = 'created', id
-  if redis.call('HEXISTS', k_jobs, id) == 1 then
+  local known, ended = records[i], ends[i]
+  if together and (key ~= '' or seen[id]) then
+    together = false
+    flush()
+  end
+  if not together then
+    known, ended = redis.call('HEXISTS', k_jobs, id) == 1, redis.call('ZSCORE', k_finished, id)
+  end
+  seen[id] = true
+  if known then
     status = redis.call('ZSCORE', k_failed, id) and 'finished' or 'again'
-    due = tonumber(redis.call('ZSCORE', LANES[lane], id) or due)
-  elseif redis.call('ZSCORE', k_finished, id) then
-    local ended = tonumber(redis.call('ZSCORE', k_finished, id))
-    status = ended % 1 == 0.5 and 'cancelled' or 'finished' -- see finish.lua
+    due = redis.call('HEXISTS', k_runs, id) == 0 and tonumber(redis.call('ZSCORE', LANES[lane], id) or '') or 0
+  elseif ended then
+    status, due = tonumber(ended) % 1 == 0.5 and 'cancelled' or 'finished', 0 -- see finish.lua
   else
     if key ~= '' then
       local other = holder_of(key)
@@ -97,23 +114,27 @@ for i = 1, items do
       end
     end
     if holder == id then
-      redis.call('HSET', k_jobs, id, record)
-      redis.call('ZADD', LANES[lane], int(due), id)
+      gather('HSET', k_jobs, id, record)
+      gather('ZADD', LANES[lane], int(due), id)
       if key ~= '' then
-        redis.call('HSET', k_keys, key, id)
+        gather('HSET', k_keys, key, id)
       end
       local fields = id .. ' ' .. int(due) .. ' ' .. lane
       event('scheduled', durable and fields or (fields .. '\n' .. record))
       created = created + 1
       note(due)
     else
-      redis.call('ZADD', k_finished, int(now), id)
+      gather('ZADD', k_finished, int(now), id)
       event('merged', id .. ' ' .. holder .. ' ' .. policy)
     end
   end
   local r = (i - 1) * 3
   reply[r + 1], reply[r + 2], reply[r + 3] = status, holder, int(due)
+  if not together then
+    flush()
+  end
 end
+flush()
 
 if created > 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)

@@ -21,7 +21,7 @@ for i = 1, items do
   ids[i] = ARGV[5 + (i - 1) * STRIDE]
 end
 local runs = redis.call('HMGET', k_runs, unpack(ids))
-local cancels = redis.call('HMGET', k_cancels, unpack(ids))
+local cancels = redis.call('EXISTS', k_cancels) == 1 and redis.call('HMGET', k_cancels, unpack(ids)) or {} -- mostly nobody asks
 
 local function key_of(id, lane)
   if lane ~= string.upper(lane) then

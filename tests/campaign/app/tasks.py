@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.conf import settings
+from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq.task import registry
@@ -22,6 +23,17 @@ HAS_ATOMIC = "atomic" in inspect.signature(delayq.task).parameters
 
 class Trouble(Exception):
     """What a task here raises on purpose."""
+
+
+def _ledger(what: str) -> None:
+    """The ledger is apart from the database, whose word about effects it is to judge.
+
+    - effect: before the commit of an effect. What is in the database was written here first; what is here may have been rolled back.
+    - kept: after that commit. What is here is in the database, once; a process may die before it can say so.
+    - end: a run came to its end, before the worker hears of it.
+    """
+    job = delayq.current()
+    record.own(settings.CAMPAIGN_FOLDER, "ledger").write(what=what, job=job.id.hex, fence=job.fence)
 
 
 @contextmanager
@@ -37,7 +49,7 @@ def _run(op: str) -> Iterator[None]:
     try:
         yield
         how = "ok"
-        record.own(settings.CAMPAIGN_FOLDER, "ledger").write(**same)
+        _ledger("end")
     except Trouble:
         how = "error"
         raise
@@ -116,22 +128,29 @@ async def asynchronous(op: str) -> None:
 
 NAMES = ["quick", "long", "flaky", "hopeless", "snoozer", "keyed", "asynchronous"]
 
-if HAS_ATOMIC:
+
+def _effect() -> None:
+    """A row, in the transaction that is open here, and the ledger's lines about it."""
     from tests.campaign.app.models import Effect
 
+    job = delayq.current()
+    _ledger("effect")
+    Effect.objects.create(job=job.id, fence=job.fence)
+    transaction.on_commit(lambda: _ledger("kept"))
+
+
+if HAS_ATOMIC:
     # a ladder that outlasts a database that is away
     @delayq.task(atomic=True, max_attempts=30, backoff="200ms 500ms 1s 2s")
     def atomic(op: str) -> None:
         """Its effect is a row, in the transaction that settles the job."""
         with _run(op):
-            job = delayq.current()
-            Effect.objects.create(job=job.id, fence=job.fence)
+            _effect()
             time.sleep(0.02)
 
     NAMES.append("atomic")
 
 if hasattr(delayq, "once"):
-    from tests.campaign.app.models import Effect
 
     @delayq.task(max_attempts=30, backoff="200ms 500ms 1s 2s")
     def stepwise(op: str, fails: int) -> None:
@@ -140,7 +159,7 @@ if hasattr(delayq, "once"):
             job = delayq.current()
             with delayq.once("effect") as first:
                 if first:
-                    Effect.objects.create(job=job.id, fence=job.fence)
+                    _effect()
             time.sleep(0.01)
             if job.attempt <= fails:
                 raise Trouble("not yet")

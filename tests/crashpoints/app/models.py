@@ -1,4 +1,4 @@
-"""What atomic tasks leave behind."""
+"""What atomic tasks, and tasks in steps, leave behind."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from django.db import models
 
 
 class Effect(models.Model):
-    """One effect of one run. An atomic job has one in the end, however often it was run."""
+    """One effect of one run. An atomic job has one in the end, however often it was run; one in steps has one of each."""
 
     job = models.UUIDField(db_index=True)
     fence = models.CharField(max_length=64)
+    step = models.CharField(max_length=20, default="")
 
     def __str__(self) -> str:
         return f"{self.job} {self.fence}"

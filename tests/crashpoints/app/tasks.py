@@ -73,6 +73,20 @@ def atomic(seconds: float) -> None:
     note("ended")
 
 
+STEPS = ("reserve", "charge")
+
+
+@delayq.task
+def stepwise(seconds: float) -> None:
+    note("began")
+    for step in STEPS:
+        with delayq.once(step) as first:
+            if first:
+                Effect.objects.create(job=delayq.current().id, fence=delayq.current().fence, step=step)
+        time.sleep(seconds / len(STEPS))
+    note("ended")
+
+
 @delayq.task
 async def asynchronous(seconds: float) -> None:
     note("began")

@@ -10,8 +10,18 @@ end
 local by, why = ARGV[2], ARGV[3]
 local events, events_n = {}, 0
 
+-- Whole numbers as text, each written once: string.format is a good part of a script's time, and most come back with every job.
+local format = string.format
+local texts = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '10'}
 local function int(number)
-  return string.format('%.0f', number)
+  local text = texts[number]
+  if not text then
+    text = format('%.0f', number)
+    if number == number then -- somebody may have written "nan" where we read a time
+      texts[number] = text
+    end
+  end
+  return text
 end
 
 -- Whether this can be the id of a job: 22 letters and digits that stand for at most 128 bits. Nothing else was written by us.
@@ -21,8 +31,9 @@ end
 
 -- Adds one item to this call's event entry: kind -> "fields" or "fields\nbody".
 local function event(kind, value)
-  events[events_n + 1], events[events_n + 2] = kind, value
-  events_n = events_n + 2
+  local n = events_n
+  events[n + 1], events[n + 2] = kind, value
+  events_n = n + 2
 end
 
 -- Appends the entry. One per call: a stream entry holds all items of the call (at most 200 jobs, two items each).
@@ -31,8 +42,9 @@ local function publish()
     return
   end
   local head = why ~= '' and {'at', int(now), 'by', by, 'why', why} or {'at', int(now), 'by', by}
+  local first = #head
   for i = 1, events_n do
-    head[#head + 1] = events[i]
+    head[first + i] = events[i]
   end
   local done = redis.pcall('XADD', k_events, '*', unpack(head))
   if type(done) == 'table' and done.err then
@@ -42,11 +54,24 @@ local function publish()
   end
 end
 
--- Header of a record: "1 <lane> <o|r> <max attempts> <expires ms> <task> <key>\n". Returns lane, durable, expires, key, or nil.
+-- Header of a record: "1<lane><o|r>[<max attempts>[:<expires ms>]] <task>[ <key>]\n". Returns lane, durable, expires, key, or nil.
+-- %f keeps the match from going back through a task that never ends. Jobs of one task without keys have one line, which is read once;
+-- of a record that is all one line, or none of ours, nothing is kept.
+local lines = {}
 local function header(record)
-  local lane, safety, expires, key = string.match(record, '^1 ([hnl]) ([or]) %d+ (%d+) %S+ ([^\n]*)\n')
-  if not lane then
+  local stop = string.find(record, '\n', 1, true)
+  if not stop then
     return nil
   end
-  return lane, safety == 'o', tonumber(expires), key
+  local line = string.sub(record, 1, stop)
+  local read = lines[line]
+  if not read then
+    local lane, safety, expires, key = string.match(line, '^1([hnl])([or])%d*:?(%d*) %S+%f[%s] ?([^\n]*)\n')
+    if not lane then
+      return nil
+    end
+    read = {lane, safety == 'o', tonumber(expires) or 0, key}
+    lines[line] = read
+  end
+  return read[1], read[2], read[3], read[4]
 end

@@ -9,17 +9,24 @@ local function release(id, key)
   end
 end
 
--- Takes the job off its lease.
+-- Takes the job off its lease. Mostly nobody has asked to cancel anything or told of progress, and that is cheap to know.
+local noted
 local function unlease(id)
   gather('ZREM', k_leases, id)
-  gather('HDEL', k_cancels, id)
-  gather('HDEL', k_progress, id)
+  if noted == nil then
+    noted = redis.call('EXISTS', k_cancels, k_progress) > 0
+  end
+  if noted then
+    gather('HDEL', k_cancels, id)
+    gather('HDEL', k_progress, id)
+  end
 end
 
 -- The score of a tombstone: ms of the end, half a ms more for a job that was cancelled, and a quarter more for one that succeeded: by
 -- that requeue knows them before the mirror does. `how`: true for cancelled, 'succeeded', or nil.
+local tombstones = {succeeded = int(now) .. '.25', [true] = int(now) .. '.5'}
 local function tombstone(how)
-  return int(now) .. (how == 'succeeded' and '.25' or how and '.5' or '')
+  return how and tombstones[how] or int(now)
 end
 
 -- Removes the job altogether and leaves a tombstone, so that a late re-send of `schedule` is recognised.

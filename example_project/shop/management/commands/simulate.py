@@ -64,7 +64,7 @@ class Command(BaseCommand):
 
     def need_worker(self):
         registry = WorkerRegistry(stores.link, prefix=delayq_prefix())
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if any("orders" in worker.get("queues", ()) and not worker["silent"] for worker in registry.all()):
                 return

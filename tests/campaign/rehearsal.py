@@ -1,0 +1,79 @@
+"""A web process of the campaign without servers: what it would invoke, for a seed. Every call of the package is answered at once,
+always in the same way. `python -m tests.campaign.rehearsal SEED STEPS` prints a line for each thing it says; with `down` behind it,
+every call is answered as if Redis were away.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+from django_delayq import changes, producer
+from django_delayq.changes import Job
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.plan import Plan
+from django_delayq.states import Change
+from tests.campaign import load
+
+DATE = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def lines(seed: str, steps: int, *, down: bool = False) -> list[dict[str, Any]]:
+    """What the web process of that seed says in so many steps."""
+    said: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder, _answered(down):
+        web = load.Web(Path(folder), "0.1", seed)
+        web.record = SimpleNamespace(write=lambda **fields: said.append(fields))  # type: ignore[assignment]  # all that the load asks of a recorder
+        for _ in range(steps):
+            web.step()
+    return said
+
+
+@contextmanager
+def _answered(down: bool) -> Iterator[None]:
+    numbers, answers = count(1), count()
+
+    def put(plans: Sequence[Plan]) -> list[Job]:
+        if down:
+            raise StoreUnavailable("away")
+        return [
+            Job(
+                id=UUID(int=next(numbers)), queue=plan.queue.name, task=plan.record.task, key=plan.record.key,
+                run_at=DATE, created=True,
+            )
+            for plan in plans
+        ]  # fmt: skip
+
+    def change(*_: Any, **__: Any) -> Change:
+        if down:
+            raise StoreUnavailable("away")
+        return list(Change)[next(answers) % len(Change)]
+
+    calls: list[tuple[Any, str, Callable[..., Any]]] = [
+        (producer, "_put_all", put),
+        (load.transaction, "atomic", nullcontext),
+    ]
+    calls += [(changes, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]
+    patches = [mock.patch.object(place, name, stub) for place, name, stub in calls]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+if __name__ == "__main__":
+    for line in lines(sys.argv[1], int(sys.argv[2]), down="down" in sys.argv):
+        print(json.dumps(line))

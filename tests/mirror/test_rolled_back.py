@@ -1,0 +1,287 @@
+"""Redis has older contents than it had: an old copy was started, or another server took over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import clock, ids
+from django_delayq.mirror import restore
+from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.models import Attempt, Job
+from django_delayq.stores import stores
+from tests.mirror.conftest import Orders
+from tests.mirror.restoring import bring_back, in_redis, put_ahead, settle_down, snapshot
+from tests.tasks_for_tests import close_order
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_what_the_mirror_read_just_before_a_roll_back_hides_nothing(orders, loop, redis_server, monkeypatch):
+    """The mirror has read, the server is replaced by one with older data, and only then the mirror commits and trims."""
+    early = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    old = redis_server.link.execute("DUMP", orders.mirror.log.keys["meta"])
+    late = delayq.schedule(close_order, 2, delay="1h")
+    write = orders.mirror._write
+
+    def replaced(entries):
+        write(entries)
+        keys = orders.mirror.log.keys
+        redis_server.link.execute("RESTORE", keys["meta"], 0, old, "REPLACE")
+        redis_server.link.execute("HDEL", keys["jobs"], ids.short(late.id))
+        redis_server.link.execute("ZREM", keys["normal"], ids.short(late.id))
+        redis_server.link.execute("DEL", keys["events"])
+        monkeypatch.setattr(orders.mirror.ground, "look", look)
+
+    look = orders.mirror.ground.look
+    monkeypatch.setattr(orders.mirror.ground, "look", lambda seen: replace(look(seen), server="the one before"))
+    monkeypatch.setattr(orders.mirror, "_write", replaced)
+    orders.mirror.poll()
+    monkeypatch.setattr(orders.mirror, "_write", write)
+    assert late.id in {row.id for row in Job.objects.filter(published__isnull=False)}
+    settle_down(orders, loop)
+    assert set(in_redis(orders)) == {ids.short(early.id), ids.short(late.id)}
+
+
+def test_a_rollback_is_noticed_by_what_the_database_has_seen(orders, loop, redis_server):
+    kept = delayq.schedule(close_order, 1, delay="1h")
+    done = delayq.schedule(close_order, 2, delay=0)
+    lost = delayq.schedule(close_order, 3, delay=0)
+    orders.fold()
+    copy = snapshot(redis_server.link)
+    for job in orders.claim():
+        orders.settle(job, "ack" if job.id == ids.short(done.id) else "retry", delay=60_000)
+    late = delayq.schedule(close_order, 4, delay="1h")
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    assert loop.look()[0].older
+    settle_down(orders, loop)
+    assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in (kept, lost, late)}
+    view = stores.inspector().job("orders", lost.id)
+    assert (view.attempt, view.date_ms) == (1, clock.to_ms(Job.objects.get(pk=lost.id).run_at))
+    assert {job.id: job.state for job in Job.objects.all()} == {
+        kept.id: "scheduled", done.id: "succeeded", lost.id: "scheduled", late.id: "scheduled",
+    }  # fmt: skip
+    assert stores.inspector().job("orders", done.id).state == "finished"
+
+
+def test_an_end_that_the_mirror_has_written_is_not_undone_by_an_older_restore_that_is_told_again(
+    orders, loop, wipe, redis_server
+):
+    """An old copy of Redis holds the event of a restore; what became of the job since, it does not hold."""
+    job = delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    wipe()
+    while in_redis(orders) != {ids.short(job.id): "scheduled"}:
+        loop.poll()
+    copy = snapshot(redis_server.link)
+    settle_down(orders, loop)
+    assert delayq.run_now(job.id) is delayq.Change.DONE
+    assert orders.settle(orders.claim()[0], "ack") == "done"
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    settle_down(orders, loop)
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    assert in_redis(orders) == {}
+
+
+@pytest.fixture
+def rolled_back(orders, loop, redis_server):
+    """A waiting job, known to Redis and to its row, and a Redis that has forgotten what came after."""
+
+    def make(between=lambda job: None):
+        job = delayq.schedule(close_order, 1, delay="1h")
+        orders.fold()
+        between(job)
+        orders.fold()
+        copy = snapshot(redis_server.link)
+        delayq.schedule(close_order, 2, delay="1h")
+        return job, copy
+
+    return make
+
+
+@pytest.mark.parametrize("ago", [0, 3_600_000])
+def test_a_cancel_during_a_restore_stands_whatever_the_clock_says(
+    orders, loop, redis_server, rolled_back, monkeypatch, ago
+):
+    job, copy = rolled_back()
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    bring, answers = loop._bring_back, []
+
+    def cancelled_meanwhile(state, rolled):
+        if not answers:
+            answers.extend(orders.store.cancel([job.id], actor="clerk", now_ms=clock.wall_ms() - ago))
+        yield from bring(state, rolled)
+
+    monkeypatch.setattr(loop, "_bring_back", cancelled_meanwhile)
+    settle_down(orders, loop)
+    assert answers == ["done"]
+    assert Job.objects.get(pk=job.id).state == "cancelled"
+    assert ids.short(job.id) not in in_redis(orders)
+
+
+def test_what_happens_before_a_roll_back_is_noticed_is_folded_though_the_clock_is_behind(
+    orders, loop, redis_server, rolled_back
+):
+    job, _ = rolled_back()
+    runs = delayq.schedule(close_order, 3)
+    (held,) = orders.claim()
+    orders.fold()
+    copy = snapshot(redis_server.link)
+    delayq.schedule(close_order, 4, delay="1h")
+    orders.fold()
+    put_ahead(Job.objects.all())
+    bring_back(redis_server.link, copy)
+    assert orders.store.cancel([job.id], actor="clerk") == ["done"]
+    assert orders.settle(held, "ack") == "done"
+    settle_down(orders, loop)
+    states = dict(Job.objects.values_list("id", "state"))
+    assert (states[job.id], states[runs.id]) == ("cancelled", "succeeded")
+    assert Attempt.objects.get(job=runs.id).outcome == "succeeded"
+    assert {ids.short(job.id), held.id}.isdisjoint(in_redis(orders))
+
+
+@pytest.mark.parametrize("audit", ["full", "outcomes"])
+@pytest.mark.parametrize("before", ["first run", "requeued once"])
+def test_a_success_before_a_roll_back_is_noticed_stands_though_the_clock_is_behind(
+    delayq_redis, transactional_db, redis_server, settings, monkeypatch, audit, before
+):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": audit}
+    monkeypatch.setattr(restore, "LOOK", 0.0)
+    orders = Orders()
+    loop = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    settle_down(orders, loop)
+    job = delayq.schedule(close_order, 3)
+    (held,) = orders.claim()
+    if before == "requeued once":
+        assert orders.settle(held, "fail") == "done"
+        orders.fold()
+        assert delayq.requeue(job.id) is delayq.Change.DONE
+        (held,) = orders.claim()
+    orders.fold()
+    copy = snapshot(redis_server.link)
+    delayq.schedule(close_order, 4, delay="1h")
+    assert delayq.cancel(job.id) is delayq.Change.RUNNING
+    orders.fold()
+    put_ahead(Job.objects.filter(pk=job.id))
+    bring_back(redis_server.link, copy)
+    assert orders.settle(held, "ack") == "done"
+    settle_down(orders, loop)
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    assert held.id not in in_redis(orders)
+
+
+def test_nothing_rises_that_has_succeeded_whatever_the_database_has_missed(orders, loop, redis_server, rolled_back):
+    def requeued(job):
+        assert delayq.cancel(job.id) is delayq.Change.DONE
+        assert delayq.requeue(job.id) is delayq.Change.DONE
+        assert delayq.run_now(job.id) is delayq.Change.DONE
+        assert orders.settle(orders.claim()[0], "ack") == "done"
+
+    job, copy = rolled_back(requeued)
+    orders.fold()
+    Job.objects.filter(pk=job.id).update(state="running")  # the event of its end could not be written
+    bring_back(redis_server.link, copy)
+    settle_down(orders, loop)
+    assert ids.short(job.id) not in in_redis(orders)
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_a_requeue_that_redis_has_forgotten_counts(orders, loop, redis_server, rolled_back, end):
+    def ended(job):
+        if end == "cancelled":
+            assert delayq.cancel(job.id) is delayq.Change.DONE
+        else:
+            assert delayq.run_now(job.id) is delayq.Change.DONE
+            assert orders.settle(orders.claim()[0], "fail") == "done"
+
+    job, copy = rolled_back(ended)
+    assert delayq.requeue(job.id) is delayq.Change.DONE
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    settle_down(orders, loop)
+    assert Job.objects.get(pk=job.id).state == "scheduled"
+    assert in_redis(orders)[ids.short(job.id)] == "scheduled"
+
+
+def test_nothing_rises_on_the_word_of_a_row_that_the_mirror_may_be_late_for(
+    orders, loop, redis_server, rolled_back, monkeypatch, caplog
+):
+    def requeued(job):
+        assert delayq.cancel(job.id) is delayq.Change.DONE
+        assert delayq.requeue(job.id) is delayq.Change.DONE
+
+    job, copy = rolled_back(requeued)
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    monkeypatch.setattr(restore, "MIRROR_WAIT", -1.0)
+    assert orders.store.cancel([job.id], actor="clerk") == ["done"]
+    for _ in range(20):  # without a mirror
+        loop.poll()
+    assert "a requeue of theirs may be lost" in caplog.text
+    assert ids.short(job.id) not in in_redis(orders)
+    settle_down(orders, loop)
+    assert Job.objects.get(pk=job.id).state == "cancelled"
+
+
+def test_without_rows_of_ended_jobs_only_those_whose_rows_are_gone_are_dropped(
+    delayq_redis, transactional_db, settings, monkeypatch, redis_server
+):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": "failures"}
+    monkeypatch.setattr(restore, "LOOK", 0.0)
+    orders = Orders()
+    loop = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default")
+    settle_down(orders, loop)
+    done = delayq.schedule(close_order, 1)
+    waits = delayq.schedule(close_order, 2, delay="1h")
+    in_redis_alone = delayq.schedule(close_order.using(durability="redis"), 3, delay="1h")
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    orders.settle(orders.claim()[0], "ack")
+    late = delayq.schedule(close_order, 4, delay="1h")
+    orders.fold()
+    Job.objects.filter(pk=in_redis_alone.id).delete()  # as if the mirror had not heard of it yet
+    bring_back(redis_server.link, copy)
+    settle_down(orders, loop)
+    assert set(in_redis(orders)) == {ids.short(job.id) for job in (waits, in_redis_alone, late)}
+    assert not Job.objects.filter(pk=done.id).exists()
+
+
+def test_events_after_a_rollback_are_folded_though_the_clock_went_back_too(orders, loop, redis_server):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    put_ahead(Job.objects.none())
+    settle_down(orders, loop)
+    new = delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    assert Job.objects.get(pk=new.id).published
+    assert orders.mirror.log.length() == 0
+
+
+def test_nothing_is_requeued_while_an_old_copy_is_put_right_by_rows_that_would_end_it_again(
+    orders, loop, redis_server, monkeypatch
+):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    copy = snapshot(redis_server.link)
+    other = delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    bring_back(redis_server.link, copy)
+    sweep, answers = loop._sweep, []
+
+    def requeued_meanwhile():
+        answers.append(delayq.cancel(job.id))
+        with pytest.raises(delayq.StoreUnavailable, match="RESTORING"):
+            delayq.requeue(job.id)
+        yield from sweep()
+
+    monkeypatch.setattr(loop, "_sweep", requeued_meanwhile)
+    settle_down(orders, loop)
+    assert answers == [delayq.Change.DONE]
+    assert delayq.requeue(job.id) is delayq.Change.DONE
+    assert in_redis(orders) == {ids.short(job.id): "scheduled", ids.short(other.id): "scheduled"}
