@@ -355,20 +355,21 @@ class QueueStore:
         what the mirror has not heard of stay, also when the clock was put on: nothing else tells that these jobs have ended.
         """
         if now_ms is None:
-            tombstones_ms = max(tombstones_ms, self._unread_ms())
+            unread_ms = self._unread_ms()
+            tombstones_ms = tombstones_ms if unread_ms is None else max(tombstones_ms, unread_ms)
         failed = "" if failed_before_ms is None else failed_before_ms
         tombstones, dropped, next_cursor = self.run(
             "tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor
         )
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
 
-    def _unread_ms(self) -> int:
+    def _unread_ms(self) -> int | None:
         """How old the first event is that the mirror has not read, by Redis' clock, and a minute more, since time goes on until the
-        tombstones are looked at; 0 without one.
+        tombstones are looked at; None without one.
         """
         time, first = self.link.execute_many([("TIME",), ("XRANGE", self.keys["events"], "-", "+", "COUNT", 1)])
         if isinstance(time, Exception) or isinstance(first, Exception) or not first:
-            return 0
+            return None
         return max(0, int(time[0]) * 1000 + int(time[1]) // 1000 - int(first[0][0].partition(b"-")[0])) + MINUTE_MS
 
 
