@@ -26,7 +26,7 @@ class Job:
     transaction that decides it is open.
     """
 
-    __slots__ = ("created", "id", "key", "queue", "run_at", "task")
+    __slots__ = ("created", "due_ms", "id", "key", "queue", "task")
 
     def __init__(
         self,
@@ -35,18 +35,23 @@ class Job:
         queue: str,
         task: str = "",
         key: str = "",
-        run_at: datetime | None = None,
+        due_ms: int | None = None,
         created: bool | None = None,
     ) -> None:
         self.id = id
         self.queue = queue
         self.task = task
         self.key = key
-        self.run_at = run_at
+        self.due_ms = due_ms
         self.created = created
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.task} on {self.queue}>"
+
+    @property
+    def run_at(self) -> datetime | None:
+        """The date it is scheduled for, as far as this handle knows."""
+        return None if self.due_ms is None else clock.from_ms(self.due_ms)
 
     @property
     def state(self) -> State | None:
@@ -343,21 +348,26 @@ def _find(id: UUID, queue: str | None) -> Job | None:
     row = _row(id, conf.get().database)
     if row is not None:
         record: JobRecord | None = row.record
-        date = clock.from_ms(row.run_at_ms)
-        return Job(id=id, queue=row.queue, task=row.record.task, key=row.record.key, run_at=date, created=True)
+        return Job(
+            id=id,
+            queue=row.queue,
+            task=row.record.task,
+            key=row.record.key,
+            due_ms=row.run_at_ms,
+            created=True,
+        )
     names = [queue] if queue else list(conf.get().queues)
     for name in names:
         with stores.guarded():
             view = stores.inspector().job(name, id)
         if view is not None:
             record = view.record
-            run_at = clock.from_ms(view.date_ms) if view.state == "scheduled" else None
             return Job(
                 id=id,
                 queue=name,
                 task=record.task if record else "",
                 key=record.key if record else "",
-                run_at=run_at,
+                due_ms=view.date_ms if view.state == "scheduled" else None,
                 created=True,
             )
     return None

@@ -6,7 +6,9 @@ import os
 import re
 import threading
 import uuid
+from array import array
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +22,7 @@ _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
 _PAIRS: Final = [one + other for one in _ALPHABET for other in _ALPHABET]  # two digits at a time: half the divisions
 _HALF: Final = 62**11  # below 2**66: two such digits hold 128 bits, and the loops below work on small numbers
 _HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+STEPS: Final = 256
 _TAIL_BITS: Final = 74  # what UUIDv7 leaves beside 48 bits of milliseconds, 4 of version and 2 of variant
 
 
@@ -31,6 +34,7 @@ class _Sequence:
         self.lock = threading.Lock()
         self.ms = -1
         self.tail = 0
+        self.steps: list[int] = []
 
     def next(self) -> UUID:
         now = clock.wall_ms()
@@ -38,8 +42,10 @@ class _Sequence:
             # The top bit stays clear: 2**73 steps remain for the ids that follow within the same millisecond.
             self.ms, self.tail = now, int.from_bytes(os.urandom(10)) >> 7
         else:
-            # A random step keeps the next id hard to guess.
-            self.tail += 1 + int.from_bytes(os.urandom(4))
+            # A random step keeps the next id hard to guess. They are drawn from the system many at a time: each call costs.
+            if not self.steps:
+                self.steps = list(array("I", os.urandom(4 * STEPS)))
+            self.tail += 1 + self.steps.pop()
             if self.tail >> _TAIL_BITS:
                 self.ms, self.tail = self.ms + 1, int.from_bytes(os.urandom(10)) >> 7
         high, low = self.tail >> 62, self.tail & (1 << 62) - 1
@@ -65,7 +71,7 @@ def new() -> UUID:
 def short(id: UUID) -> str:
     """The 22 characters of an id, as Redis has them."""
     high, low = divmod(id.int, _HALF)
-    return _eleven(high) + _eleven(low)
+    return _first(high) + _eleven(low)
 
 
 def _eleven(number: int) -> str:
@@ -75,6 +81,10 @@ def _eleven(number: int) -> str:
     number, second = divmod(number, 3844)
     first, rest = divmod(number, 3844)
     return f"{_ALPHABET[first]}{_PAIRS[rest]}{_PAIRS[second]}{_PAIRS[third]}{_PAIRS[fourth]}{_PAIRS[last]}"
+
+
+# Ids that were made one after the other begin alike.
+_first = lru_cache(maxsize=64)(_eleven)
 
 
 def full(text: str) -> UUID:

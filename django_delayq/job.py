@@ -50,12 +50,13 @@ class JobRecord:
     payload: bytes
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, str) or not _TASK.fullmatch(self.task):
+        if not isinstance(self.task, str) or not _is_task(self.task):
             raise PayloadError(
                 f"the task name {_shown(self.task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, "
                 'such as "orders.close_order"'
             )
-        validate_key(self.key)
+        if self.key != "":
+            validate_key(self.key)
         if self.lane not in _LETTERS:
             raise PayloadError(f"{_shown(self.lane)} is not a lane; use high, normal or low")
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
@@ -152,6 +153,11 @@ class ClaimedJob(NamedTuple):
     queue: str
     partition: int = 0
     ground: str = ""
+
+
+@lru_cache(maxsize=1024)
+def _is_task(name: str) -> bool:
+    return _TASK.fullmatch(name) is not None
 
 
 def lane_of(priority: int) -> Lane:

@@ -69,7 +69,9 @@ def plan(binding: Binding, using: str | None) -> Plan:
     priority = task.priority if options.priority is None else options.priority
     durable = (options.durability or queue.durability) == "outbox"
     alias = options.using or using or config.database
-    _check_options(options, durable, alias, config.database, where)
+    _check_options(options, where)
+    if durable:
+        _check_outbox(alias, config.database, where)
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise ConfigError(
             f"{where}: priority={priority} is out of range; only its sign counts: above 0 high, below 0 low."
@@ -81,7 +83,7 @@ def plan(binding: Binding, using: str | None) -> Plan:
         lane=lane_of(priority),
         durable=durable,
         max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
-        expires_ms=_expires(options, now_ms, where),
+        expires_ms=0 if options.expires is None else _expires(options.expires, now_ms, where),
         key=options.key,
         payload=codec.encode_payload(
             binding.args, binding.kwargs, _payload_options(options, where), limit=queue.max_payload, task=task.name
@@ -128,12 +130,10 @@ def _delay(value: Any, option: str, where: str) -> int:
         raise ConfigError(f"{where}: {option} is no duration: {error}") from None
 
 
-def _expires(options: Options, now_ms: int, where: str) -> int:
-    if options.expires is None:
-        return 0
-    if isinstance(options.expires, datetime):
-        return _moment(options.expires, "expires", where)
-    return now_ms + _delay(options.expires, "expires", where)
+def _expires(value: Any, now_ms: int, where: str) -> int:
+    if isinstance(value, datetime):
+        return _moment(value, "expires", where)
+    return now_ms + _delay(value, "expires", where)
 
 
 def _payload_options(options: Options, where: str) -> dict[str, Any] | None:
@@ -154,7 +154,7 @@ def _payload_options(options: Options, where: str) -> dict[str, Any] | None:
     return found or None
 
 
-def _check_options(options: Options, durable: bool, alias: str, database: str, where: str) -> None:
+def _check_options(options: Options, where: str) -> None:
     if options.on_conflict not in POLICIES:
         raise ConfigError(f"{where}: on_conflict={options.on_conflict!r} must be one of {', '.join(POLICIES)}.")
     if options.durability not in (None, "outbox", "redis"):
@@ -163,9 +163,11 @@ def _check_options(options: Options, durable: bool, alias: str, database: str, w
         raise ConfigError(f"{where}: priority={options.priority!r} must be a whole number: above 0 high, below 0 low.")
     if options.max_attempts is not None and (type(options.max_attempts) is not int or options.max_attempts < 1):
         raise ConfigError(f"{where}: max_attempts={options.max_attempts!r} must be a whole number of at least 1.")
-    if durable:
-        outbox.need()
-    if durable and alias != database:
+
+
+def _check_outbox(alias: str, database: str, where: str) -> None:
+    outbox.need()
+    if alias != database:
         raise ConfigError(
             f"{where}: using={alias!r}, but jobs are kept in the database {database!r} (DELAYQ['DATABASE']). "
             "A row cannot join a transaction of another database: pass durability='redis', or schedule without using."

@@ -8,7 +8,7 @@ a Redis that is away raises.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -32,6 +32,7 @@ logger = logging.getLogger("django_delayq.producer")
 LATE_PUBLISH: Final = 600.0  # seconds; a commit later than that is left to the relay, since tombstones may be gone
 SURE: Final = 600.0  # seconds for which a job that has ended surely has its tombstone still
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class _Put:
@@ -46,7 +47,7 @@ class _Put:
             queue=plan.queue.name,
             task=plan.record.task,
             key=plan.record.key,
-            run_at=clock.from_ms(plan.due_ms),
+            due_ms=plan.due_ms,
         )
 
 
@@ -81,8 +82,9 @@ def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> l
         As `schedule`. Nothing is scheduled of a batch (200 jobs) in which one job is refused.
     """
     jobs: list[Job] = []
-    for batch in _batches(bindings, MOST):
-        jobs += _put_all([plans.plan(binding, using) for binding in batch])
+    with _Flight() as flight:
+        for batch in _batches(bindings, MOST):
+            jobs += _put_all([plans.plan(binding, using) for binding in batch], flight)
     return jobs
 
 
@@ -91,11 +93,45 @@ def put(binding: Binding) -> Job:
     return _put_all([plans.plan(binding, None)])[0]
 
 
-def _put_all(planned: Sequence[Plan]) -> list[Job]:
+class _Flight:
+    """A call of `schedule_many` that is on its way to Redis while the next batch is made: one at a time."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self._under_way: tuple[Sequence[_Put], Callable[[], list[ScheduleReply]]] | None = None
+        self._refused: KeyTaken | None = None
+
+    def __enter__(self) -> _Flight:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open = False  # what a commit publishes later waits for its replies
+        self.land()
+
+    def launch(self, name: str, batch: Sequence[_Put]) -> None:
+        self._read()
+        with stores.guarded():
+            answer = stores.queue(name).start_schedule([put.plan.item() for put in batch], max_events=_most_events())
+        self._under_way = batch, answer
+
+    def land(self) -> None:
+        self._read()
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
+
+    def _read(self) -> None:
+        if self._under_way is not None:
+            (batch, answer), self._under_way = self._under_way, None
+            with stores.guarded():
+                replies = answer()
+            self._refused = _answered(batch, replies) or self._refused
+
+
+def _put_all(planned: Sequence[Plan], flight: _Flight | None = None) -> list[Job]:
     puts = [_Put(plan) for plan in planned]
     fresh = [put for put in puts if not _held(put)]
-    for using, durable in dict.fromkeys((put.plan.using, put.plan.durable) for put in fresh):
-        group = [put for put in fresh if (put.plan.using, put.plan.durable) == (using, durable)]
+    for (using, durable), group in _by(fresh, lambda put: (put.plan.using, put.plan.durable)):
         if durable:
             connection = transaction.get_connection(using)
             alone = not connection.in_atomic_block
@@ -110,7 +146,7 @@ def _put_all(planned: Sequence[Plan]) -> list[Job]:
                 transaction.on_commit(partial(_publish_rows, group, alone), using=using)
                 failpoint("producer.commit")
         else:
-            transaction.on_commit(partial(_publish, group), using=using)
+            transaction.on_commit(partial(_publish, group, flight), using=using)
     return [put.handle for put in puts]
 
 
@@ -128,7 +164,7 @@ def _held(put: _Put) -> bool:
         return False
     if plan.on_conflict == "error":
         raise KeyTaken(holder=holder)
-    put.handle.id, put.handle.created, put.handle.run_at = holder, False, None
+    put.handle.id, put.handle.created, put.handle.due_ms = holder, False, None
     return True
 
 
@@ -148,28 +184,38 @@ def _unpublished_holder(plan: Plan) -> UUID | None:
     return found if view.state in UNFINISHED else None
 
 
-def _publish(puts: Sequence[_Put]) -> None:
+def _publish(puts: Sequence[_Put], flight: _Flight | None = None) -> None:
+    calls = [
+        (name, batch) for name, group in _by(puts, lambda put: put.plan.queue.name) for batch in _batches(group, MOST)
+    ]
+    if flight is not None and flight.open:
+        flight.land()
+        for name, batch in calls:
+            flight.launch(name, batch)
+        return
     refused: KeyTaken | None = None
-    by_queue: dict[str, list[_Put]] = {}
-    for put in puts:
-        by_queue.setdefault(put.plan.queue.name, []).append(put)
-    for name, group in by_queue.items():
-        for batch in _batches(group, MOST):
-            with stores.guarded():
-                replies = stores.queue(name).schedule([put.plan.item() for put in batch], max_events=_most_events())
-            for put, reply in zip(batch, replies, strict=True):
-                refused = _answer(put, reply) or refused
+    for name, batch in calls:
+        with stores.guarded():
+            replies = stores.queue(name).schedule([put.plan.item() for put in batch], max_events=_most_events())
+        refused = _answered(batch, replies) or refused
     if refused is not None:
         raise refused
+
+
+def _answered(puts: Sequence[_Put], replies: Sequence[ScheduleReply]) -> KeyTaken | None:
+    refused = None
+    for put, reply in zip(puts, replies, strict=True):
+        refused = _answer(put, reply) or refused
+    return refused
 
 
 def _answer(put: _Put, reply: ScheduleReply) -> KeyTaken | None:
     handle, record = put.handle, put.plan.record
     handle.id, handle.created = reply.id, reply.created
     if not reply.created:
-        handle.run_at = None
+        handle.due_ms = None
     elif reply.due_ms:
-        handle.run_at = clock.from_ms(reply.due_ms)
+        handle.due_ms = reply.due_ms
     if reply.created and signals.job_scheduled.receivers:
         signals.job_scheduled.send_robust(sender=registry.get(record.task), job=handle)
     if reply.status in ("taken", "running"):
@@ -200,6 +246,13 @@ def _publish_rows(puts: Sequence[_Put], alone: bool) -> None:
 def _most_events() -> int:
     config = conf.get()
     return config.mirror_max_events if config.mirror_full == "block" else 0
+
+
+def _by(puts: Iterable[_Put], trait: Callable[[_Put], K]) -> Iterable[tuple[K, list[_Put]]]:
+    groups: dict[K, list[_Put]] = {}
+    for put in puts:
+        groups.setdefault(trait(put), []).append(put)
+    return groups.items()
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -33,6 +33,7 @@ class StoreSet:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._link: Link | None = None
+        self._queues: dict[tuple[str, int], tuple[conf.Config, QueueStore]] = {}  # as of those settings
         self._open_until = 0.0
         self._last = ""
 
@@ -53,7 +54,15 @@ class StoreSet:
         """
         config = conf.get()
         config.queue(name)
-        return QueueStore(self.link, prefix=config.prefix, queue=name, partition=partition, signer=config.signer)
+        link = self.link
+        found = self._queues.get((name, partition))
+        if found is None or found[0] is not config or found[1].link is not link:
+            found = (
+                config,
+                QueueStore(link, prefix=config.prefix, queue=name, partition=partition, signer=config.signer),
+            )
+            self._queues[name, partition] = found
+        return found[1]
 
     def inspector(self) -> Inspector:
         """Reads for people."""

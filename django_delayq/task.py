@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
@@ -27,11 +27,11 @@ OPTIONS: Final = (
     "delay", "run_at", "key", "on_conflict", "queue", "priority", "max_attempts", "backoff", "timeout", "expires", "meta",
     "using", "durability",
 )  # fmt: skip
+_OPTIONS: Final = frozenset(OPTIONS)
 POLICIES: Final = ("keep", "replace", "earliest", "latest", "error")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(NamedTuple):
     """How one job is to be scheduled. None: what the task or the queue says."""
 
     delay: clock.Delay | None = None
@@ -55,11 +55,11 @@ class Options:
         Raises:
             ConfigError: an option is unknown or cannot work; the text names the nearest known one.
         """
-        for name in given:
-            if name not in OPTIONS:
-                close = difflib.get_close_matches(name, OPTIONS, n=1)
-                near = f" (did you mean {close[0]!r}?)" if close else ""
-                raise ConfigError(f"{where}: {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.")
+        if not given.keys() <= _OPTIONS:
+            name = next(name for name in given if name not in _OPTIONS)
+            close = difflib.get_close_matches(name, OPTIONS, n=1)
+            near = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ConfigError(f"{where}: {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.")
         return cls(**given)
 
 
@@ -153,7 +153,7 @@ class Bound(Generic[P, R]):
     def using(self, **options: Any) -> Bound[P, R]:
         """These options in place of the ones of the same name."""
         checked = Options.of(options, f"{self.task.name}.using()")
-        return Bound(self.task, replace(self.options, **{name: getattr(checked, name) for name in options}))
+        return Bound(self.task, self.options._replace(**{name: getattr(checked, name) for name in options}))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
         """A job to be, for `schedule_many`."""

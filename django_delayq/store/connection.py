@@ -32,6 +32,12 @@ from django_delayq import clock
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.store import embedded
 
+_pack: Callable[[tuple[Any, ...]], bytes] | None
+try:
+    from hiredis import pack_command as _pack
+except ImportError:
+    _pack = None
+
 Reply: TypeAlias = Any
 RedisSpec: TypeAlias = "str | Mapping[str, Any]"
 
@@ -102,18 +108,39 @@ class Link:
         Raises:
             StoreUnavailable: as for `execute`.
         """
+        return self._receive(self._send(commands), len(commands))
+
+    def start(self, command: tuple[Any, ...]) -> Callable[[], Reply]:
+        """Sends one command, and returns a function that waits for its reply: to be called once, and raises as `execute`.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached.
+        """
+        connection = self._send((command,))
+
+        def receive() -> Reply:
+            reply = self._receive(connection, 1)[0]
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        return receive
+
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Connection:
         self._after_fork()
         connection = self._take()
         try:
             connection.connect()
-            packed = [b"".join(part for command in commands for part in connection.pack_command(*command))]
-            connection.send_packed_command(packed, check_health=False)
-            replies = [self._read(connection) for _ in commands]
+            connection.send_packed_command([b"".join(_packed(connection, commands))], check_health=False)
         except BaseException as error:
-            _discard(connection)
-            if not isinstance(error, (RedisError, OSError)):
-                raise
-            raise self._unavailable(error) from error
+            raise self._broken(connection, error) from error
+        return connection
+
+    def _receive(self, connection: Connection, count: int) -> list[Reply]:
+        try:
+            replies = [self._read(connection) for _ in range(count)]
+        except BaseException as error:
+            raise self._broken(connection, error) from error
         if any(isinstance(reply, StoreRefused) and reply.replica for reply in replies):
             connection.disconnect()  # the address may lead to the new primary by now
         else:
@@ -135,23 +162,20 @@ class Link:
 
     def close(self) -> None:
         """Closes the idle connections. The link may be used again."""
-        for connection, _ in self._drain():
-            _discard(connection)
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                _discard(self._idle.pop()[0])
 
     def _take(self) -> Connection:
         """An idle connection that is still one, or a new one, not connected yet."""
-        for connection, since in self._drain():
+        while True:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:
+                return self._factory()
             if clock.monotonic() - since < IDLE and _is_quiet(connection):
                 return connection
             _discard(connection)
-        return self._factory()
-
-    def _drain(self) -> Iterator[tuple[Connection, float]]:
-        while self._idle:
-            try:
-                yield self._idle.pop()
-            except IndexError:
-                return
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
@@ -170,6 +194,15 @@ class Link:
                 return refused
             return StoreError(f"Redis at {self.where} answered: {error}")
 
+    def _broken(self, connection: Connection, error: BaseException) -> StoreUnavailable:
+        """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
+        here: it, too, leaves a reply that another call would read.
+        """
+        _discard(connection)
+        if not isinstance(error, (RedisError, OSError)):
+            raise error
+        return self._unavailable(error)
+
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         if isinstance(error, (AuthenticationError, AuthorizationError)):
             next_step = "Check user and password in DELAYQ['REDIS']."
@@ -178,6 +211,14 @@ class Link:
         else:
             next_step = "Check that the server runs and has memory; the call may be repeated, it takes effect once."
         return StoreUnavailable(f"Redis at {self.where} is not available: {_cause(error)}. {next_step}")
+
+
+def _packed(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> Iterator[bytes]:
+    if _pack is not None:  # the client library looks at each argument first, in Python
+        yield from map(_pack, commands)
+    else:
+        for command in commands:
+            yield from connection.pack_command(*command)
 
 
 def _is_quiet(connection: Connection) -> bool:

@@ -51,8 +51,10 @@ id -> what it is asked to do, until when, by whom; written by the admin, removed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 NAMES: dict[str, str] = {
     "jobs": "jobs",
@@ -99,6 +101,7 @@ class Keys:
     queue: str
     partition: int = 0
     _names: dict[str, str] = field(init=False, repr=False, compare=False)
+    _calls: dict[str, tuple[Any, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         tag = self.queue if self.partition == 0 else f"{self.queue}/{self.partition}"
@@ -112,3 +115,11 @@ class Keys:
 
     def __getitem__(self, short: str) -> str:
         return self._names[short]
+
+    def call(self, sha: str, needed: Sequence[str]) -> tuple[Any, ...]:
+        """How a call of the script with that SHA-1 begins, which takes the keys `needed`; put together once."""
+        found = self._calls.get(sha)
+        if found is None:
+            names = (self._names[short].encode() for short in needed)
+            found = self._calls[sha] = (b"EVALSHA", sha.encode(), len(needed), *names)
+        return found

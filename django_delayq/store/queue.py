@@ -5,8 +5,8 @@ nowhere else.
 from __future__ import annotations
 
 import hashlib
-import secrets
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
@@ -129,7 +129,7 @@ class QueueStore:
     @property
     def offer(self) -> str:
         """The generation that a store without one gets: another with each call, for one that is wiped twice must not look the same."""
-        return secrets.token_hex(8)
+        return os.urandom(8).hex()
 
     def run(self, script: str, now_ms: int | None, by: str, why: str, *arguments: Any) -> Any:
         """A script on this partition, with its arguments as they are. Returns the raw reply."""
@@ -153,6 +153,18 @@ class QueueStore:
         """Nothing -> scheduled. One reply per item, in order. `max_events` above 0 refuses (StoreError "EVENTSFULL") while
         the mirror is that many entries behind.
         """
+        arguments, shorts = self._to_schedule(items, max_events)
+        return _scheduled(items, shorts, self.run("schedule", now_ms, actor, reason, *arguments))
+
+    def start_schedule(
+        self, items: Sequence[ScheduleItem], *, max_events: int = 0
+    ) -> Callable[[], list[ScheduleReply]]:
+        """As `schedule`, but only sends the call; returns a function that waits for the replies, to be called once."""
+        arguments, shorts = self._to_schedule(items, max_events)
+        answer = scripts.start(self.link, scripts.load("schedule"), self.keys, "", "", "", *arguments)
+        return lambda: _scheduled(items, shorts, answer())
+
+    def _to_schedule(self, items: Sequence[ScheduleItem], max_events: int) -> tuple[list[Any], list[str]]:
         bounded(items)
         arguments: list[Any] = [self.offer, max_events]
         for item in items:
@@ -163,15 +175,7 @@ class QueueStore:
                 ids.short(record.id), self.written(record), item.on_conflict,
                 "" if item.due_ms is None else item.due_ms, "" if item.delay_ms is None else item.delay_ms,
             )  # fmt: skip
-        reply = self.run("schedule", now_ms, actor, reason, *arguments)
-        shorts = arguments[2::5]
-        return [
-            # Mostly the job itself: its id need not be read again.
-            ScheduleReply(STATUSES[status], item.record.id if given == holder else ids.full(holder), int(due))
-            for item, given, status, holder, due in zip(
-                items, shorts, reply[::3], map(bytes.decode, reply[1::3]), reply[2::3], strict=True
-            )
-        ]
+        return arguments, arguments[2::5]
 
     def claim(
         self,
@@ -371,6 +375,16 @@ class QueueStore:
         if isinstance(time, Exception) or isinstance(first, Exception) or not first:
             return None
         return max(0, int(time[0]) * 1000 + int(time[1]) // 1000 - int(first[0][0].partition(b"-")[0])) + MINUTE_MS
+
+
+def _scheduled(items: Sequence[ScheduleItem], shorts: Sequence[str], reply: Sequence[bytes]) -> list[ScheduleReply]:
+    return [
+        # Mostly the job itself: its id need not be read again.
+        ScheduleReply(STATUSES[status], item.record.id if given == holder else ids.full(holder), int(due))
+        for item, given, status, holder, due in zip(
+            items, shorts, reply[::3], map(bytes.decode, reply[1::3]), reply[2::3], strict=True
+        )
+    ]
 
 
 def bounded(items: Sequence[Any]) -> None:

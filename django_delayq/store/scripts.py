@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -78,7 +79,24 @@ def run(link: Link, script: Script, keys: Keys, *arguments: Any) -> Any:
     Raises:
         StoreUnavailable, StoreError: as `Link.execute`.
     """
-    command = ("EVALSHA", script.sha, len(script.keys), *(keys[key] for key in script.keys), *arguments)
+    return _run(link, script, (*keys.call(script.sha, script.keys), *arguments))
+
+
+def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:
+    """As `run`, but only sends the call; returns a function that waits for its reply, to be called once."""
+    command = (*keys.call(script.sha, script.keys), *arguments)
+    receive = link.start(command)
+
+    def answer() -> Any:
+        try:
+            return receive()
+        except ScriptMissing:
+            return _run(link, script, command)
+
+    return answer
+
+
+def _run(link: Link, script: Script, command: tuple[Any, ...]) -> Any:
     for _ in range(LOADS):
         try:
             return link.execute(*command)

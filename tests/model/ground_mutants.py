@@ -175,6 +175,6 @@ SIDE = [
         "(item.due_ms, 0,",
     ),
     store("the server is not sent", "ground", "renew, behind, mirrored, server)", 'renew, behind, mirrored, "")'),
-    store("what is wiped twice looks the same", "queue", "return secrets.token_hex(8)", 'return "once"'),
+    store("what is wiped twice looks the same", "queue", "return os.urandom(8).hex()", 'return "once"'),
 ]
 ALL = [*RESTORE, *WAITING, *CONFIRM, *TRIM, *SIDE]

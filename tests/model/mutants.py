@@ -38,10 +38,10 @@ SCHEDULE = [
     lua(
         "the key is not taken",
         "schedule",
-        "      if key ~= '' then\n        gather('HSET', k_keys",
-        "      if false then\n        gather('HSET', k_keys",
+        "      if key ~= '' then\n        write('HSET', k_keys",
+        "      if false then\n        write('HSET', k_keys",
     ),
-    lua("a merged job leaves no tombstone", "schedule", "      gather('ZADD', k_finished, int(now), id)\n", ""),
+    lua("a merged job leaves no tombstone", "schedule", "      write('ZADD', k_finished, int(now), id)\n", ""),
     lua("a job twice in a call is two", "schedule", "key ~= '' or seen[id]", "key ~= ''"),
     lua("a key twice in a call is two", "schedule", "key ~= '' or seen[id]", "seen[id]"),
     lua("an early look is believed", "schedule", "  if not together then\n    known", "  if false then\n    known"),

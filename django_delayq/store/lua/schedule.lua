@@ -28,7 +28,8 @@ for i = 1, items do
   end
   lanes[i], durables[i], keys[i] = lane, durable, key
 end
-if not redis.call('HGET', k_meta, 'generation') then
+local meta = redis.call('HMGET', k_meta, 'generation', 'armed')
+if not meta[1] then
   redis.call('HSET', k_meta, 'generation', ARGV[4])
 end
 
@@ -78,19 +79,25 @@ local function contest(id, holder, key, policy, due)
 end
 
 -- What is there is asked for all jobs at once, and all are written at once. From the first on that has a key, or comes twice in
--- this call, each is looked up and written by itself: it may meet what this call has just written.
+-- this call, each is looked up and written by itself: it may meet what this call has just written. So is a job that comes alone.
 local records, ends = redis.call('HMGET', k_jobs, unpack(ids)), redis.call('ZMSCORE', k_finished, unpack(ids))
 local together = true
+local write = items > 1 and gather or redis.call
 for i = 1, items do
   local at = 6 + (i - 1) * STRIDE
-  local id, record, policy = ids[i], ARGV[at + 1], ARGV[at + 2]
-  local due = tonumber(ARGV[at + 3]) or (now + tonumber(ARGV[at + 4]))
+  local id, record, policy, date = ids[i], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local due = tonumber(date)
+  if not due then
+    due = now + tonumber(ARGV[at + 4])
+    date = int(due)
+  end
   local lane, durable, key = lanes[i], durables[i], keys[i]
   local status, holder = 'created', id
   local known, ended = records[i], ends[i]
   if together and (key ~= '' or seen[id]) then
     together = false
     flush()
+    write = redis.call
   end
   if not together then
     known, ended = redis.call('HEXISTS', k_jobs, id) == 1, redis.call('ZSCORE', k_finished, id)
@@ -99,8 +106,9 @@ for i = 1, items do
   if known then
     status = redis.call('ZSCORE', k_failed, id) and 'finished' or 'again'
     due = redis.call('HEXISTS', k_runs, id) == 0 and tonumber(redis.call('ZSCORE', LANES[lane], id) or '') or 0
+    date = int(due)
   elseif ended then
-    status, due = tonumber(ended) % 1 == 0.5 and 'cancelled' or 'finished', 0 -- see finish.lua
+    status, date = tonumber(ended) % 1 == 0.5 and 'cancelled' or 'finished', '0' -- see finish.lua
   else
     if key ~= '' then
       local other = holder_of(key)
@@ -114,25 +122,22 @@ for i = 1, items do
       end
     end
     if holder == id then
-      gather('HSET', k_jobs, id, record)
-      gather('ZADD', LANES[lane], int(due), id)
+      write('HSET', k_jobs, id, record)
+      write('ZADD', LANES[lane], date, id)
       if key ~= '' then
-        gather('HSET', k_keys, key, id)
+        write('HSET', k_keys, key, id)
       end
-      local fields = id .. ' ' .. int(due) .. ' ' .. lane
+      local fields = id .. ' ' .. date .. ' ' .. lane
       event('scheduled', durable and fields or (fields .. '\n' .. record))
       created = created + 1
       note(due)
     else
-      gather('ZADD', k_finished, int(now), id)
+      write('ZADD', k_finished, int(now), id)
       event('merged', id .. ' ' .. holder .. ' ' .. policy)
     end
   end
   local r = (i - 1) * 3
-  reply[r + 1], reply[r + 2], reply[r + 3] = status, holder, int(due)
-  if not together then
-    flush()
-  end
+  reply[r + 1], reply[r + 2], reply[r + 3] = status, holder, date
 end
 flush()
 
@@ -140,7 +145,7 @@ if created > 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)
 end
 if earliest then
-  wake_for(earliest)
+  wake_for(earliest, meta[2])
 end
 publish()
 return reply

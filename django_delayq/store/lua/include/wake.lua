@@ -13,9 +13,11 @@ local function push_token()
   end
 end
 
--- A job has become due at `due`: wakes a mover if that is earlier than what the timer owner sleeps for.
-local function wake_for(due)
-  local armed = redis.call('HGET', k_meta, 'armed')
+-- A job has become due at `due`: wakes a mover if that is earlier than what the timer owner sleeps for. `armed`, if the caller has it.
+local function wake_for(due, armed)
+  if armed == nil then
+    armed = redis.call('HGET', k_meta, 'armed')
+  end
   if armed and due < (tonumber(armed) or math.huge) then
     redis.call('HSET', k_meta, 'armed', int(due))
     push_token()

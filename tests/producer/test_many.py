@@ -1,0 +1,123 @@
+"""`schedule_many` without a row: a batch is made while the one before it is on its way to Redis."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.exceptions import KeyTaken, PayloadError, StoreUnavailable
+from django_delayq.stores import stores
+from tests.tasks_for_tests import close_order, ping
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
+
+
+def bindings(*numbers, **options):
+    return (close_order.using(delay="1h", durability="redis", **options).bind(number) for number in numbers)
+
+
+def wait_until(check) -> None:
+    deadline = clock.monotonic() + 10
+    while not check():
+        assert clock.monotonic() < deadline
+        clock.sleep(0.01)
+
+
+def waiting() -> int:
+    return stores.inspector().depth("orders").scheduled
+
+
+def test_every_handle_knows_its_answer_also_that_of_the_last_batch():
+    jobs = delayq.schedule_many(bindings(*range(401)))
+    assert [job.created for job in jobs] == [True] * 401
+    assert waiting() == 401
+
+
+def test_a_batch_is_sent_before_the_next_one_is_made():
+    seen = []
+
+    def watched():
+        for number in range(600):
+            if number % 200 == 199:
+                seen.append(waiting())
+            yield from bindings(number)
+
+    delayq.schedule_many(watched())
+    assert seen == [0, 200, 400]
+
+
+def test_a_batch_is_made_while_redis_works_on_the_one_before(own_redis, settings):
+    server = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
+    delayq.schedule(ping)  # connected
+
+    def watched():
+        for number in range(400):
+            if number == 199:
+                server.pause()
+            if number == 300:
+                server.resume()
+            yield from bindings(number)
+
+    assert all(job.created for job in delayq.schedule_many(watched()))
+
+
+def test_a_job_that_is_refused_keeps_only_its_own_batch_out():
+    with pytest.raises(PayloadError):
+        delayq.schedule_many([*bindings(*range(400)), *bindings(object())])
+    assert waiting() == 400
+    assert delayq.schedule(ping).created, "no reply of another call is left to be read"
+
+
+def test_of_what_follows_a_taken_key_nothing_goes_in(monkeypatch):
+    monkeypatch.setattr("django_delayq.producer._held", lambda put: False)  # somebody else was faster
+    delayq.schedule_many(bindings(1, key="o:1"))
+    with pytest.raises(KeyTaken):
+        delayq.schedule_many([*bindings(*range(200), key="o:1", on_conflict="error"), *bindings(*range(200, 800))])
+    assert waiting() == 1
+
+
+def test_all_queues_of_a_batch_are_served_before_a_refusal_is_told(monkeypatch):
+    monkeypatch.setattr("django_delayq.producer._held", lambda put: False)
+    delayq.schedule_many(bindings(1, key="o:1"))
+    with pytest.raises(KeyTaken):
+        delayq.schedule_many([*bindings(1, key="o:1", on_conflict="error"), ping.using(delay="1h").bind()])
+    assert stores.inspector().depth("redis").scheduled == 1
+
+
+def test_redis_forgets_its_scripts_in_between(delayq_redis):
+    def forgetful():
+        for number in range(600):
+            if number % 200 == 100:
+                delayq_redis.link.execute("SCRIPT", "FLUSH")
+            yield from bindings(number)
+
+    assert all(job.created for job in delayq.schedule_many(forgetful()))
+    assert waiting() == 600
+
+
+def test_redis_goes_away_in_between(own_redis, settings):
+    server = own_redis(appendonly="yes", appendfsync="always")
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
+
+    def cut():
+        yield from bindings(*range(450))
+        wait_until(lambda: waiting() == 400)
+        server.kill()
+        yield from bindings(*range(450, 800))
+
+    with pytest.raises(StoreUnavailable):
+        delayq.schedule_many(cut())
+    server.start()
+    stores.reset()
+    assert waiting() == 400
+
+
+def test_a_commit_waits_for_its_answers():
+    with transaction.atomic():
+        jobs = delayq.schedule_many(bindings(*range(450)))
+        assert {job.created for job in jobs} == {None}
+        assert waiting() == 0
+    assert {job.created for job in jobs} == {True}
