@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -59,9 +60,12 @@ class DjangoQ2(base.Adapter):
     at_least_once = False
 
     def open(self) -> None:
-        """Makes the tables."""
-        if not (FOLDER / "q2.sqlite3").exists():
-            call_command("migrate", verbosity=0)
+        """Makes the tables: one program does, the others wait for it."""
+        with open(FOLDER / "migrating", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (FOLDER / "migrated").exists():
+                call_command("migrate", verbosity=0)
+                (FOLDER / "migrated").touch()
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """async_task, or a row of Schedule."""
