@@ -68,7 +68,7 @@ class Claim:
     """
 
     jobs: list[ClaimedJob]
-    wait_ms: int
+    wait_ms: float
     now_ms: int
     generation: str
     server: str
@@ -207,7 +207,7 @@ class QueueStore:
             generation=generation,
             server=server,
             now_ms=int(reply[2]),
-            wait_ms=int(reply[3]),
+            wait_ms=float(reply[3]),
             more=reply[4] == b"1",
             paused=reply[5] == b"1",
         )

@@ -20,6 +20,7 @@ import select
 from collections import deque
 from typing import Final
 
+from django_delayq import clock
 from django_delayq.store.queue import MOST
 from django_delayq.worker import copies
 from django_delayq.worker.adopter import Adopter
@@ -119,7 +120,10 @@ class TaskProcess:
         wake = self._mover.wake.fileno()
         if wake >= 0:
             poll.register(wake, select.POLLIN)
-        for descriptor, _ in poll.poll(seconds * 1000):
+        ready = poll.poll(seconds * 1000 // 1)
+        if not ready:
+            clock.sleep(seconds % 0.001)  # poll() knows whole milliseconds only, and takes more of them rather than fewer
+        for descriptor, _ in ready:
             if descriptor == self._ends.alive:
                 os._exit(1)
             elif descriptor == self._ends.commands:

@@ -3,7 +3,8 @@
 -- include: begin bulk runs lanes finish wake alive crash ground spread
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any)
 -- Returns: generation server now wait more paused, then per job: id attempt crashes due record.
---   wait: ms until this worker should ask again (0: at once); more: 1 when due jobs remain, or may; paused: 1 when the queue is.
+--   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
+--   remain, or may; paused: 1 when the queue is.
 -- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1).
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
 -- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
@@ -234,5 +235,5 @@ for kind, n in pairs(count) do
 end
 write_spread(LATE, count)
 publish()
-reply[4], reply[5] = int(wait), more and '1' or '0'
+reply[4], reply[5] = format('%.3f', math.max(0, wait - since)), more and '1' or '0'
 return reply

@@ -1,9 +1,11 @@
 -- Every script begins here: the time, the actor, the event under construction.
 -- ARGV[1] now in ms, '' for Redis' own clock (tests pass theirs) · ARGV[2] by, who did it · ARGV[3] why, may be ''
-local now
+local now, since = nil, 0 -- `since`: the part of a ms that has passed since `now`
 if ARGV[1] == '' then
   local t = redis.call('TIME')
-  now = t[1] * 1000 + math.floor(t[2] / 1000)
+  local ms = t[2] / 1000
+  now = t[1] * 1000 + math.floor(ms)
+  since = ms % 1
 else
   now = tonumber(ARGV[1])
 end
