@@ -122,7 +122,9 @@ class TaskProcess:
             poll.register(wake, select.POLLIN)
         ready = poll.poll(seconds * 1000 // 1)
         if not ready:
-            clock.sleep(seconds % 0.001)  # poll() knows whole milliseconds only, and takes more of them rather than fewer
+            clock.sleep(
+                seconds % 0.001
+            )  # poll() knows whole milliseconds only, and takes more of them rather than fewer
         for descriptor, _ in ready:
             if descriptor == self._ends.alive:
                 os._exit(1)
