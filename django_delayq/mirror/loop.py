@@ -29,6 +29,7 @@ from django_delayq.store.queue import MOST, QueueStore
 logger = logging.getLogger("django_delayq.mirror")
 
 ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
+PAGE: Final = 25  # entries per read
 ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
@@ -120,7 +121,7 @@ class MirrorLoop:
             failpoint("mirror.read")
             if after != FIRST and ground.older:
                 return None, "", False  # Redis was rolled back: restore first sees to that, by what the checkpoint says
-            entries = _cut(self.log.read(after, ENTRIES))
+            entries = self._read(after)
             failpoint("mirror.fold")
             if self.ground.look(checkpoint.last_event).server != ground.server:
                 return None, "", True  # whose entries these are, nobody knows: an older server may have taken over
@@ -134,6 +135,21 @@ class MirrorLoop:
             failpoint("mirror.commit")
         failpoint("mirror.committed")
         return last, ground.server, True
+
+    def _read(self, after: str) -> list[Entry]:
+        """The entries of one batch; a page at a time, since a page may hold all the items that it takes."""
+        entries: list[Entry] = []
+        items = 0
+        while len(entries) < ENTRIES:
+            page = self.log.read(entries[-1].id if entries else after, PAGE)
+            for entry in page:
+                entries.append(entry)
+                items += len(entry.items)
+                if items >= ITEMS:
+                    return entries
+            if len(page) < PAGE:
+                break
+        return entries
 
     def _write(self, entries: list[Entry]) -> None:
         """All at once; if that is refused, entry by entry and job by job; what is refused alone is left out with a log line."""
@@ -270,15 +286,6 @@ class MirrorLoop:
         model.objects.using(self.using).bulk_create(
             made, batch_size=CHUNK, update_conflicts=True, update_fields=fields, unique_fields=target
         )
-
-
-def _cut(entries: list[Entry]) -> list[Entry]:
-    items = 0
-    for number, entry in enumerate(entries, 1):
-        items += len(entry.items)
-        if items >= ITEMS:
-            return entries[:number]
-    return entries
 
 
 def _singles(entry: Entry) -> list[Entry]:

@@ -31,6 +31,21 @@ def test_unfinished_rows_come_back_after_a_wipe(orders, loop, wipe):
     assert Event.objects.filter(job=later.id, kind="restored").count() == 1
 
 
+@pytest.mark.parametrize("page", [1, 2, 3, 4, 7, 100])
+def test_all_rows_come_back_once_and_the_soonest_first_whatever_the_pages(orders, loop, wipe, monkeypatch, page):
+    monkeypatch.setattr("django_delayq.mirror.restore.READ", page)
+    now = clock.wall_ms()
+    dates = [clock.from_ms(now + hours * 3_600_000) for hours in (3, 1, 2, 2, 1, 2, 5, 2, 4)]
+    jobs = delayq.schedule_many(close_order.using(run_at=date).bind(1) for date in dates)
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in jobs}
+    assert (loop.progress.done, loop.progress.back) == (9, 9)
+    back = Event.objects.filter(kind="restored").order_by("stream_id", "item").values_list("job_id", flat=True)
+    assert list(back) == [job.id for job in sorted(jobs, key=lambda job: (job.run_at, job.id))]
+
+
 def test_a_ground_that_changed_after_the_look_is_not_confirmed(orders, loop):
     ground, checkpoint = loop.look()
     assert not loop.ground.confirm(ground.generation, server="the one before", mirrored=checkpoint.last_event)
