@@ -16,7 +16,7 @@ from django_delayq.job import ClaimedJob, JobRecord
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
-from django_delayq.store import read, scripts
+from django_delayq.store import read, scripts, write
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
 
@@ -133,8 +133,7 @@ class QueueStore:
 
     def run(self, script: str, now_ms: int | None, by: str, why: str, *arguments: Any) -> Any:
         """A script on this partition, with its arguments as they are. Returns the raw reply."""
-        now: int | str = "" if now_ms is None else now_ms
-        return scripts.run(self.link, scripts.load(script), self.keys, now, _utf8(by), _utf8(why), *arguments)
+        return scripts.run(self.link, scripts.load(script), self.keys, *write.head(now_ms, by, why), *arguments)
 
     def written(self, record: JobRecord) -> bytes:
         """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
@@ -153,18 +152,18 @@ class QueueStore:
         """Nothing -> scheduled. One reply per item, in order. `max_events` above 0 refuses (StoreError "EVENTSFULL") while
         the mirror is that many entries behind.
         """
-        arguments, shorts = self._to_schedule(items, max_events)
-        return _scheduled(items, shorts, self.run("schedule", now_ms, actor, reason, *arguments))
+        return self.start_schedule(items, actor=actor, reason=reason, max_events=max_events, now_ms=now_ms)()
 
     def start_schedule(
-        self, items: Sequence[ScheduleItem], *, max_events: int = 0
+        self,
+        items: Sequence[ScheduleItem],
+        *,
+        actor: str = "",
+        reason: str = "",
+        max_events: int = 0,
+        now_ms: int | None = None,
     ) -> Callable[[], list[ScheduleReply]]:
         """As `schedule`, but only sends the call; returns a function that waits for the replies, to be called once."""
-        arguments, shorts = self._to_schedule(items, max_events)
-        answer = scripts.start(self.link, scripts.load("schedule"), self.keys, "", "", "", *arguments)
-        return lambda: _scheduled(items, shorts, answer())
-
-    def _to_schedule(self, items: Sequence[ScheduleItem], max_events: int) -> tuple[list[Any], list[str]]:
         bounded(items)
         arguments: list[Any] = [self.offer, max_events]
         for item in items:
@@ -175,7 +174,10 @@ class QueueStore:
                 ids.short(record.id), self.written(record), item.on_conflict,
                 "" if item.due_ms is None else item.due_ms, "" if item.delay_ms is None else item.delay_ms,
             )  # fmt: skip
-        return arguments, arguments[2::5]
+        answer = scripts.start(
+            self.link, scripts.load("schedule"), self.keys, *write.head(now_ms, actor, reason), *arguments
+        )
+        return lambda: _scheduled(items, arguments[2::5], answer())
 
     def claim(
         self,
@@ -251,7 +253,7 @@ class QueueStore:
         so that a publication under way cannot start it.
         """
         bounded(jobs)
-        reply = self.run("cancel", now_ms, actor, reason, _flag(tombstone), "", *map(ids.short, jobs))
+        reply = self.run("cancel", now_ms, actor, reason, write.flag(tombstone), "", *map(ids.short, jobs))
         return [Change(status.decode()) for status in reply[1::2]]
 
     def cancel_one(
@@ -267,7 +269,7 @@ class QueueStore:
         """As `cancel`. `job`: an id, or the business key as text. Returns change, id, and the ground on which it happened (see
         `Claim.ground`); `unless`: on that ground nothing is done, and the change is `unknown`.
         """
-        ground, *found = self.run("cancel", now_ms, actor, reason, _flag(tombstone), unless, _target(job))
+        ground, *found = self.run("cancel", now_ms, actor, reason, write.flag(tombstone), unless, write.target(job))
         status, id = found or (b"unknown", b"")
         return Change(status.decode()), _id(id), read.text(ground)
 
@@ -283,7 +285,7 @@ class QueueStore:
     ) -> tuple[Change, UUID | None, int]:
         """Scheduled -> scheduled at another date. `job`: an id, or the business key as text. Returns change, id, new due ms."""
         status, id, due = self.run(
-            "reschedule", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms or 0, _target(job)
+            "reschedule", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms or 0, write.target(job)
         )
         return Change(status.decode()), _id(id), int(due)
 
@@ -390,19 +392,6 @@ def _scheduled(items: Sequence[ScheduleItem], shorts: Sequence[str], reply: Sequ
 def bounded(items: Sequence[Any]) -> None:
     if len(items) > MOST:
         raise StoreError(f"{len(items)} jobs in one call; a script takes at most {MOST}. Send them in several calls.")
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
-def _target(job: UUID | str) -> str:
-    """A job by its id or by its business key, as scripts take it."""
-    return ids.short(job) if isinstance(job, UUID) else "=" + job
-
-
-def _flag(said: bool) -> str:
-    return "1" if said else "0"
 
 
 def _id(short: bytes) -> UUID | None:
