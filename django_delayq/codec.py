@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]  # typeshed has only what is documented
 from typing import Any, Final, NoReturn
 
 from django_delayq import clock
@@ -97,6 +96,18 @@ def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any
     )
 
 
+def _writer(encoder: json.JSONEncoder) -> Callable[[object, int], Iterable[str]]:
+    """What that encoder makes anew, in C, for every value: made once, a value takes half the time."""
+    inner: Any = vars(json.encoder)  # no public part of it, so that another Python may not have it
+    try:
+        made: Callable[[object, int], Iterable[str]] = inner["c_make_encoder"](
+            None, encoder.default, inner["encode_basestring"], None, ":", ",", False, False, False
+        )
+    except (KeyError, TypeError):
+        return lambda obj, _level: encoder.iterencode(obj)
+    return made
+
+
 def _survives(value: Any, depth: int) -> bool:  # Any: mypy does not follow `kind is`
     kind = type(value)
     if kind is str:
@@ -154,10 +165,5 @@ def _finite(text: str) -> float:
 
 # Circles were refused by the check, or end as RecursionError; looking for them again would cost on every container.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
-# Python's encoder makes another one, in C, at every call; made once, that takes half the time. None of it where Python has no C.
-_written: Final[Callable[[object, int], Iterable[str]]] = (
-    c_make_encoder(None, _ENCODER.default, encode_basestring, None, ":", ",", False, False, False)
-    if c_make_encoder is not None
-    else lambda obj, _level: _ENCODER.iterencode(obj)
-)
+_written: Final = _writer(_ENCODER)
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -164,6 +164,22 @@ def test_the_fast_check_and_the_slow_one_agree(value: object) -> None:
     assert ("cannot be stored as JSON" in str(caught.value)) == codec._survives(value, 0)
 
 
+@given(VALUES)
+def test_what_is_written_is_what_the_public_encoder_writes(value: object) -> None:
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+    assert codec.dumps(value) == encoder.encode(value).encode()
+
+
+@pytest.mark.parametrize("missing", [{"c_make_encoder": None}, {"c_make_encoder": lambda one: one}, {}])
+def test_another_python_without_that_encoder_writes_the_same(monkeypatch: pytest.MonkeyPatch, missing: Any) -> None:
+    if not missing:
+        monkeypatch.delattr(json.encoder, "c_make_encoder")
+    for name, value in missing.items():
+        monkeypatch.setattr(json.encoder, name, value)
+    writer = codec._writer(codec._ENCODER)
+    assert "".join(writer([1, {"ü": [None, 0.5, "x"]}], 0)) == '[1,{"ü":[null,0.5,"x"]}]'
+
+
 def test_a_payload_is_compact_utf8() -> None:
     assert encode(7, "é", paid=True) == '[[7,"é"],{"paid":true}]'.encode()
     assert encode() == b"[[]]"

@@ -106,6 +106,26 @@ def test_an_error_reply_is_an_error_and_the_link_goes_on(link):
     assert isinstance(replies[1], StoreError)
 
 
+@pytest.mark.parametrize("with_hiredis", [True, False])
+def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch, with_hiredis):
+    if not with_hiredis:
+        monkeypatch.setattr(connection, "_pack", None)
+    words = ["t ext", "ü", b"\x00\r\n", "", 7, -1, 0.5]
+    for word in words:
+        link.execute("RPUSH", "words", word)
+    found = link.execute_many([("LRANGE", "words", 0, -1), ("LLEN", "words")])
+    assert found == [[b"t ext", "ü".encode(), b"\x00\r\n", b"", b"7", b"-1", b"0.5"], 7]
+
+
+def test_an_interrupt_while_a_reply_is_awaited_leaves_no_reply_to_another_call(link, monkeypatch):
+    receive = link.start(("ECHO", "first"))
+    with monkeypatch.context() as patched:
+        patched.setattr(connection.Link, "_read", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            receive()
+    assert link.execute("ECHO", "second") == b"second"
+
+
 def test_a_forked_child_has_connections_of_its_own(link):
     link.execute("PING")
     mine = link.execute("CLIENT", "ID")
