@@ -104,13 +104,18 @@ class _Flight:
     def __enter__(self) -> _Flight:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.open = False  # what a commit publishes later waits for its replies
-        self.land()
+        try:
+            self.land()
+        except (StoreUnavailable, KeyTaken) as other:
+            if error is None:
+                raise
+            logger.warning("the batch before the one that failed was not taken either: %s", other)
 
     def launch(self, name: str, batch: Sequence[_Put]) -> None:
         self._read()
-        with stores.guarded():
+        with stores.guarded(answers=False):
             answer = stores.queue(name).start_schedule([put.plan.item() for put in batch], max_events=_most_events())
         self._under_way = batch, answer
 
@@ -123,16 +128,20 @@ class _Flight:
     def _read(self) -> None:
         if self._under_way is not None:
             (batch, answer), self._under_way = self._under_way, None
-            with stores.guarded():
+            with stores.guarded(asks=False):
                 replies = answer()
             self._refused = _answered(batch, replies) or self._refused
 
 
 def _put_all(planned: Sequence[Plan], flight: _Flight | None = None) -> list[Job]:
     puts = [_Put(plan) for plan in planned]
+    if flight is not None and any(plan.record.key for plan in planned):
+        flight.land()  # only then is it known who holds a key
     fresh = [put for put in puts if not _held(put)]
     for (using, durable), group in _by(fresh, lambda put: (put.plan.using, put.plan.durable)):
         if durable:
+            if flight is not None:
+                flight.land()  # what was given first goes in first
             connection = transaction.get_connection(using)
             alone = not connection.in_atomic_block
             if alone and len(group) == 1 and connection.get_autocommit():

@@ -69,19 +69,22 @@ class StoreSet:
         return Inspector(self.link, prefix=conf.get().prefix)
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Runs calls under the breaker.
+    def guarded(self, *, asks: bool = True, answers: bool = True) -> Iterator[None]:
+        """Runs calls under the breaker. Of a call in two halves the first only `asks` and the second only `answers`: what was sent is
+        waited for, whatever has happened to others meanwhile.
 
         Raises:
             StoreUnavailable: at once while the breaker is open, or because the call failed, which opens it; or because Redis
                 refused it, which does not: a refusal is quick, and says nothing about the next call.
         """
-        if clock.monotonic() < self._open_until:
+        if asks and clock.monotonic() < self._open_until:
             raise StoreUnavailable(f"Redis failed a moment ago and is left alone for {REST:.0f} s: {self._last}")
         try:
-            failpoint("producer.ask")
+            if asks:
+                failpoint("producer.ask")
             yield
-            failpoint("producer.asked")
+            if answers:
+                failpoint("producer.asked")
         except StoreRefused:
             raise
         except StoreUnavailable as error:
@@ -90,7 +93,8 @@ class StoreSet:
             raise
         except StoreError as error:  # callers know one error only
             raise StoreUnavailable(str(error)) from error
-        self._open_until = 0.0
+        if asks and answers:
+            self._open_until = 0.0
 
     def reset(self) -> None:
         """Forgets the link and the breaker; the settings have changed."""

@@ -7,7 +7,7 @@ import time
 from benchmarks import servers
 from benchmarks.metrics import Column, Figures, Metric, counted
 from benchmarks.projects import project
-from benchmarks.stage import Stage, wait
+from benchmarks.stage import Failed, Stage, wait
 from benchmarks.systems import System
 
 PER_JOB = 3  # events in a job's life: scheduled, claimed, succeeded
@@ -46,6 +46,8 @@ def _beside(system: System, count: int, *, steady: bool) -> tuple[float, float]:
             stage.warm(worker)
             due = time.time() + 5.0 + count / 4000
             stage.put(count, due=due, spread=count / STEADY, many=True)
+            if time.time() > due:
+                raise Failed(f"{count} jobs were put in too slowly to come due at a steady rate")
             _caught_up(stage, due - time.time())
         else:
             stage.put(count, many=True)

@@ -137,17 +137,18 @@ class MirrorLoop:
         return last, ground.server, True
 
     def _read(self, after: str) -> list[Entry]:
-        """The entries of one batch; a page at a time, since a page may hold all the items that it takes."""
+        """The entries of one batch. They are read a page at a time: one page may hold all the items of a batch."""
         entries: list[Entry] = []
         items = 0
         while len(entries) < ENTRIES:
-            page = self.log.read(entries[-1].id if entries else after, PAGE)
+            most = min(PAGE, ENTRIES - len(entries))
+            page = self.log.read(entries[-1].id if entries else after, most)
             for entry in page:
                 entries.append(entry)
                 items += len(entry.items)
                 if items >= ITEMS:
                     return entries
-            if len(page) < PAGE:
+            if len(page) < most:
                 break
         return entries
 

@@ -34,18 +34,16 @@ IDLE: Final = 0.25  # seconds between looks at the ground
 LOOK: Final = 5.0  # seconds between looks at the checkpoint while the server stays the same
 WAIT: Final = 0.05
 MIRROR_WAIT: Final = 30.0  # seconds without anything folded; without a mirror at work, rows are as true as they will be
-READ: Final = 1000  # rows per query
+LISTED: Final = 100_000  # ids per query
 ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
 BUSY_MS: Final = 5000  # a restore that has not shown itself for so long has died
-RECENT_MS: Final = (
-    3_600_000  # how much older than what the mirror folded last a cancel may be of which it has no event yet
-)
+RECENT_MS: Final = 3_600_000  # how much older than what was folded last a cancel may be of which there is no event yet
 SLICE: Final = 1.0  # seconds of work per pass; what comes back is more urgent than what the mirror says of it
 ACTOR: Final = "restore"
 
 FIELDS: Final = (
     "id", "task", "args", "kwargs", "options", "key", "state", "priority", "run_at", "expires_at", "attempts",
-    "max_attempts", "crashes", "durable",
+    "max_attempts", "crashes", "durable", "published", "settled",
 )  # fmt: skip
 
 
@@ -267,31 +265,30 @@ class RestoreLoop:
         return [RestoreItem(id=ids.short(id), record=end.encode()) for id, end in found if end]
 
     def _bring_back(self, state: State, rolled: bool) -> Iterator[float]:
-        for batch in self._pages(self.unfinished().filter(state=state).only(*FIELDS)):
-            for start in range(0, len(batch), MOST):
-                some = batch[start : start + MOST]
-                self.progress.done += len(some)
-                items = self.items(some)
-                _, answers = self._send(items, rolled)
-                self.progress.back += answers.count("restored")
-                if rolled:
-                    ended = (item.id for item, answer in zip(items, answers, strict=True) if answer == "finished")
-                    self._ended += map(ids.full, ended)
-                yield 0.0
+        for batch in self._pages(state):
+            self.progress.done += len(batch)
+            items = self.items(batch)
+            _, answers = self._send(items, rolled)
+            self.progress.back += answers.count("restored")
+            if rolled:
+                told = zip(items, answers, strict=True)
+                self._ended += [ids.full(item.id) for item, answer in told if answer == "finished"]
+            yield 0.0
 
-    def _pages(self, found: Any) -> Iterator[list[Job]]:
-        """Soonest first, in the order of an index: a database that has to sort does so for every page. A row whose date changes
-        meanwhile may be passed over: that date was changed in Redis, so Redis has the job.
+    def _pages(self, state: State) -> Iterator[list[Job]]:
+        """By id, since dates change meanwhile: restore itself puts back what is overdue. A database without fresh statistics sorts all
+        rows to find the next ids, so it is asked for many of these; and it is quick to find rows only if nothing but ids is asked for.
         """
-        page = list(found.order_by("run_at", "id")[:READ])
-        while page:
-            yield page
-            if len(page) < READ:
+        after = UUID(int=0)
+        while True:
+            found = self.unfinished().filter(state=state, pk__gt=after)
+            listed = list(found.order_by("id").values_list("id", flat=True)[:LISTED])
+            for start in range(0, len(listed), MOST):
+                rows = Job.objects.using(self.using).filter(pk__in=listed[start : start + MOST])
+                yield [row for row in rows.only(*FIELDS) if _unfinished(row)]
+            if len(listed) < LISTED:
                 return
-            last = page[-1]
-            page = list(found.filter(run_at=last.run_at, pk__gt=last.id).order_by("id")[:READ])
-            if len(page) < READ:  # of that date there are no more
-                page += found.filter(run_at__gt=last.run_at).order_by("run_at", "id")[: READ - len(page)]
+            after = listed[-1]
 
     def _bring_back_requeued(self) -> Iterator[float]:
         """Of the jobs that have ended by what Redis says, and not by their rows. Most have ended just now, and their rows follow. What
@@ -381,6 +378,11 @@ class RestoreLoop:
                     outcome=outcome.value,
                     message="" if done else "Redis lost its contents while it ran",
                 )
+
+
+def _unfinished(row: Job) -> bool:
+    """As `RestoreLoop.unfinished`, of a row that is here."""
+    return row.state in UNFINISHED and row.durable and row.published is not None and not row.settled
 
 
 def end_of(state: str, settled: str) -> str:

@@ -120,11 +120,11 @@ class TaskProcess:
         wake = self._mover.wake.fileno()
         if wake >= 0:
             poll.register(wake, select.POLLIN)
-        ready = poll.poll(seconds * 1000 // 1)
+        # poll() knows whole milliseconds only, and takes more of them rather than fewer: the rest of one is slept.
+        whole, rest = divmod(seconds * 1000, 1)
+        ready = poll.poll(whole)
         if not ready:
-            clock.sleep(
-                seconds % 0.001
-            )  # poll() knows whole milliseconds only, and takes more of them rather than fewer
+            clock.sleep(rest / 1000)
         for descriptor, _ in ready:
             if descriptor == self._ends.alive:
                 os._exit(1)

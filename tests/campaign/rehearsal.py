@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from django_delayq.plan import Plan
 from django_delayq.states import Change
 from tests.campaign import load
 
-DATE = datetime(2030, 1, 1, tzinfo=UTC)
+DATE = 1_893_456_000_000  # 2030
 
 
 def lines(seed: str, steps: int, *, down: bool = False) -> list[dict[str, Any]]:
@@ -43,13 +42,13 @@ def lines(seed: str, steps: int, *, down: bool = False) -> list[dict[str, Any]]:
 def _answered(down: bool) -> Iterator[None]:
     numbers, answers = count(1), count()
 
-    def put(plans: Sequence[Plan]) -> list[Job]:
+    def put(plans: Sequence[Plan], _flight: object = None) -> list[Job]:
         if down:
             raise StoreUnavailable("away")
         return [
             Job(
                 id=UUID(int=next(numbers)), queue=plan.queue.name, task=plan.record.task, key=plan.record.key,
-                run_at=DATE, created=True,
+                due_ms=DATE, created=True,
             )
             for plan in plans
         ]  # fmt: skip

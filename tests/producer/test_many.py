@@ -44,6 +44,7 @@ def test_a_batch_is_sent_before_the_next_one_is_made():
                 seen.append(waiting())
             yield from bindings(number)
 
+    delayq.schedule(ping)  # Redis knows the script
     delayq.schedule_many(watched())
     assert seen == [0, 200, 400]
 
@@ -121,3 +122,54 @@ def test_a_commit_waits_for_its_answers():
         assert {job.created for job in jobs} == {None}
         assert waiting() == 0
     assert {job.created for job in jobs} == {True}
+
+
+def test_an_error_of_the_caller_is_not_replaced_by_one_of_redis(own_redis, settings):
+    server = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
+    delayq.schedule(ping)
+
+    def broken():
+        server.pause()
+        yield from bindings(*range(250))
+        raise LookupError("of the caller")
+
+    with pytest.raises(LookupError):
+        delayq.schedule_many(broken())
+    server.resume()
+
+
+def test_what_was_sent_is_waited_for_though_another_call_has_failed_meanwhile(monkeypatch):
+    answered = []
+    monkeypatch.setattr("django_delayq.producer._answer", lambda put, reply: answered.append(put))
+
+    def troubled():
+        yield from bindings(*range(250))
+        with pytest.raises(StoreUnavailable), stores.guarded():
+            raise StoreUnavailable("another thread's call")
+        yield from bindings(*range(250, 500))
+
+    with pytest.raises(StoreUnavailable, match="left alone"):
+        delayq.schedule_many(troubled())
+    assert len(answered) == 200, "the first batch has its answer, and the second was not sent"
+
+
+def test_a_key_of_the_batch_before_is_known_though_redis_had_forgotten_the_script(delayq_redis):
+    delayq_redis.link.execute("SCRIPT", "FLUSH")
+    with pytest.raises(KeyTaken):
+        delayq.schedule_many(
+            [
+                *bindings(*range(199)),
+                *bindings(1, key="o:1"),
+                *bindings(*range(10)),
+                *bindings(2, key="o:1", on_conflict="error"),
+            ]
+        )
+    assert waiting() == 200, "none of the batch in which one is refused"
+
+
+def test_rows_do_not_overtake_what_was_given_before_them():
+    early = ping.using(delay="1h", key="p:1", on_conflict="replace", durability="redis")
+    late = ping.using(delay="2h", key="p:1", on_conflict="replace", durability="outbox")
+    first, last = delayq.schedule_many([early.bind(), late.bind()])
+    assert stores.inspector().find("redis", "p:1") == last.id != first.id

@@ -23,13 +23,13 @@ class Outage:
     def __init__(self, server, monkeypatch) -> None:
         self.server = server
         self.tries = 0
-        real = Link.execute_many
+        real = Link._send
 
         def counted(link, commands):
             self.tries += 1
             return real(link, commands)
 
-        monkeypatch.setattr(Link, "execute_many", counted)
+        monkeypatch.setattr(Link, "_send", counted)
 
 
 @pytest.fixture

@@ -108,7 +108,9 @@ def test_an_error_reply_is_an_error_and_the_link_goes_on(link):
 
 @pytest.mark.parametrize("with_hiredis", [True, False])
 def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch, with_hiredis):
-    if not with_hiredis:
+    if with_hiredis:
+        pytest.importorskip("hiredis")
+    else:
         monkeypatch.setattr(connection, "_pack", None)
     words = ["t ext", "ü", b"\x00\r\n", "", 7, -1, 0.5]
     for word in words:
