@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.model.mutant import Mutant
 
 
-def store(name: str, old: str, new: str, file: str = "queue") -> Mutant:
-    return Mutant(name, f"store/{file}.py", old, new, "store")
+def store(name: str, old: str, new: str) -> Mutant:
+    return Mutant(name, "store/queue.py", old, new, "store")
 
 
 def worker(name: str, file: str, old: str, new: str, test: str) -> Mutant:
@@ -25,11 +25,11 @@ STORE = [
         '(id, attempt, fence, outcome, delay_ms, b"",',
     ),
     store("progress is not sent", 'done.get(id, "")', '""'),
-    store("no tombstone is asked for", '"1" if said else "0"', '"0"', "write"),
+    store("no tombstone is asked for", 'write.flag(tombstone), "", *map', '"0", "", *map'),
     store("everybody vouches", '"1" if vouched else ""', '"1"'),
     store("the policy is always keep", "self.written(record), item.on_conflict,", 'self.written(record), "keep",'),
     store("the limit of a purge is not sent", "actor, reason, min(limit, MOST))", "actor, reason, MOST)"),
-    store("a key is looked for in capitals", 'else "=" + job', 'else "=" + job.upper()', "write"),
+    store("a key is looked for in capitals", "unless, write.target(job)", "unless, write.target(job).upper()"),
     store(
         "resume pauses",
         'self.run("pause", now_ms, actor, reason, "0")',
