@@ -89,6 +89,21 @@ def a_cancelled_job_says_succeeded(history: History) -> None:
     row(history, "stopped", state="succeeded")
 
 
+def a_cancelled_durable_job_waits_for_ever(history: History) -> None:
+    row(history, "stopped", state="scheduled")
+    history.faults = [FaultSeen(kind="fail over", at=at(0.5), since=at(2), until=at(2))]
+
+
+def a_cancelled_job_waits_for_ever_though_redis_forgot_nothing(history: History) -> None:
+    row(history, "stopped", state="scheduled", durable=False)
+
+
+def a_job_ran_after_a_cancel_that_redis_forgot(history: History) -> None:
+    row(history, "stopped", durable=False)
+    history.faults = [FaultSeen(kind="fail over", at=at(0.5), since=at(2), until=at(2))]
+    history.runs.append(run("stopped", start=5, end=6))
+
+
 def one_attempt_too_many(history: History) -> None:
     history.runs.append(run("failing", start=2, end=3, how="error", attempt=3))
 
@@ -214,6 +229,9 @@ def it_never_comes_to_rest(history: History) -> None:
         (a_run_after_a_cancel_by_key, "run after cancel"),
         (a_requeue_before_the_cancel_excuses_nothing, "run after cancel"),
         (a_cancelled_job_says_succeeded, "run after cancel"),
+        (a_cancelled_durable_job_waits_for_ever, "run after cancel"),
+        (a_cancelled_job_waits_for_ever_though_redis_forgot_nothing, "run after cancel"),
+        (a_job_ran_after_a_cancel_that_redis_forgot, "run after cancel"),
         (one_attempt_too_many, "too many attempts"),
         (a_failed_job_without_a_failed_row, "failure not recorded"),
         (a_last_attempt_failed_and_the_row_does_not_say_so, "failure not recorded"),
@@ -358,4 +376,16 @@ def test_a_redis_that_forgets_is_no_loss_for_jobs_of_redis_durability_only() -> 
     history = good()
     add(history, scheduled("volatile", queue="redis"))
     assert "lost" in kinds(history)
+    assert judge(Case(history, keeps_all=False)) == []
+
+
+def test_a_cancel_that_redis_forgot_together_with_its_job_need_not_be_in_the_row() -> None:
+    history = good()
+    add(history, scheduled("volatile", queue="redis", delay=5.0))
+    add(history, op("c9", "cancel", start=1, end=1.01, reply="done", given={"job": "volatile"}))
+    history.final.rows["volatile"] = Row(
+        id="volatile", op="op-volatile", task="quick", queue="redis", state="scheduled", attempts=0, durable=False
+    )
+    assert "run after cancel" in kinds(history)
+    history.faults = [FaultSeen(kind="fail over", at=at(0.5), since=at(2), until=at(2))]
     assert judge(Case(history, keeps_all=False)) == []
