@@ -55,6 +55,20 @@ def test_all_rows_come_back_once_whatever_the_pages(orders, loop, redis_server, 
     assert Event.objects.filter(kind="restored").count() == 9
 
 
+def test_a_row_that_ends_between_its_listing_and_its_turn_stays_ended(orders, loop, wipe, monkeypatch):
+    monkeypatch.setattr(restore, "MOST", 1)
+    monkeypatch.setattr(restore, "SLICE", 0.0)
+    jobs = delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(3))
+    orders.fold()
+    wipe()
+    while loop.progress.done < 1:
+        orders.fold()
+        loop.poll()
+    Job.objects.filter(pk=jobs[2].id).update(state="succeeded", finished_at=clock.now())
+    settle_down(orders, loop)
+    assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in jobs[:2]}
+
+
 def test_a_ground_that_changed_after_the_look_is_not_confirmed(orders, loop):
     ground, checkpoint = loop.look()
     assert not loop.ground.confirm(ground.generation, server="the one before", mirrored=checkpoint.last_event)

@@ -1,4 +1,4 @@
-"""`schedule_many` without a row: a batch is made while the one before it is on its way to Redis."""
+"""`schedule_many`. Without rows a batch is made while the one before it is on its way to Redis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.exceptions import KeyTaken, PayloadError, StoreUnavailable
+from django_delayq.models import Job
 from django_delayq.stores import stores
 from tests.tasks_for_tests import close_order, ping
 
@@ -27,6 +28,15 @@ def wait_until(check) -> None:
 
 def waiting() -> int:
     return stores.inspector().depth("orders").scheduled
+
+
+def test_schedule_many_goes_in_batches_and_in_one_transaction():
+    with transaction.atomic():
+        jobs = delayq.schedule_many(close_order.using(delay="1h", key=f"k{n}").bind(n) for n in range(450))
+        assert waiting() == 0
+    assert len({job.id for job in jobs}) == 450
+    assert waiting() == 450
+    assert Job.objects.count() == 450
 
 
 def test_every_handle_knows_its_answer_also_that_of_the_last_batch():
@@ -168,7 +178,8 @@ def test_a_key_of_the_batch_before_is_known_though_redis_had_forgotten_the_scrip
     assert waiting() == 200, "none of the batch in which one is refused"
 
 
-def test_rows_do_not_overtake_what_was_given_before_them():
+def test_rows_do_not_overtake_what_was_given_before_them(delayq_redis):
+    delayq_redis.link.execute("SCRIPT", "FLUSH")  # so that what is sent first is done first only if it is waited for
     early = ping.using(delay="1h", key="p:1", on_conflict="replace", durability="redis")
     late = ping.using(delay="2h", key="p:1", on_conflict="replace", durability="outbox")
     first, last = delayq.schedule_many([early.bind(), late.bind()])

@@ -120,15 +120,6 @@ def test_error_and_replace_policies():
     assert stores.inspector().find("orders", "o:7") == second.id
 
 
-def test_schedule_many_goes_in_batches_and_in_one_transaction():
-    with transaction.atomic():
-        jobs = delayq.schedule_many(close_order.using(delay="1h", key=f"k{n}").bind(n) for n in range(450))
-        assert not in_redis(jobs[449])
-    assert len({job.id for job in jobs}) == 450
-    assert stores.inspector().depth("orders").scheduled == 450
-    assert Job.objects.count() == 450
-
-
 def test_a_task_is_still_a_function():
     assert close_order(5) == 5
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from django_delayq import ids
+from django_delayq import clock, ids
 from django_delayq.store.queue import SettleItem
 from tests.store.board import LEASE, NOW, job_id, record
 
@@ -217,6 +217,15 @@ def test_the_answer_says_when_to_come_back(board):
     assert board.claim("n1", "w1").wait_ms == 300
     assert board.claim("n2", "w2").wait_ms == 325
     assert board.claim("n3", "w3").wait_ms == 1000
+
+
+def test_by_redis_own_clock_the_answer_ends_with_the_date_to_the_microsecond(board):
+    due = clock.wall_ms() + 900
+    board.put(1, due)
+    claims = [board.store.claim("w1", f"n{n}", want=1, lease_ms=LEASE, max_crashes=3) for n in range(20)]
+    ahead = [claim.wait_ms - (due - claim.now_ms) for claim in claims]
+    assert all(-1 < early <= 0 for early in ahead), "the rest of a millisecond that had begun is not waited for"
+    assert len(set(ahead)) > 1
 
 
 def test_a_full_owner_hands_the_timer_over_and_wakes_another(board):
