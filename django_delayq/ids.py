@@ -22,7 +22,7 @@ _VALUES: Final = {letter: value for value, letter in enumerate(_ALPHABET)}
 _PAIRS: Final = [one + other for one in _ALPHABET for other in _ALPHABET]  # two digits at a time: half the divisions
 _HALF: Final = 62**11  # below 2**66: two such digits hold 128 bits, and the loops below work on small numbers
 _HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-STEPS: Final = 256
+_STEPS: Final = 256  # random steps drawn from the system at a time
 _TAIL_BITS: Final = 74  # what UUIDv7 leaves beside 48 bits of milliseconds, 4 of version and 2 of variant
 
 
@@ -44,7 +44,7 @@ class _Sequence:
         else:
             # A random step keeps the next id hard to guess. They are drawn from the system many at a time: each call costs.
             if not self.steps:
-                self.steps = list(array("I", os.urandom(4 * STEPS)))
+                self.steps = list(array("I", os.urandom(4 * _STEPS)))
             self.tail += 1 + self.steps.pop()
             if self.tail >> _TAIL_BITS:
                 self.ms, self.tail = self.ms + 1, int.from_bytes(os.urandom(10)) >> 7
