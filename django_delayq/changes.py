@@ -1,20 +1,24 @@
 """A job after it was scheduled: find it, cancel, reschedule, run now, requeue; pause, resume and purge a queue.
 
 These act at once, not at commit: the answer, a `Change`, is the truth at that moment. In a transaction that may roll back, call them
-by `transaction.on_commit`.
+by `transaction.on_commit`. Only a change of a job that the same open transaction schedules is part of that transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
-from django_delayq import clock, conf, ids, notes, outbox, plan
+from django.db import transaction
+
+from django_delayq import alter, clock, conf, ids, outbox, plan
+from django_delayq.alter import Cancel, Move
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.job import JobRecord, validate_key
-from django_delayq.outbox import OutboxRow
+from django_delayq.pending import Pending
+from django_delayq.publish import Publisher
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
 from django_delayq.store.queue import MOST
 from django_delayq.stores import stores
@@ -88,8 +92,10 @@ def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: s
         named = _named(key, queue, job)
         with stores.guarded():
             holder = stores.inspector().find(named, key)
-        if holder is None and (waiting := _unpublished_holder(key, named)) and _state(waiting, named) in UNFINISHED:
-            holder = waiting  # else it is merely not mirrored: it came and went
+        if (
+            holder is None
+        ):  # a row that Redis does not have; of others it is merely not mirrored that they came and went
+            holder = next((id for id in alter.keyed(named, key) if _state(id, named) in UNFINISHED), None)
         return None if holder is None else _find(holder, named)
     return _find(*_target(job, queue))
 
@@ -103,39 +109,18 @@ def cancel(
     reason: str = "",
 ) -> Change:
     """Cancels a scheduled job, at once: after `done` it does not run. A running one gets a request (`running`): the task may look at
-    `current().cancel_requested`, and is not retried when it fails. By job, by id, or by `key` and `queue`.
+    `current().cancel_requested`, and is not retried when it fails. By job, by id, or by `key` and `queue`: then all jobs of that key
+    that are not finished, also those that Redis does not have yet. A job that was merged into another stands for that one.
 
     Raises:
-        StoreUnavailable: Redis cannot be asked, so nothing is known. Nothing has been changed, or it may be repeated.
-        DatabaseError: it is cancelled in Redis, and the row cannot be told; a failover of Redis might undo it. It may be repeated.
+        StoreUnavailable: Redis cannot be asked, so nothing is known. It may be repeated: a job that is cancelled answers `done` again.
+        DatabaseError: nothing is known: either its row could not be read, and nothing has happened, or it is cancelled in Redis and
+            its row could not be told, so that a failover might undo it. It may be repeated.
     """
+    _check_words("cancel()", actor, reason)
     if key is not None:
-        named = _named(key, queue, job)
-        with stores.guarded():
-            change, id, ground = stores.queue(named).cancel_one(key, actor=actor, reason=reason)
-        using = conf.get().database
-        if change is Change.DONE and id is not None and (row := _row(id, using)) is not None:
-            change = notes.note_cancel(id, row, using, ground, actor, reason)
-        holder = _unpublished_holder(key, named) if change is Change.UNKNOWN else None
-        return change if holder is None else cancel(holder, queue=named, actor=actor, reason=reason)
-    id, name = _target(job, queue)
-    using = conf.get().database
-    row = _row(id, using)
-    if row is not None and name not in (None, row.queue):
-        return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
-    name = row.queue if row else name
-    if name is None:
-        return _everywhere(lambda other: cancel(id, queue=other, actor=actor, reason=reason))
-    unpublished = row is not None and not row.published and row.state is State.SCHEDULED
-    with stores.guarded():
-        change, _, ground = stores.queue(name).cancel_one(id, actor=actor, reason=reason, tombstone=unpublished)
-    if change is Change.DONE and row is not None:
-        return notes.note_cancel(id, row, using, ground, actor, reason)
-    if change is Change.UNKNOWN and unpublished:
-        if outbox.need().cancel_unpublished(id, actor, reason, using):
-            return Change.DONE
-        return cancel(id, queue=name, actor=actor, reason=reason)  # it was published meanwhile
-    return _known(change, row)
+        return alter.of_key(Cancel(actor, reason), _named(key, queue, job), key)
+    return alter.one(Cancel(actor, reason), *_target(job, queue))
 
 
 def reschedule(
@@ -148,42 +133,21 @@ def reschedule(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Gives a scheduled job another date, at once: `delay` from now, or `run_at`.
+    """Gives a scheduled job another date, at once: `delay` from now, or `run_at`. By `key` and `queue`: all jobs of that key that wait,
+    also those that Redis does not have yet.
 
     Raises:
         ConfigError: neither or both given, or a naive datetime.
-        StoreUnavailable: as for `cancel`.
+        StoreUnavailable, DatabaseError: as for `cancel`.
     """
+    _check_words("reschedule()", actor, reason)
     if (delay is None) == (run_at is None):
         raise ConfigError("reschedule(): give either delay or run_at.")
     delay_ms, due_ms = plan.date(Options(delay=delay, run_at=run_at), clock.wall_ms(), "reschedule()")
-    date = {"delay_ms": delay_ms} if delay_ms is not None else {"due_ms": due_ms}
+    move = Move(actor, reason, delay_ms, due_ms)
     if key is not None:
-        named = _named(key, queue, job)
-        with stores.guarded():
-            change = stores.queue(named).reschedule(key, **date, actor=actor, reason=reason)[0]
-        holder = _unpublished_holder(key, named) if change is Change.UNKNOWN else None
-        if holder is None:
-            return change
-        return reschedule(holder, delay=delay, run_at=run_at, queue=named, actor=actor, reason=reason)
-    id, name = _target(job, queue)
-    using = conf.get().database
-    row = _row(id, using)
-    if row is not None and name not in (None, row.queue):
-        return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
-    name = row.queue if row else name
-    if name is None:
-        return _everywhere(
-            lambda other: reschedule(id, delay=delay, run_at=run_at, queue=other, actor=actor, reason=reason)
-        )
-    with stores.guarded():
-        change = stores.queue(name).reschedule(id, **date, actor=actor, reason=reason)[0]
-    if change is Change.UNKNOWN and row is not None and not row.published and row.state is State.SCHEDULED:
-        moved = outbox.need().move_unpublished(id, due_ms, actor, reason, using)
-        with stores.guarded():  # it may have been published meanwhile, with the old date
-            change = stores.queue(name).reschedule(id, **date, actor=actor, reason=reason)[0]
-        return Change.DONE if moved and change is Change.UNKNOWN else change
-    return _known(change, row)
+        return alter.of_key(move, _named(key, queue, job), key)
+    return alter.one(move, *_target(job, queue))
 
 
 def run_now(
@@ -210,24 +174,29 @@ def requeue(
     actor: str = "",
     reason: str = "",
 ) -> Change:
-    """Puts a failed or cancelled job back, due now, with a fresh ladder. `conflict`: it is scheduled already, succeeded, or its key
-    is held by another job. If its expiry has passed it has none any more. By job, by id, or by `key` and `queue`: the latest job of
-    that key, however it stands, so that nothing older runs after one that succeeded. Only the database knows which that is.
+    """Puts a failed or cancelled job back, due now, with a fresh ladder. `conflict`: it is scheduled already, or succeeded, or its key
+    is held by another job, or the open transaction has scheduled it and must be committed first. If its expiry has passed it has none
+    any more. By job, by id, or by `key` and `queue`: the latest job of that key, however it stands, so that nothing older runs after
+    one that succeeded. Only the database knows which that is.
 
     Raises:
         StoreUnavailable: as for `cancel`; or Redis was rolled back, and the rows that end jobs again are still being compared.
     """
+    _check_words("requeue()", actor, reason)
     if key is not None:
         named, found = _named(key, queue, job), outbox.installed()
         latest = None if found is None else found.find_latest(named, key, conf.get().database)
         return Change.UNKNOWN if latest is None else requeue(latest, queue=named, actor=actor, reason=reason)
     id, name = _target(job, queue)
-    row = _row(id, conf.get().database)
+    using = conf.get().database
+    if Pending.find(id) is not None:
+        return Change.CONFLICT
+    row = alter.row_of(id)
     if row is not None and name not in (None, row.queue):
         return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
     name = row.queue if row else name
     if name is None:
-        return _everywhere(lambda other: requeue(id, queue=other, actor=actor, reason=reason))
+        return alter.everywhere(lambda other: requeue(id, queue=other, actor=actor, reason=reason))
     if row is not None and row.state is State.SUCCEEDED:
         return Change.CONFLICT
     record = row.record if row is not None else None
@@ -235,30 +204,42 @@ def requeue(
         record = replace(record, expires_ms=0)  # else it would expire again at once
     vouched = row is not None and row.state in (State.FAILED, State.CANCELLED)
     if row is not None and row.state is State.CANCELLED:
-        notes.forget_cancel(id)
+        _forget_cancel(id)
     with stores.guarded():
+        if record is not None and record.key:
+            Publisher(stores.queue(name), using, actor=actor).complete(record.key)  # whoever holds it by its row
         change = stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
 
 
 def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Stops claims of a queue; running jobs go on. False when it was paused already.
+    """Stops claims of a queue; running jobs go on. False when it was paused already. A row notes it, so that the queue stays paused
+    when Redis loses its contents; if the database is away, Redis alone knows it.
 
     Raises:
         QueueUnknown, StoreUnavailable.
     """
+    _check_words("pause()", actor, reason)
     with stores.guarded():
-        return stores.queue(queue).pause(actor=actor, reason=reason)
+        changed = stores.queue(queue).pause(actor=actor, reason=reason)
+    found, using = outbox.installed(), conf.get().database
+    if found is not None:  # after a lost reply, too, when the queue is paused already
+        found.note_pause(queue, actor, reason, using, first=changed)
+    return changed
 
 
 def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
-    """Lets a paused queue go on. False when it was not paused.
+    """Lets a paused queue go on. False when it was not paused. The row first: who brings pauses back after a loss waits for it.
 
     Raises:
         QueueUnknown, StoreUnavailable.
     """
+    _check_words("resume()", actor, reason)
+    named, found, using = conf.get().queue(queue).name, outbox.installed(), conf.get().database
+    if found is not None:
+        found.forget_pause(named, using)
     with stores.guarded():
-        return stores.queue(queue).resume(actor=actor, reason=reason)
+        return stores.queue(named).resume(actor=actor, reason=reason)
 
 
 def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
@@ -268,6 +249,7 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
     Raises:
         QueueUnknown, StoreUnavailable.
     """
+    _check_words("purge()", actor, reason)
     named = conf.get().queue(queue).name
     yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
     left = 1
@@ -285,18 +267,21 @@ def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
         last = rows[-1]
         with stores.guarded():  # most rows are merely not mirrored yet: Redis has them
             views = stores.inspector().jobs(queue, rows)
-            lacking = [id for id, view in zip(rows, views, strict=True) if view is None]
-            answers = stores.queue(queue).cancel(lacking, actor=actor, reason=reason, tombstone=True) if lacking else []
-        unknown = [id for id, change in zip(lacking, answers, strict=True) if change is Change.UNKNOWN]
-        ended = sum(found.cancel_unpublished(id, actor, reason, using) for id in unknown)
-        yield ended + answers.count(Change.DONE)
+        lacking = [id for id, view in zip(rows, views, strict=True) if view is None]
+        yield [cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
+
+
+def _check_words(where: str, actor: str, reason: str) -> None:
+    for name, value in (("actor", actor), ("reason", reason)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{where}: {name}={value!r} must be text. For an object pass str() of it, or nothing.")
 
 
 def _id(job: UUID | str) -> UUID:
     try:
         return ids.parse(job)
     except (ValueError, TypeError) as error:
-        raise PayloadError(f"{job!r} is no job id: {error}") from None
+        raise PayloadError(str(error)) from None
 
 
 def _target(job: Job | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:
@@ -305,18 +290,6 @@ def _target(job: Job | UUID | str | None, queue: str | None) -> tuple[UUID, str 
     if queue is not None:
         conf.get().queue(queue)
     return (job.id, job.queue) if isinstance(job, Job) else (_id(job), queue)
-
-
-def _row(id: UUID, using: str) -> OutboxRow | None:
-    found = outbox.installed()
-    return None if found is None else found.row(id, using)
-
-
-def _known(change: Change, row: OutboxRow | None) -> Change:
-    """Redis forgets finished jobs after an hour; the database does not."""
-    if change is Change.UNKNOWN and row is not None and row.state in FINISHED:
-        return Change.FINISHED
-    return change
 
 
 def _named(key: str, queue: str | None, job: Job | UUID | str | None) -> str:
@@ -331,21 +304,13 @@ def _named(key: str, queue: str | None, job: Job | UUID | str | None) -> str:
     return conf.get().queue(queue).name
 
 
-def _unpublished_holder(key: str, queue: str) -> UUID | None:
-    found = outbox.installed()
-    return None if found is None else found.find_unpublished(queue, key, conf.get().database)
-
-
-def _everywhere(ask: Callable[[str], Change]) -> Change:
-    for name in conf.get().queues:
-        change = ask(name)
-        if change is not Change.UNKNOWN:
-            return change
-    return Change.UNKNOWN
+def _forget_cancel(id: UUID) -> None:
+    using = conf.get().database
+    transaction.on_commit(lambda: outbox.need().forget_cancel(id, using), using=using, robust=True)
 
 
 def _find(id: UUID, queue: str | None) -> Job | None:
-    row = _row(id, conf.get().database)
+    row = alter.row_of(id)
     if row is not None:
         record: JobRecord | None = row.record
         return Job(
@@ -374,7 +339,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
 
 
 def _state(id: UUID, queue: str) -> State | None:
-    row = _row(id, conf.get().database)
+    row = alter.row_of(id)
     try:
         with stores.guarded():
             view = stores.inspector().job(queue, id)

@@ -9,8 +9,8 @@
 | delayq.E005 | two tasks of one name |
 | delayq.E006 | the database alias is missing |
 | delayq.E007 | signing without a SECRET_KEY |
-| delayq.W001 | a lease so short that a busy host loses it before it is extended |
 | delayq.W002 | jobs share a Redis database with a cache |
+| delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
 | delayq.E010 | --deploy: Redis may evict keys |
 | delayq.E011 | --deploy: server too old |
 | delayq.E012 | --deploy: the server is a replica |
@@ -23,7 +23,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
@@ -31,11 +31,10 @@ from django.db import connections
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.health import server_findings
-from django_delayq.store.connection import address, cache_aliases, connect
+from django_delayq.store.address import address, cache_aliases
+from django_delayq.store.connection import connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.task import registry
-
-SHORT_LEASE: Final = 5.0  # seconds: extended every third, so a pause of 3.3 s would lose it
 
 
 @register(Tags.compatibility)
@@ -48,7 +47,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
             for problem in problems
         ]
     config = conf.get()
-    return [*_alias(config), *_database(config), *_leases(config), *_shared_cache(config)]
+    return [*_alias(config), *_database(config), *_requests(config), *_shared_cache(config)]
 
 
 @register(Tags.compatibility)
@@ -117,16 +116,14 @@ def _database(config: conf.Config) -> Iterator[CheckMessage]:
         )
 
 
-def _leases(config: conf.Config) -> Iterator[CheckMessage]:
-    # The keeper extends leases while a task runs, so a timeout may well be longer than the lease. What matters is that a
-    # lease outlives a pause of the host.
-    for queue in config.queues.values():
-        if queue.lease < SHORT_LEASE:
+def _requests(config: conf.Config) -> Iterator[CheckMessage]:
+    for alias in connections:
+        if alias != config.database and connections[alias].settings_dict.get("ATOMIC_REQUESTS"):
             yield Warning(
-                f"The lease of the queue {queue.name!r} is {queue.lease:g} s: a pause of {queue.lease * 2 / 3:.1f} s of the host "
-                "(swap, snapshot, a busy CPU) loses it, and its jobs run twice.",
-                hint="Use 30; tasks may run longer than their lease, since it is extended.",
-                id="delayq.W001",
+                f"Requests run in transactions of the database {alias!r} (ATOMIC_REQUESTS), and rows of jobs are written to "
+                f"{config.database!r}: a schedule in such a request is refused, since its row would outlive a rollback.",
+                hint=f"Set DELAYQ['DATABASE'] to {alias!r}, or pass using={config.database!r} or durability='redis' to schedule.",
+                id="delayq.W003",
             )
 
 

@@ -21,7 +21,8 @@ from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
 
 SETTING: Final = "DELAYQ"
-STATES_KEPT: Final = ("succeeded", "cancelled", "failed")
+KEPT: Final = ("succeeded", "cancelled", "failed", "set_aside")
+SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
-    """What holds for one queue. Durations in seconds; `retention` maps state to seconds or None (kept for ever)."""
+    """What holds for one queue. Durations in seconds; `retention` maps finished states, and
+    "set_aside", to seconds or None (kept for ever).
+    """
 
     name: str
     lease: float
@@ -81,6 +84,11 @@ class Config:
     mirror_full: str
     restore: str
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
+
+    @property
+    def most_events(self) -> int:
+        """By how many jobs the mirror of a queue may be behind; 0 for any number."""
+        return self.mirror_max_events if self.mirror_full == "block" else 0
 
     def queue(self, name: str) -> QueueConfig:
         """The queue of that name.
@@ -128,8 +136,11 @@ def _optional_duration(value: Any) -> float | None:
 
 def _lease(value: Any) -> float:
     seconds = _duration(value)
-    if seconds < 1:
-        raise _Wrong("must be at least 1 second; 30 is a good value: it is extended every third of it.")
+    if seconds < SHORTEST_LEASE:
+        raise _Wrong(
+            f"must be at least {SHORTEST_LEASE:g} seconds: a short pause of the host would lose it, and its jobs would run twice. "
+            "Write 30: it is extended every third of it, so tasks may run much longer."
+        )
     return seconds
 
 
@@ -179,8 +190,8 @@ def _retention(value: Any) -> Mapping[str, float | None]:
     if not isinstance(value, Mapping):
         raise _Wrong('must be a dict such as {"succeeded": "7d", "cancelled": "30d", "failed": None}.')
     for state in value:
-        if state not in STATES_KEPT:
-            raise _Wrong(f"names {state!r}{_nearest(state, STATES_KEPT)}; it may name {', '.join(STATES_KEPT)}.")
+        if state not in KEPT:
+            raise _Wrong(f"names {state!r}{_nearest(state, KEPT)}; it may name {', '.join(KEPT)}.")
     return {state: _optional_duration(kept) for state, kept in value.items()}
 
 
@@ -208,7 +219,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "TIMEOUT": None,
     "MAX_CRASHES": 3,
     "MAX_PAYLOAD": 65536,
-    "RETENTION": {"succeeded": "7d", "cancelled": "30d", "failed": None},
+    "RETENTION": {"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None},
     "SIGNING": False,
     "SENSITIVE": [],
     "MIRROR_MAX_EVENTS": 1_000_000,

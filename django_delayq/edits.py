@@ -38,9 +38,10 @@ def edit_and_requeue(
         StoreUnavailable: as for `requeue`.
     """
     using = conf.get().database
-    row = outbox.need().row(job, using)
-    if row is None:
+    found = outbox.need().rows([job], using)
+    if not found:
         return Change.UNKNOWN
+    row = found[0]
     if row.state not in (State.FAILED, State.CANCELLED):
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)

@@ -32,8 +32,8 @@ class Run(Protocol):
         """Its number."""
 
     @property
-    def fence(self) -> str:
-        """What proves its claim."""
+    def nonce(self) -> str:
+        """What proves its claim; the fence by which Redis and the rows of this job know the run."""
 
     def check_lease(self) -> None:
         """Raises LeaseLost if the run no longer owns its job."""
@@ -43,7 +43,7 @@ class Effects(Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
     def run(self, run: Run, call: Callable[[], Any]) -> Any:
-        """Calls `call` in a transaction that also settles the job's row, unless that was done before. Returns its result."""
+        """Calls `call` in a transaction that also notes that it is done, unless that was done before. Returns its result."""
 
     def once(self, run: Run, name: str) -> AbstractContextManager[bool]:
         """A transaction whose effects are kept the first time only. Gives whether this is the first time."""

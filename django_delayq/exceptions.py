@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock
+
+SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it costs to wait
 
 
 class DelayqError(Exception):
@@ -52,7 +54,14 @@ class KeyTaken(DelayqError):
 
 
 class StoreUnavailable(DelayqError):
-    """Redis could not be reached, or did not answer in time. What was asked may have happened; asking again is safe."""
+    """Redis could not be reached, or did not answer in time: what was asked may have happened. To ask once more for a change (cancel,
+    reschedule, run now, requeue) is safe. `schedule()` once more would be another job: of redis durability, `jobs` are the ids of
+    those that were not taken, or of which that is not known, for `delayq.get`.
+    """
+
+    def __init__(self, *args: object, jobs: tuple[UUID, ...] = ()) -> None:
+        super().__init__(*args)
+        self.jobs = jobs
 
 
 class LeaseLost(DelayqError):
@@ -76,11 +85,11 @@ class Retry(ControlFlow):
 
 
 class Snooze(ControlFlow):
-    """Not now: run again after `delay` (timedelta, seconds or text; kept as seconds). The attempt does not count."""
+    """Not now: run again after `delay` (timedelta, seconds or text; kept as seconds, one at least). The attempt does not count."""
 
     def __init__(self, delay: clock.Delay, reason: str = "") -> None:
         super().__init__(delay, reason)
-        self.delay = clock.seconds(delay)
+        self.delay = max(SHORTEST_SNOOZE, clock.seconds(delay))
         self.reason = reason
 
     def __str__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -10,47 +9,16 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids, masking
+from django_delayq.bookkeeping import Checkpoint, QueueState, SetAside
+from django_delayq.columns import ExactJSONField as ExactJSONField
+from django_delayq.columns import JSONText as JSONText
 from django_delayq.hidden import visible
 from django_delayq.states import AttemptOutcome, State
 
 if TYPE_CHECKING:
-    AnyTextField = models.TextField[Any, Any]
     JobsBase = models.QuerySet["Job"]
 else:
-    AnyTextField, JobsBase = models.TextField, models.QuerySet
-
-
-_ASCII: Final = json.JSONEncoder(separators=(",", ":"))  # made once: json.dumps would make one for each value
-
-
-class JSONText(str):
-    """JSON that is written already, as `ExactJSONField` would write it: it goes into the column as it is."""
-
-    __slots__ = ()
-
-
-class ExactJSONField(AnyTextField):
-    """JSON as ASCII text. The databases' own JSON types change what they are given: PostgreSQL refuses `\\u0000` and lone
-    surrogates, MySQL turns large integers into floats. Nobody queries inside these values, so text serves better.
-    """
-
-    def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
-        """The value as it was given."""
-        return None if value is None else json.loads(value)
-
-    def to_python(self, value: Any) -> Any:
-        """For serializers: text is JSON."""
-        return json.loads(value) if isinstance(value, str) else value
-
-    def get_prep_value(self, value: Any) -> str | None:
-        """Compact ASCII text."""
-        if type(value) is JSONText:
-            return str(value)
-        return None if value is None else _ASCII.encode(value)
-
-    def value_to_string(self, obj: models.Model) -> str:
-        """For serializers."""
-        return self.get_prep_value(self.value_from_object(obj)) or "null"
+    JobsBase = models.QuerySet
 
 
 class JobQuerySet(JobsBase):
@@ -69,11 +37,7 @@ class JobQuerySet(JobsBase):
         return self.filter(state=State.SCHEDULED, published__isnull=True)
 
 
-CANCELLED_HERE: Final = (
-    "cancel"  # in `settled`: a cancel was answered with done; should Redis forget it, the row does not
-)
-
-
+CANCELLED_HERE: Final = "cancel"  # in `settled`: a cancel was answered with done; should Redis forget it, the row knows
 STATES: Final = [
     (State.SCHEDULED.value, _("scheduled")),
     (State.RUNNING.value, _("running")),
@@ -86,6 +50,7 @@ OUTCOMES: Final = [
     (AttemptOutcome.SUCCEEDED.value, _("succeeded")),
     (AttemptOutcome.RETRIED.value, _("retried")),
     (AttemptOutcome.SNOOZED.value, _("snoozed")),
+    (AttemptOutcome.EVICTED.value, _("evicted")),
     (AttemptOutcome.FAILED.value, _("failed")),
     (AttemptOutcome.CRASHED.value, _("crashed")),
     (AttemptOutcome.CANCELLED.value, _("cancelled")),
@@ -95,7 +60,9 @@ OUTCOMES: Final = [
 class Job(models.Model):
     """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
     this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
-    committed, whose word stands against any later event, or `CANCELLED_HERE` until the event of that cancel is folded.
+    committed (see `Step`), whose word stands against any later event, or `CANCELLED_HERE` until the event of that cancel is folded;
+    `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
+    cancelled; `delay_ms`: the delay that was asked for, of a row that has not been published.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
@@ -125,6 +92,10 @@ class Job(models.Model):
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     published = models.DateTimeField(_("published"), null=True, blank=True)
     last_event = models.CharField(max_length=40, blank=True, default="")
+    # NULL, since workers of the release before write rows that do not name them.
+    ending = models.CharField(max_length=10, null=True)  # noqa: DJ001
+    merged_into = models.UUIDField(null=True)
+    delay_ms = models.BigIntegerField(null=True)
 
     objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
 
@@ -367,23 +338,4 @@ class Event(models.Model):
         return f"{self.at:%Y-%m-%d %H:%M:%S} {self.kind}"
 
 
-class Checkpoint(models.Model):
-    """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
-    of Redis' data that is known to hold every unfinished job.
-    """
-
-    queue = models.CharField(max_length=100)
-    partition = models.PositiveIntegerField(default=0)
-    generation = models.CharField(max_length=64, blank=True, default="")
-    restored = models.CharField(max_length=64, blank=True, default="")
-    last_event = models.CharField(max_length=40, default="0-0")
-    turns = models.PositiveBigIntegerField(default=0)
-    updated_at = models.DateTimeField(null=True)
-
-    class Meta:
-        db_table = "delayq_checkpoint"
-        default_permissions = ()
-        constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_checkpoint_partition"),)
-
-    def __str__(self) -> str:
-        return f"{self.queue}/{self.partition} {self.last_event}"
+__all__ = ("Attempt", "Checkpoint", "Event", "Job", "Operation", "Queue", "QueueState", "SetAside", "Step", "Worker")

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.db import DatabaseError
+from django.db import Error as DriverError
 from django.db.models import Q, QuerySet
 
 from django_delayq import changes, clock, selection
@@ -56,8 +56,8 @@ class OperationLoop:
     Before the first, it counts how many match where an index tells. Those that are spread over a time are counted in any case, through
     ten thousand rows a pass: mirror, relay and restore, its neighbours, have their turns in between.
 
-    It dies at any point without harm: whoever takes it over does the jobs of the last chunk again. What has been done already
-    answers so; it is counted as "again", since nobody knows who did it.
+    It dies at any point without harm: whoever takes it over does the jobs of the last chunk again. A job that is cancelled, or has its
+    date, answers `done` once more; one that was requeued does not, and is counted as "again", since nobody knows who did it.
     """
 
     def __init__(self, *, using: str) -> None:
@@ -88,7 +88,7 @@ class OperationLoop:
     def _turn(self, operation: Operation) -> float:
         try:
             return self._held(operation) if self._take(operation) else IDLE
-        except (StoreUnavailable, StoreError, DatabaseError):
+        except (StoreUnavailable, StoreError, DriverError):
             raise
         except Exception as error:  # of a newer version, say; it must not stop the mirror, whose neighbour it is
             logger.exception("operation %s (%s) is paused", operation.pk, operation.verb)

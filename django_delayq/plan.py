@@ -8,12 +8,15 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import connections
+
 from django_delayq import clock, codec, conf, ids, outbox
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.job import JobRecord, lane_of
 from django_delayq.ladder import Ladder
 from django_delayq.outbox import OutboxItem
-from django_delayq.store.queue import ScheduleItem
+from django_delayq.store.scheduling import ScheduleItem
+from django_delayq.stores import stores
 from django_delayq.task import POLICIES, Binding, Options
 
 MOST_PRIORITY: Final = 2**31 - 1  # what its column holds; beyond it the insert would break the caller's transaction
@@ -33,6 +36,7 @@ class Plan:
     priority: int
     using: str
     durable: bool
+    ground: str  # what was known then of where the queue stands
 
     def item(self) -> ScheduleItem:
         """What Redis gets: the rest of the delay, so that the transaction's own duration is not added to it."""
@@ -48,6 +52,7 @@ class Plan:
             record=self.record,
             queue=self.queue.name,
             run_at_ms=self.due_ms,
+            delay_ms=self.delay_ms,
             on_conflict=self.on_conflict,
             priority=self.priority,
         )
@@ -59,8 +64,14 @@ def plan(binding: Binding, using: str | None) -> Plan:
     Raises:
         PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `producer.schedule`.
     """
+    if not isinstance(binding, Binding):
+        raise ConfigError(
+            f"schedule_many() was given {binding!r}, which is no job to be. Pass what bind() makes: task.bind(…), or "
+            "task.using(delay=…).bind(…)."
+        )
     task, options = binding.task, binding.options
     config = conf.get()
+    _check_names(options, f"schedule({task.name})")
     queue = config.queue(options.queue or task.queue)
     where = f"schedule({task.name})"
     task.check_arguments(binding.args, binding.kwargs)
@@ -72,24 +83,33 @@ def plan(binding: Binding, using: str | None) -> Plan:
     _check_options(options, where)
     if durable:
         _check_outbox(alias, config.database, where)
+        if not (options.using or using):
+            _check_transaction(alias, where)
+    elif options.on_conflict == "after":
+        raise ConfigError(
+            f"{where}: on_conflict='after' needs durability='outbox': what runs behind a running job waits as a row until then."
+        )
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise ConfigError(
             f"{where}: priority={priority} is out of range; only its sign counts: above 0 high, below 0 low."
         )
     id = ids.new()
+    expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, where)
     record = JobRecord(
         id=id,
         task=task.name,
         lane=lane_of(priority),
         durable=durable,
         max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
-        expires_ms=0 if options.expires is None else _expires(options.expires, now_ms, where),
+        expires_ms=expires_ms,
         key=options.key,
         payload=codec.encode_payload(
             binding.args, binding.kwargs, _payload_options(options, where), limit=queue.max_payload, task=task.name
         ),
     )
-    return Plan(record, queue, id, delay_ms, due_ms, clock.monotonic(), options.on_conflict, priority, alias, durable)
+    ground = stores.ground(queue.name) if durable else ""
+    started = clock.monotonic()
+    return Plan(record, queue, id, delay_ms, due_ms, started, options.on_conflict, priority, alias, durable, ground)
 
 
 def date(options: Options, now_ms: int, where: str) -> tuple[int | None, int]:
@@ -130,10 +150,18 @@ def _delay(value: Any, option: str, where: str) -> int:
         raise ConfigError(f"{where}: {option} is no duration: {error}") from None
 
 
-def _expires(value: Any, now_ms: int, where: str) -> int:
-    if isinstance(value, datetime):
-        return _moment(value, "expires", where)
-    return now_ms + _delay(value, "expires", where)
+def _expires(value: Any, delay_ms: int | None, due_ms: int, where: str) -> int:
+    """By Redis' clock, which decides; by this host's only if Redis cannot be asked."""
+    now_ms = stores.now_ms()
+    expires_ms = (
+        _moment(value, "expires", where) if isinstance(value, datetime) else now_ms + _delay(value, "expires", where)
+    )
+    if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
+        raise ConfigError(
+            f"{where}: expires={value!r} is not behind the date of the job, so it could never run. Both count from now: give an "
+            "expiry that is longer than the delay, or none."
+        )
+    return expires_ms
 
 
 def _payload_options(options: Options, where: str) -> dict[str, Any] | None:
@@ -154,6 +182,15 @@ def _payload_options(options: Options, where: str) -> dict[str, Any] | None:
     return found or None
 
 
+def _check_names(options: Options, where: str) -> None:
+    if options.queue is not None and not isinstance(options.queue, str):
+        raise ConfigError(f"{where}: queue={options.queue!r} must be the name of one queue in DELAYQ['QUEUES'].")
+    if options.using is not None and options.using not in list(connections):
+        raise ConfigError(
+            f"{where}: using={options.using!r} is no database of this project. DATABASES has {', '.join(connections)}."
+        )
+
+
 def _check_options(options: Options, where: str) -> None:
     if options.on_conflict not in POLICIES:
         raise ConfigError(f"{where}: on_conflict={options.on_conflict!r} must be one of {', '.join(POLICIES)}.")
@@ -172,3 +209,17 @@ def _check_outbox(alias: str, database: str, where: str) -> None:
             f"{where}: using={alias!r}, but jobs are kept in the database {database!r} (DELAYQ['DATABASE']). "
             "A row cannot join a transaction of another database: pass durability='redis', or schedule without using."
         )
+
+
+def _check_transaction(alias: str, where: str) -> None:
+    """Refuses a row that would be committed at once while the caller's own transaction, of another database, may be rolled back."""
+    if connections[alias].in_atomic_block:
+        return
+    for other in connections.all(initialized_only=True):
+        if other.in_atomic_block:
+            raise ConfigError(
+                f"{where}: a transaction is open on the database {other.alias!r}, and the row of the job goes into {alias!r} "
+                f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job runs all the same. Open one on {alias!r} "
+                f"around both; pass using={alias!r} if the job shall be published whether or not it is rolled back; or, to have it "
+                f"published by the commit on {other.alias!r}, using={other.alias!r} and durability='redis'."
+            )

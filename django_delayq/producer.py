@@ -1,8 +1,8 @@
 """Putting jobs in: `schedule` and `schedule_many`.
 
 With outbox durability a job is a row in the caller's transaction first; when that commits it is published to Redis. If Redis is away
-then, the row waits and the relay publishes it later: the request does not notice. With redis durability the commit publishes, and
-a Redis that is away raises.
+then, the row waits and the relay publishes it later: the request does not notice. With redis durability the commit publishes; a Redis
+that is away raises, or is logged where a transaction of the caller's has been committed.
 """
 
 from __future__ import annotations
@@ -14,41 +14,29 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from django.db import transaction
+from django.db import Error, transaction
 
-from django_delayq import clock, conf, ids, outbox, signals
+from django_delayq import alter, clock, conf, outbox, signals
 from django_delayq import plan as plans
+from django_delayq.alter import Move
 from django_delayq.changes import Job
 from django_delayq.exceptions import ConfigError, KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
+from django_delayq.pending import Publication, Put
 from django_delayq.plan import Plan
-from django_delayq.states import UNFINISHED
-from django_delayq.store.queue import MOST, ScheduleReply
-from django_delayq.stores import stores
+from django_delayq.publish import Publisher, Sent
+from django_delayq.states import Change
+from django_delayq.store.connection import StoreRefused
+from django_delayq.store.queue import MOST
+from django_delayq.store.scheduling import ScheduleItem, ScheduleReply
+from django_delayq.stores import StoreResting, stores
 from django_delayq.task import OPTIONS, Binding, Bound, Options, Task, install, registry
 
 logger = logging.getLogger("django_delayq.producer")
 
-LATE_PUBLISH: Final = 600.0  # seconds; a commit later than that is left to the relay, since tombstones may be gone
-SURE: Final = 600.0  # seconds for which a job that has ended surely has its tombstone still
+LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
 T = TypeVar("T")
 K = TypeVar("K")
-
-
-class _Put:
-    """A plan under way, and the handle that its caller holds."""
-
-    __slots__ = ("handle", "plan")
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.handle = Job(
-            id=plan.id,
-            queue=plan.queue.name,
-            task=plan.record.task,
-            key=plan.record.key,
-            due_ms=plan.due_ms,
-        )
 
 
 def schedule(task: Task[Any, Any] | Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
@@ -62,7 +50,8 @@ def schedule(task: Task[Any, Any] | Bound[Any, Any], *args: Any, **kwargs: Any) 
         QueueUnknown, ConfigError: a queue or an option that cannot work.
         KeyTaken: on_conflict="error" and an unfinished job holds the key; on_conflict="replace" and the holder runs. Where a
             transaction is open this is only known at its commit: then it is logged, and the job's row ends as cancelled.
-        StoreUnavailable: redis durability only: Redis is away, or refuses (no memory, a mirror too far behind).
+        StoreUnavailable: redis durability only: Redis is away, or refuses (no memory, a mirror too far behind). At the commit of a
+            transaction it is logged, with the ids: whatever a hook raises there drops the hooks of others.
     """
     if not isinstance(task, (Task, Bound)):
         raise ConfigError(
@@ -81,6 +70,10 @@ def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> l
     Raises:
         As `schedule`. Nothing is scheduled of a batch (200 jobs) in which one job is refused.
     """
+    if not isinstance(bindings, Iterable):
+        raise ConfigError(
+            f"schedule_many() was given {bindings!r}, where it wants many jobs: a list, or a generator, of what task.bind(…) makes."
+        )
     jobs: list[Job] = []
     with _Flight() as flight:
         for batch in _batches(bindings, MOST):
@@ -98,8 +91,8 @@ class _Flight:
 
     def __init__(self) -> None:
         self.open = True
-        self._under_way: tuple[Sequence[_Put], Callable[[], list[ScheduleReply]]] | None = None
-        self._refused: KeyTaken | None = None
+        self._under_way: tuple[Publisher, Sequence[Put], Sequence[ScheduleItem], Callable[[], Sent]] | None = None
+        self._refused: list[KeyTaken] = []
 
     def __enter__(self) -> _Flight:
         return self
@@ -113,127 +106,242 @@ class _Flight:
                 raise
             logger.warning("the batch before the one that failed was not taken either: %s", other)
 
-    def launch(self, name: str, batch: Sequence[_Put]) -> None:
+    def launch(self, publisher: Publisher, batch: Sequence[Put]) -> None:
         self._read()
-        with stores.guarded(answers=False):
-            answer = stores.queue(name).start_schedule([put.plan.item() for put in batch], max_events=_most_events())
-        self._under_way = batch, answer
+        items = [put.plan.item() for put in batch]
+        try:
+            with stores.guarded(schedules=True, answers=False):
+                answer = publisher.send(items, "")
+        except StoreUnavailable as error:
+            raise _unsure(error, batch) from error
+        self._under_way = publisher, batch, items, answer
 
     def land(self) -> None:
         self._read()
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            raise refused
+        refused, self._refused = self._refused, []
+        _tell_refused(refused, alone=True)
 
     def _read(self) -> None:
         if self._under_way is not None:
-            (batch, answer), self._under_way = self._under_way, None
-            with stores.guarded(asks=False):
-                replies = answer()
-            self._refused = _answered(batch, replies) or self._refused
+            (publisher, batch, items, answer), self._under_way = self._under_way, None
+            sent = _sure(publisher, batch, items, answer)
+            self._refused += _answered(batch, sent)
 
 
 def _put_all(planned: Sequence[Plan], flight: _Flight | None = None) -> list[Job]:
-    puts = [_Put(plan) for plan in planned]
+    puts = [Put(plan, _handle(plan)) for plan in planned]
+    if len(planned) > 1:
+        _refuse_twice(planned)
     if flight is not None and any(plan.record.key for plan in planned):
         flight.land()  # only then is it known who holds a key
-    fresh = [put for put in puts if not _held(put)]
+    fresh = _unmerged(puts)
     for (using, durable), group in _by(fresh, lambda put: (put.plan.using, put.plan.durable)):
-        if durable:
-            if flight is not None:
-                flight.land()  # what was given first goes in first
-            connection = transaction.get_connection(using)
-            alone = not connection.in_atomic_block
-            if alone and len(group) == 1 and connection.get_autocommit():
-                # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
-                failpoint("producer.commit")
-                outbox.need().add([group[0].plan.outbox_item()], using)
-                _publish_rows(group, alone)
-                continue
-            with transaction.atomic(using=using, savepoint=False):
-                outbox.need().add([put.plan.outbox_item() for put in group], using)
-                transaction.on_commit(partial(_publish_rows, group, alone), using=using)
-                failpoint("producer.commit")
-        else:
-            transaction.on_commit(partial(_publish, group, flight), using=using)
+        connection = transaction.get_connection(using)
+        alone = not connection.in_atomic_block
+        if not durable:
+            publish = partial(_publish, flight=flight, alone=alone)
+            connection.on_commit(Publication(group, publish), robust=not alone)
+            continue
+        if flight is not None:
+            flight.land()  # what was given first goes in first
+        if alone and len(group) == 1 and connection.get_autocommit():
+            # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
+            failpoint("producer.commit")
+            outbox.need().add([group[0].plan.outbox_item()], using)
+            _publish_rows(group, alone=alone)
+            continue
+        with transaction.atomic(using=using, savepoint=False):
+            outbox.need().add([put.plan.outbox_item() for put in group], using)
+            publish = partial(_publish_rows, alone=alone)
+            connection.on_commit(Publication(group, publish), robust=not alone)
+            failpoint("producer.commit")
     return [put.handle for put in puts]
 
 
-def _held(put: _Put) -> bool:
-    """Whether an unfinished job is known to hold the key, so that nothing needs to be put in; points the handle to it."""
-    plan = put.plan
-    if not plan.record.key or plan.on_conflict not in ("keep", "error"):
-        return False
-    try:
-        with stores.guarded():
-            holder = stores.inspector().find(plan.queue.name, plan.record.key) or _unpublished_holder(plan)
-    except StoreUnavailable:
-        return False  # it goes in, and the script decides when it is published
-    if holder is None:
-        return False
-    if plan.on_conflict == "error":
-        raise KeyTaken(holder=holder)
-    put.handle.id, put.handle.created, put.handle.due_ms = holder, False, None
-    return True
+def _handle(plan: Plan) -> Job:
+    return Job(
+        id=plan.id,
+        queue=plan.queue.name,
+        task=plan.record.task,
+        key=plan.record.key,
+        due_ms=plan.due_ms,
+    )
 
 
-def _unpublished_holder(plan: Plan) -> UUID | None:
-    """A committed row of that key which Redis does not have yet. One that Redis has ended merely looks so until it is mirrored, and
-    when its tombstone is gone nobody can tell the two apart: so an old row holds nothing. If it is published after all, the
-    script merges it into the newer job.
+def _refuse_twice(planned: Sequence[Plan]) -> None:
+    """Two jobs of one key in one batch, of which the second wants the key to be free."""
+    first: dict[tuple[str, str], Plan] = {}
+    for plan in planned:
+        if plan.record.key:
+            other = first.setdefault((plan.queue.name, plan.record.key), plan)
+            if other is not plan and plan.on_conflict == "error":
+                raise KeyTaken(
+                    f"Another job of the same batch has the key {plan.record.key!r}, so none of them was scheduled.",
+                    holder=other.id,
+                )
+
+
+def _unmerged(puts: Sequence[Put]) -> list[Put]:
+    """Those that no unfinished job has taken in; the handles of the others point to it. Nothing is changed before it is known that
+    none is refused. In a transaction nobody knows yet: the holder may end before the commit, and the script decides then.
     """
-    if not plan.durable:
-        return None
-    found = outbox.need().find_unpublished(plan.queue.name, plan.record.key, plan.using)
-    if found is None:
-        return None
-    view = stores.inspector().job(plan.queue.name, found)
-    if view is None:
-        return found if clock.wall_ms() - ids.created_ms(found) < SURE * 1000 else None
-    return found if view.state in UNFINISHED else None
+    if not any(put.plan.record.key for put in puts):
+        return list(puts)
+    replies = {put: reply for put in puts if (reply := _held(put)) is not None}
+    for put, reply in replies.items():
+        if reply.status in ("taken", "running"):
+            raise _refused(put, reply)
+    merged = [put for put, reply in replies.items() if reply.status != "moved" or _moved(put, reply.id)]
+    for put in merged:
+        _answer(put, replies[put])
+    return [put for put in puts if put not in merged]
 
 
-def _publish(puts: Sequence[_Put], flight: _Flight | None = None) -> None:
-    calls = [
-        (name, batch) for name, group in _by(puts, lambda put: put.plan.queue.name) for batch in _batches(group, MOST)
-    ]
+def _held(put: Put) -> ScheduleReply | None:
+    """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
+    plan = put.plan
+    if not plan.record.key or transaction.get_connection(plan.using).in_atomic_block:
+        return None
+    try:
+        with stores.guarded(schedules=True):
+            reply = _publisher(plan.queue.name, plan.using).ask(plan.item())
+    except StoreUnavailable:
+        if not plan.durable or plan.on_conflict not in ("keep", "error"):
+            return None
+        # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
+        waiting = outbox.need().waiting(plan.queue.name, [plan.record.key], plan.using)
+        return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0][0], 0) if waiting else None
+    return None if reply.id == plan.id or reply.status in ("behind", "asked") else reply
+
+
+def _moved(put: Put, holder: UUID) -> bool:
+    """Gives the holder this date, as any other change does. False if that cannot be now: the script decides when this one is put in."""
+    plan, item = put.plan, put.plan.item()
+    try:
+        move = Move("", plan.on_conflict, item.delay_ms, item.due_ms or 0, plan.on_conflict)
+        return alter.one(move, holder, plan.queue.name) in (Change.DONE, Change.RUNNING)
+    except (StoreUnavailable, Error):
+        return False
+
+
+def _publisher(queue: str, using: str) -> Publisher:
+    return Publisher(stores.queue(queue), using, conf.get().most_events)
+
+
+def _publish(puts: Sequence[Put], flight: _Flight | None = None, *, alone: bool) -> None:
+    """Redis durability: nobody else publishes these."""
+    refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
-        for name, batch in calls:
-            flight.launch(name, batch)
-        return
-    refused: KeyTaken | None = None
-    for name, batch in calls:
-        with stores.guarded():
-            replies = stores.queue(name).schedule([put.plan.item() for put in batch], max_events=_most_events())
-        refused = _answered(batch, replies) or refused
-    if refused is not None:
-        raise refused
+    for (name, using), group in _by(puts, lambda put: (put.plan.queue.name, put.plan.using)):
+        publisher = _publisher(name, using)
+        for start in range(0, len(group), MOST):
+            batch = group[start : start + MOST]
+            if flight is not None and flight.open:
+                flight.launch(publisher, batch)
+                continue
+            try:
+                refused += _answered(batch, _sure(publisher, batch, [put.plan.item() for put in batch], None))
+            except StoreUnavailable as error:
+                if alone:
+                    raise
+                lost = ", ".join(str(put.plan.id) for put in batch)
+                logger.error(
+                    "Redis did not take committed jobs of redis durability, and nobody sends them again: %s: %s",
+                    lost,
+                    error,
+                )
+                signals.store_unavailable.send_robust(sender=None, error=error)
+    _tell_refused(refused, alone=alone)
 
 
-def _answered(puts: Sequence[_Put], replies: Sequence[ScheduleReply]) -> KeyTaken | None:
-    refused = None
-    for put, reply in zip(puts, replies, strict=True):
-        refused = _answer(put, reply) or refused
-    return refused
+def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
+    """Behind a commit of the caller's nothing is raised: Django would drop the hooks that follow."""
+    if alone and refused:
+        raise refused[-1]
+    for one in refused:
+        logger.warning("A committed job was not scheduled: %s", one)
 
 
-def _answer(put: _Put, reply: ScheduleReply) -> KeyTaken | None:
+def _sure(
+    publisher: Publisher, batch: Sequence[Put], items: Sequence[ScheduleItem], answer: Callable[[], Sent] | None
+) -> Sent:
+    """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
+    try:
+        with stores.guarded(schedules=True, asks=answer is None):
+            return publisher.publish(items) if answer is None else publisher.finish(items, answer())
+    except (StoreRefused, StoreResting) as error:
+        raise _named(error, batch) from error.__cause__
+    except StoreUnavailable:
+        try:
+            with stores.guarded():
+                return _pointed(publisher, items, publisher.publish(items))
+        except StoreRefused as error:
+            raise _named(error, batch) from error.__cause__
+        except StoreUnavailable as error:
+            raise _unsure(error, batch) from error
+
+
+def _pointed(publisher: Publisher, items: Sequence[ScheduleItem], sent: Sent) -> Sent:
+    """The answer to what was sent a second time: of a job that was merged at the first time only a tombstone tells. So it is asked who
+    holds the key now.
+    """
+    ground, replies = sent
+    for n, (item, reply) in enumerate(zip(items, replies, strict=True)):
+        if reply.status == "displaced" and item.record.key:
+            holder = stores.inspector().find(publisher.store.queue, item.record.key)
+            if holder is not None:
+                replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
+    return ground, replies
+
+
+def _named(error: StoreUnavailable, batch: Sequence[Put]) -> StoreUnavailable:
+    """The same refusal; `jobs` are those that were not taken."""
+    error.jobs = tuple(put.plan.id for put in batch)
+    return error
+
+
+def _unsure(error: StoreUnavailable, batch: Sequence[Put]) -> StoreUnavailable:
+    jobs = tuple(put.plan.id for put in batch)
+    return StoreUnavailable(
+        f"{error} Whether {f'the job {jobs[0]} is' if len(jobs) == 1 else f'{len(jobs)} jobs are'} in Redis is not known: "
+        "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job.",
+        jobs=jobs,
+    )
+
+
+def _answered(puts: Sequence[Put], sent: Sent) -> list[KeyTaken]:
+    """Tells the handles. Those that were refused."""
+    answers = [_answer(put, reply) for put, reply in zip(puts, sent[1], strict=True)]
+    return [refused for refused in answers if refused is not None]
+
+
+def _answer(put: Put, reply: ScheduleReply) -> KeyTaken | None:
     handle, record = put.handle, put.plan.record
+    if reply.status in ("contested", "asked"):
+        return None  # the relay comes back to it
+    if reply.status == "behind":  # as a row; it runs when the holder has ended
+        handle.created = True
+        return None
     handle.id, handle.created = reply.id, reply.created
-    if not reply.created:
+    if not handle.created:
         handle.due_ms = None
     elif reply.due_ms:
         handle.due_ms = reply.due_ms
-    if reply.created and signals.job_scheduled.receivers:
+    if handle.created and signals.job_scheduled.receivers:
         signals.job_scheduled.send_robust(sender=registry.get(record.task), job=handle)
-    if reply.status in ("taken", "running"):
-        why = "runs and cannot be replaced now" if reply.status == "running" else "is unfinished"
-        return KeyTaken(f"The key {record.key!r} is held by the job {reply.id}, which {why}.", holder=reply.id)
-    return None
+    return _refused(put, reply) if reply.status in ("taken", "running") else None
 
 
-def _publish_rows(puts: Sequence[_Put], alone: bool) -> None:
+def _refused(put: Put, reply: ScheduleReply) -> KeyTaken:
+    why = "runs and cannot be replaced now" if reply.status == "running" else "is unfinished"
+    return KeyTaken(
+        f"The key {put.plan.record.key!r} of the job {put.plan.id} is held by the job {reply.id}, which {why}.",
+        holder=reply.id,
+    )
+
+
+def _publish_rows(puts: Sequence[Put], *, alone: bool) -> None:
     """After the commit: what fails here is left to the relay, and must not break the request."""
     failpoint("producer.committed")
     late = {put for put in puts if clock.monotonic() - put.plan.started > LATE_PUBLISH}
@@ -241,24 +349,42 @@ def _publish_rows(puts: Sequence[_Put], alone: bool) -> None:
         logger.warning(
             "%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH
         )
+    refused: list[KeyTaken] = []
     try:
-        _publish([put for put in puts if put not in late])
+        for (name, using), group in _by(puts, lambda put: (put.plan.queue.name, put.plan.using)):
+            publisher = _publisher(name, using)
+            for batch in _batches((put for put in group if put not in late), MOST):
+                with stores.guarded(schedules=True):
+                    if not alone:  # else Redis has been asked, and has all that was written before
+                        publisher.publish_before([put.plan.record for put in batch])
+                    refused += _send_rows(publisher, batch)
     except StoreUnavailable as error:
         logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", len(puts), error)
         signals.store_unavailable.send_robust(sender=None, error=error)
-    except KeyTaken as error:
-        if alone:
-            raise
-        logger.warning("A committed job was not scheduled, its row ends as cancelled: %s", error)
+    except Error as error:
+        logger.warning("%d committed jobs are left to the relay, the database does not answer: %s", len(puts), error)
+    _tell_refused(refused, alone=alone)
 
 
-def _most_events() -> int:
-    config = conf.get()
-    return config.mirror_max_events if config.mirror_full == "block" else 0
+def _send_rows(publisher: Publisher, batch: Sequence[Put]) -> list[KeyTaken]:
+    ground = batch[0].plan.ground
+    if ground and all(put.plan.ground == ground for put in batch):
+        sent = publisher.publish([put.plan.item() for put in batch], ground)
+        stores.learn(publisher.store.queue, sent[0])
+        if sent[1]:
+            return _answered(batch, sent)
+    # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
+    rows = publisher.publish_rows([put.plan.id for put in batch])
+    stores.learn(publisher.store.queue, rows.ground)
+    answers = dict(zip(rows.jobs, rows.replies, strict=True))
+    known = [put for put in batch if put.plan.id in answers]
+    return _answered(known, ("", [answers[put.plan.id] for put in known]))
 
 
-def _by(puts: Iterable[_Put], trait: Callable[[_Put], K]) -> Iterable[tuple[K, list[_Put]]]:
-    groups: dict[K, list[_Put]] = {}
+def _by(puts: Sequence[Put], trait: Callable[[Put], K]) -> Iterable[tuple[K, list[Put]]]:
+    if len(puts) == 1:
+        return [(trait(puts[0]), list(puts))]
+    groups: dict[K, list[Put]] = {}
     for put in puts:
         groups.setdefault(trait(put), []).append(put)
     return groups.items()

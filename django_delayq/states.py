@@ -40,6 +40,8 @@ class OutcomeKind(StrEnum):
     ACK = "ack"
     RETRY = "retry"
     SNOOZE = "snooze"
+    EVICT = "evict"
+    PARK = "park"
     FAIL = "fail"
     CRASH = "crash"
     CANCEL = "cancel"
@@ -52,6 +54,7 @@ class AttemptOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     RETRIED = "retried"
     SNOOZED = "snoozed"
+    EVICTED = "evicted"  # its process was killed for a neighbour's sake; told as snoozed
     FAILED = "failed"
     CRASHED = "crashed"
     CANCELLED = "cancelled"
@@ -95,8 +98,8 @@ class Transition:
 # rows may start in, or be carried out by, several places: a crash is seen by claim (the lease ran out; the job runs again at
 # once) or told to settle (the supervisor saw the process die), and a job that crashed too often fails there and then; a
 # cancel of a running job is a request which its settling, or the claim that finds its lease run out, carries out; a cancel
-# of one that is not published yet leaves a tombstone. Restore starts in a finished state only where Redis was rolled back
-# and has forgotten a requeue.
+# of one that is not published yet leaves a tombstone. A job that expires has failed if it has run before, else it is
+# cancelled. What sweep takes out of Redis stays what its row says, and has no row here.
 TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("schedule", None, State.SCHEDULED, "schedule"),
     Transition("merge", None, State.CANCELLED, "schedule"),
@@ -104,14 +107,18 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("reschedule", State.SCHEDULED, State.SCHEDULED, "schedule"),
     Transition("reschedule", State.SCHEDULED, State.SCHEDULED, "reschedule"),
     Transition("claim", State.SCHEDULED, State.RUNNING, "claim"),
+    Transition("claim", State.RUNNING, State.RUNNING, "claim"),
     Transition("expire", State.SCHEDULED, State.CANCELLED, "claim"),
-    Transition("expire", State.RUNNING, State.CANCELLED, "claim"),
+    Transition("expire", State.SCHEDULED, State.FAILED, "claim"),
+    Transition("expire", State.RUNNING, State.FAILED, "claim"),
     Transition("set aside", State.SCHEDULED, State.FAILED, "claim"),
     Transition("set aside", State.RUNNING, State.FAILED, "claim"),
     Transition("extend", State.RUNNING, State.RUNNING, "extend"),
     Transition("ack", State.RUNNING, State.SUCCEEDED, "settle"),
     Transition("retry", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("snooze", State.RUNNING, State.SCHEDULED, "settle"),
+    Transition("evict", State.RUNNING, State.SCHEDULED, "settle"),
+    Transition("park", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("fail", State.RUNNING, State.FAILED, "settle"),
     Transition("crash", State.RUNNING, State.RUNNING, "claim"),
     Transition("crash", State.RUNNING, State.SCHEDULED, "settle"),
@@ -125,22 +132,9 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("requeue", State.CANCELLED, State.SCHEDULED, "requeue"),
     Transition("purge", State.SCHEDULED, State.CANCELLED, "purge"),
     Transition("restore", None, State.SCHEDULED, "restore"),
-    Transition("restore", State.SUCCEEDED, State.SCHEDULED, "restore"),
-    Transition("restore", State.FAILED, State.SCHEDULED, "restore"),
-    Transition("restore", State.CANCELLED, State.SCHEDULED, "restore"),
+    Transition("restore", None, State.RUNNING, "restore"),
     Transition("merge", None, State.CANCELLED, "restore"),
-    Transition("merge", State.SUCCEEDED, State.CANCELLED, "restore"),
-    Transition("merge", State.FAILED, State.CANCELLED, "restore"),
-    Transition("merge", State.CANCELLED, State.CANCELLED, "restore"),
     Transition("adopt", None, State.RUNNING, "restore"),
     Transition("adopt", State.SCHEDULED, State.RUNNING, "restore"),
     Transition("adopt", State.RUNNING, State.RUNNING, "restore"),
-    Transition("correct", State.SCHEDULED, State.SCHEDULED, "restore"),
-    Transition("correct", State.RUNNING, State.SCHEDULED, "restore"),
-    Transition("drop", State.SCHEDULED, State.SUCCEEDED, "restore"),
-    Transition("drop", State.SCHEDULED, State.FAILED, "restore"),
-    Transition("drop", State.SCHEDULED, State.CANCELLED, "restore"),
-    Transition("drop", State.RUNNING, State.SUCCEEDED, "restore"),
-    Transition("drop", State.RUNNING, State.FAILED, "restore"),
-    Transition("drop", State.RUNNING, State.CANCELLED, "restore"),
 )

@@ -28,7 +28,7 @@ OPTIONS: Final = (
     "using", "durability",
 )  # fmt: skip
 _OPTIONS: Final = frozenset(OPTIONS)
-POLICIES: Final = ("keep", "replace", "earliest", "latest", "error")
+POLICIES: Final = ("keep", "replace", "earliest", "latest", "after", "error")
 
 
 class Options(NamedTuple):

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_delayq import clock, overview
+from django_delayq import clock, conf, overview
 from django_delayq.health import MOST_SKEW
 from django_delayq.overview import DOWN, Overview
 from django_delayq.store.inspector import ServerFacts
@@ -23,6 +23,7 @@ SLOW: Final = 0.05  # seconds of a round trip
 FAST: Final = (1, 2, 5, 10, 20, 50)  # milliseconds: a fast one is told in steps
 LATE: Final = (10.0, 300.0)  # seconds by which the oldest due job is late: a warning, bad
 LAG: Final = (10.0, 60.0)  # seconds the mirror is behind
+HALF: Final = 0.5  # share of MIRROR_MAX_EVENTS that the mirror is behind
 FULL: Final = (0.8, 0.95)  # share of maxmemory
 
 
@@ -74,10 +75,18 @@ def _queues(seen: Overview) -> list[Vital]:
         workers += ", " + text % {"count": unserved}
     level: Level = "bad" if not seen.present else "late" if silent or unserved else "well"
     lag = max((queue.lag.seconds for queue in seen.queues), default=0.0)
+    most = conf.get().most_events
+    share = max((queue.depth.untold / most for queue in seen.queues), default=0.0) if most else 0.0
+    full = f", {share:.0%}" if share >= HALF else ""
     return [
         Vital(name="late", label=_("Oldest late"), value=_seconds(late), level=_level(late, LATE)),
         Vital(name="workers", label=_("Workers"), value=workers, level=level),
-        Vital(name="mirror", label=_("Mirror behind"), value=_seconds(lag), level=_level(lag, LAG)),
+        Vital(
+            name="mirror",
+            label=_("Mirror behind"),
+            value=_seconds(lag) + full,
+            level="bad" if full else _level(lag, LAG),
+        ),
     ]
 
 

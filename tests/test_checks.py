@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from django.core.checks import run_checks
+from django.db import connections
 
 from django_delayq import checks
 from django_delayq.health import server_findings
@@ -42,7 +43,7 @@ def test_e001_in_a_queue_names_the_place(settings):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("REDIS", 5), ("PREFIX", "a b"), ("DURABILITY", "disk"), ("AUDIT", "none"), ("LEASE", "soon"), ("LEASE", 0.1),
+        ("REDIS", 5), ("PREFIX", "a b"), ("DURABILITY", "disk"), ("AUDIT", "none"), ("LEASE", "soon"), ("LEASE", 4.9),
         ("MAX_ATTEMPTS", 0), ("MAX_ATTEMPTS", True), ("BACKOFF", "15 sec"), ("TIMEOUT", -1), ("MAX_CRASHES", "3"),
         ("MAX_PAYLOAD", 1), ("RETENTION", {"done": "7d"}), ("RETENTION", "7d"), ("SENSITIVE", "password"), ("SIGNING", "yes"),
         ("MIRROR_FULL", "panic"), ("QUEUES", ["orders"]), ("QUEUES", {"a/b": {}}), ("QUEUES", {"a": None}),
@@ -104,8 +105,12 @@ def test_e006_a_database_alias_that_is_missing(settings):
     assert "'jobs'" in found(settings, DATABASE="jobs")["delayq.E006"]
 
 
-def test_w001_a_lease_that_a_short_pause_loses(settings):
-    assert "'orders'" in found(settings, QUEUES={"orders": {"LEASE": 3}})["delayq.W001"]
+def test_e002_a_lease_that_a_short_pause_would_lose_says_what_to_write(settings):
+    said = found(settings, QUEUES={"orders": {"LEASE": 3}})["delayq.E002"]
+    assert 'DELAYQ["QUEUES"]["orders"]["LEASE"]' in said
+    assert "at least 5 seconds" in said
+    assert "Write 30" in said
+    assert found(settings, QUEUES={"orders": {"LEASE": 5}, "default": {}, "redis": {}}) == {}
 
 
 def test_a_timeout_longer_than_the_lease_is_no_mistake(settings):
@@ -118,6 +123,21 @@ def test_w002_jobs_and_cache_in_one_database(settings, backend):
     assert "cache.clear()" in found(settings, REDIS="redis://localhost:6390/1")["delayq.W002"]
     assert "delayq.W002" in found(settings, REDIS="default")
     assert found(settings, REDIS="redis://localhost:6390/2") == {}
+
+
+def test_w003_requests_in_transactions_of_another_database(settings, monkeypatch):
+    other = {
+        **connections.settings["default"],
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": ":memory:",
+        "OPTIONS": {},
+    }
+    monkeypatch.setitem(connections.settings, "shop", {**other, "ATOMIC_REQUESTS": True})
+    assert "'shop'" in found(settings)["delayq.W003"]
+    connections.settings["shop"]["ATOMIC_REQUESTS"] = False
+    del connections["shop"]
+    assert found(settings) == {}
+    del connections["shop"]
 
 
 def deploy(settings, url: str) -> dict[str, str]:

@@ -15,12 +15,12 @@ FLOORS = {
     "states": 0, "job": 0, "ladder": 0, "clock": 0, "ids": 0, "codec": 0, "exceptions": 0, "refusal": 0, "failpoints": 0,
     "signing": 0, "spread": 0, "hidden": 0,
     "store": 1,
-    "conf": 2, "signals": 2, "task": 2, "producer": 2, "changes": 2, "notes": 2, "plan": 2, "outbox": 2, "stores": 2, "health": 2,
-    "effects": 2,
+    "conf": 2, "signals": 2, "task": 2, "producer": 2, "changes": 2, "alter": 2, "plan": 2, "outbox": 2, "stores": 2, "health": 2,
+    "effects": 2, "pending": 2, "publish": 2,
     "masking": 2,
     "edits": 2,
     "worker": 3,
-    "models": 4, "migrations": 4, "mirror": 4, "search": 4, "selection": 4, "operations": 4,
+    "models": 4, "bookkeeping": 4, "columns": 4, "migrations": 4, "mirror": 4, "search": 4, "selection": 4, "operations": 4,
     "vitals": 5,
     "checks": 5, "overview": 5, "admin": 5, "management": 5, "templatetags": 5, "testing": 5, "contrib": 5, "views": 5, "urls": 5,
     "apps": 6, "": 6,
@@ -152,7 +152,8 @@ def test_only_the_worker_has_threads_processes_and_signals():
 
 def test_below_the_mirror_nobody_knows_the_orm():
     below = [name for name in MODULES if floor(name) < 4]
-    assert offenders(lambda name: uses(name, "django.db", "django.contrib") - {"django.db.transaction"}, below) == {}
+    known = {"django.db.transaction", "django.db.connections", "django.db.DatabaseError", "django.db.Error"}
+    assert offenders(lambda name: uses(name, "django.db", "django.contrib") - known, below) == {}
 
 
 def test_the_engine_does_not_read_for_people():

@@ -6,19 +6,25 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
 
 from django_delayq import ids
 from django_delayq.admin import forecast, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import badge, duration, visible
 from django_delayq.admin.wording import worded
-from django_delayq.mirror.rows import MERGED
+from django_delayq.mirror.rows import ENDED_MERGED, ENDED_REPLACED
 from django_delayq.models import Job
 from django_delayq.overview import DOWN
 from django_delayq.states import State
 from django_delayq.store.inspector import JobView
 
 RELATED: Final = 10  # jobs of the same key
+DISPLACED: Final[dict[str, Promise]] = {  # what is said of the job that displaced this one
+    ENDED_MERGED: _("it held the key, so this one was merged into it"),
+    ENDED_REPLACED: _("it replaced this one"),
+}
 
 
 def gather(request: HttpRequest, job: Job, *, sensitive: bool) -> dict[str, Any]:
@@ -29,7 +35,7 @@ def gather(request: HttpRequest, job: Job, *, sensitive: bool) -> dict[str, Any]
         why = forecast.why_not_yet(job, view, trouble)
     except DOWN as error:
         why, trouble = "", trouble or worded(error)
-    held_by = holder(job)
+    by = displaced_by(job)
     moments, cut = timeline.of(job, view, sensitive=sensitive)
     return {
         "job": job,
@@ -47,7 +53,10 @@ def gather(request: HttpRequest, job: Job, *, sensitive: bool) -> dict[str, Any]
         "behind": timeline.behind(job, view),
         "over": job.state == State.SUCCEEDED,  # every other state may be left, by a worker or by somebody
         "progress": timeline.progress_of(view),
-        "related": [(other, badge(other.derived), other.pk == held_by) for other in related(job, held_by)],
+        "related": [
+            (other, badge(other.derived), DISPLACED[job.ending or ""] if other.pk == by else "")
+            for other in related(job, by)
+        ],
         "raw": visible(view.raw.decode("utf-8", "backslashreplace")) if view and request.user.is_superuser else "",
         **_carried(job, sensitive),
     }
@@ -58,26 +67,20 @@ def state_in_charge(job: Job, view: JobView | None) -> State:
     return State(view.state) if view and view.state in set(State) else State(job.state)
 
 
-def related(job: Job, held_by: UUID | None) -> list[Job]:
-    """The newest jobs of the same key; of one that was merged, the job that held the key comes first, however old it is."""
+def related(job: Job, by: UUID | None) -> list[Job]:
+    """The newest jobs of the same key; the job that has displaced this one comes first, however old it is."""
     if not job.key:
         return []
     same = Job.objects.using(job._state.db).filter(queue=job.queue, key=job.key).exclude(pk=job.pk)
     same = same.defer("args", "kwargs", "options", "result", "error")
-    if held_by is None:
+    if by is None:
         return list(same.order_by("-pk")[:RELATED])
-    return [*same.filter(pk=held_by), *same.exclude(pk=held_by).order_by("-pk")[:RELATED]]
+    return [*same.filter(pk=by), *same.exclude(pk=by).order_by("-pk")[:RELATED]]
 
 
-def holder(job: Job) -> UUID | None:
-    """The job into which this one was merged, since it held the key."""
-    begin, _, id = job.error.partition(f"{MERGED} ")
-    if begin or job.state != State.CANCELLED:
-        return None
-    try:
-        return ids.parse(id)
-    except ValueError:
-        return None
+def displaced_by(job: Job) -> UUID | None:
+    """The job into which this one was merged, or which has replaced it."""
+    return job.merged_into if job.ending in DISPLACED else None
 
 
 def _carried(job: Job, sensitive: bool) -> dict[str, str]:

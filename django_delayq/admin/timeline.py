@@ -103,9 +103,10 @@ def progress_of(view: JobView | None) -> Progress | None:
 def _beginning(job: Job, events: Iterable[Event]) -> list[Moment]:
     found = [Moment(at=job.created_at, what=now("accepted"))]
     again = any(event.kind == EventKind.REQUEUED for event in events)  # then `published` speaks of that
-    if job.published and not again and job.published >= job.created_at:
+    if job.published and not again:
         text = now("committed, and published to Redis") if job.durable else now("in Redis")
-        found.append(Moment(at=job.published, what=now("published"), text=text))
+        # Redis' clock and the database's may differ, and one of them counts in whole milliseconds.
+        found.append(Moment(at=max(job.published, job.created_at), what=now("published"), text=text))
     return found
 
 

@@ -15,8 +15,6 @@ SENTENCES: Final[tuple[tuple[str, Promise], ...]] = (
     (r"Redis at (?P<where>.+?) is not available: (?P<cause>.+?)\. (?:Check|It is) .+",
      _("Redis at %(where)s is not available: %(cause)s.")),
     (r"Redis at (?P<where>.+?) answered: (?P<cause>.+)", _("Redis at %(where)s answered: %(cause)s")),
-    (r"Redis failed a moment ago and is left alone for (?P<seconds>\d+) s: (?P<cause>.*)",
-     _("Redis failed a moment ago and is left alone for %(seconds)s s: %(cause)s")),
     (r"No task named '(?P<name>.+?)' is registered in this process\..+",
      _("No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?")),
     (r"The queue '(?P<name>.+?)' is not listed in DELAYQ\[\"QUEUES\"\].+", _("The settings do not list the queue %(name)s.")),

@@ -16,7 +16,7 @@ from django_delayq import changes, conf, ids, overview
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management.output import print_json, progress
 from django_delayq.management.selection import USAGE, Target, known_queue, moment, named_key, seconds, targets
-from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations
+from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
 from django_delayq.states import Change, State
 from django_delayq.stores import stores
 
@@ -126,6 +126,7 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
     counts = {
         f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)
     }
+    counts |= {f"{queue.name} set_aside": old_set_aside(queue, config.database).count() for queue in queues}
     loops: list[PruneLoop | OldOperationsLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
     if not options["queue"]:
         counts["operations"] = old_operations(config).count()

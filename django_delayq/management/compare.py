@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
-from django_delayq.mirror import rows
-from django_delayq.mirror.restore import RestoreLoop, end_of
+from django_delayq.mirror import lost, rows
+from django_delayq.mirror.lost import end_of
+from django_delayq.mirror.restore import RestoreLoop, needed
 from django_delayq.models import Job
 from django_delayq.signing import Signer
+from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.inspector import Inspector, JobView
@@ -27,20 +29,22 @@ NO_END: Final = "why it failed did not reach the database"
 class Orphans:
     """Jobs that one side has and the other has not. `missing`: unfinished rows that Redis does not have; `risen`: unfinished jobs in
     Redis whose rows are finished; `rowless`: jobs in Redis without a row: unfinished ones where `AUDIT` keeps one for each, and
-    failed ones, until a row of theirs would have been pruned.
+    failed ones, until a row of theirs would have been pruned; `lost`: unfinished rows of redis durability that Redis does not have.
     """
 
     missing: list[UUID] = field(default_factory=list)
     risen: list[UUID] = field(default_factory=list)
     rowless: list[UUID] = field(default_factory=list)
+    lost: list[UUID] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return len(self.missing) + len(self.risen) + len(self.rowless)
+        return len(self.missing) + len(self.risen) + len(self.rowless) + len(self.lost)
 
 
 class Comparison:
     """1. Walks both sides in batches, and notes what one has and the other has not. 2. Waits until the mirror has folded what it had
-    not then. 3. Looks again at what was noted: what has cleared up was on its way. `fix` brings back, drops, or writes the row;
+    not then; for a job of redis durability that ran, also for a lease, since its worker may still adopt it. 3. Looks again at what was
+    noted: what has cleared up was on its way. `fix` brings back, drops, writes the row, or ends that of a job that is lost;
     what is `left` it could not write: the record in Redis cannot be read, or is not signed by this project.
 
     Raises (all methods):
@@ -60,17 +64,20 @@ class Comparison:
     def find(self, wait: Iterator[None]) -> Orphans:
         """All orphans. `wait`: each step lets some time pass, and the mirror work."""
         suspects = Orphans()
-        for batch in self._unfinished():
-            suspects.missing += self._missing(batch)
+        for batch in self._unfinished(self.loop.unfinished()):
+            suspects.missing += self.loop.log.unknown(batch)
+        for batch in self._unfinished(self._of_redis()):
+            suspects.lost += self.loop.log.unknown(batch)
         for batch in self._in_redis():
             self._judge(batch, suspects)
-        if suspects:
-            self._wait_for_mirror(wait)
+        told = not suspects or self._wait_for_mirror(wait)
         found = Orphans()
+        if told and suspects.lost and not needed(*self.loop.look()):
+            found.lost = self._lost(suspects.lost, wait)
         for start in range(0, len(suspects.missing), MOST):
             batch = suspects.missing[start : start + MOST]
             still = set(self.loop.unfinished().filter(pk__in=batch).values_list("id", flat=True))
-            found.missing += self._missing([id for id in batch if id in still])
+            found.missing += self.loop.log.unknown([id for id in batch if id in still])
         others = [*suspects.risen, *suspects.rowless]
         for start in range(0, len(others), MOST):
             self._judge(others[start : start + MOST], found)
@@ -81,20 +88,39 @@ class Comparison:
         every step of at most 200.
         """
         for batch in _batches(orphans.missing):
+            ground = self.loop.store.ground()
             items = self.loop.items(self.loop.unfinished().filter(pk__in=batch))
-            self.loop.ground.restore(items, actor="doctor")
+            self.loop.ground.restore(items, ground=ground, actor="doctor")
             yield len(batch)
         for batch in _batches(orphans.risen):
-            self.loop.ground.restore(self.loop.ended(batch), rolled=True, actor="doctor")
+            known = Job.objects.using(self.using).filter(pk__in=batch).values_list("id", "state", "settled")
+            self.loop.ground.drop([ids.short(id) for id, *row in known if end_of(*row)], actor="doctor")
             yield len(batch)
         for batch in _batches(orphans.rowless):
             self._write_rows(batch)
             yield len(batch)
+        for batch in _batches(orphans.lost):
+            lost.end(self.queue.name, self.loop.log.unknown(batch), self.using)
+            yield len(batch)
 
-    def _unfinished(self) -> Iterator[list[UUID]]:
+    def _of_redis(self) -> Any:
+        return lost.unfinished(self.queue.name, self.using)
+
+    def _lost(self, suspects: list[UUID], wait: Iterator[None]) -> list[UUID]:
+        if self._of_redis().filter(pk__in=suspects, state=State.RUNNING).exists():
+            until = clock.monotonic() + self.queue.lease
+            while clock.monotonic() < until:
+                next(wait)
+        found = []
+        for batch in _batches(suspects):
+            still = set(self._of_redis().filter(pk__in=batch).values_list("id", flat=True))
+            found += self.loop.log.unknown([id for id in batch if id in still])
+        return found
+
+    def _unfinished(self, rows: Any) -> Iterator[list[UUID]]:
         after: UUID | None = None
         while True:
-            found = self.loop.unfinished() if after is None else self.loop.unfinished().filter(pk__gt=after)
+            found = rows if after is None else rows.filter(pk__gt=after)
             batch = list(found.order_by("id").values_list("id", flat=True)[:MOST])
             if batch:
                 yield batch
@@ -106,10 +132,6 @@ class Comparison:
         for found in self.loop.log.jobs():
             for start in range(0, len(found), MOST):
                 yield [ids.full(id) for id, _ in found[start : start + MOST]]
-
-    def _missing(self, batch: list[UUID]) -> list[UUID]:
-        views = self._inspector.jobs(self.queue.name, batch) if batch else []
-        return [id for id, view in zip(batch, views, strict=True) if view is None]
 
     def _judge(self, batch: list[UUID], found: Orphans) -> None:
         views = self._inspector.jobs(self.queue.name, batch)
@@ -129,12 +151,13 @@ class Comparison:
         kept = self.queue.retention["failed"]
         return kept is None or view.now_ms - view.date_ms < kept * 1000
 
-    def _wait_for_mirror(self, wait: Iterator[None]) -> None:
+    def _wait_for_mirror(self, wait: Iterator[None]) -> bool:
         mark, until = position(self.loop.log.last_id()), clock.monotonic() + PATIENCE
         while (first := self.loop.log.read(FIRST, 1)) and position(first[0].id) <= mark:
             if clock.monotonic() > until:
-                return
+                return False
             next(wait)
+        return True
 
     def _trusted(self, view: JobView) -> bool:
         return self._signer is None or self._signer.verifies(view.raw, queue=self.queue.name, id=ids.short(view.id))

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -12,6 +12,7 @@ from django.core.checks import run_checks
 from django.core.management.base import CommandError
 from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Count, Min
 
 from django_delayq import clock, conf, ids
 from django_delayq.health import server_findings
@@ -21,12 +22,15 @@ from django_delayq.management.output import duration, print_json, progress
 from django_delayq.management.reads import paused
 from django_delayq.management.selection import USAGE
 from django_delayq.mirror.loop import MirrorLoop
-from django_delayq.models import Job
+from django_delayq.models import Job, SetAside
 from django_delayq.overview import DOWN
+from django_delayq.store import formats
+from django_delayq.store.upgrade import FormatStore
 from django_delayq.store.workers import WorkerRegistry
 from django_delayq.stores import stores
 
 MOST_LAG = 60.0  # seconds; a mirror behind by more is a finding
+HALF = 0.5  # of MIRROR_MAX_EVENTS; a mirror behind by more is a finding
 MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
 
@@ -84,11 +88,26 @@ def _database_findings() -> list[dict[str, str]]:
                     "Run manage.py migrate.",
                 )
             ]
+        kept = (
+            SetAside.objects.using(using)
+            .values_list("queue")
+            .annotate(Count("pk"), Min("noticed_at"))
+            .order_by("queue")
+        )
+        aside = [
+            _finding(
+                "D011", "warning", f"Events of {queue!r} are set aside: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of "
+                "their jobs do not say what has happened.",
+                f"Look at them: manage.py delayq set-aside --queue {queue}. When the reason is gone, add --retry.",
+            )
+            for queue, count, first in kept
+        ]  # fmt: skip
         waiting = Job.objects.using(using).filter(state="scheduled", published__isnull=True, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (clock.now() - first).total_seconds() if first else 0.0
         if age > MOST_OUTBOX:
             return [
+                *aside,
                 _finding(
                     "D002", "warning", f"The outbox holds jobs that Redis does not have, the oldest for {duration(age)}.",
                     "Run a worker with the roles mirror and relay, and look at its log.",
@@ -103,7 +122,7 @@ def _database_findings() -> list[dict[str, str]]:
                 "Check DATABASES, and that it runs.",
             )
         ]
-    return []
+    return aside
 
 
 def _redis_findings() -> list[dict[str, str]]:
@@ -124,6 +143,7 @@ def _redis_findings() -> list[dict[str, str]]:
                         f"Start one: manage.py delayq_worker --queues {name}",
                     )
                 )
+            found += _format_findings(name, workers)
             depth = inspector.depth(name)
             if depth.paused:
                 found.append(
@@ -134,6 +154,15 @@ def _redis_findings() -> list[dict[str, str]]:
                         f"Resume it: manage.py delayq resume {name}",
                     )
                 )
+            most = config.most_events
+            if most and depth.untold >= HALF * most:
+                found.append(
+                    _finding(
+                        "D012", "error", f"The mirror of {name!r} is {depth.untold:,} jobs behind, of {most:,} at which schedules are "
+                        "refused.",
+                        "Run a worker with the role mirror; if one runs, look at its log and at the database.",
+                    )
+                )  # fmt: skip
             lag = MirrorLoop(stores.link, queue, prefix=config.prefix, using=config.database).lag()
             if lag.seconds > MOST_LAG:
                 found.append(
@@ -145,6 +174,25 @@ def _redis_findings() -> list[dict[str, str]]:
     except DOWN as error:
         found.append(_finding("D007", "error", str(error), "Check DELAYQ['REDIS'], and that the server runs."))
     return found
+
+
+def _format_findings(name: str, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    store = FormatStore(stores.queue(name))
+    format = store.look()
+    if format > formats.FORMAT:
+        return [
+            _finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")
+        ]
+    if format == formats.FORMAT or not store.used():
+        return []
+    old = ", ".join(worker["id"] for worker in formats.older(workers))
+    return [
+        _finding(
+            "D020", "warning", f"The queue {name!r} has format {format} in Redis; this release knows {formats.FORMAT}.",
+            f"Replace the workers of an older release first: {old}." if old else
+            "When every process, the web processes too, runs this release: manage.py delayq upgrade",
+        )
+    ]  # fmt: skip
 
 
 def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
@@ -167,6 +215,7 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ("D008", orphans[name].missing, "unfinished rows are not in Redis"),
             ("D009", orphans[name].risen, "jobs are in Redis, and their rows are finished"),
             ("D010", orphans[name].rowless, "jobs are in Redis, and have no row"),
+            ("D013", orphans[name].lost, "jobs of redis durability are not in Redis, and nobody can bring them back"),
             (
                 "D010",
                 left,
@@ -175,21 +224,22 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
         ):
             if jobs:
                 shown = ", ".join(ids.short(id) for id in jobs[:3]) + (", …" if len(jobs) > 3 else "")
-                level = "warning" if fixed or code == "D010" else "error"
+                level = "warning" if fixed or code in ("D010", "D013") else "error"
                 remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if jobs is left else hint
                 found.append(_finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
     return found
 
 
 def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dict[str, Any]) -> None:
-    back, dropped, written = (
-        sum(len(getattr(found, kind)) for found in orphans.values()) for kind in ("missing", "risen", "rowless")
+    back, dropped, written, ended = (
+        sum(len(getattr(found, kind)) for found in orphans.values()) for kind in ("missing", "risen", "rowless", "lost")
     )
     if not options["yes"]:
         confirm(
-            f"This brings {back} jobs back into Redis, drops {dropped} from it, and writes {written} rows. Go on? [y/N] "
+            f"This brings {back} jobs back into Redis, drops {dropped} from it, writes {written} rows, and ends {ended} as failed. "
+            "Go on? [y/N] "
         )
-    with progress(back + dropped + written, "putting right", quiet=options["json"]) as advance:
+    with progress(back + dropped + written + ended, "putting right", quiet=options["json"]) as advance:
         for name, found in orphans.items():
             for count in sides[name].fix(found):
                 advance(count)

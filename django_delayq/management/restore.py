@@ -8,7 +8,6 @@ from django_delayq import conf
 from django_delayq.management.acts import actor, confirm, said
 from django_delayq.management.output import progress
 from django_delayq.management.selection import known_queue
-from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.restore import ACTOR, RestoreLoop, needed
 from django_delayq.stores import stores
 
@@ -33,25 +32,19 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
         confirm(
             f"Redis lacks what the database has seen in {', '.join(wanted)}: {total} unfinished rows. Go on? [y/N] "
         )
-    back = dropped = 0
+    back = 0
     with progress(total, "restoring", quiet=options["json"]) as advance:
-        for name, loop in wanted.items():
-            # With the mirror's help, which may not run elsewhere just now.
-            mirror = MirrorLoop(
-                stores.link, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer
-            )
+        for loop in wanted.values():
             seen = 0
             for step in loop.drain():
-                mirror.poll()
                 advance(step.done - seen)
                 seen = step.done
-            back, dropped = back + loop.progress.back, dropped + loop.progress.dropped
+            back += loop.progress.back
     resumed = [name for name in names if _resume(name)]
-    document = {"queues": list(wanted), "rows": total, "back": back, "dropped": dropped, "resumed": resumed}
+    document = {"queues": list(wanted), "rows": total, "back": back, "resumed": resumed}
     if not wanted:
         return said(out, options, document, "Redis has what the database has seen; nothing is to do.")
-    ended = f", {dropped} that had ended were dropped" if dropped else ""
-    return said(out, options, document, f"{back} of {total} jobs are back{ended}; the others were there.")
+    return said(out, options, document, f"{back} of {total} jobs are back; the others were there.")
 
 
 def _resume(name: str) -> bool:

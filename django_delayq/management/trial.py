@@ -21,7 +21,8 @@ from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.outbox import OutboxItem
 from django_delayq.store.connection import Link, connect
 from django_delayq.store.keys import NAMES, Keys, workers_key
-from django_delayq.store.queue import MOST, QueueStore, ScheduleItem
+from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.scheduling import ScheduleItem
 from django_delayq.task import Task
 from django_delayq.worker import beat
 from django_delayq.worker.current import current
@@ -192,7 +193,9 @@ class Bench:
 
     def _row(self) -> OutboxItem:
         record = self._record("bench.wait", ("x" * 100,))
-        return OutboxItem(record=record, queue=self.tag, run_at_ms=clock.wall_ms(), on_conflict="keep", priority=0)
+        return OutboxItem(
+            record=record, queue=self.tag, run_at_ms=clock.wall_ms(), delay_ms=None, on_conflict="keep", priority=0
+        )
 
     def _rate(self, call: Callable[[], Any], jobs: int) -> float:
         began, calls = clock.monotonic(), 0

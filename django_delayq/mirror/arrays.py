@@ -17,7 +17,7 @@ from django.db.models import Model
 # A cast to the type of a limited column would cut what is too long; as text it is refused.
 TYPES: Final = {
     "UUIDField": "uuid", "ForeignKey": "uuid", "DateTimeField": "timestamptz", "BooleanField": "boolean", "IntegerField": "integer",
-    "PositiveIntegerField": "integer", "CharField": "text", "TextField": "text",
+    "PositiveIntegerField": "integer", "BigIntegerField": "bigint", "CharField": "text", "TextField": "text",
 }  # fmt: skip
 ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
@@ -127,7 +127,7 @@ def _column(model: type[Model], name: str) -> tuple[str, Callable[[Any], str]]:
     field: Any = next(one for one in model._meta.concrete_fields if one.attname == name)
     kind = TYPES[field.get_internal_type()]
     ways: dict[str, Callable[[Any], str]] = {
-        "uuid": _uuid, "timestamptz": datetime.isoformat, "boolean": str, "integer": str, "text": field.get_prep_value,
+        "uuid": _uuid, "timestamptz": datetime.isoformat, "boolean": str, "integer": str, "bigint": str, "text": field.get_prep_value,
     }  # fmt: skip
     return kind, ways[kind]
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
-from django.db import DatabaseError, IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db.models import Exists, OuterRef, Subquery
 
 from django_delayq import clock, codec, conf
 from django_delayq.effects import Run
-from django_delayq.exceptions import PayloadError
+from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.models import Job, Step
-from django_delayq.states import State
+from django_delayq.models import Step
+from django_delayq.states import UNFINISHED, State
 
-WHOLE = ""  # the name of the step that is the whole run
+logger = logging.getLogger("django_delayq.worker")
+
+WHOLE: Final = ""  # the name of the step that is the whole run
 
 
 class DatabaseEffects:
     """Whoever commits first has done it. A run that comes second, late or stale, finds the step when it begins, or fails to insert
     it when it ends; then all that it has written is rolled back with it.
+
+    The step is all that is written beside the effect. The job's row is left to the mirror: it has taken in the claim of this very run
+    since the transaction began, and under REPEATABLE READ no transaction may then write that row.
     """
 
     def run(self, run: Run, call: Callable[[], Any]) -> Any:
@@ -38,8 +46,8 @@ class DatabaseEffects:
                 result = call()
                 run.check_lease()
                 kept = _kept(result, conf.get().queue(run.queue).max_payload)
-                Step.objects.using(using).create(job_id=run.id, fence=run.fence, at=clock.now(), result=kept)
-                _settle(run, kept, using)
+                Step.objects.using(using).create(job_id=run.id, fence=run.nonce, at=clock.now(), result=kept)
+                _guard_hooks(run, using)
                 failpoint("effects.commit")
         except BaseException:
             # It erred, perhaps for the very reason that another run of this job has been here in the meantime.
@@ -49,6 +57,8 @@ class DatabaseEffects:
                 done = None
             if done is None:
                 raise
+            if done.fence == run.nonce:  # this run's own commit: what failed came behind it
+                logger.exception("job %s: its effect is committed, and then something failed", run.id)
             return done.result
         failpoint("effects.committed")
         return result
@@ -58,29 +68,45 @@ class DatabaseEffects:
         """See `Effects.once`.
 
         Raises:
-            LeaseLost: another worker has the job; nothing is written.
+            LeaseLost: another worker has the job, or another run of it has done this step meanwhile; nothing is written.
             ValueError: the name is empty or longer than 100 characters.
         """
         if not name or len(name) > 100:
             raise ValueError(f"delayq.once({name!r}): the name of a step has 1 to 100 characters.")
         using = conf.get().database
         first = _find(run, name, using) is None
-        try:
-            with transaction.atomic(using=using):
-                yield first
-                if not first:
-                    transaction.set_rollback(True, using=using)
-                    return
-                run.check_lease()
-                _claim_step(run, name, using)
-                failpoint("effects.commit")
-        except _DoneMeanwhile:
-            return
+        with transaction.atomic(using=using):
+            yield first
+            if not first:
+                transaction.set_rollback(True, using=using)
+                return
+            run.check_lease()
+            _claim_step(run, name, using)
+            failpoint("effects.commit")
         failpoint("effects.committed")
 
 
-class _DoneMeanwhile(Exception):
-    """Another run has committed the step while this one was at it."""
+def committed(jobs: Iterable[UUID], using: str) -> dict[UUID, Any]:
+    """Those of these jobs of which an atomic run has committed, and what it returned. A few hundred at most."""
+    steps = Step.objects.using(using).filter(job_id__in=list(jobs), name=WHOLE)
+    return dict(steps.values_list("job_id", "result"))
+
+
+def uncommitted(among: Any, using: str) -> Any:
+    """Those of these rows of which no atomic run has committed."""
+    return among.exclude(Exists(Step.objects.using(using).filter(job_id=OuterRef("pk"), name=WHOLE)))
+
+
+def end_rows(among: Any, using: str) -> None:
+    """Ends the unfinished rows among these of which an atomic run has committed: Redis may have lost what it was told of that."""
+    steps = Step.objects.using(using).filter(job_id=OuterRef("pk"), name=WHOLE)
+    rows = among.filter(Exists(steps), state__in=UNFINISHED, settled="")
+    failpoint("restore.end")
+    rows.update(
+        state=State.SUCCEEDED.value, settled=Subquery(steps.values("fence")), finished_at=Subquery(steps.values("at")),
+        result=Subquery(steps.values("result")), error="", fingerprint="", cancel_requested=False,
+    )  # fmt: skip
+    failpoint("restore.ended")
 
 
 def _find(run: Run, name: str, using: str) -> Step | None:
@@ -89,17 +115,28 @@ def _find(run: Run, name: str, using: str) -> Step | None:
 
 def _claim_step(run: Run, name: str, using: str) -> None:
     try:
-        Step.objects.using(using).create(job_id=run.id, name=name, fence=run.fence, at=clock.now())
+        Step.objects.using(using).create(job_id=run.id, name=name, fence=run.nonce, at=clock.now())
     except IntegrityError:
-        raise _DoneMeanwhile from None
+        raise LeaseLost(
+            f"job {run.id}: another run of it has done the step {name!r} while this one was at it; what this one has written there "
+            "is rolled back. Stop here"
+        ) from None
 
 
-def _settle(run: Run, result: Any, using: str) -> None:
-    now = clock.now()
-    Job.objects.using(using).filter(pk=run.id).update(
-        state=State.SUCCEEDED, settled=run.fence, attempts=run.attempt, finished_at=now, result=result, error="",
-        fingerprint="", cancel_requested=False,
-    )  # fmt: skip
+def _guard_hooks(run: Run, using: str) -> None:
+    """Once this transaction has committed, a hook that raises must not keep the others from running, nor go unseen."""
+    connection: Any = connections[using]  # its hooks bear a third part, which the stubs do not know
+    connection.run_on_commit = [(sids, _guarded(hook, run), robust) for sids, hook, robust in connection.run_on_commit]
+
+
+def _guarded(hook: Callable[[], Any], run: Run) -> Callable[[], None]:
+    def call() -> None:
+        try:
+            hook()
+        except BaseException:  # SystemExit too: a task cannot end the worker
+            logger.exception("job %s (%s): it has committed; a hook behind its commit failed", run.id, run.task)
+
+    return call
 
 
 def _kept(result: Any, limit: int) -> Any:

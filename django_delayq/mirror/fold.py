@@ -3,15 +3,16 @@
 An entry that a row has folded before changes nothing in it (`last_event`), so a batch may be folded twice. After Redis has lost data,
 and if its clock is behind besides, new entries bear older ids: what they tell is known by its Event row, the end of a run by its
 Attempt or, where AUDIT keeps none, by the row.
+
+What no release could have meant (a kind that is none, an event of a job without a job) is handed back in `aside`; what cannot be
+read raises `Unfoldable`, and the loop finds out which item it is.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,37 +20,51 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
+from django_delayq.mirror.items import (
+    CARRYING,
+    ENDED_BADLY,
+    ENDS,
+    EXPIRED,
+    KINDS,
+    LAST_ENDS,
+    NO_JOB,
+    NO_SUCH_JOB,
+    OF_QUEUES,
+    SECOND_DATE,
+    TOLD,
+    UNKNOWN_KIND,
+    count,
+    detail_of,
+    is_debounced,
+    item_job,
+    moment,
+    told,
+)  # fmt: skip
 from django_delayq.mirror.rows import JobRow, RunRow
+from django_delayq.mirror.verdict import FOLDING, Unfoldable
 from django_delayq.models import CANCELLED_HERE, Event
-from django_delayq.refusal import MAX_DEPTH
 from django_delayq.signing import Signer
-from django_delayq.states import AttemptOutcome, EventKind, State
+from django_delayq.states import FINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.events import Entry, Item, position
 
-# These say what happened outside of a run, and by whom; they become Event rows. Runs become Attempt rows.
-TOLD: Final = frozenset({
-    EventKind.MERGED, EventKind.RESCHEDULED, EventKind.CANCELLED, EventKind.CANCEL_REQUESTED, EventKind.REQUEUED,
-    EventKind.EXPIRED, EventKind.ASIDE, EventKind.RESTORED, EventKind.DROPPED, EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED,
-})  # fmt: skip
-OF_QUEUES: Final = frozenset({EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED})
-ENDED_BADLY: Final = frozenset({EventKind.FAILED, EventKind.ASIDE})
-ENDS: Final = frozenset({
-    EventKind.CRASHED, EventKind.SUCCEEDED, EventKind.RETRIED, EventKind.SNOOZED, EventKind.FAILED,
-})  # fmt: skip
-LAST_ENDS: Final = frozenset({EventKind.SUCCEEDED, EventKind.FAILED})
-CARRYING: Final = frozenset(
-    {EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED}
-)  # the record, without durability
-NO_JOB: Final = "a date without a job"  # what claim.lua says of a date whose record is gone
-MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
-NOBODY: Final = UUID(int=0)
-SECOND_DATE: Final = "a second date of a running job"
+NO_PROBLEM: Final = frozenset({AttemptOutcome.SUCCEEDED, AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An item that is not taken in, and why: a code for programs, a text for people."""
+
+    entry: Entry
+    item: Item
+    code: str
+    text: str = ""
 
 
 @dataclass(slots=True)
 class Batch:
     """Rows under change. The loop fills `jobs` and `attempts` with what the database has, keyed by id and by (id, fence),
-    `records` with what Redis keeps of failed jobs that have no row, and `told` with those of `told_behind` that have Event rows.
+    `records` with what Redis keeps of failed jobs that have no row, `told` with those of `told_behind` that have Event rows, and
+    `committed` with those that have ended otherwise than by success of which an atomic run has committed, and what it returned.
     """
 
     queue: str
@@ -58,33 +73,47 @@ class Batch:
     attempts: dict[tuple[UUID, str], RunRow]
     records: Mapping[UUID, bytes] = field(default_factory=dict)
     told: set[tuple[UUID, str]] = field(default_factory=set)
+    committed: Mapping[UUID, Any] = field(default_factory=dict)
     signer: Signer | None = None
     changed: dict[UUID, JobRow] = field(default_factory=dict)
     changed_attempts: dict[tuple[UUID, str], RunRow] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     caught_up: list[UUID] = field(default_factory=list)  # rows that knew of a cancel before its event
     runs: dict[UUID, list[RunRow]] = field(default_factory=dict)
+    aside: list[Refused] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for (id, _), run in self.attempts.items():
             self.runs.setdefault(id, []).append(run)
 
     def fold(self, entry: Entry) -> None:
-        """Takes in one entry."""
+        """Takes in one entry.
+
+        Raises:
+            Unfoldable: an item of it is none of ours; what has been folded of the entry must be dropped.
+        """
+        try:
+            self._fold(entry)
+        except FOLDING as error:
+            raise Unfoldable(f"entry {entry.id}: {error}") from error
+
+    def _fold(self, entry: Entry) -> None:
         at = clock.from_ms(entry.at_ms)
         folded: set[UUID] = set()
         for item in entry.items:
-            try:
-                kind = EventKind(item.kind)
-            except ValueError:
-                continue  # of a newer version; its rows catch up by the events that follow
+            kind = KINDS.get(item.kind)
+            if kind is None:
+                self.aside.append(Refused(entry, item, UNKNOWN_KIND))
+                continue
             if kind in OF_QUEUES:
                 self._tell(entry, item.number, kind, None, at, {"count": int(item.fields[0])} if item.fields else None)
                 continue
-            id = _job_id(item)
+            id = item_job(item)
             if id is None:
                 if kind is EventKind.ASIDE:  # what was set aside bore no id that a job could have
-                    self._tell(entry, item.number, kind, None, at, _told(kind, item))
+                    self._tell(entry, item.number, kind, None, at, told(kind, item))
+                else:
+                    self.aside.append(Refused(entry, item, NO_SUCH_JOB))
                 continue
             job = self.jobs.get(id)
             if job is not None and id not in folded and self._folded_before(job, kind, item, entry):
@@ -98,18 +127,19 @@ class Batch:
             self._apply(job, kind, item, entry, at)
             if job.settled == CANCELLED_HERE:
                 self._follow_cancel(job, kind, at)
-            elif job.settled and job.state != State.SUCCEEDED:
+            elif (job.settled or id in self.committed) and job.state != State.SUCCEEDED:
                 # An atomic run has committed its effect; what Redis says of the runs around it does not undo that.
                 job.state, job.finished_at, job.error = State.SUCCEEDED.value, job.finished_at or at, ""
+                job.fingerprint, job.result = "", self.committed.get(id, job.result)
             job.last_event = entry.id
             self.changed[id] = job
-            if kind in TOLD:
-                self._tell(entry, item.number, kind, id, at, _told(kind, item))
+            if kind in TOLD and not is_debounced(kind, item):
+                self._tell(entry, item.number, kind, id, at, told(kind, item))
 
     def _folded_before(self, job: JobRow, kind: EventKind, item: Item, entry: Entry) -> bool:
         if position(job.last_event) < position(entry.id):
             return False
-        if kind in TOLD:
+        if kind in TOLD and not is_debounced(kind, item):
             return (job.id, entry.id) in self.told
         run = self.attempts.get((job.id, item.fields[3])) if kind in ENDS else None
         if run is not None:
@@ -117,7 +147,7 @@ class Batch:
         if self.audit == "full" or kind not in LAST_ENDS:
             return True
         # No Attempt rows of runs that are under way: the row itself says whether this one is.
-        return (job.state, job.attempts, job.crashes) != (State.RUNNING, *map(_count, item.fields[1:3]))
+        return (job.state, job.attempts, job.crashes) != (State.RUNNING, *map(count, item.fields[1:3]))
 
     def _follow_cancel(self, job: JobRow, kind: EventKind, at: datetime) -> None:
         """The row knows of a cancel before its event comes."""
@@ -158,19 +188,23 @@ class Batch:
     # --- one method per kind, in the order of a job's life ---
 
     def _scheduled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
+        if job.state in FINISHED:
+            return  # it came late to a Redis that has forgotten the end; only a requeue or a restore leads out of one
         job.state, job.published = State.SCHEDULED.value, at
         job.run_at = clock.from_ms(int(item.fields[1]))
 
     def _merged(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         holder = ids.full(item.fields[1])
+        if holder == job.id or job.state in FINISHED:
+            return  # forged, for no job is merged into itself; or it came late
         job.state, job.published, job.finished_at = State.CANCELLED.value, at, at
-        job.error = f"{rows.MERGED} {holder}"
+        job.ending, job.merged_into, job.error = rows.ENDED_MERGED, holder, f"{rows.MERGED} {holder}"
 
     def _rescheduled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.run_at = clock.from_ms(int(item.fields[1]))
 
     def _claimed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        attempt, crashes, fence = _count(item.fields[1]), _count(item.fields[2]), item.fields[3]
+        attempt, crashes, fence = count(item.fields[1]), count(item.fields[2]), item.fields[3]
         job.state, job.attempts, job.crashes = State.RUNNING.value, attempt, crashes
         job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None
         job.published = job.published or at
@@ -180,18 +214,20 @@ class Batch:
 
     def _ended(self, job: JobRow, item: Item, entry: Entry, at: datetime, outcome: AttemptOutcome) -> dict[str, Any]:
         """What all ends of a run have in common. Returns the detail."""
-        attempt, crashes, fence = _count(item.fields[1]), _count(item.fields[2]), item.fields[3]
-        detail = _detail(item.body)
+        attempt, crashes, fence = count(item.fields[1]), count(item.fields[2]), item.fields[3]
+        detail = detail_of(item.body)
+        if outcome is AttemptOutcome.SNOOZED and detail.get("e") == AttemptOutcome.EVICTED:
+            outcome = AttemptOutcome.EVICTED
         job.cancel_requested = False
         if fence != "-":
             job.attempts, job.crashes = attempt, crashes
-            self._close_runs(job, at, "the event of its end was lost", but=fence)
-        problem = outcome not in (AttemptOutcome.SUCCEEDED, AttemptOutcome.SNOOZED)
+        self._close_runs(job, at, "the event of its end was lost", but="" if fence == "-" else fence)
+        problem = outcome not in NO_PROBLEM
         if fence != "-" and (self.audit == "full" or problem):
             run = self._attempt(job, fence, attempt, job.worker, job.started_at or at)
             if "s" in detail:
-                run.started_at = _moment(detail["s"], run.started_at)
-            run.finished_at, run.outcome = _moment(detail.get("f"), at), outcome.value
+                run.started_at = moment(detail["s"], run.started_at)
+            run.finished_at, run.outcome = moment(detail.get("f"), at), outcome.value
             run.error_class = rows.clean(str(detail.get("c", "")), 200)
             run.message = rows.clean(str(detail.get("m") or detail.get("d") or ""))
             run.traceback = rows.clean(str(detail.get("t", "")))
@@ -204,7 +240,7 @@ class Batch:
         self._ended(job, item, entry, at, AttemptOutcome.CRASHED)
         job.error = f"its worker {job.worker} vanished while it ran"
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
-        job.attempts = max(0, _count(item.fields[1]) - 1)
+        job.attempts = max(0, count(item.fields[1]) - 1)
 
     def _succeeded(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         detail = self._ended(job, item, entry, at, AttemptOutcome.SUCCEEDED)
@@ -218,16 +254,27 @@ class Batch:
     def _snoozed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         self._ended(job, item, entry, at, AttemptOutcome.SNOOZED)
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
-        job.attempts = max(0, _count(item.fields[1]) - 1)
+        job.attempts = max(0, count(item.fields[1]) - 1)
 
     def _failed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        self._ended(job, item, entry, at, AttemptOutcome.FAILED)
+        last, fingerprint = job.error, job.fingerprint
+        detail = self._ended(job, item, entry, at, AttemptOutcome.FAILED)
         job.state, job.finished_at = State.FAILED.value, at
+        if (
+            detail.get("c") == EXPIRED and last
+        ):  # that is why it has not run again; why it did not succeed, it said last
+            job.error, job.fingerprint = rows.clean(f"{job.error}. Its last error: {last}"), fingerprint
 
     def _cancelled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
+        if job.state == State.SUCCEEDED:
+            return  # likewise
         detail = self._ended(job, item, entry, at, AttemptOutcome.CANCELLED)
         job.state, job.finished_at, job.published = State.CANCELLED.value, at, job.published or at
         job.error = rows.clean(entry.why or job.error or str(detail.get("m", "")))
+        if item.fields[3] == "-" and "r" in detail:  # by another proposal; of a run, "r" is what it returned
+            job.ending, job.merged_into = rows.ENDED_REPLACED, ids.full(str(detail["r"]))
+            if job.merged_into == job.id:
+                job.ending = job.merged_into = None  # forged
 
     def _cancel_requested(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.cancel_requested = True
@@ -236,9 +283,11 @@ class Batch:
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[1]))
         job.attempts = job.crashes = 0
         job.finished_at, job.cancel_requested, job.published = None, False, at
+        job.ending = job.merged_into = None
 
     def _expired(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.state, job.finished_at, job.error = State.CANCELLED.value, at, "expired before it could run"
+        job.ending = rows.ENDED_EXPIRED
 
     def _aside(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         reason = item.body.decode("utf-8", "replace")
@@ -254,7 +303,7 @@ class Batch:
     def _restored(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         date, attempt, crashes, fence = (
             clock.from_ms(int(item.fields[1])),
-            *map(_count, item.fields[2:4]),
+            *map(count, item.fields[2:4]),
             item.fields[4],
         )
         job.attempts, job.crashes, job.published, job.finished_at = attempt, crashes, at, None
@@ -263,6 +312,9 @@ class Batch:
             if self.audit == "full":
                 run = self._attempt(job, fence, attempt, entry.by, job.started_at)
                 run.finished_at, run.outcome, run.message = None, AttemptOutcome.RUNNING.value, ""
+            return
+        if len(item.fields) > 5:  # as its row says, it runs; its worker may come to adopt it
+            job.state, job.attempts = State.RUNNING.value, attempt + 1
             return
         # Also where the row says that it has ended: an atomic run may have committed, and Redis never heard of it.
         self._close_runs(job, at, "Redis lost its contents while it ran")
@@ -307,88 +359,3 @@ _APPLY: Final[Mapping[EventKind, Callable[[Batch, JobRow, Item, Entry, datetime]
     EventKind.RESTORED: Batch._restored,
     EventKind.DROPPED: Batch._dropped,
 }
-
-_full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
-
-
-def job_ids(entries: list[Entry]) -> set[UUID]:
-    """Every job that these entries speak of."""
-    found = (_job_id(item) for entry in entries for item in entry.items)
-    return {id for id in found if id is not None}
-
-
-def told_behind(entries: list[Entry], jobs: Mapping[UUID, JobRow]) -> set[tuple[UUID, str]]:
-    """Jobs, and entries that tell of them, whose ids are not behind what these rows have folded: the rows have taken them in before,
-    or not, see above.
-    """
-    found = set()
-    for entry in entries:
-        at = position(entry.id)
-        for item in entry.items:
-            job = jobs.get(_job_id(item) or NOBODY) if item.kind in TOLD else None
-            if job is not None and position(job.last_event) >= at:
-                found.add((job.id, entry.id))
-    return found
-
-
-def failed_ids(entries: list[Entry]) -> list[UUID]:
-    """Every job that these entries say has failed or was set aside."""
-    found = (_job_id(item) for entry in entries for item in entry.items if item.kind in ENDED_BADLY)
-    return [id for id in found if id is not None]
-
-
-def _job_id(item: Item) -> UUID | None:
-    if not item.fields:
-        return None
-    try:
-        return _full(item.fields[0])
-    except ValueError:
-        return None
-
-
-def _count(text: str) -> int:
-    """Attempts or crashes, as scripts write them."""
-    number = int(text)
-    if not 0 <= number <= MOST_COUNTED:
-        raise ValueError(f"{text[:20]} is no number of attempts or crashes")
-    return number
-
-
-def _detail(body: bytes) -> dict[str, Any]:
-    try:
-        detail = json.loads(body) if body else {}  # laxer than the codec: half a character must not hide the rest
-    except (ValueError, RecursionError):
-        return {"m": body[:500].decode("utf-8", "replace")}
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(detail, MAX_DEPTH + 1):
-        return {"m": body[:500].decode("utf-8", "replace")}  # we did not write it, and could not write it again
-    return detail if isinstance(detail, dict) else {"m": str(detail)}
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    level = [value]
-    for _ in range(most + 1):
-        level = [
-            part
-            for one in level
-            if isinstance(one, (list, dict))
-            for part in (one.values() if isinstance(one, dict) else one)
-        ]
-    return bool(level)
-
-
-def _moment(ms: Any, otherwise: datetime) -> datetime:
-    try:
-        return clock.from_ms(int(ms)) if isinstance(ms, (int, float)) and ms > 0 else otherwise
-    except (ValueError, OverflowError):
-        return otherwise
-
-
-def _told(kind: EventKind, item: Item) -> Any:
-    if kind in (EventKind.RESCHEDULED, EventKind.REQUEUED):
-        return {"run_at": clock.from_ms(int(item.fields[1])).isoformat()}
-    if kind is EventKind.MERGED:
-        return {"holder": str(ids.full(item.fields[1])), "on_conflict": item.fields[2]}
-    if kind is EventKind.ASIDE:
-        return {"reason": item.body.decode("utf-8", "replace")}
-    detail = _detail(item.body)
-    return {"message": rows.clean(str(detail["m"]))} if detail.get("m") else None

@@ -13,27 +13,32 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq import clock, codec
-from django_delayq.mirror import rows
+from django_delayq.mirror import databaseclock, rows
 from django_delayq.models import Job
 from django_delayq.outbox import OutboxItem
 from django_delayq.states import State
 
 VENDORS: Final = ("postgresql", "sqlite", "mysql")  # where the literals below are known to mean what they say
 GIVEN: Final = (
-    "id", "queue", "task", "args", "kwargs", "options", "key", "priority", "run_at", "created_at", "expires_at", "max_attempts",
-    "durable", "error", "on_conflict",
+    "id", "queue", "task", "args", "kwargs", "options", "key", "priority", "expires_at", "max_attempts", "durable", "error",
+    "on_conflict", "delay_ms", "created_at", "run_at",
 )  # fmt: skip
 SAME: Final = {
     "state": f"'{State.SCHEDULED.value}'", "started_at": "NULL", "finished_at": "NULL", "attempts": "0", "crashes": "0",
     "worker": "''", "fingerprint": "''", "result": "NULL", "settled": "''", "cancel_requested": "FALSE", "published": "NULL",
-    "last_event": "''",
+    "last_event": "''", "ending": "NULL", "merged_into": "NULL",
 }  # fmt: skip
 SAME_COPIED: Final = tuple(None if text == "NULL" else text.strip("'") for text in SAME.values())
 COPIED: Final = 20  # rows from which on COPY pays for the question whether it is allowed
 CASTS: Final = {
     "id": "uuid", "priority": "integer", "run_at": "timestamptz", "created_at": "timestamptz", "expires_at": "timestamptz",
-    "max_attempts": "integer", "durable": "boolean",
+    "max_attempts": "integer", "durable": "boolean", "delay_ms": "bigint",
 }  # fmt: skip
+# When a row was written, and from when its delay counts, says the database, see databaseclock: `created_at` and `run_at`.
+BY_THE_DATABASE: Final = {
+    "postgresql": "clock_timestamp(), COALESCE({date}, clock_timestamp() + {delay} * interval '1 millisecond')",
+    "mysql": "UTC_TIMESTAMP(6), COALESCE({date}, TIMESTAMPADD(MICROSECOND, {delay} * 1000, UTC_TIMESTAMP(6)))",
+}
 
 
 def insert(items: Sequence[OutboxItem], connection: BaseDatabaseWrapper) -> None:
@@ -41,8 +46,9 @@ def insert(items: Sequence[OutboxItem], connection: BaseDatabaseWrapper) -> None
     vendor = connection.vendor
     with connection.cursor() as cursor:
         if vendor == "postgresql" and len(items) > 1:
-            if len(items) >= COPIED and _may_copy(cursor, connection):
-                _copy(items, cursor, connection)
+            now = _may_copy(cursor, connection) if len(items) >= COPIED else None
+            if now is not None:
+                _copy(items, cursor, connection, now)
             else:
                 # One parameter of JSON: a driver takes longer to put 3,000 into a text than the server to read this one.
                 values = [_row(item, str, datetime.isoformat) for item in items]
@@ -50,54 +56,74 @@ def insert(items: Sequence[OutboxItem], connection: BaseDatabaseWrapper) -> None
             return
         moment = connection.ops.adapt_datetimefield_value
         uuid = _unchanged if connection.features.has_native_uuid_field else _hex
-        table = [_row(item, uuid, moment) for item in items]
         if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
-            cursor.executemany(_statement(vendor, 1), table)
+            now = clock.now()
+            cursor.executemany(_statement(vendor, 1), [_dated(item, uuid, moment, now) for item in items])
+        elif vendor == "mysql" and connection.timezone_name != "UTC":
+            now = databaseclock.now(connection)
+            table = [_dated(item, uuid, moment, now) for item in items]
+            cursor.execute(_statement("", len(table)), [value for row in table for value in row])
         else:
+            table = [_row(item, uuid, moment) for item in items]
             cursor.execute(_statement(vendor, len(table)), [value for row in table for value in row])
 
 
-def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> bool:
-    """Whether COPY is here (psycopg 3), seen by those who watch statements, and allowed: not under row-level security."""
+def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
+    """The database's now, if COPY is here (psycopg 3), seen by who watches statements, and allowed: not under row-level security."""
     if connection.execute_wrappers or not hasattr(cursor, "copy"):
-        return False
-    cursor.execute("SELECT row_security_active(%s)", [Job._meta.db_table])
-    return not cursor.fetchone()[0]
+        return None
+    cursor.execute("SELECT row_security_active(%s), clock_timestamp()", [Job._meta.db_table])
+    active, now = cursor.fetchone()
+    return None if active else now
 
 
-def _copy(items: Sequence[OutboxItem], cursor: Any, connection: BaseDatabaseWrapper) -> None:
+def _copy(items: Sequence[OutboxItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime) -> None:
     connection.validate_no_broken_transaction()  # as every statement of Django's does
     with connection.wrap_database_errors, cursor.copy(_copied()) as rows_in:
         for item in items:
-            rows_in.write_row((*_row(item, str, _unchanged), *SAME_COPIED))
+            rows_in.write_row((*_dated(item, str, _unchanged, now), *SAME_COPIED))
 
 
 def _row(item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any]) -> tuple[Any, ...]:
-    """The values of the columns `GIVEN`."""
+    """The values of the columns `GIVEN` up to `delay_ms`; then the date that was given, and the delay once more."""
     record = item.record
-    run_at = clock.from_ms(item.run_at_ms)
     args, kwargs, options, error = rows.texts(record)
     return (
         uuid(record.id), item.queue, rows.clean(record.task, 200), args, kwargs, options, rows.clean(record.key, 200),
-        item.priority, moment(run_at), moment(rows.created(record.id, run_at)),
-        moment(clock.from_ms(record.expires_ms)) if record.expires_ms else None, record.max_attempts, record.durable,
-        error, item.on_conflict,
+        item.priority, moment(clock.from_ms(record.expires_ms)) if record.expires_ms else None, record.max_attempts,
+        record.durable, error, item.on_conflict, item.delay_ms,
+        moment(clock.from_ms(item.run_at_ms)) if item.delay_ms is None else None, item.delay_ms,
     )  # fmt: skip
+
+
+def _dated(
+    item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime
+) -> tuple[Any, ...]:
+    """The values of the columns `GIVEN`, with the database's now."""
+    *values, date, delay_ms = _row(item, uuid, moment)
+    return (*values, moment(now), date if delay_ms is None else moment(databaseclock.later(now, delay_ms)))
 
 
 @lru_cache(maxsize=256)
 def _statement(vendor: str, count: int) -> str:
-    row = f"({', '.join(['%s'] * len(GIVEN))}, {', '.join(SAME.values())})"
-    return f"{_into('`' if vendor == 'mysql' else chr(34))} VALUES {', '.join([row] * count)}"
+    marks = ["%s"] * (len(GIVEN) - 2)
+    marks.append(BY_THE_DATABASE.get(vendor, "{date}, {delay}").format(date="%s", delay="%s"))
+    row = f"({', '.join(marks)}, {', '.join(SAME.values())})"
+    return f"{_into(chr(34) if vendor in ('postgresql', 'sqlite') else '`')} VALUES {', '.join([row] * count)}"
 
 
 @cache
 def _from_json() -> str:
     """Each row is an array: names would be sent, and read, with every one of them."""
-    values = ", ".join(
-        f"(each->>{place})::{CASTS[name]}" if name in CASTS else f"each->>{place}" for place, name in enumerate(GIVEN)
+    *columns, date, delay = range(len(GIVEN))
+    given = [
+        f"(each->>{place})::{CASTS[GIVEN[place]]}" if GIVEN[place] in CASTS else f"each->>{place}" for place in columns
+    ]
+    dates = BY_THE_DATABASE["postgresql"].format(
+        date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint"
     )
-    return f"{_into(chr(34))} SELECT {values}, {', '.join(SAME.values())} FROM json_array_elements(%s::json) AS each"
+    values = ", ".join((*given, dates, *SAME.values()))
+    return f"{_into(chr(34))} SELECT {values} FROM json_array_elements(%s::json) AS each"
 
 
 @cache

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from django.db import DatabaseError, connections, transaction
+from django.db import connections
 
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import arrays
-from django_delayq.mirror.fold import Batch, failed_ids, job_ids, told_behind
+from django_delayq.mirror import arrays, aside, effects, pauses, snoozes
+from django_delayq.mirror.fold import Batch, Refused
+from django_delayq.mirror.items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
 from django_delayq.mirror.rows import KNOWN, JobRow, RunRow
 from django_delayq.mirror.turns import turn
+from django_delayq.mirror.verdict import about_data, may_be_size
 from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection import Link
-from django_delayq.store.events import FIRST, Entry, EventLog
+from django_delayq.store.events import FIRST, Entry, EventLog, NewerEvents, position
+from django_delayq.store.formats import FORMAT
 from django_delayq.store.ground import GroundStore
 from django_delayq.store.queue import MOST, QueueStore
-
-logger = logging.getLogger("django_delayq.mirror")
 
 ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
 PAGE: Final = 25  # entries per read
@@ -34,16 +34,39 @@ ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
 
-# What one entry may raise: a database that refuses a row, and an item that cannot be read. It must not stop those behind it.
-REFUSED: Final = (DatabaseError, ValueError, OverflowError, IndexError, TypeError, RecursionError)
-
 JOB_FIELDS: Final = (
     "state", "run_at", "started_at", "finished_at", "attempts", "crashes", "worker", "error", "fingerprint", "result",
-    "cancel_requested", "published", "last_event",
+    "cancel_requested", "published", "last_event", "ending", "merged_into",
 )  # fmt: skip
 ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
 JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
 ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS)  # in the order of `RunRow`
+
+
+class _Refused(Exception):
+    """A batch that cannot be written: for the data of a row (`code`), or perhaps for its size."""
+
+    def __init__(self, entries: list[Entry], code: str, error: Exception) -> None:
+        super().__init__(str(error))
+        self.entries = entries
+        self.code = code
+        self.error = error
+
+
+class Passed(NamedTuple):
+    """What one transaction has done: up to where the stream may be trimmed, on which run of the server, of how many jobs these entries
+    tell beside one each, and whether there may be more.
+    """
+
+    upto: str | None
+    server: str
+    surplus: int
+    more: bool
+
+
+NOTHING: Final = Passed(None, "", 0, False)
+AGAIN: Final = Passed(None, "", 0, True)
+Way = Callable[[list[Entry]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +101,33 @@ class MirrorLoop:
         store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
         self.ground = GroundStore(store)
         self.log = EventLog(link, store.keys)
+        self._most = (
+            ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
+        )
 
     def poll(self) -> float:
         """One batch. Returns seconds to sleep: 0 when more is there.
 
         Raises:
-            StoreUnavailable, DatabaseError: nothing is lost; call again later.
+            StoreUnavailable, NewerEvents, DatabaseError, InterfaceError: nothing is lost; call again later.
         """
         if self.log.length() == 0:
             return IDLE
-        upto, server, full = self._fold_batch()
-        if upto is not None:
+        try:
+            passed = self._fold_batch()
+            self._most = min(ENTRIES, self._most * 2)
+        except _Refused as refused:
+            if len(refused.entries) > 1:
+                self._most = len(refused.entries) // 2
+                if not refused.code:
+                    raise refused.error from None
+                return 0.0
+            passed = self._fold_apart(refused.entries[0])
+        if passed.upto is not None:
             failpoint("mirror.trim")
-            self.log.trim(upto, server=server)
+            self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server)
             failpoint("mirror.trimmed")
-        return 0.0 if full else IDLE
+        return 0.0 if passed.more else IDLE
 
     def drain(self) -> int:
         """Folds until the stream is empty. Returns how many batches that took."""
@@ -112,36 +147,93 @@ class MirrorLoop:
             return Lag(0, 0.0)
         return Lag(self.log.length(), max(0.0, clock.wall_ms() - first[0].at_ms) / 1000)
 
-    def _fold_batch(self) -> tuple[str | None, str, bool]:
-        """Up to where the stream may be trimmed, on which run of the server, and whether there is more."""
+    def _fold_batch(self, way: Way | None = None) -> Passed:
+        """One transaction: what is behind the checkpoint is written, and the checkpoint moves behind it. `way`: what else to do with
+        one entry; the checkpoint moves if it says so.
+        """
         with turn(self.queue.name, self.partition, self.using) as (mine, checkpoint):
             ground = self.ground.look(checkpoint.last_event)
             generation = ground.generation
             after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
             failpoint("mirror.read")
             if after != FIRST and ground.older:
-                return None, "", False  # Redis was rolled back: restore first sees to that, by what the checkpoint says
-            entries = self._read(after)
+                return NOTHING  # Redis was rolled back: restore first sees to that, by what the checkpoint says
+            entries = self._understood(self._read(after, 1 if way else self._most))
             failpoint("mirror.fold")
             if self.ground.look(checkpoint.last_event).server != ground.server:
-                return None, "", True  # whose entries these are, nobody knows: an older server may have taken over
+                return AGAIN  # whose entries these are, nobody knows: an older server may have taken over
             if not entries:
-                return (after if after != FIRST else None), ground.server, False
-            self._write(entries)
+                return Passed(after if after != FIRST else None, ground.server, 0, False)
+            if way is None:
+                self._write(entries)
+                for entry in entries:
+                    if position(entry.id) > position(checkpoint.last_event):  # an old copy tells again what has passed
+                        pauses.fold(self.queue.name, self.partition, entry, self.using)
+            elif not way(entries):
+                return AGAIN
             last = entries[-1].id
             first = not checkpoint.generation and not checkpoint.restored  # so there was nothing to lose before
             restored = generation if first else checkpoint.restored
             mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.now())
             failpoint("mirror.commit")
         failpoint("mirror.committed")
-        return last, ground.server, True
+        return Passed(last, ground.server, sum(len(entry.items) - 1 for entry in entries if entry.items), True)
 
-    def _read(self, after: str) -> list[Entry]:
-        """The entries of one batch. They are read a page at a time: one page may hold all the items of a batch."""
+    def _fold_apart(self, entry: Entry) -> Passed:
+        """An entry that was refused alone: job by job. What is refused twice more, alone, and with rows that were read anew, goes into
+        the table of what was set aside, in the transaction in which the checkpoint passes it.
+        """
+        refused: list[Refused] = []
+        for single in _singles(entry):
+            if trouble := self._refused_twice(single):
+                code, error = trouble
+                refused += [Refused(single, item, code, str(error)) for item in single.items]
+
+        def leave(entries: list[Entry]) -> bool:
+            if entries[0].id != entry.id:
+                return False  # another mirror has passed it
+            aside.write(refused, self.queue.name, self.partition, self.using)
+            return True
+
+        return self._fold_batch(leave)
+
+    def _refused_twice(self, single: Entry) -> tuple[str, Exception] | None:
+        def alone(entries: list[Entry]) -> bool:
+            if entries[0].id == single.id:
+                self._write([single])
+            return False
+
+        for last in (False, True):
+            try:
+                self._fold_batch(alone)
+                return None
+            except _Refused as refused:
+                code = refused.code or aside.larger_than_packets(single, self.using)
+                if not code:
+                    raise refused.error from None
+                if last:
+                    return code, refused.error
+        return None
+
+    def _understood(self, entries: list[Entry]) -> list[Entry]:
+        """Those in front of the first that only a newer release understands.
+
+        Raises:
+            NewerEvents: there is none.
+        """
+        for place, entry in enumerate(entries):
+            if entry.format > FORMAT and is_strange(entry) and self.log.is_newer(FORMAT):
+                if place == 0:
+                    raise NewerEvents(self.queue.name, entry)
+                return entries[:place]
+        return entries
+
+    def _read(self, after: str, limit: int) -> list[Entry]:
+        """At most so many entries, those of one batch. They are read a page at a time: one page may hold all the items of a batch."""
         entries: list[Entry] = []
         items = 0
-        while len(entries) < ENTRIES:
-            most = min(PAGE, ENTRIES - len(entries))
+        while len(entries) < limit:
+            most = min(PAGE, limit - len(entries))
             page = self.log.read(entries[-1].id if entries else after, most)
             for entry in page:
                 entries.append(entry)
@@ -153,35 +245,18 @@ class MirrorLoop:
         return entries
 
     def _write(self, entries: list[Entry]) -> None:
-        """All at once; if that is refused, entry by entry and job by job; what is refused alone is left out with a log line."""
         try:
-            with transaction.atomic(using=self.using):
-                self._write_all(entries)
-                return
-        except REFUSED as error:
-            if not _usable(self.using) or (len(entries) == 1 and _transient(error)):
+            batch = self.load(entries)
+            for entry in entries:
+                batch.fold(entry)
+            self.save(batch)
+        except Exception as error:
+            code = about_data(error)
+            if not code and not may_be_size(error):
                 raise
-            logger.warning("the mirror of %s writes %d entries one by one: %s", self.queue.name, len(entries), error)
-        for entry in entries:
-            for single in _singles(entry):
-                try:
-                    with transaction.atomic(using=self.using):
-                        self._write_all([single])
-                except REFUSED as error:
-                    if not _usable(self.using) or _transient(error):
-                        raise
-                    logger.error(
-                        "an event of job %s on %s cannot be written (entry %s); the mirror goes on without: %s",
-                        next(iter(job_ids([single])), "?"), self.queue.name, entry.id, error,
-                    )  # fmt: skip
+            raise _Refused(entries, code, error) from error
 
-    def _write_all(self, entries: list[Entry]) -> None:
-        batch = self._load(entries)
-        for entry in entries:
-            batch.fold(entry)
-        self._save(batch)
-
-    def _load(self, entries: list[Entry]) -> Batch:
+    def load(self, entries: list[Entry]) -> Batch:
         wanted = list(job_ids(entries))
         jobs: dict[UUID, JobRow] = {}
         attempts: dict[tuple[UUID, str], RunRow] = {}
@@ -192,6 +267,7 @@ class MirrorLoop:
         return Batch(
             queue=self.queue.name, audit=self.queue.audit, jobs=jobs, attempts=attempts,
             records=self._records(entries, jobs), told=self._told(told_behind(entries, jobs)), signer=self.signer,
+            committed=self._committed(entries),
         )  # fmt: skip
 
     def _told(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
@@ -201,6 +277,16 @@ class MirrorLoop:
         for start in range(0, len(jobs), CHUNK):
             events = Event.objects.using(self.using).filter(job_id__in=jobs[start : start + CHUNK])
             found |= wanted & set(events.values_list("job_id", "stream_id"))
+        return found
+
+    def _committed(self, entries: list[Entry]) -> dict[UUID, Any]:
+        """Those that have ended otherwise than by success, and of which an atomic run has committed all the same."""
+        found: dict[UUID, Any] = {}
+        ended = list(
+            set(ids_of(entries, ENDED_OTHERWISE))
+        )  # also if it never began by its row: Redis may have forgotten that run
+        for start in range(0, len(ended), CHUNK):
+            found |= effects.committed(ended[start : start + CHUNK], self.using)
         return found
 
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
@@ -213,6 +299,11 @@ class MirrorLoop:
             row.known = True
         return found
 
+    def runs(self, ids: Sequence[UUID]) -> list[RunRow]:
+        """All of them, also those that are over."""
+        runs = Attempt.objects.using(self.using).filter(job_id__in=ids)
+        return [RunRow(*values) for values in runs.values_list(*ATTEMPT_COLUMNS)]
+
     def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
         backend = connections[self.using]
         if arrays.serve(backend):
@@ -224,14 +315,14 @@ class MirrorLoop:
 
     def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
         """What Redis keeps of failed jobs without a row: nobody else knows their arguments."""
-        wanted = [id for id in failed_ids(entries) if id not in jobs]
+        wanted = [id for id in ids_of(entries, ENDED_BADLY) if id not in jobs]
         found: dict[UUID, bytes] = {}
         for start in range(0, len(wanted), MOST):
             chunk = wanted[start : start + MOST]
             found |= zip(chunk, self.log.records([ids.short(id) for id in chunk]), strict=True)
         return found
 
-    def _save(self, batch: Batch) -> None:
+    def save(self, batch: Batch) -> None:
         drop = self._not_kept(batch)
         kept = [job for id, job in batch.changed.items() if id not in drop]
         runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
@@ -240,8 +331,10 @@ class MirrorLoop:
         else:
             self._upsert(Job, kept, JOB_COLUMNS, JOB_FIELDS, ["id"])
             self._upsert(Attempt, runs, ATTEMPT_COLUMNS, ATTEMPT_FIELDS, ["job", "fence"])
+        snoozes.forget(runs, self.using)
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
+        aside.write(batch.aside, self.queue.name, self.partition, self.using)
         if batch.caught_up:  # apart, and only these: an atomic run may commit its own word meanwhile
             marked = Job.objects.using(self.using).filter(pk__in=batch.caught_up, settled=CANCELLED_HERE)
             marked.update(settled="")
@@ -294,14 +387,4 @@ def _singles(entry: Entry) -> list[Entry]:
     by_job: dict[str, list[Any]] = {}
     for item in entry.items:
         by_job.setdefault(item.fields[0] if item.fields else "", []).append(item)
-    return [Entry(entry.id, entry.at_ms, entry.by, entry.why, tuple(items)) for items in by_job.values()]
-
-
-def _usable(using: str) -> bool:
-    return bool(connections[using].is_usable())
-
-
-def _transient(error: Exception) -> bool:
-    """Locks and deadlocks: the same rows will be taken a moment later."""
-    text = str(error).lower()
-    return any(word in text for word in ("locked", "deadlock", "lock wait timeout", "serializ"))
+    return [replace(entry, items=tuple(items)) for items in by_job.values()]

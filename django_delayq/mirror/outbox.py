@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.functions import Coalesce
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import inserts, rows
-from django_delayq.models import CANCELLED_HERE, Event, Job
-from django_delayq.outbox import OutboxItem, OutboxRow
+from django_delayq.mirror import databaseclock, effects, inserts, pauses, rows
+from django_delayq.models import CANCELLED_HERE, Checkpoint, Event, Job
+from django_delayq.outbox import OutboxItem, OutboxRow, Told
 from django_delayq.states import UNFINISHED, EventKind, State
+from django_delayq.store.events import position
 
+TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = (
     "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
 )
@@ -36,29 +40,52 @@ class DatabaseOutbox:
         if connection.vendor in inserts.VENDORS:
             inserts.insert(items, connection)
             return
+        now = databaseclock.now(connection)
         Job.objects.using(using).bulk_create(
             rows.new_row(
                 item.record,
                 item.queue,
-                clock.from_ms(item.run_at_ms),
+                clock.from_ms(item.run_at_ms) if item.delay_ms is None else databaseclock.later(now, item.delay_ms),
                 priority=item.priority,
                 on_conflict=item.on_conflict,
+                delay_ms=item.delay_ms,
+                created_at=now,
             )
             for item in items
         )
 
-    def find_unpublished(self, queue: str, key: str, using: str) -> UUID | None:
-        """The scheduled row of that key which Redis has not confirmed. Keys are compared here: some databases ignore case."""
+    def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:
+        """The rows of these jobs that can be read, oldest first by the database's clock; no stubs."""
+        found = list(Job.objects.using(using).filter(pk__in=jobs)) if jobs else []
+        now = None
+        if any(row.delay_ms is not None and row.published is None for row in found):
+            now = databaseclock.now(transaction.get_connection(using))
+        read = []
+        for row in found:
+            with contextlib.suppress(PayloadError):
+                read.append(_read(row, now))
+        return sorted(read, key=lambda row: (row.created_at, row.record.id))
+
+    def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
+        """The durable rows of that key that are not finished, oldest first. Keys are compared here: some databases ignore case."""
+        found = Job.objects.using(using).filter(queue=queue, key=key, state__in=UNFINISHED, durable=True, settled="")
+        return [id for id, own in found.order_by("created_at", "id").values_list("id", "key") if own == key]
+
+    def waiting(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
+        """The rows of these keys that Redis has not confirmed, with their keys, oldest first."""
         found = Job.objects.using(using).filter(
-            queue=queue, key=key, state=State.SCHEDULED.value, published__isnull=True
+            queue=queue, key__in=keys, state=State.SCHEDULED.value, published__isnull=True, durable=True, settled=""
         )
-        return next((id for id, own in found.order_by("id").values_list("id", "key")[:20] if own == key), None)
+        return [(id, own) for id, own in found.order_by("created_at", "id").values_list("id", "key") if own in keys]
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
         """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
-        merged = Q(state=State.CANCELLED.value, error__startswith=rows.MERGED)
-        found = Job.objects.using(using).filter(~merged, queue=queue, key=key)
-        return next((id for id, own in found.order_by("-id").values_list("id", "key")[:20] if own == key), None)
+        merged = Q(ending="merged") | Q(
+            ending=None, state=State.CANCELLED.value, error__startswith=rows.MERGED
+        )  # before `ending` was
+        found = Job.objects.using(using).exclude(merged).filter(queue=queue, key=key)
+        latest = found.order_by("-created_at", "-id").values_list("id", "key")
+        return next((id for id, own in latest[:20] if own == key), None)
 
     def unpublished(self, queue: str, after: UUID | None, limit: int, using: str) -> list[UUID]:
         """Scheduled rows of a queue that Redis has not confirmed, behind the id `after`, by id."""
@@ -67,63 +94,69 @@ class DatabaseOutbox:
             found = found.filter(pk__gt=after)
         return list(found.order_by("id").values_list("id", flat=True)[:limit])
 
-    def row(self, job: UUID, using: str) -> OutboxRow | None:
-        """The row of a job; None if there is none, or only a stub."""
-        found = Job.objects.using(using).filter(pk=job).first()
-        if found is None:
-            return None
-        try:
-            record = rows.record_of(found)
-        except PayloadError:
-            return None
-        return OutboxRow(
-            record=record,
-            queue=found.queue,
-            state=State(found.state),
-            run_at_ms=clock.to_ms(found.run_at),
-            published=found.published is not None,
-            seen=found.last_event,
-        )
-
-    def note_cancel(self, job: UUID, seen: str, using: str) -> bool:
-        """Notes in the row that a cancel was answered with done, if the row has folded nothing since `seen`: else it may speak of a
-        requeue behind it.
+    def tell(self, row: OutboxRow, told: Told, using: str) -> bool:
+        """As the mirror would, with the same event: so what Redis forgets before the mirror has seen it is known here. What the mirror
+        folds meanwhile is older, or this change itself; either way the row ends up right. A success is final.
         """
-        mine = Job.objects.using(using).filter(pk=job, last_event=seen, settled="", durable=True, state__in=UNFINISHED)
-        failpoint("outbox.note")
-        noted = mine.update(state=State.CANCELLED.value, finished_at=clock.now(), settled=CANCELLED_HERE)
-        failpoint("outbox.noted")
-        return bool(noted)
+        job, values, seen = row.record.id, _values(told), row.seen
+        own = Job.objects.using(using).filter(pk=job)
+        mine = effects.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
+        with transaction.atomic(using=using):
+            for _ in range(TRIES):
+                if position(seen) >= position(told.event):
+                    return True  # the mirror was first
+                failpoint("outbox.tell")
+                if mine.filter(last_event=seen).update(**values):
+                    self._note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
+                    break
+                if told.kind == EventKind.CANCELLED and effects.committed([job], using):
+                    effects.end_rows(own, using)
+                    return False
+                now = own.values_list("last_event", "state", "settled").first()
+                if now is None or now[1:] == (State.SUCCEEDED.value, "") or now[2] not in ("", CANCELLED_HERE):
+                    return now is None  # gone: there is nobody to tell
+                seen = now[0]
+            failpoint("outbox.tell_commit")
+        failpoint("outbox.told")
+        return True
+
+    def servers(self, queue: str, using: str) -> list[str]:
+        """The runs of servers that were confirmed to hold the queue, the last one first."""
+        known = Checkpoint.objects.using(using).filter(queue=queue).values_list("servers", flat=True).first()
+        return (known or "").split()
+
+    def end(self, job: UUID, ending: str, holder: UUID | None, using: str) -> None:
+        """An unpublished row ends as cancelled: "merged" into the job that holds its key, or "replaced" by it."""
+        failpoint("outbox.end")
+        self._unpublished(job, using).update(
+            state=State.CANCELLED.value, finished_at=clock.now(), ending=ending, merged_into=holder,
+            error=f"{rows.MERGED if ending == 'merged' else 'replaced by'} {holder}",
+        )  # fmt: skip
+        failpoint("outbox.ended")
+
+    def withdraw(self, job: UUID, actor: str, reason: str, using: str) -> None:
+        """Ends a row of the caller's transaction, in it."""
+        now = clock.now()
+        failpoint("outbox.withdraw")
+        self._unpublished(job, using).update(
+            state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now
+        )
+        self._note(job, "", EventKind.CANCELLED, actor, reason, using)
+
+    def move(self, job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str, using: str) -> None:
+        """Gives an unpublished row another date: of the caller's transaction, in it; or one that waits behind another job."""
+        run_at = clock.from_ms(run_at_ms)
+        if delay_ms is not None:
+            run_at = databaseclock.later(databaseclock.now(transaction.get_connection(using)), delay_ms)
+        failpoint("outbox.move")
+        if self._unpublished(job, using).update(run_at=run_at, delay_ms=delay_ms):
+            self._note(job, "", EventKind.RESCHEDULED, actor, reason, using)
 
     def forget_cancel(self, job: UUID, using: str) -> None:
-        """The job is about to be requeued: what was noted of its cancel must not end it once more."""
+        """The job is about to be requeued: what an earlier release noted of its cancel must not end it once more."""
         failpoint("outbox.forget")
         Job.objects.using(using).filter(pk=job, settled=CANCELLED_HERE).update(settled="")
         failpoint("outbox.forgotten")
-
-    def cancel_unpublished(self, job: UUID, actor: str, reason: str, using: str) -> bool:
-        """Ends a row that Redis does not have. The caller has made sure that a publication under way is recognised as late."""
-        now = clock.now()
-        with transaction.atomic(using=using):
-            changed = self._unpublished(job, using).update(
-                state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now
-            )
-            if changed:
-                self._note(job, EventKind.CANCELLED, actor, reason, now, using)
-            failpoint("outbox.withdraw")
-        failpoint("outbox.withdrawn")
-        return bool(changed)
-
-    def move_unpublished(self, job: UUID, run_at_ms: int, actor: str, reason: str, using: str) -> bool:
-        """Changes the date of a row that Redis does not have."""
-        now = clock.now()
-        with transaction.atomic(using=using):
-            changed = self._unpublished(job, using).update(run_at=clock.from_ms(run_at_ms))
-            if changed:
-                self._note(job, EventKind.RESCHEDULED, actor, reason, now, using)
-            failpoint("outbox.move")
-        failpoint("outbox.moved")
-        return bool(changed)
 
     def edit(
         self,
@@ -150,21 +183,77 @@ class DatabaseOutbox:
                 row.save(using=using, update_fields=["args", "kwargs", "settled"])
                 if not act():
                     raise _TakenBack
-                self._note(job, EDITED, actor, reason, clock.now(), using, before)
+                self._note(job, row.queue, EDITED, actor, reason, using, before)
                 failpoint("outbox.edit")
         except _TakenBack:
             return False
         failpoint("outbox.edited")
         return True
 
+    def note_pause(self, queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:
+        """See the protocol."""
+        pauses.note(queue, actor, reason, using, first=first)
+
+    def forget_pause(self, queue: str, using: str) -> None:
+        """See the protocol."""
+        pauses.forget(queue, using)
+
     def _unpublished(self, job: UUID, using: str):  # type: ignore[no-untyped-def]  # the queryset's type has no public name
         return Job.objects.using(using).filter(pk=job, state=State.SCHEDULED.value, published__isnull=True)
 
     def _note(
-        self, job: UUID, kind: str, actor: str, reason: str, now: datetime, using: str, detail: Any = None
+        self,
+        job: UUID,
+        queue: str,
+        kind: str,
+        actor: str,
+        reason: str,
+        using: str,
+        detail: Any = None,
+        event: str = "",
     ) -> None:
-        queue = Job.objects.using(using).values_list("queue", flat=True).get(pk=job)
-        Event.objects.using(using).create(
-            job_id=job, queue=queue, at=now, kind=str(kind), actor=rows.clean(actor, 200), reason=rows.clean(reason),
-            stream_id=f"row:{ids.new().hex}", detail=detail,
+        """An event that happened here, or (`event`: its stream id) in Redis; that one the mirror writes too, if it comes to it.
+        `queue`: of the job, where it is known.
+        """
+        queue = queue or Job.objects.using(using).values_list("queue", flat=True).get(pk=job)
+        row = Event(
+            job_id=job, queue=queue, at=clock.now(), kind=str(kind), actor=rows.clean(actor, 200), reason=rows.clean(reason),
+            stream_id=event or f"row:{ids.new().hex}", detail=detail,
         )  # fmt: skip
+        Event.objects.using(using).bulk_create([row], ignore_conflicts=True)
+
+
+def _values(told: Told) -> dict[str, Any]:
+    """What the mirror would write, see `fold`."""
+    now = clock.now()
+    if told.kind == EventKind.CANCELLED:
+        error = rows.clean(told.reason)
+        return {
+            "state": State.CANCELLED.value,
+            "finished_at": now,
+            "error": error,
+            "published": Coalesce("published", now),
+        }
+    if told.kind == EventKind.CANCEL_REQUESTED:
+        return {"cancel_requested": True}
+    waits = Case(
+        When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state")
+    )  # by now, says Redis
+    return {"run_at": clock.from_ms(told.run_at_ms), "delay_ms": None, "state": waits}
+
+
+def _detail(told: Told) -> Any:
+    return {"run_at": clock.from_ms(told.run_at_ms).isoformat()} if told.kind == EventKind.RESCHEDULED else None
+
+
+def _read(row: Job, now: datetime | None) -> OutboxRow:
+    left = None
+    if row.delay_ms is not None and row.published is None and now is not None:
+        left = clock.to_ms(row.run_at) - clock.to_ms(now)
+    return OutboxRow(
+        record=rows.record_of(row), queue=row.queue, state=State(row.state), run_at_ms=clock.to_ms(row.run_at), left_ms=left,
+        on_conflict=row.on_conflict, created_at=row.created_at, attempts=row.attempts, crashes=row.crashes,
+        published=row.published is not None, settled=row.settled not in ("", CANCELLED_HERE),
+        cancel_requested=row.cancel_requested, seen=row.last_event,
+        ending=row.ending or "", holder=row.merged_into,
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db.models import Exists, OuterRef
@@ -11,24 +11,40 @@ from django.db.models import Exists, OuterRef
 from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
+from django_delayq.mirror.rows import ENDED_MERGED
 from django_delayq.mirror.turns import turn
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Operation, Step
+from django_delayq.models import Attempt, Checkpoint, Event, Job, Operation, SetAside, Step
+from django_delayq.states import FINISHED, State
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 
 BATCH: Final = 500
 PAUSE: Final = 60.0
+MERGED_KEPT: Final = timedelta(hours=1)
+MERGED_SEEN: Final = timedelta(days=2)  # how far back the first look goes
 TIDY: Final = 20.0
 STEPS_KEPT: Final = 30 * 24 * 3_600.0  # longer than any ladder, so that no delivery of the job can still come
 FAILED_IN_REDIS_MS: Final = 7 * 24 * 3_600_000  # a failed record is kept in Redis that long; its row decides the rest
 
 
-def old_jobs(queue: QueueConfig, using: str) -> Iterator[tuple[str, Any]]:
-    """Per finished state with a retention: its name and the queryset of rows past it."""
-    for state, seconds in queue.retention.items():
+def old_jobs(queue: QueueConfig, using: str, *, merged_since: datetime | None = None) -> Iterator[tuple[str, Any]]:
+    """Per finished state with a retention: its name and the queryset of rows past it; and "merged", proposals that were merged into
+    another job longer than an hour ago, which tell nothing that the other does not. `merged_since`: of these only what came later.
+    """
+    rows = Job.objects.using(using).filter(queue=queue.name)
+    for state in FINISHED:
+        seconds = queue.retention[state.value]
         if seconds is not None:
-            before = clock.now() - timedelta(seconds=seconds)
-            yield state, Job.objects.using(using).filter(queue=queue.name, state=state, finished_at__lt=before)
+            yield state.value, rows.filter(state=state.value, finished_at__lt=clock.now() - timedelta(seconds=seconds))
+    merged = rows.filter(state=State.CANCELLED, finished_at__lt=clock.now() - MERGED_KEPT, ending=ENDED_MERGED)
+    yield "merged", merged if merged_since is None else merged.filter(finished_at__gte=merged_since)
+
+
+def old_set_aside(queue: QueueConfig, using: str) -> Any:
+    """What was set aside longer ago than it is kept."""
+    kept = queue.retention["set_aside"]
+    found = SetAside.objects.using(using).filter(queue=queue.name)
+    return found.none() if kept is None else found.filter(noticed_at__lt=clock.now() - timedelta(seconds=kept))
 
 
 def old_operations(config: Config) -> Any:
@@ -46,6 +62,9 @@ class PruneLoop:
     def __init__(self, queue: QueueConfig, *, using: str) -> None:
         self.queue = queue
         self.using = using
+        # No index knows what was merged: after the first look only what has come since is read. What a mirror tells of late stays for
+        # as long as other cancelled jobs.
+        self._merged_since = clock.now() - MERGED_SEEN
 
     def poll(self) -> float:
         """One batch. Returns seconds to sleep: 0 when more may be there.
@@ -53,12 +72,16 @@ class PruneLoop:
         Raises:
             DatabaseError: call again later.
         """
-        return 0.0 if self.prune() >= BATCH else PAUSE
+        began = clock.now()
+        if self.prune(merged_since=self._merged_since) >= BATCH:
+            return 0.0
+        self._merged_since = began - 2 * MERGED_KEPT
+        return PAUSE
 
-    def prune(self) -> int:
-        """One batch, filled from one state after the other. Returns how many jobs went."""
+    def prune(self, *, merged_since: datetime | None = None) -> int:
+        """One batch, filled from one state after the other. Returns how many rows went, steps and attempts not counted."""
         total = 0
-        for _, found in old_jobs(self.queue, self.using):
+        for _, found in old_jobs(self.queue, self.using, merged_since=merged_since):
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
             if gone:
                 # Not while the mirror has rows in hand; and what has been requeued since stays.
@@ -71,7 +94,15 @@ class PruneLoop:
                     failpoint("prune.delete")
                 failpoint("prune.deleted")
             total += len(gone)
-        return total + self._prune_steps()
+        return total + self._prune_steps() + self._prune_set_aside()
+
+    def _prune_set_aside(self) -> int:
+        gone = list(old_set_aside(self.queue, self.using).order_by("pk").values_list("pk", flat=True)[:BATCH])
+        if gone:
+            failpoint("prune.drop_set_aside")
+            SetAside.objects.using(self.using).filter(pk__in=gone).delete()
+            failpoint("prune.dropped_set_aside")
+        return len(gone)
 
     def _prune_steps(self) -> int:
         """Steps of jobs that have no row: of redis durability, or left out by AUDIT."""

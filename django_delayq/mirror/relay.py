@@ -1,47 +1,59 @@
-"""The relay pushes committed rows that Redis does not have: it was away at their commit, or the web process died just then."""
+"""The relay publishes committed rows that Redis does not have: it was away at their commit, or the web process died just then; or they
+wait behind a running job of their key.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections
 from django.db.models import QuerySet
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import rows
+from django_delayq.mirror import databaseclock, rows
 from django_delayq.mirror.glance import Glance
+from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.turns import turn
 from django_delayq.models import Checkpoint, Job
+from django_delayq.outbox import OutboxRow
+from django_delayq.publish import Publisher, late
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
-from django_delayq.store.ground import GroundStore
-from django_delayq.store.queue import MOST, QueueStore, ScheduleItem
+from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.scheduling import ScheduleReply
 
 logger = logging.getLogger("django_delayq.relay")
 
 YOUNG: Final = 5.0  # seconds for which a row is left to the process that committed it
 IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
 PAUSE: Final = 0.5
+BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
+# What Redis says of a job that has ended, and what its row is told where the event of that was lost.
+ENDS: Final = {
+    "succeeded": State.SUCCEEDED, "failed": State.FAILED, "finished": State.FAILED, "cancelled": State.CANCELLED,
+    "displaced": State.CANCELLED,
+}  # fmt: skip
 
 
 class RelayLoop:
     """1. If there is an unpublished row, notes the last event of the queue and the time (the mark). 2. Waits until the mirror has
-    folded everything up to the mark. 3. Pushes the rows older than the mark that are still unpublished, by primary key. Those whose
-    cancel Redis remembers end as cancelled.
+    folded everything up to the mark. 3. Publishes the rows older than the mark that are still unpublished, by primary key, and with
+    each that has a key the others of that key, oldest first.
 
     Published a row is when the mirror has folded Redis' event of it: what Redis has answered it may forget before that, and then
-    nothing but the row would know. Only a row that Redis had already a round ago, and of which the mirror has no event, is noted
-    here.
+    nothing but the row would know. Only of a row that Redis had already a round ago, and of which the mirror has no event, is noted
+    here what Redis says.
 
-    Without the mark a row could be unpublished merely because the mirror is behind, and its tombstone gone: pushing it would run
-    it twice. Sending a row again is harmless; two relays may do the same work.
+    Without the mark a row could be unpublished merely because the mirror is behind. Sending a row again is harmless; two relays may do
+    the same work.
     """
 
     def __init__(
@@ -61,11 +73,13 @@ class RelayLoop:
         self._young = young
         self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.log = EventLog(link, self.store.keys)
-        self.ground = GroundStore(self.store)
+        self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
+        self._outbox = DatabaseOutbox()
         self._any = Glance(self._rows())
-        self._mark: tuple[tuple[int, int], int] | None = None
+        self._mark: tuple[tuple[int, int], datetime] | None = None
         self._after: UUID | None = None  # up to where this round has come
-        self._there: set[UUID] = set()  # what Redis has, as it said in this round,
+        self._said: set[str] = set()  # what Redis has answered in this round
+        self._there: set[UUID] = set()  # what Redis has, or has had, as it said in this round,
         self._there_before: set[UUID] = set()  # and in the one before
 
     def poll(self) -> float:
@@ -76,16 +90,20 @@ class RelayLoop:
         """
         if self._mark is None:
             # Mostly there is none at all; then Redis need not be asked.
-            if not self._any.found() or not self._unpublished(clock.wall_ms()).exists():
+            if not self._any.found():
                 return IDLE
-            self._mark = position(self.log.last_id()), clock.wall_ms()
-        mark, at_ms = self._mark
+            now = databaseclock.now(connections[self.using])
+            if not self._unpublished(now).exists():
+                return IDLE
+            self._mark = position(self.log.last_id()), now
+        mark, at = self._mark
         if mark > self._folded() and self._waits(mark):
             return PAUSE
-        if self._push(at_ms) < MOST:
+        if self._push(at) < MOST:
             self._mark = self._after = None
             self._there_before, self._there = self._there, set()
-            return PAUSE
+            said, self._said = self._said, set()
+            return BEHIND if said == {"behind"} else PAUSE
         return 0.0
 
     def _folded(self) -> tuple[int, int]:
@@ -103,81 +121,90 @@ class RelayLoop:
         first = self.log.read(FIRST, 1)
         return bool(first) and position(first[0].id) <= mark
 
-    def _unpublished(self, mark_ms: int) -> QuerySet[Job]:
-        return self._rows().filter(created_at__lt=clock.from_ms(mark_ms - int(self._young * 1000)))
+    def _unpublished(self, mark: datetime) -> QuerySet[Job]:
+        return self._rows().filter(created_at__lt=mark - timedelta(seconds=self._young))
 
     def _rows(self) -> QuerySet[Job]:
         return Job.objects.using(self.using).filter(
             queue=self.queue.name, state=State.SCHEDULED.value, published__isnull=True, durable=True, settled=""
         )
 
-    def _push(self, mark_ms: int) -> int:
-        unpublished = self._unpublished(mark_ms)
+    def _push(self, mark: datetime) -> int:
+        ground = self.store.ground()  # what is read now is true of this one
+        unpublished = self._unpublished(mark)
         if self._after is not None:
             unpublished = unpublished.filter(pk__gt=self._after)
-        found = list(unpublished.order_by("id")[:MOST])
-        items = []
-        for row in found:
-            try:
-                record = rows.record_of(row)
-            except PayloadError as error:
-                self._give_up(row, error)
-                continue
-            items.append(ScheduleItem(record=record, due_ms=clock.to_ms(row.run_at), on_conflict=row.on_conflict))  # type: ignore[arg-type]  # checked when it was scheduled
-        if not items:
-            self._after = found[-1].pk if found else None
-            return len(found)
-        stood = self.ground.stand()
-        failpoint("relay.publish")
-        replies = self.store.schedule(items, actor="relay")
-        failpoint("relay.published")
-        now = clock.now()
-        answered = list(zip((item.record.id for item in items), replies, strict=True))
-        taken = [id for id, reply in answered if reply.created and reply.status != "cancelled"]
-        rows_here = Job.objects.using(self.using).filter(published__isnull=True, state=State.SCHEDULED.value)
-        self._follow(found, taken)
-        known = [id for id, reply in answered if reply.status in ("again", "finished") and id in self._there_before]
-        # Cancelled in Redis, and no event of it: a cancel whose row was not saved.
-        ended = [id for id, reply in answered if reply.status == "cancelled"]
+        page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
+        if not page:
+            return 0
+        found = self._outbox.rows(self._with_siblings(page), self.using)
+        self._give_up({id for id, _ in page} - {row.record.id for row in found})
+        sent = [row for row in found if row.unpublished]
+        for start in range(0, len(sent), MOST):
+            batch = sent[start : start + MOST]
+            failpoint("relay.publish")
+            stood, replies = self.publisher.publish([late(row) for row in batch], ground)
+            failpoint("relay.published")
+            self._said |= {reply.status for reply in replies} if stood == ground else {"ground"}
+            if stood != ground:
+                return 0  # the rows are read again in the next round
+            self._answered(batch, replies, stood)
+        self._after = page[-1][0]
+        return len(page)
+
+    def _with_siblings(self, page: list[tuple[UUID, str]]) -> list[UUID]:
+        """With the others of their keys: of these the older ones go first, and ids do not say which they are."""
+        keys = {key for _, key in page if key}
+        ids = {id for id, _ in page}
+        return (
+            [*ids, *self._rows().filter(key__in=keys).exclude(pk__in=ids).values_list("id", flat=True)]
+            if keys
+            else [*ids]
+        )
+
+    def _answered(self, batch: list[OutboxRow], replies: list[ScheduleReply], ground: str) -> None:
+        answered = [
+            (row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id
+        ]
+        ended = {id: ENDS[reply.status] for id, reply in answered if reply.ended and id in self._there_before}
+        known = [id for id, reply in answered if reply.status == "again" and id in self._there_before]
+        self._there.update(id for id, reply in answered if reply.created or reply.ended)
         if known or ended:
             with turn(self.queue.name, self.partition, self.using):
-                if self.ground.stand() != stood:
-                    return 0  # Redis may have lost them again: they stay unpublished, and restore leaves those to the relay
-                rows_here.filter(pk__in=known).update(published=now)
-                free = rows_here.filter(pk__in=ended)
-                if connections[self.using].features.has_select_for_update_skip_locked:
-                    # A request that works on such a row would else keep all mirrors of the queue waiting.
-                    found_free = free.select_for_update(skip_locked=True).values_list("pk", flat=True)
-                    free = rows_here.filter(pk__in=list(found_free))
-                free.update(
-                    published=now,
-                    state=State.CANCELLED.value,
-                    finished_at=now,
-                    error="cancelled before it was published",
-                )
+                if self.store.ground() == ground:  # else Redis may have lost them again
+                    self._note(known, ended)
                 failpoint("relay.save")
         failpoint("relay.saved")
-        self._there.update(taken)
-        self._after = found[-1].pk
-        created = sum(reply.status == "created" for _, reply in answered)
+        created = sum(reply.status in ("created", "replaced") for reply in replies)
         if created:
             logger.info("published %d jobs of %s that Redis did not have", created, self.queue.name)
-        return len(found)
 
-    def _follow(self, found: list[Job], taken: list[UUID]) -> None:
-        """Gives its new date to a job whose row was moved after it was read and before it was in Redis."""
-        dates = dict(Job.objects.using(self.using).filter(pk__in=taken, last_event="").values_list("id", "run_at"))
-        for row in found:
-            date = dates.get(row.id, row.run_at)
-            if date != row.run_at:
-                failpoint("relay.move")
-                self.store.reschedule(row.id, due_ms=clock.to_ms(date), actor="relay")
-                failpoint("relay.moved")
+    def _note(self, known: list[UUID], ended: dict[UUID, State]) -> None:
+        """What Redis had before, and no event tells of it."""
+        now = clock.now()
+        self._free(known).update(published=now)
+        for state in set(ended.values()):
+            self._free([id for id, end in ended.items() if end is state]).update(
+                published=now, state=state.value, finished_at=now, error=f"{state.value}; the event of its end was lost"
+            )
 
-    def _give_up(self, row: Job, error: PayloadError) -> None:
-        logger.error("job %s of %s cannot be published, and fails: %s", row.id, self.queue.name, error)
-        failpoint("relay.give_up")
-        Job.objects.using(self.using).filter(pk=row.pk, published__isnull=True).update(
-            state=State.FAILED.value, finished_at=clock.now(), error=rows.clean(f"cannot be published: {error}")
-        )
-        failpoint("relay.gave_up")
+    def _free(self, jobs: list[UUID]) -> Any:
+        found = Job.objects.using(self.using).filter(pk__in=jobs, published__isnull=True, state=State.SCHEDULED.value)
+        if connections[self.using].features.has_select_for_update_skip_locked:
+            # A request that works on such a row would else keep all mirrors of the queue waiting.
+            free = found.select_for_update(skip_locked=True).values_list("pk", flat=True)
+            found = Job.objects.using(self.using).filter(pk__in=list(free))
+        return found
+
+    def _give_up(self, unread: set[UUID]) -> None:
+        """Rows that cannot be jobs fail."""
+        for row in self._rows().filter(pk__in=unread):
+            try:
+                rows.record_of(row)
+            except PayloadError as error:
+                logger.error("job %s of %s cannot be published, and fails: %s", row.id, self.queue.name, error)
+                failpoint("relay.give_up")
+                Job.objects.using(self.using).filter(pk=row.pk, published__isnull=True).update(
+                    state=State.FAILED.value, finished_at=clock.now(), error=rows.clean(f"cannot be published: {error}")
+                )
+                failpoint("relay.gave_up")

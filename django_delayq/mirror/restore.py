@@ -6,68 +6,63 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
-
-from django.db.models.functions import Coalesce
 
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import rows
+from django_delayq.mirror import effects, forgotten, lost, pauses, rows, unfinished
+from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.pending import RECENT_MS, Pending, pending
 from django_delayq.mirror.turns import turn
-from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Event, Job
+from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
-from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
+from django_delayq.states import EventKind, State
 from django_delayq.store import read
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
-from django_delayq.store.ground import Ground, GroundStore, RestoreItem
+from django_delayq.store.ground import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem
 from django_delayq.store.queue import MOST, QueueStore
 
 logger = logging.getLogger("django_delayq.restore")
 
 IDLE: Final = 0.25  # seconds between looks at the ground
 LOOK: Final = 5.0  # seconds between looks at the checkpoint while the server stays the same
+WHOLE: Final = 60.0  # seconds between looks at all changes of an hour
 WAIT: Final = 0.05
-MIRROR_WAIT: Final = 30.0  # seconds without anything folded; without a mirror at work, rows are as true as they will be
-LISTED: Final = 100_000  # ids per query
-ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
 BUSY_MS: Final = 5000  # a restore that has not shown itself for so long has died
-RECENT_MS: Final = 3_600_000  # how much older than what was folded last a cancel may be of which there is no event yet
 SLICE: Final = 1.0  # seconds of work per pass; what comes back is more urgent than what the mirror says of it
-ACTOR: Final = "restore"
-
-FIELDS: Final = (
-    "id", "task", "args", "kwargs", "options", "key", "state", "priority", "run_at", "expires_at", "attempts",
-    "max_attempts", "crashes", "durable", "published", "settled",
-)  # fmt: skip
+ACTOR: Final = pauses.RESTORE
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a restore is: rows looked at, of how many about; `back`: jobs that Redis did not have; `dropped`: jobs that it
-    should not have had.
-    """
+    """How far a restore is: rows looked at, of how many about; `back`: jobs that Redis did not have."""
 
     done: int = 0
     total: int = 0
     back: int = 0
-    dropped: int = 0
     began: float = 0.0
 
 
-class RestoreLoop:
-    """1. Looks at the ground: a generation that is not the one restored last means that Redis was wiped; an event that the database
-    has and Redis has not, that it was rolled back. 2. Waits until the mirror has folded what is there, and another restore has died.
-    3. If rolled back: drops the jobs whose rows are finished. 4. Brings back rows that are unfinished and published, the running ones
-    at the end of a lease, so that the workers which run them can adopt them; last those whose requeue Redis has forgotten. 5. Notes
-    the generation as restored, and confirms the ground, on which workers then claim.
+class _Moved(Exception):
+    """The queue stands on other ground than the rows were read for, or another restore is at work: the next look says what is to do."""
 
-    It may die at any point, and begins anew then: what is there already is left alone. Unpublished rows are the relay's.
+
+class RestoreLoop:
+    """1. Looks at the ground. Redis holds all that the database has seen if the generation is the one restored last, and the event
+    folded last is there, or was. Then it is confirmed; what another server may have forgotten of people's changes is told to it first.
+    2. If not, its data is not believed. The queue gets another generation, and its durable jobs leave: rows decide. 3. The events that
+    Redis still holds are folded, by this loop itself; rows take in the changes that were answered and whose events are lost. 4. Workers
+    adopt what they run; what ran by its row comes back at the end of a lease, then what is due, oldest first. 5. Claims go on,
+    and all the rest comes back, oldest first. 6. The generation is noted as restored, and the ground confirmed. A lease later, rows of
+    redis durability that Redis has lost end, see `lost`; until then the checkpoint says that they are to be looked for.
+
+    It may die at any point, and another goes on then: what is there already is left alone. Unpublished rows are the relay's.
 
     Args:
         auto: False: only says what has happened, and pauses the queue; `manage.py delayq restore` does the rest.
@@ -84,12 +79,18 @@ class RestoreLoop:
         self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.log = EventLog(link, self.store.keys)
         self.ground = GroundStore(self.store)
+        self.mirror = MirrorLoop(link, queue, prefix=prefix, using=using, partition=partition, signer=signer)
         self.progress = Progress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._well: tuple[str, str, str] | None = None
         self._look_at = 0.0
+        self._resumes = False
         self._work: Iterator[float] | None = None
-        self._ended: list[UUID] = []
+        self._lost: Iterator[float] | None = None
+        self._suspects: dict[tuple[UUID, str], bool] = {}  # pending at the last look; whether they were sent again
+        self._mark = (0, 0)  # the last event of that look
+        self._whole_at = 0.0  # when the whole hour is looked at again
+        self._seen = 0  # the last Event row of the last time
 
     def poll(self) -> float:
         """One look, or one slice of work. Returns seconds to sleep: 0 when more is to do.
@@ -99,7 +100,7 @@ class RestoreLoop:
         """
         if self._work is None:
             if self._stands():
-                return IDLE
+                return self._idle()
             ground, checkpoint = self.look()
             if needed(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
                 # Another server, perhaps with older data. What was read from the one before may be about to be committed.
@@ -107,22 +108,27 @@ class RestoreLoop:
                     ground, checkpoint = self.look()
             if not needed(ground, checkpoint):
                 self._confirm(ground, checkpoint)
-                return IDLE
-            if not self.auto and self._pause():
+                return self._idle()
+            self._lost = None
+            pauses.again(self.store, self.using)
+            if not self.auto and self._pause(ground):
                 return 1.0
             if self._others_are_at_it(ground):
                 return IDLE
             self._work = self._restore(ground, checkpoint)
         until = clock.monotonic() + SLICE
         work, self._work = self._work, None  # an error ends it; the next look begins anew
-        for pause in work:
-            if pause or clock.monotonic() >= until:
-                self._work = work
-                return pause
+        try:
+            for pause in work:
+                if pause or clock.monotonic() >= until:
+                    self._work = work
+                    return pause
+        except _Moved:
+            return IDLE
         return 0.0
 
     def drain(self) -> Iterator[Progress]:
-        """All that is to do, with its progress after each step. The mirror must be running, here or elsewhere.
+        """All that is to do, with its progress after each step.
 
         Raises:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
@@ -141,175 +147,8 @@ class RestoreLoop:
         return self.ground.look(checkpoint.last_event), checkpoint
 
     def unfinished(self) -> Any:
-        """The rows that Redis must have: unfinished, durable, published, and not ended by an atomic run."""
-        return Job.objects.using(self.using).filter(
-            queue=self.queue.name, state__in=(State.RUNNING, State.SCHEDULED), durable=True, published__isnull=False,
-            settled="",
-        )  # fmt: skip
-
-    def _stands(self) -> bool:
-        """Whether Redis stands on the ground that was last found well; this asks the database now and then only."""
-        if clock.monotonic() >= self._look_at:
-            return False
-        ground = self.ground.look(FIRST)
-        return not ground.rolled and (ground.generation, ground.server, ground.confirmed) == self._well
-
-    def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
-        self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
-        if ground.generation and ground.server and ground.confirmed != ground.server:
-            if ground.confirmed:
-                self._cancel_again(checkpoint)
-            self.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event, actor=ACTOR)
-
-    def _cancel_again(self, checkpoint: Checkpoint) -> None:
-        """What was cancelled, and the mirror has no event of: another server may have forgotten it. None is claimed before this."""
-        last = clock.wall_ms() if checkpoint.updated_at is None else clock.to_ms(checkpoint.updated_at)
-        recent = clock.from_ms(min(last, clock.wall_ms()) - RECENT_MS)
-        noted = Job.objects.using(self.using).filter(
-            state=State.CANCELLED, finished_at__gte=recent, queue=self.queue.name, settled=CANCELLED_HERE
-        )
-        found = list(noted.values_list("id", flat=True))
-        for start in range(0, len(found), MOST):
-            failpoint("restore.cancel")
-            self.store.cancel(found[start : start + MOST], actor=ACTOR, reason="the server was replaced after it")
-            failpoint("restore.cancelled")
-
-    def _pause(self) -> bool:
-        if not self.unfinished().exists():
-            return False
-        if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore"):
-            logger.error(
-                "queue %s: Redis has lost its contents or was rolled back; the queue is paused until somebody runs: "
-                "manage.py delayq restore --queue %s", self.queue.name, self.queue.name,
-            )  # fmt: skip
-        return True
-
-    def _others_are_at_it(self, ground: Ground) -> bool:
-        at_ms, who, *_ = [*ground.restoring.split(" "), "", ""]
-        return bool(who) and who not in (self._who, ACTOR) and abs(ground.now_ms - read.moment_ms(at_ms)) < BUSY_MS
-
-    def _restore(self, ground: Ground, checkpoint: Checkpoint) -> Iterator[float]:
-        rolled = ground.rolled or (ground.older and ground.generation in (checkpoint.restored, checkpoint.generation))
-        total = self.unfinished().count()
-        self.progress = Progress(total=total, began=clock.monotonic())
-        if total or rolled or checkpoint.restored:
-            logger.warning(
-                "queue %s: Redis %s; %d unfinished jobs are looked up in the database", self.queue.name,
-                "was rolled back to older data" if rolled else "has lost its contents", total,
-            )  # fmt: skip
-        generation = self._stand(ground, checkpoint, rolled)
-        if not generation:
-            return
-        yield from self._wait_for_mirror()
-        self._ended = []
-        if rolled:
-            yield from self._sweep()
-        for state in (State.RUNNING, State.SCHEDULED):
-            yield from self._bring_back(state, rolled)
-        if self._ended:
-            yield from self._bring_back_requeued()
-        self._finish(generation, ground.server)
-
-    def _stand(self, ground: Ground, checkpoint: Checkpoint, rolled: bool) -> str:
-        """The generation to restore; a new one if the data was rolled back. "" if it has changed just now, or if
-        another restore is at work.
-        """
-        behind = position(self.log.last_id()) < position(checkpoint.last_event)
-        generation = ground.generation
-        if rolled and not ground.rolled:
-            renewed = "r" + secrets.token_hex(8)
-            done = self.ground.confirm(
-                generation,
-                server=ground.server,
-                renew=renewed,
-                behind=checkpoint.last_event if behind else "",
-                actor=ACTOR,
-            )
-            return renewed if done else ""
-        return self._send([], rolled)[0].rpartition(":")[0]
-
-    def _wait_for_mirror(self) -> Generator[float, None, bool]:
-        """Rows must not be taken for unfinished merely because the mirror is behind. False if it still is."""
-        mark, until, before = position(self.log.last_id()), clock.monotonic() + MIRROR_WAIT, ""
-        while (first := self.log.read(FIRST, 1)) and position(first[0].id) <= mark:
-            if first[0].id != before:  # it is at work
-                before, until = first[0].id, max(until, clock.monotonic() + MIRROR_WAIT)
-            if clock.monotonic() > until:
-                logger.warning("queue %s: restore does not wait any longer for the mirror", self.queue.name)
-                return False
-            self._send([], False)
-            yield WAIT
-        return True
-
-    def _sweep(self) -> Iterator[float]:
-        """Jobs that Redis has, and whose rows are finished."""
-        for found in self.log.jobs():
-            for start in range(0, len(found), MOST):
-                self._drop({ids.full(id): durable for id, durable in found[start : start + MOST]})
-                yield 0.0
-
-    def _drop(self, known: dict[UUID, bool]) -> None:
-        items = self.ended(list(known))
-        if self.queue.audit == "failures":  # whose rows are deleted when they end
-            rows = set(Job.objects.using(self.using).filter(pk__in=known).values_list("id", flat=True))
-            gone = [id for id, durable in known.items() if durable and id not in rows]
-            items += [RestoreItem(id=ids.short(id), record=State.SUCCEEDED.encode()) for id in gone]
-        if items:
-            _, answers = self._send(items, True)
-            self.progress.dropped += answers.count("dropped")
-
-    def ended(self, known: list[UUID]) -> list[RestoreItem]:
-        """Those of these jobs whose rows are finished, as Redis is to be told of them; 200 at most."""
-        rows = Job.objects.using(self.using).filter(pk__in=known).values_list("id", "state", "settled")
-        found = ((id, end_of(state, settled)) for id, state, settled in rows)
-        return [RestoreItem(id=ids.short(id), record=end.encode()) for id, end in found if end]
-
-    def _bring_back(self, state: State, rolled: bool) -> Iterator[float]:
-        for batch in self._pages(state):
-            self.progress.done += len(batch)
-            items = self.items(batch)
-            _, answers = self._send(items, rolled)
-            self.progress.back += answers.count("restored")
-            if rolled:
-                told = zip(items, answers, strict=True)
-                self._ended += [ids.full(item.id) for item, answer in told if answer == "finished"]
-            yield 0.0
-
-    def _pages(self, state: State) -> Iterator[list[Job]]:
-        """By id, since dates change meanwhile: restore itself puts back what is overdue. A database without fresh statistics sorts all
-        rows to find the next ids, so it is asked for many of these; and it is quick to find rows only if nothing but ids is asked for.
-        """
-        after = UUID(int=0)
-        while True:
-            found = self.unfinished().filter(state=state, pk__gt=after)
-            listed = list(found.order_by("id").values_list("id", flat=True)[:LISTED])
-            for start in range(0, len(listed), MOST):
-                rows = Job.objects.using(self.using).filter(pk__in=listed[start : start + MOST])
-                yield [row for row in rows.only(*FIELDS) if _unfinished(row)]
-            if len(listed) < LISTED:
-                return
-            after = listed[-1]
-
-    def _bring_back_requeued(self) -> Iterator[float]:
-        """Of the jobs that have ended by what Redis says, and not by their rows. Most have ended just now, and their rows follow. What
-        was requeued, and is still unfinished when the mirror has heard all, was requeued in the part that Redis has forgotten; none is
-        requeued meanwhile. Dates decide nothing here: a clock may have gone back between the two.
-        """
-        if not (yield from self._wait_for_mirror()):
-            logger.error(
-                "queue %s: the mirror is behind, so %d jobs that have ended in Redis, and not in the database, are left as they "
-                "are; a requeue of theirs may be lost: look at them in the admin, and requeue them there", self.queue.name,
-                len(self._ended),
-            )  # fmt: skip
-            return
-        for start in range(0, len(self._ended), MOST):
-            some = self._ended[start : start + MOST]
-            requeued = Event.objects.using(self.using).filter(job_id__in=some, kind=EventKind.REQUEUED)
-            found = self.unfinished().filter(pk__in=set(requeued.values_list("job_id", flat=True)))
-            items = [replace(item, requeued=True) for item in self.items(found.only(*FIELDS))]
-            _, answers = self._send(items, True)
-            self.progress.back += answers.count("restored")
-            yield 0.0
+        """The rows that Redis must have."""
+        return unfinished.rows(self.queue.name, self.using)
 
     def items(self, batch: Iterable[Job]) -> list[RestoreItem]:
         """Unfinished rows as restore.lua wants them; without those that cannot be jobs."""
@@ -322,78 +161,237 @@ class RestoreLoop:
         return items
 
     def _item(self, row: Job) -> RestoreItem:
-        record = self.store.written(rows.record_of(row))
-        if row.state == State.RUNNING:
-            return RestoreItem(
-                id=ids.short(row.id), record=record, attempt=max(0, row.attempts - 1), crashes=row.crashes,
-                delay_ms=self.queue.lease_ms,
-            )  # fmt: skip
-        return RestoreItem(
-            id=ids.short(row.id), record=record, attempt=row.attempts, crashes=row.crashes,
-            due_ms=clock.to_ms(row.run_at), delay_ms=ADOPTION_MS,
+        return self.ground.row(
+            rows.record_of(row), runs=row.state == State.RUNNING, attempts=row.attempts, crashes=row.crashes,
+            due_ms=clock.to_ms(row.run_at), asked=row.cancel_requested, lease_ms=self.queue.lease_ms,
         )  # fmt: skip
 
-    def _send(self, items: list[RestoreItem], rolled: bool) -> tuple[str, list[str]]:
-        failpoint("restore.send")
-        at = f"{self._who} {self.progress.done} {self.progress.total}"
-        ground, answers = self.ground.restore(items, rolled="noted" if rolled else False, progress=at, actor=ACTOR)
-        failpoint("restore.sent")
-        return ground, list(answers)
+    # --- all is there ---
 
-    def _finish(self, generation: str, server: str) -> None:
-        _, checkpoint = self.look()
-        if not self.ground.confirm(generation, server=server, mirrored=checkpoint.last_event, actor=ACTOR):
+    def _idle(self) -> float:
+        """What waits for nobody: rows of jobs that Redis has lost for good. Whoever comes to it first ends them."""
+        if self._lost is None:
+            return IDLE
+        pause = next(self._lost, None)
+        if pause is None:
+            self._lost = None
+        return IDLE if pause is None else pause
+
+    def _stands(self) -> bool:
+        """Whether Redis stands on the ground that was last found well; this asks the database now and then only."""
+        if clock.monotonic() >= self._look_at:
+            return False
+        ground = self.ground.look(FIRST)
+        return not ground.rolled and (ground.generation, ground.server, ground.confirmed) == self._well
+
+    def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
+        self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
+        if self._lost is None and ground.generation and forgotten.way_of(checkpoint) == ground.generation:
+            self._lost = self._mark_lost(ground)
+        if not ground.generation or ground.confirmed == ground.server:
+            self._remind(checkpoint)
             return
+        forgotten.note_server(self.queue.name, self.partition, ground.server, self.using)
+        pauses.again(self.store, self.using)
+        if ground.confirmed is not None:
+            changes = pending(self.queue.name, self.using, checkpoint.last_event)
+            there = self.log.tells({change.stream_id for change in changes if change.stream_id})
+            self._send_again([one for one in changes if (one.stream_id, ids.short(one.job)) not in there])
+        self.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event, actor=ACTOR)
+
+    def _remind(self, checkpoint: Checkpoint) -> None:
+        """Changes that were told to another server, an old primary that still lived: those that were pending at the last look, and
+        are so still, though all that this server had to tell then is folded. Between looks at the whole hour only what has come since,
+        and those, are looked for: a transaction may commit behind the look what it wrote before.
+        """
+        if clock.monotonic() >= self._whole_at:
+            self._whole_at = clock.monotonic() + WHOLE
+            latest = Event.objects.using(self.using).order_by("-pk").values_list("pk", flat=True).first() or 0
+            changes = pending(self.queue.name, self.using, checkpoint.last_event)
+            self._seen = latest
+        else:
+            suspects = {job for job, _ in self._suspects}
+            changes = pending(self.queue.name, self.using, checkpoint.last_event, after=self._seen, jobs=suspects)
+        found = {(change.job, change.stream_id): change for change in changes}
+        if self._suspects and position(checkpoint.last_event) >= self._mark:
+            lost = [key for key, sent in self._suspects.items() if not sent and key in found]
+            self._send_again([found[key] for key in lost])
+            self._suspects |= dict.fromkeys(lost, True)
+        elif self._suspects:
+            return  # the mirror is behind
+        self._suspects = {key: self._suspects.get(key, False) for key in found}
+        if found:
+            self._mark = position(self.log.last_id())
+
+    def _send_again(self, changes: Sequence[Pending]) -> None:
+        reason = "the server was replaced after it"
+        for change in changes:
+            failpoint("restore.cancel")
+            if change.kind is EventKind.CANCELLED:
+                by, why = change.actor or ACTOR, change.reason or reason
+                self.store.cancel([change.job], actor=by, reason=why, lacking="scheduled")
+            elif change.run_at is not None:
+                by, why, due_ms = change.actor, change.reason, clock.to_ms(change.run_at)
+                self.store.reschedule(change.job, due_ms=due_ms, actor=by, reason=why)
+            failpoint("restore.cancelled")
+
+    # --- the way back ---
+
+    def _pause(self, ground: Ground) -> bool:
+        if not self.unfinished().exists():
+            return False
+        if not ground.rolled:
+            # Another generation at once: what is published late names the one before, and its row is read again.
+            self.ground.confirm(ground.generation, server=ground.server, phase=FOUND, renew=_generation(), actor=ACTOR)
+        if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore"):
+            logger.error(
+                "queue %s: Redis has lost its contents or was rolled back; the queue is paused until somebody runs: "
+                "manage.py delayq restore --queue %s", self.queue.name, self.queue.name,
+            )  # fmt: skip
+        return True
+
+    def _others_are_at_it(self, ground: Ground) -> bool:
+        at_ms, who, *_ = [*ground.restoring.split(" "), "", ""]
+        return bool(who) and who not in (self._who, ACTOR) and abs(ground.now_ms - read.moment_ms(at_ms)) < BUSY_MS
+
+    def _restore(self, ground: Ground, checkpoint: Checkpoint) -> Iterator[float]:
+        total = self.unfinished().count()
+        self.progress = Progress(total=total, began=clock.monotonic())
+        if total or ground.rolled or checkpoint.restored:
+            logger.warning(
+                "queue %s: Redis %s; %d unfinished jobs are looked up in the database", self.queue.name,
+                "has lost its contents" if ground.confirmed is None else "was rolled back to older data", total,
+            )  # fmt: skip
+        ahead_ms = ground.now_ms - clock.wall_ms() if ground.now_ms else 0  # of this host's clock
+        older = ground.older and ground.generation in (checkpoint.restored, checkpoint.generation)
+        begun = forgotten.way_of(checkpoint) == ground.generation
+        self._resumes = begun and not older and ground.rolled in (ADOPT, REST)
+        if self._resumes or (not older and ground.confirmed is None):
+            # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
+            # ever confirmed this store, as it did with any old copy.
+            given = "" if ground.generation else self.store.offer
+            way, phase = replace(ground, generation=ground.generation or given), ADOPT
+            self._note(ground, way.generation)
+            self._go_on(ground, ADOPT, renew=given)
+        else:
+            behind = position(self.log.last_id()) < position(checkpoint.last_event)
+            way, phase = replace(ground, generation=_generation()), SWEEP
+            self._note(ground, way.generation)
+            self._go_on(ground, SWEEP, renew=way.generation, behind=checkpoint.last_event if behind else "")
+            yield from self._sweep(way)
+        yield from self._fold(way, phase)
+        effects.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name), self.using)
+        if phase == SWEEP:
+            for _ in lost.leave(self.log, self.ground, self.using):
+                self._go_on(way, phase)
+                yield 0.0
+        forgotten.take_in(self.queue.name, self.using, checkpoint.last_event)
+        self._go_on(way, ADOPT)
+        stands = self.store.ground()
+        for _, batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
+            self._send(batch, stands)
+            yield 0.0
+        waits = True
+        for date, batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED), self.using):
+            if waits and clock.to_ms(date) > clock.wall_ms() + ahead_ms:
+                self._go_on(way, REST)
+                waits = False
+            self._send(batch, stands)
+            yield 0.0
+        for batch in self._moved():
+            self._send(batch, stands)
+            yield 0.0
+        self._finish(way)
+
+    def _note(self, ground: Ground, way: str) -> None:
+        forgotten.note_server(self.queue.name, self.partition, ground.server, self.using, way)
+
+    def _mark_lost(self, ground: Ground) -> Iterator[float]:
+        yield from lost.mark(self.log, self.queue, self.using)
+        forgotten.forget_way(self.queue.name, self.partition, ground.generation, self.using)
+
+    def _go_on(self, way: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
+        """Says where the way back is, and that somebody is on it."""
+        answer = self.ground.confirm(
+            way.generation, server=way.server, phase=phase, renew=renew, behind=behind, mirrored=mirrored,
+            progress=self._progress, actor=ACTOR,
+        )  # fmt: skip
+        if answer != "ok":
+            raise _Moved
+
+    @property
+    def _progress(self) -> str:
+        return f"{self._who} {self.progress.done} {self.progress.total}"
+
+    def _sweep(self, way: Ground) -> Iterator[float]:
+        """All durable jobs leave. Rows are read only when those that ended meanwhile have been folded."""
+        cursor = ""
+        while cursor != "0":
+            failpoint("restore.sweep")
+            cursor, _ = self.ground.sweep(way.generation, cursor or "0", progress=self._progress, actor=ACTOR)
+            failpoint("restore.swept")
+            if not cursor:
+                raise _Moved
+            yield 0.0
+
+    def _fold(self, way: Ground, phase: str) -> Iterator[float]:
+        """All that Redis had to tell until now: a row must not be taken for unfinished merely because the mirror is behind."""
+        mark = position(self.log.last_id())
+        while (first := self.log.read(FIRST, 1)) and position(first[0].id) <= mark:
+            self.mirror.poll()
+            self._go_on(way, phase)
+            still = self.log.read(FIRST, 1)
+            yield WAIT if still and still[0].id == first[0].id else 0.0
+
+    def _moved(self) -> Iterator[list[Job]]:
+        """Those that were rescheduled lately: to a date perhaps that had been passed already, before Redis had them again."""
+        since = clock.from_ms(clock.wall_ms() - RECENT_MS)
+        events = Event.objects.using(self.using).filter(
+            queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since
+        )
+        # Not joined with the rows: without fresh statistics that takes long.
+        found = list(dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True)))
+        for start in range(0, len(found), MOST):
+            yield unfinished.read(found[start : start + MOST], self.using)
+
+    def _send(self, batch: Sequence[Job], stands: str) -> None:
+        if self._resumes:  # who died on the way is not to die at the same place again
+            there = self.log.records([ids.short(row.id) for row in batch])
+            batch = [row for row, record in zip(batch, there, strict=True) if not record]
+            if not batch:
+                return
+        items = self.items(batch)
+        failpoint("restore.send")
+        answers = self.ground.restore(items, ground=stands, progress=self._progress, actor=ACTOR)
+        failpoint("restore.sent")
+        if "ground" in answers:
+            raise _Moved  # what these rows say may be older than what has happened since
+        self.progress.done = min(self.progress.done + len(batch), self.progress.total)  # what is overdue may come twice
+        self.progress.back += answers.count("restored")
+
+    def _finish(self, way: Ground) -> None:
         # Both or neither: whoever finds the generation restored mends no rows.
-        with turn(self.queue.name, self.partition, self.using) as (mine, _):
-            mine.update(restored=generation)
-            self._mend_rows()
+        with turn(self.queue.name, self.partition, self.using) as (mine, checkpoint):
+            mine.update(restored=way.generation)
+            forgotten.mend(self.queue.name, self.using)
             failpoint("restore.note")
         failpoint("restore.noted")
+        self._go_on(way, "", mirrored=checkpoint.last_event)
         done = self.progress
-        if done.total or done.dropped:
+        if done.total:
             seconds = clock.monotonic() - done.began
             logger.warning(
-                "queue %s: restored in %.1f s: %d jobs are back, %d that had ended were dropped, %d of %d rows were there",
-                self.queue.name, seconds, done.back, done.dropped, done.done - done.back, done.done,
+                "queue %s: restored in %.1f s: %d jobs are back, %d of %d rows were there",
+                self.queue.name, seconds, done.back, max(0, done.done - done.back), done.done,
             )  # fmt: skip
 
-    def _mend_rows(self) -> None:
-        """What the database knew before Redis did, and whose events Redis has lost: cancels, and atomic runs that committed."""
-        now = clock.now()
-        known = Job.objects.using(self.using).filter(queue=self.queue.name, state__in=UNFINISHED).exclude(settled="")
-        known.filter(settled=CANCELLED_HERE).update(state=State.CANCELLED.value, finished_at=now)
-        known.exclude(settled=CANCELLED_HERE).update(
-            state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint=""
-        )
-        runs = Attempt.objects.using(self.using).filter(finished_at__isnull=True, job__queue=self.queue.name)
-        over = list(runs.filter(job__state__in=FINISHED).values_list("id", "fence", "job__settled"))
-        for start in range(0, len(over), MOST):
-            some = over[start : start + MOST]
-            for done in (True, False):
-                outcome = AttemptOutcome.SUCCEEDED if done else AttemptOutcome.CRASHED
-                those = [id for id, fence, settled in some if (fence == settled) is done]
-                runs.filter(pk__in=those).update(
-                    finished_at=now,
-                    outcome=outcome.value,
-                    message="" if done else "Redis lost its contents while it ran",
-                )
 
-
-def _unfinished(row: Job) -> bool:
-    """As `RestoreLoop.unfinished`, of a row that is here."""
-    return row.state in UNFINISHED and row.durable and row.published is not None and not row.settled
-
-
-def end_of(state: str, settled: str) -> str:
-    """How a job has ended by its row; "" for one that has not."""
-    if not settled:
-        return state if state in FINISHED else ""
-    return State.CANCELLED.value if settled == CANCELLED_HERE else State.SUCCEEDED.value
+def _generation() -> str:
+    return "r" + secrets.token_hex(8)
 
 
 def needed(ground: Ground, checkpoint: Checkpoint) -> bool:
     """Whether Redis lacks what the database has seen in it."""
     if not checkpoint.restored and not checkpoint.generation:
         return False  # the database has seen nothing yet; the mirror notes the generation that it meets first
-    return ground.rolled or ground.generation != checkpoint.restored or ground.older
+    return bool(ground.rolled) or ground.generation != checkpoint.restored or ground.older

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django_delayq import clock, codec, ids
+from django_delayq import clock, codec
 from django_delayq.exceptions import PayloadError
 from django_delayq.job import JobRecord, lane_of
 from django_delayq.models import Job, JSONText
@@ -17,6 +17,11 @@ from django_delayq.states import AttemptOutcome, State
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 STUB = "?"  # the task of a row whose record is not known
+ENDED_MERGED, ENDED_REPLACED, ENDED_EXPIRED = (
+    "merged",
+    "replaced",
+    "expired",
+)  # in `ending`: how a cancelled job was displaced
 MERGED = "key held by"  # so begins the error of a row that was merged into the job that held its key
 NO_RECORD = "the record of this job did not reach the database"
 _VARYING = re.compile(r"\S*\d\S*")
@@ -48,6 +53,8 @@ class JobRow:
     last_event: str = ""
     durable: bool = True
     settled: str = ""
+    ending: str | None = None
+    merged_into: UUID | None = None
     known: bool = False
     task: str = STUB
     args: Any = NO_LIST
@@ -59,6 +66,7 @@ class JobRow:
     expires_at: datetime | None = None
     max_attempts: int = 1
     on_conflict: str = "keep"
+    delay_ms: int | None = None
 
 
 KNOWN: Final = tuple(one.name for one in fields(JobRow))[: JobRow.__slots__.index("known")]
@@ -93,7 +101,7 @@ def new_row(record: JobRecord, queue: str, run_at: datetime, **fields: Any) -> J
         "state": State.SCHEDULED.value,
         "priority": PRIORITIES[record.lane],
         "run_at": run_at,
-        "created_at": created(record.id, run_at),
+        "created_at": clock.now(),
         "expires_at": clock.from_ms(record.expires_ms) if record.expires_ms else None,
         "max_attempts": record.max_attempts,
         "durable": record.durable,
@@ -117,7 +125,7 @@ def mirrored(record: JobRecord, queue: str, at: datetime) -> JobRow:
     return JobRow(
         id=record.id, queue=queue, run_at=at, task=clean(record.task, 200),
         args=JSONText(record.payload[1:-1].decode()) if same else args, kwargs=kwargs or NO_DICT, options=options or NO_DICT,
-        key=clean(record.key, 200), priority=PRIORITIES[record.lane], created_at=created(record.id, at),
+        key=clean(record.key, 200), priority=PRIORITIES[record.lane], created_at=at,
         expires_at=clock.from_ms(record.expires_ms) if record.expires_ms else None, max_attempts=record.max_attempts,
         durable=record.durable, error=error, published=at,
     )  # fmt: skip
@@ -145,9 +153,7 @@ ARGS: Final = Job._meta.get_field("args")
 
 def stub(id: UUID, queue: str, at: datetime, why: str = NO_RECORD) -> JobRow:
     """The row of a job of which only events are known."""
-    return JobRow(
-        id=id, queue=queue, task=STUB, run_at=at, created_at=created(id, at), durable=False, error=why, published=at
-    )
+    return JobRow(id=id, queue=queue, task=STUB, run_at=at, created_at=at, durable=False, error=why, published=at)
 
 
 def record_of(job: Job) -> JobRecord:
@@ -195,11 +201,3 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def created(id: UUID, otherwise: datetime) -> datetime:
-    """When the job was made, as its id says; `otherwise` if it does not."""
-    try:
-        return clock.from_ms(ids.created_ms(id))
-    except (ValueError, OverflowError):
-        return otherwise

@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from django.db import DatabaseError, close_old_connections, connections
+from django.db import Error as DriverError
+from django.db import close_old_connections, connections
 
 from django_delayq import clock, operations
 from django_delayq.conf import Config, QueueConfig
@@ -19,6 +20,7 @@ from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.mirror.upgrade import UpgradeLoop
 from django_delayq.operations import OperationLoop
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.eventline import EventLine
@@ -91,7 +93,7 @@ class Keeper:
         raced, self._called, self._raced = self._raced, False, False
         try:
             sleep = self.loop.poll()
-        except (StoreUnavailable, StoreError, DatabaseError) as error:
+        except (StoreUnavailable, StoreError, DriverError) as error:  # InterfaceError is no DatabaseError
             self.failures += 1
             if self.failures == 1:
                 logger.warning("%s waits, nothing is lost: %s", self.name, error)
@@ -153,6 +155,10 @@ class Service:
             ]
             self._keepers.append(Keeper("prune of operations", OldOperationsLoop(config)))
             self._keepers += [Keeper(f"tidy of {queue.name}", TidyLoop(link, queue, **common)) for queue in queues]
+            self._keepers += [
+                Keeper(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix))
+                for queue in queues
+            ]
         if "mirror" in roles:
             self._keepers.append(
                 Keeper("operations", OperationLoop(using=config.database), idle=operations.IDLE, asleep=ORDERS)
@@ -184,7 +190,7 @@ class Service:
         """Folds all events that are there, for burst and for tests.
 
         Raises:
-            StoreUnavailable, DatabaseError.
+            StoreUnavailable, StoreError, DatabaseError, InterfaceError.
         """
         for mirror in self.mirrors:
             mirror.drain()
@@ -253,7 +259,7 @@ class Service:
             self._line.close()
         try:
             self.drain()
-        except (StoreUnavailable, StoreError, DatabaseError) as error:
+        except (StoreUnavailable, StoreError, DriverError) as error:
             logger.warning(
                 "the mirror leaves before it has seen everything; it goes on when it is started again: %s", error
             )

@@ -11,13 +11,11 @@ import contextlib
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from redis import Redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.connection import Connection
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -29,8 +27,8 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
-from django_delayq.store import embedded
+from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.store.address import RedisSpec, resolve, where
 
 _pack: Callable[[tuple[Any, ...]], bytes] | None
 try:
@@ -39,17 +37,11 @@ except ImportError:
     _pack = None
 
 Reply: TypeAlias = Any
-RedisSpec: TypeAlias = "str | Mapping[str, Any]"
 
-# What a private pool takes over from the pool of a cache: where the server is and how to be let in. Not the client's
-# decoding, retries, pool sizes, timeouts or name: those are ours.
-TAKEN_OVER = frozenset({
-    "host", "port", "db", "path", "username", "password", "credential_provider", "socket_keepalive",
-    "socket_keepalive_options", "connection_pool",
-})  # fmt: skip
 # Seconds after which an idle connection is not used again: a firewall may have forgotten it, and would tell only after the send.
 IDLE = 30.0
-SCHEMES = ("redis://", "rediss://", "unix://")
+KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
+HURRIED = 0.25  # seconds that a call may wait when there is no time left
 # Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
 # codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
 PASSING_CODES = re.compile(r"\b(OOM|READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS|TRYAGAIN|BUSY)\b")
@@ -59,7 +51,11 @@ PASSING_CLASSES = frozenset(
 
 
 class StoreError(DelayqError):
-    """Redis answered with an error that is no passing trouble: a wrong type, a refused command, a broken script."""
+    """Redis answered with an error that is no passing trouble: a wrong type, a refused command, a broken script. `reply`: its code
+    and what follows, as it came; "" for an error of ours.
+    """
+
+    reply = ""
 
 
 class StoreRefused(StoreUnavailable):
@@ -88,6 +84,18 @@ class Link:
         self.where = where
         self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
+        self._failed_at = 0.0  # when the last call failed; 0: it did not
+        self._deadline: float | None = None
+        self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
+
+    @property
+    def away(self) -> bool:
+        """Whether the server could not be reached when it was last called."""
+        return bool(self._failed_at)
+
+    def hurry(self, deadline: float) -> None:
+        """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
+        self._deadline = deadline
 
     def execute(self, *command: Any) -> Reply:
         """Sends one command and returns its raw reply.
@@ -128,7 +136,9 @@ class Link:
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> Connection:
         self._after_fork()
-        connection = self._take()
+        if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
+            raise StoreUnavailable(f"Redis at {self.where} is not available: it was not a moment ago.")
+        connection = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
             connection.connect()
             connection.send_packed_command([b"".join(_packed(connection, commands))], check_health=False)
@@ -141,10 +151,12 @@ class Link:
             replies = [self._read(connection) for _ in range(count)]
         except BaseException as error:
             raise self._broken(connection, error) from error
+        if self._failed_at:
+            self._failed_at = 0.0
         if any(isinstance(reply, StoreRefused) and reply.replica for reply in replies):
             connection.disconnect()  # the address may lead to the new primary by now
         else:
-            self._idle.append((connection, clock.monotonic()))
+            self._keep(connection)
         return replies
 
     def dedicated(self) -> Connection:
@@ -177,6 +189,25 @@ class Link:
                 return connection
             _discard(connection)
 
+    def _hurried(self, deadline: float) -> Connection:
+        connection = self._factory()
+        left = max(HURRIED, deadline - clock.monotonic())
+        connection.socket_timeout = min(connection.socket_timeout or left, left)
+        connection.socket_connect_timeout = connection.socket_timeout
+        return connection
+
+    def _keep(self, connection: Connection) -> None:
+        """For the next call. What has not been needed for long is closed: the peak of one moment is not held for ever."""
+        if self._deadline is not None:
+            _discard(connection)
+            return
+        now = clock.monotonic()
+        self._idle.append((connection, now))
+        if len(self._idle) > 1:
+            with contextlib.suppress(IndexError):  # another thread may take them meanwhile
+                while len(self._idle) > KEPT or now - self._idle[0][1] > IDLE:
+                    _discard(self._idle.popleft()[0])
+
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
             self._pid = os.getpid()
@@ -192,7 +223,9 @@ class Link:
                 refused = StoreRefused(str(self._unavailable(error)))
                 refused.replica = type(error).__name__ == "ReadOnlyError" or "READONLY" in str(error)
                 return refused
-            return StoreError(f"Redis at {self.where} answered: {error}")
+            wrong = StoreError(f"Redis at {self.where} answered: {error}")
+            wrong.reply = str(error)
+            return wrong
 
     def _broken(self, connection: Connection, error: BaseException) -> StoreUnavailable:
         """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
@@ -201,15 +234,16 @@ class Link:
         _discard(connection)
         if not isinstance(error, (RedisError, OSError)):
             raise error
+        self._failed_at = clock.monotonic()
         return self._unavailable(error)
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         if isinstance(error, (AuthenticationError, AuthorizationError)):
             next_step = "Check user and password in DELAYQ['REDIS']."
         elif isinstance(error, BusyLoadingError):
-            next_step = "It is loading its data; the call may be repeated."
+            next_step = "It is loading its data, which passes."
         else:
-            next_step = "Check that the server runs and has memory; the call may be repeated, it takes effect once."
+            next_step = "Check that the server runs and has memory. What was asked may have happened."
         return StoreUnavailable(f"Redis at {self.where} is not available: {_cause(error)}. {next_step}")
 
 
@@ -251,7 +285,7 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
     Raises:
         ConfigError: the value names nothing that can be connected to.
     """
-    connection_class, kwargs = _resolve(spec)
+    connection_class, kwargs = resolve(spec)
     ours = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
@@ -262,101 +296,4 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         "protocol": 2,
     }
     merged = {**kwargs, **ours}
-    return Link(lambda: connection_class(**merged), _where(kwargs))
-
-
-def address(spec: RedisSpec) -> str:
-    """Where that value of `DELAYQ["REDIS"]` leads, without connecting or starting anything; "" for an embedded server.
-
-    Raises:
-        ConfigError: it leads nowhere.
-    """
-    if spec == "embedded" or (isinstance(spec, Mapping) and "EMBEDDED" in spec):
-        return ""
-    return _where(_resolve(spec)[1])
-
-
-def cache_aliases() -> list[str]:
-    """The aliases of the caches on Redis."""
-    from django.core.cache import caches
-
-    return [alias for alias in caches.settings if "redis" in str(caches.settings[alias].get("BACKEND", "")).lower()]
-
-
-def _where(kwargs: Mapping[str, Any]) -> str:
-    if kwargs.get("path"):
-        return f"unix:{kwargs['path']}, db {kwargs.get('db') or 0}"
-    return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}, db {kwargs.get('db') or 0}"
-
-
-def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
-    if isinstance(spec, Mapping):
-        if "EMBEDDED" in spec:
-            return _from_url(embedded.ensure(spec["EMBEDDED"]), {})
-        if "URL" not in spec:
-            raise ConfigError(
-                'DELAYQ["REDIS"] is a dict without "URL". Write {"URL": "redis://host:6379/1", "OPTIONS": {}}.'
-            )
-        return _from_url(spec["URL"], spec.get("OPTIONS", {}))
-    if spec == "embedded":
-        return _from_url(embedded.ensure(None), {})
-    if spec.startswith(SCHEMES):
-        return _from_url(spec, {})
-    if "." in spec:
-        return _from_client(_call_factory(spec))
-    return _from_cache(spec)
-
-
-def _from_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
-    try:
-        kwargs = dict(parse_url(url))
-    except ValueError as error:
-        raise ConfigError(f'DELAYQ["REDIS"] has no usable URL: {error}') from error
-    connection_class = kwargs.pop("connection_class", Connection)
-    return connection_class, {**kwargs, **options}
-
-
-def _call_factory(path: str) -> Redis:
-    module, _, attribute = path.rpartition(".")
-    try:
-        factory = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f'DELAYQ["REDIS"] names the factory {path!r}, which cannot be imported: {error}.') from error
-    client = factory()
-    if not isinstance(client, Redis):
-        raise ConfigError(
-            f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
-        )
-    return client
-
-
-def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
-    from django.core.cache import InvalidCacheBackendError, caches  # a cache is built when it is first asked for
-
-    try:
-        cache = caches[alias]
-    except InvalidCacheBackendError as error:
-        raise ConfigError(
-            f'DELAYQ["REDIS"] is {alias!r}, which is no alias in CACHES. Add it there, or write a URL such as "redis://localhost:6379/1".'
-        ) from error
-    inner: Any = getattr(cache, "client", None) or getattr(cache, "_cache", None)
-    get_client = getattr(inner, "get_client", None)
-    client = get_client(write=True) if get_client else None
-    if not isinstance(client, Redis):
-        raise ConfigError(
-            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis. "
-            "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL."
-        )
-    return _from_client(client)
-
-
-def _from_client(client: Redis) -> tuple[type[Connection], dict[str, Any]]:
-    pool: ConnectionPool = client.connection_pool
-    kwargs = {
-        name: value
-        for name, value in pool.connection_kwargs.items()
-        if name in TAKEN_OVER or (name.startswith("ssl_") and issubclass(pool.connection_class, SSLConnection))
-    }
-    if issubclass(pool.connection_class, UnixDomainSocketConnection):
-        kwargs = {name: value for name, value in kwargs.items() if name not in {"host", "port"}}
-    return pool.connection_class, kwargs
+    return Link(lambda: connection_class(**merged), where(kwargs))

@@ -2,44 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from uuid import UUID
 
+from django_delayq import ids
 from django_delayq.job import says_durable
-from django_delayq.store import read, scripts
-from django_delayq.store.connection import Link
+from django_delayq.store import formats, read, scripts
+from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
+from django_delayq.store.workers import WorkerRegistry
 
 FIRST = "0-0"  # before every entry
 
 
 class Item(NamedTuple):
     """One happening: its kind, its space-separated fields (the first is the job's short id, where there is one), and an
-    opaque body (a record, a detail JSON or a reason; b"" when there is none). `number`: its place in the entry, from 0.
+    opaque body (a record, a detail JSON or a reason; b"" when there is none). `number`: its place in the entry, from 0; `raw`: its
+    value as it stands in the stream.
     """
 
     kind: str
     fields: tuple[str, ...]
     body: bytes
     number: int = 0
+    raw: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one script call changed. `id` is the stream id, "ms-n"; `at_ms` Redis' time; `by` the worker or the person."""
+    """What one script call changed. `id` is the stream id, "ms-n"; `at_ms` Redis' time; `by` the worker or the person; `format`: that
+    of the queue when it was written.
+    """
 
     id: str
     at_ms: int
     by: str
     why: str
     items: tuple[Item, ...]
+    format: int = 0
+
+
+def item(kind: str, raw: bytes, number: int) -> Item:
+    """An item, from its kind and its value."""
+    head, _, body = raw.partition(b"\n")
+    fields = tuple(head.decode("utf-8", "replace").split(" ")) if head else ()
+    return Item(kind, fields, body, number, raw)
 
 
 def position(stream_id: str) -> tuple[int, int]:
     """A stream id as numbers that compare; (0, 0) for none."""
     ms, _, number = stream_id.partition("-")
     return (int(ms), int(number)) if ms.isdigit() and number.isdigit() else (0, 0)
+
+
+class NewerEvents(StoreError):
+    """Events that only a newer release understands. Nothing was taken in and nothing is lost: a newer mirror goes on with them."""
+
+    def __init__(self, queue: str, entry: Entry) -> None:
+        super().__init__(
+            f"the entry {entry.id} of {queue!r} has format {entry.format}, and this process knows formats up to "
+            f"{formats.FORMAT}: its mirror "
+            "stops. Upgrade django-delayq in this process, and start it again"
+        )
 
 
 class EventLog:
@@ -54,17 +80,47 @@ class EventLog:
         self.keys = keys
 
     def read(self, after: str, count: int) -> list[Entry]:
-        """At most `count` entries behind the stream id `after` (`FIRST` for all), oldest first."""
-        raw = self._link.execute("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count)
+        """At most `count` entries behind the stream id `after` (`FIRST` for all), oldest first.
+
+        Raises:
+            FormatNewer: the queue has a newer format than this process knows.
+        """
+        # The format last: entries of a newer one come only when it says so.
+        raw, format = self._link.execute_many([
+            ("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count),
+            ("HGET", self.keys["meta"], "format"),
+        ])  # fmt: skip
+        for reply in (raw, format):
+            if isinstance(reply, Exception):
+                raise reply
+        formats.check(self.keys.queue, format)
         return [_entry(id, pairs) for id, pairs in raw]
 
-    def trim(self, upto: str, *, server: str = "") -> None:
-        """Drops the entries up to and including the stream id `upto`, if the server still is the run that they were read from."""
-        scripts.run(self._link, scripts.load("trim"), self.keys, "", "", "", upto, server)
+    def is_newer(self, format: int) -> bool:
+        """Whether the queue, or a worker that lives, has a newer format."""
+        said = [self._link.execute("HGET", self.keys["meta"], "format")]
+        beats = WorkerRegistry(self._link, prefix=self.keys.prefix).all()
+        said += [str(beat.get("format", 0)) for beat in beats if not beat["silent"]]
+        return any(read.number(one) > format for one in said)
+
+    def trim(self, upto: str, *, surplus: int = 0, server: str = "") -> None:
+        """Drops the entries up to and including the stream id `upto`, if the server still is the run that they were read from.
+        `surplus`: of how many jobs they tell beside one each.
+        """
+        scripts.run(self._link, scripts.load("trim"), self.keys, "", "", "", upto, server, surplus)
 
     def records(self, ids: Sequence[str]) -> list[bytes]:
         """The records that Redis keeps of these short ids, at most 200; b"" for those it does not have."""
         return [raw or b"" for raw in self._link.execute("HMGET", self.keys["jobs"], *ids)] if ids else []
+
+    def unknown(self, jobs: Sequence[UUID]) -> list[UUID]:
+        """Those of these jobs, at most 200, that Redis does not know: neither by a record nor by a tombstone."""
+        if not jobs:
+            return []
+        names = [ids.short(id) for id in jobs]
+        ends = self._link.execute("ZMSCORE", self.keys["finished"], *names)
+        there = zip(self.records(names), ends, strict=True)
+        return [id for id, (record, end) in zip(jobs, there, strict=True) if not record and end is None]
 
     def jobs(self) -> Iterator[list[tuple[str, bool]]]:
         """Short id, and whether it is durable, of all jobs that Redis has, a few hundred at a time; one may come twice."""
@@ -78,6 +134,18 @@ class EventLog:
             ]
             if cursor == b"0":
                 return
+
+    def tells(self, entries: Iterable[str]) -> set[tuple[str, str]]:
+        """Which of these entries are here, each with the short ids of the jobs that it tells of."""
+        wanted, found = sorted(entries), set()
+        for start in range(0, len(wanted), 200):
+            asked = [("XRANGE", self.keys["events"], id, id) for id in wanted[start : start + 200]]
+            for reply in self._link.execute_many(asked):
+                if isinstance(reply, Exception):
+                    raise reply
+                for entry in (_entry(id, pairs) for id, pairs in reply):
+                    found |= {(entry.id, item.fields[0]) for item in entry.items if item.fields}
+        return found
 
     def length(self) -> int:
         """How many entries wait for the mirror."""
@@ -98,6 +166,7 @@ class EventLog:
 
 def _entry(id: bytes, pairs: list[bytes]) -> Entry:
     at_ms, by, why = read.moment_ms(id.partition(b"-")[0]), "", ""  # as scripts write it, unless they say otherwise
+    format = 0
     items: list[Item] = []
     for kind, value in zip(pairs[::2], pairs[1::2], strict=True):
         if kind == b"at":
@@ -106,8 +175,8 @@ def _entry(id: bytes, pairs: list[bytes]) -> Entry:
             by = value.decode("utf-8", "replace")
         elif kind == b"why":
             why = value.decode("utf-8", "replace")
+        elif kind == b"f" and not items:
+            format = formats.number(value)
         else:
-            head, _, body = value.partition(b"\n")
-            fields = tuple(head.decode("utf-8", "replace").split(" ")) if head else ()
-            items.append(Item(kind.decode("utf-8", "replace"), fields, body, len(items)))
-    return Entry(id.decode(), at_ms, by, why, tuple(items))
+            items.append(item(kind.decode("utf-8", "replace"), value, len(items)))
+    return Entry(id.decode(), at_ms, by, why, tuple(items), format)

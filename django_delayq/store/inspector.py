@@ -18,13 +18,14 @@ from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 
 View = Literal["scheduled", "due", "running", "failed"]
+MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.lua has it
 LANES = ("high", "normal", "low")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
     """How full a queue is. Times in ms since 1970 (0: none), `oldest_late_ms` and `events_late_ms` (the age of the
-    oldest event that no mirror has folded) durations; `due` is part of `scheduled`.
+    oldest event that no mirror has folded) durations; `due` is part of `scheduled`; `untold`: of how many jobs `events` entries tell.
     """
 
     queue: str
@@ -39,6 +40,7 @@ class QueueDepth:
     paused_by: str
     paused_reason: str
     events: int
+    untold: int
     events_late_ms: int
     generation: str
     restoring: str
@@ -227,7 +229,7 @@ def _depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
         ("ZCARD", keys["failed"]),
         ("XLEN", keys["events"]),
         ("XRANGE", keys["events"], "-", "+", "COUNT", 1),
-        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring"),
+        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus"),
     ]
 
 
@@ -235,7 +237,7 @@ def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     dates = [read.moment_ms(first[1]) for first in replies[6:9] if first]
     running, runs, failed, events, oldest, meta = replies[9:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
-    paused, by, why, generation, restoring = ((value or b"").decode("utf-8", "replace") for value in meta)
+    paused, by, why, generation, restoring, surplus = ((value or b"").decode("utf-8", "replace") for value in meta)
     return QueueDepth(
         queue=queue,
         scheduled=sum(replies[0:3]),
@@ -249,6 +251,7 @@ def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         paused_by=by,
         paused_reason=why,
         events=events,
+        untold=events + min(read.number(surplus), events * MOST_BESIDE),
         events_late_ms=max(0, now_ms - read.moment_ms(oldest[0][1][1])) if oldest else 0,
         generation=generation,
         restoring=" of ".join(restoring.split(" ")[-2:]),

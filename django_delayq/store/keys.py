@@ -5,43 +5,52 @@
 | jobs | hash | id -> header line + payload, unchanged | to the job's end; failed: to tidy |
 | high, normal, low | zset | id by due ms | while the job waits |
 | leases | zset | id by lease end ms | while the job runs |
-| runs | hash | id -> attempt:crashes:lane:nonce; nonce empty: not running | from the first claim to the end |
-| cancels | hash | id -> who asked | while the job runs |
+| runs | hash | id -> attempt:crashes:lane:nonce[:past]; nonce empty: nobody holds it, see runs.lua | from the first claim to the end |
+| cancels | hash | id -> who asked | while the job runs, or may be adopted |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim | a day |
 | failed | zset | id by ms of failure | until tidy; the row in the database stays |
-| finished | zset | tombstone: id by ms of its end, + 0.5 if cancelled, + 0.25 if it succeeded | an hour, at most 200,000 |
+| finished | zset | tombstone: id by ms of its end, + a fraction that says how, see finish.lua | an hour, and until it is mirrored |
 | events | stream | one entry per script call that changed something | until the mirror has it |
 | wake | list | at most 4 tokens | until a mover pops them |
 | meta | hash | see below | for ever |
 | stats | hash | minute:kind -> count | 8 days |
 | spread | string | counts of what ended, how late it began and how long it ran | 70 minutes, 4 KB |
 
+The past of a run, from format 1 on: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
+when no worker has known its task; see lua/include/runs.lua.
+
 | field of meta | holds |
 |---|---|
 | generation | of the data; a queue that was wiped gets another |
+| format | of what stands here, see formats.py; absent: 0 |
+| seen:<format> | when a process whose release knows that format, and no newer one, has called last; it says so once a minute |
 | server, mirrored | the run of the server that the mirror has confirmed last, and the last event that the database has |
+| run | the run of the server that a worker was last on |
 | moved_to, moved_at | the run of a server that nobody has confirmed, and when it was noticed |
-| rolled, restoring | 1 while the data is older than the rows; when, who, and how far a restore is |
+| surplus | of how many jobs the events tell beside one each, as far as no mirror has taken them in |
+| rolled, restoring | on the way back: its phase, see confirm.lua; when, who, and how far a restore is |
 | paused, paused_by, paused_why | ms, by whom, why |
 | timer, timer_until, backup, backup_until | the idle movers who sleep for the next date, and until when they do |
+| asked | "1" when somebody has asked to cancel what may have begun on the ground before; see cancel.lua |
 | armed | when the timer owner wakes, or the earlier date for which a token was pushed |
 | alive, guard_from, guard_until | when a worker was here last; leases that were good at `from` stay good until `until` |
 
 | key | written by |
 |---|---|
-| jobs | schedule, claim, settle, cancel, requeue, purge, resign, tidy, restore |
-| high, normal, low | schedule, claim, settle, cancel, reschedule, requeue, purge, restore |
-| leases, progress | claim, extend, settle, restore |
-| runs, keys | schedule, claim, settle, cancel, requeue, purge, restore |
-| cancels | claim, settle, cancel, restore |
+| jobs | schedule, claim, settle, cancel, requeue, purge, resign, tidy, restore, sweep |
+| high, normal, low | schedule, claim, settle, cancel, reschedule, requeue, purge, restore, sweep |
+| leases | claim, extend, settle, restore, sweep |
+| progress | claim, extend, settle, sweep |
+| runs, keys | schedule, claim, settle, cancel, requeue, purge, restore, sweep |
+| cancels | claim, settle, cancel, requeue, tidy, restore, sweep |
 | claims | claim, tidy |
-| failed | claim, settle, requeue, tidy, restore |
-| finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
-| events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, confirm |
+| failed | schedule, claim, settle, requeue, tidy, sweep |
+| finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
+| events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm |
 | wake | schedule, claim, settle, reschedule, requeue, pause, restore, confirm |
-| meta | schedule, claim, extend, settle, reschedule, requeue, pause, trim, restore, confirm |
+| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm, upgrade |
 | stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
 | spread | claim, settle |
 

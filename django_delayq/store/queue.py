@@ -8,57 +8,28 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.job import ClaimedJob, JobRecord
+from django_delayq.job import ClaimedJob, JobRecord, with_past
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
-from django_delayq.store import read, scripts, write
+from django_delayq.store import formats, read, scripts, write
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
+from django_delayq.store.scheduling import STATUSES, Changed, ScheduleItem, ScheduleMode, ScheduleReply
 
 MOST: Final = 200  # jobs per script call
-MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
+FOREVER_MS: Final = 10**15
 DAY_MS: Final = 24 * HOUR_MS
 
-OnConflict = Literal["keep", "replace", "earliest", "latest", "error"]
-ScheduleStatus = Literal["created", "again", "finished", "cancelled", "kept", "moved", "replaced", "taken", "running"]
-STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for status in get_args(ScheduleStatus)}
-Outcome = Literal["ack", "retry", "snooze", "fail", "crash", "cancel"]
-Extended = Literal["ok", "cancel", "lost", "gone"]
+Outcome = Literal["ack", "retry", "snooze", "evict", "park", "fail", "crash", "cancel"]
+Extended = Literal["ok", "cancel", "lost", "gone", "wait"]
 Settled = Literal["done", "already", "lost", "gone"]
 Resigned = Literal["done", "changed", "gone"]
-
-
-class ScheduleItem(NamedTuple):
-    """A job to put in. Exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now) is given."""
-
-    record: JobRecord
-    due_ms: int | None = None
-    delay_ms: int | None = None
-    on_conflict: OnConflict = "keep"
-
-
-class ScheduleReply(NamedTuple):
-    """What became of it. `id` is the job itself or the one that holds its key; `due_ms` the date of what was asked for;
-    0 where it was in already, and has begun to run or has ended: what its date was, Redis does not keep.
-
-    created, replaced: it is in. again: it was in already (a re-send). finished, cancelled: it has ended already. kept, moved, taken,
-    running: another job holds the key, and this one was not created.
-    """
-
-    status: ScheduleStatus
-    id: UUID
-    due_ms: int
-
-    @property
-    def created(self) -> bool:
-        """Whether the job itself is in the queue, or was."""
-        return self.status in ("created", "again", "finished", "cancelled", "replaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +96,14 @@ class QueueStore:
         self.queue = queue
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
+        self._word = formats.Word()
 
     @property
     def offer(self) -> str:
         """The generation that a store without one gets: another with each call, for one that is wiped twice must not look the same."""
         return os.urandom(8).hex()
 
-    def run(self, script: str, now_ms: int | None, by: str, why: str, *arguments: Any) -> Any:
+    def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any) -> Any:
         """A script on this partition, with its arguments as they are. Returns the raw reply."""
         return scripts.run(self.link, scripts.load(script), self.keys, *write.head(now_ms, by, why), *arguments)
 
@@ -150,9 +122,9 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> list[ScheduleReply]:
         """Nothing -> scheduled. One reply per item, in order. `max_events` above 0 refuses (StoreError "EVENTSFULL") while
-        the mirror is that many entries behind.
+        the mirror is that many jobs behind.
         """
-        return self.start_schedule(items, actor=actor, reason=reason, max_events=max_events, now_ms=now_ms)()
+        return self.start_schedule(items, actor=actor, reason=reason, max_events=max_events, now_ms=now_ms)()[1]
 
     def start_schedule(
         self,
@@ -161,11 +133,15 @@ class QueueStore:
         actor: str = "",
         reason: str = "",
         max_events: int = 0,
+        ground: str = "",
+        mode: ScheduleMode = "told",
         now_ms: int | None = None,
-    ) -> Callable[[], list[ScheduleReply]]:
-        """As `schedule`, but only sends the call; returns a function that waits for the replies, to be called once."""
+    ) -> Callable[[], tuple[str, list[ScheduleReply]]]:
+        """As `schedule`, but only sends the call; returns a function that waits for the ground and the replies, to be called once.
+        `ground`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
+        """
         bounded(items)
-        arguments: list[Any] = [self.offer, max_events]
+        arguments: list[Any] = [self.offer, max_events, ground, mode]
         for item in items:
             if (item.due_ms is None) == (item.delay_ms is None):
                 raise ValueError(f"job {item.record.id}: give either due_ms or delay_ms")
@@ -174,10 +150,21 @@ class QueueStore:
                 ids.short(record.id), self.written(record), item.on_conflict,
                 "" if item.due_ms is None else item.due_ms, "" if item.delay_ms is None else item.delay_ms,
             )  # fmt: skip
-        answer = scripts.start(
-            self.link, scripts.load("schedule"), self.keys, *write.head(now_ms, actor, reason), *arguments
+        head = write.head(self._word.now(now_ms), actor, reason)
+        answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
+        return lambda: _scheduled(items, arguments[4::5], answer())
+
+    def ground(self) -> str:
+        """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
+        is given one, since two empty stores would look the same.
+        """
+        meta = self.keys["meta"]
+        _, found = self.link.execute_many(
+            [("HSETNX", meta, "generation", self.offer), ("HMGET", meta, "generation", "server")]
         )
-        return lambda: _scheduled(items, arguments[2::5], answer())
+        if isinstance(found, Exception):
+            raise found
+        return f"{read.text(found[0])}:{read.text(found[1])}"
 
     def claim(
         self,
@@ -188,22 +175,29 @@ class QueueStore:
         lease_ms: int,
         max_crashes: int,
         ground: str = "",
+        max_events: int = 0,
+        wary: bool = False,
+        away_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claim:
         """Scheduled and due, or lease run out -> running. Repeated with the same `worker` and `nonce` it gives the same jobs.
-        `ground`: what the worker stands on; on another one it gets nothing.
+        `ground`: what the worker stands on; on another one it gets nothing. `max_events` above 0: it gets nothing while the mirror is
+        behind by twice as many jobs. `wary`: a mirror serves this queue, and confirms a new store before anything is claimed.
+        `away_ms`: for how long its calls have failed.
 
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
         """
-        wanted = min(want, MOST)
-        reply = self.run("claim", now_ms, worker, "", nonce, wanted, lease_ms, max_crashes, ground)
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, write.flag(wary), away_ms)
+        reply = self.run("claim", self._word.now(now_ms), worker, "", *told)
         queue, partition = self.queue, self.partition
         generation, server = read.text(reply[0]), read.text(reply[1])
         ground = f"{generation}:{server}"
         jobs = [
             ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, queue, partition, ground)
-            for id, attempt, crashes, due, record in zip(*[iter(reply[6:])] * 5, strict=True)
+            for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
+        if reply[6]:
+            jobs = with_past(jobs, reply[6], int(reply[2]))
         return Claim(
             jobs=jobs,
             generation=generation,
@@ -246,15 +240,15 @@ class QueueStore:
         *,
         actor: str = "",
         reason: str = "",
-        tombstone: bool = False,
+        lacking: str = "",
         now_ms: int | None = None,
     ) -> list[Change]:
-        """Scheduled -> cancelled; a running job gets a request. `tombstone`: an unknown id counts as finished from now on,
-        so that a publication under way cannot start it.
+        """Scheduled -> cancelled; a running job gets a request. `lacking`: how the rows of those stand that Redis does not have:
+        "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on another ground; "" is not known.
         """
         bounded(jobs)
-        reply = self.run("cancel", now_ms, actor, reason, write.flag(tombstone), "", *map(ids.short, jobs))
-        return [Change(status.decode()) for status in reply[1::2]]
+        reply = self.run("cancel", now_ms, actor, reason, lacking, "", *map(ids.short, jobs))
+        return [Change(status.decode()) for status in reply[2::2]]
 
     def cancel_one(
         self,
@@ -262,16 +256,14 @@ class QueueStore:
         *,
         actor: str = "",
         reason: str = "",
-        tombstone: bool = False,
+        lacking: str = "",
         unless: str = "",
         now_ms: int | None = None,
-    ) -> tuple[Change, UUID | None, str]:
-        """As `cancel`. `job`: an id, or the business key as text. Returns change, id, and the ground on which it happened (see
-        `Claim.ground`); `unless`: on that ground nothing is done, and the change is `unknown`.
-        """
-        ground, *found = self.run("cancel", now_ms, actor, reason, write.flag(tombstone), unless, write.target(job))
-        status, id = found or (b"unknown", b"")
-        return Change(status.decode()), _id(id), read.text(ground)
+    ) -> Changed:
+        """As `cancel`. `job`: an id, or the business key as text. `unless`: on that ground nothing is done: `unknown`."""
+        ground, *found = self.run("cancel", now_ms, actor, reason, lacking, unless, write.target(job))
+        event, status, id = found or (b"", b"unknown", b"")
+        return Changed(Change(status.decode()), _id(id), read.text(ground), read.text(event))
 
     def reschedule(
         self,
@@ -281,13 +273,18 @@ class QueueStore:
         delay_ms: int | None = None,
         actor: str = "",
         reason: str = "",
+        lacking: str = "",
+        unless: str = "",
+        policy: Literal["", "earliest", "latest"] = "",
         now_ms: int | None = None,
-    ) -> tuple[Change, UUID | None, int]:
-        """Scheduled -> scheduled at another date. `job`: an id, or the business key as text. Returns change, id, new due ms."""
-        status, id, due = self.run(
-            "reschedule", now_ms, actor, reason, "" if due_ms is None else due_ms, delay_ms or 0, write.target(job)
+    ) -> Changed:
+        """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`."""
+        date = "" if due_ms is None else due_ms, delay_ms or 0
+        ground, *found = self.run(
+            "reschedule", now_ms, actor, reason, *date, unless, lacking, policy, write.target(job)
         )
-        return Change(status.decode()), _id(id), int(due)
+        event, status, id, due = found or (b"", b"unknown", b"", b"0")
+        return Changed(Change(status.decode()), _id(id), read.text(ground), read.text(event), int(due))
 
     def requeue(
         self,
@@ -357,34 +354,29 @@ class QueueStore:
         cursor: str = "0",
         now_ms: int | None = None,
     ) -> Tidied:
-        """Drops old tombstones, counters and claims, and failed records that the caller knows to be in the database. Tombstones of
-        what the mirror has not heard of stay, also when the clock was put on: nothing else tells that these jobs have ended.
+        """Drops old tombstones, counters and claims, and failed records that the caller knows to be in the database. While the mirror
+        has events to read all tombstones stay: nothing else tells that these jobs have ended, and a clock that was put back and forth
+        makes young ones old.
         """
-        if now_ms is None:
-            unread_ms = self._unread_ms()
-            tombstones_ms = tombstones_ms if unread_ms is None else max(tombstones_ms, unread_ms)
+        if now_ms is None and self.link.execute("XLEN", self.keys["events"]):
+            tombstones_ms = FOREVER_MS
         failed = "" if failed_before_ms is None else failed_before_ms
         tombstones, dropped, next_cursor = self.run(
             "tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor
         )
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
 
-    def _unread_ms(self) -> int | None:
-        """How old the first event is that the mirror has not read, by Redis' clock, and a minute more, since time goes on until the
-        tombstones are looked at; None without one.
-        """
-        time, first = self.link.execute_many([("TIME",), ("XRANGE", self.keys["events"], "-", "+", "COUNT", 1)])
-        if isinstance(time, Exception) or isinstance(first, Exception) or not first:
-            return None
-        return max(0, int(time[0]) * 1000 + int(time[1]) // 1000 - int(first[0][0].partition(b"-")[0])) + MINUTE_MS
 
-
-def _scheduled(items: Sequence[ScheduleItem], shorts: Sequence[str], reply: Sequence[bytes]) -> list[ScheduleReply]:
-    return [
+def _scheduled(
+    items: Sequence[ScheduleItem], shorts: Sequence[str], reply: Sequence[bytes]
+) -> tuple[str, list[ScheduleReply]]:
+    if len(reply) == 1:
+        return read.text(reply[0]), []
+    return read.text(reply[0]), [
         # Mostly the job itself: its id need not be read again.
-        ScheduleReply(STATUSES[status], item.record.id if given == holder else ids.full(holder), int(due))
+        ScheduleReply(STATUSES[status], item.record.id if given == holder or not holder else ids.full(holder), int(due))
         for item, given, status, holder, due in zip(
-            items, shorts, reply[::3], map(bytes.decode, reply[1::3]), reply[2::3], strict=True
+            items, shorts, reply[1::3], map(bytes.decode, reply[2::3]), reply[3::3], strict=True
         )
     ]
 

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from django_delayq.store import formats
 from django_delayq.store.connection import Link, ScriptMissing, StoreError
 from django_delayq.store.keys import NAMES, Keys
 
@@ -31,7 +32,9 @@ SCRIPTS = (
     "tidy",
     "trim",
     "restore",
+    "sweep",
     "confirm",
+    "upgrade",
     "inspect",
 )
 
@@ -68,6 +71,7 @@ def load(name: str) -> Script:
     if strangers:
         raise StoreError(f"lua/{name}.lua names the key {strangers[0]!r}, which store/keys.py does not know.")
     lines = [f"local k_{key} = KEYS[{number}]" for number, key in enumerate(keys, 1)]
+    lines.append(f"local FORMAT, SEEN = {formats.FORMAT}, 'seen:{formats.FORMAT}'")
     lines += [_read(f"include/{piece}.lua") for piece in _header(body, "include")]
     text = "\n".join([*lines, body])
     return Script(name=name, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys=keys)
@@ -78,8 +82,9 @@ def run(link: Link, script: Script, keys: Keys, *arguments: Any) -> Any:
 
     Raises:
         StoreUnavailable, StoreError: as `Link.execute`.
+        FormatNewer: the queue has a newer format than this process knows.
     """
-    return _run(link, script, (*keys.call(script.sha, script.keys), *arguments))
+    return _run(link, script, keys, (*keys.call(script.sha, script.keys), *arguments))
 
 
 def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:
@@ -91,15 +96,26 @@ def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[
         try:
             return receive()
         except ScriptMissing:
-            return _run(link, script, command)
+            return _run(link, script, keys, command)
+        except StoreError as error:
+            raise _told(error, keys) from error
 
     return answer
 
 
-def _run(link: Link, script: Script, command: tuple[Any, ...]) -> Any:
-    for _ in range(LOADS):
-        try:
-            return link.execute(*command)
-        except ScriptMissing:
-            link.execute("SCRIPT", "LOAD", script.text)
-    return link.execute(*command)
+def _run(link: Link, script: Script, keys: Keys, command: tuple[Any, ...]) -> Any:
+    try:
+        for _ in range(LOADS):
+            try:
+                return link.execute(*command)
+            except ScriptMissing:
+                link.execute("SCRIPT", "LOAD", script.text)
+        return link.execute(*command)
+    except StoreError as error:
+        raise _told(error, keys) from error
+
+
+def _told(error: StoreError, keys: Keys) -> StoreError:
+    """The error as callers know it."""
+    code, _, number = error.reply.partition(" ")
+    return formats.FormatNewer(keys.queue, formats.number(number)) if code == formats.REFUSED else error

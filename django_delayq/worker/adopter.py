@@ -55,8 +55,8 @@ class Adopter:
         """Redis knows how the job of that row ended; its record need not be kept."""
         self._in_rows.pop(row, None)
 
-    def adopt_line(self, line: int) -> None:
-        """All that waits or runs here of a line.
+    def adopt_line(self, line: int) -> bool:
+        """All that waits or runs here of a line. False while Redis is being swept of what it held: ask again.
 
         Raises:
             StoreUnavailable: Redis is away; call again.
@@ -68,16 +68,20 @@ class Adopter:
                 if taken.line == line and self._holdings.is_at_work(taken.row, taken.turn)
             ]
             if not held:
-                return
+                return True
             answers = self.adopt(line, held)
+        if "wait" in answers:
+            return False
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
             "queue %s: %d of %d jobs that this process holds are its own on the new ground",
             self._lines[line].queue, adopted, len(held),
         )  # fmt: skip
+        return True
 
     def adopt(self, line: int, held: Sequence[Taken]) -> list[str]:
-        """Tells Redis that these runs are ours. Returns an answer per run; what is not ours any more is marked as lost.
+        """Tells Redis that these runs are ours. Returns an answer per run; what is not ours any more is marked as lost; what has to
+        wait goes on meanwhile.
 
         Raises:
             StoreUnavailable: Redis is away; call again.
@@ -95,7 +99,7 @@ class Adopter:
                 batch = those[start : start + MOST]
                 answers |= zip((taken.row for taken in batch), self._send(line, ground, batch), strict=True)
         for taken in held:
-            if answers[taken.row] != "adopted":
+            if answers[taken.row] not in ("adopted", "wait"):
                 self._holdings.lose(taken.row, taken.turn)
         return [answers[taken.row] for taken in held]
 

@@ -54,6 +54,8 @@ class Child:
         self.kill_at = float("inf")
         self.told_now = False
         self.killed = False
+        self.deaf_since: float | None = None  # when a run here did not hear its timeout
+        self.deaf: set[tuple[int, int]] = set()  # row and turn of such runs
         self.exit_code: int | None = None
         self._commands = commands
 

@@ -29,10 +29,11 @@ class CurrentJob:
     """One run of one job, as its task sees it.
 
     `attempt` counts from 1; `crashes` are earlier runs whose worker vanished; `run_at` is when the job was due and
-    `lateness` how much later the run began; `fence` is unique to this run; `key` is "" without a business key.
+    `lateness` how much later the run began; `fence` is unique to this run; `key` is "" without a business key. `nonce` is that of the
+    claim: all jobs that were claimed together have the same.
     """
 
-    __slots__ = ("_due_ms", "_grip", "_short_id", "_started_ms", "attempt", "crashes", "fence", "key", "queue", "task")
+    __slots__ = ("_due_ms", "_grip", "_short_id", "_started_ms", "attempt", "crashes", "key", "nonce", "queue", "task")
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class CurrentJob:
         key: str,
         attempt: int,
         crashes: int,
-        fence: str,
+        nonce: str,
         due_ms: int,
         started_ms: int,
         grip: Grip,
@@ -54,7 +55,7 @@ class CurrentJob:
         self.key = key
         self.attempt = attempt
         self.crashes = crashes
-        self.fence = fence
+        self.nonce = nonce
         self._due_ms = due_ms
         self._started_ms = started_ms
         self._grip = grip
@@ -63,6 +64,11 @@ class CurrentJob:
     def id(self) -> UUID:
         """The job's id, the same in every run."""
         return ids.full(self._short_id)
+
+    @property
+    def fence(self) -> str:
+        """Text that no other run of any job has."""
+        return f"{self.nonce}/{self._short_id}"
 
     @property
     def run_at(self) -> datetime:
@@ -140,7 +146,8 @@ def once(name: str) -> AbstractContextManager[bool]:
 
     Raises:
         RuntimeError: no task is running here (see `current`).
-        LeaseLost: when the block ends, and another worker has the job; nothing is kept.
+        LeaseLost: when the block ends, and another worker has the job, or another run of it has done this part meanwhile; nothing is
+            kept. Let it pass, and write nothing more: that other run goes on with the job.
         ValueError: the name is empty or longer than 100 characters.
     """
     return effects.need().once(current(), name)

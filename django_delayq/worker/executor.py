@@ -151,12 +151,12 @@ class Executor:
         return None
 
     def _park(self, taken: Taken, error: UnknownTask) -> Outcome:
-        delay = self._parking.delay(taken.job.id)
+        delay = self._parking.delay(taken.job.id, taken.job.unknown_ms / 1000)
         reason = str(error)
         if delay is None:
             return self._poison(taken, "poison-task", f"{reason} It has waited for a day.")
         logs.parked(taken, reason, delay, self._worker)
-        return Outcome("snooze", outcome.detail(reason=reason), clock.milliseconds(delay), error, reason)
+        return Outcome("park", outcome.detail(reason=reason), clock.milliseconds(delay), error, reason)
 
     def _poison(self, taken: Taken, fingerprint: str, text: str) -> Outcome:
         written = codec.dumps({"c": "Poison", "m": outcome.clean(text), "p": fingerprint})
@@ -170,7 +170,7 @@ class Executor:
         self._mark_running(taken, decoded, task, started, timeout)
         current = CurrentJob(
             short_id=job.id, task=task.name, queue=job.queue, key=decoded.header.key, attempt=job.attempt,
-            crashes=job.crashes, fence=job.fence, due_ms=job.due_ms, started_ms=started_ms,
+            crashes=job.crashes, nonce=job.fence, due_ms=job.due_ms, started_ms=started_ms,
             grip=_Grip(self._holdings, taken.row, taken.turn),
         )  # fmt: skip
         result, error = None, None

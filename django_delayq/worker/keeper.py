@@ -106,6 +106,8 @@ class Keeper:
         failpoint("keeper.extended")
         for holdings, held in kept:
             answer = answers[held.id]
+            if answer == "wait":
+                continue  # all that Redis held is being swept; then it is adopted
             if answer == "gone":
                 since = self._gone.setdefault((held.id, held.fence), sent)
                 if sent - since < MISSED:

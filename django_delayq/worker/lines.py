@@ -15,7 +15,7 @@ from django_delayq.signing import Signer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One partition of one queue, with the settings that matter to the worker. Durations in seconds; with a `signer`
-    only what it verifies is run.
+    only what it verifies is run. `max_events`: by how many jobs the mirror may be behind, 0 for any number.
     """
 
     queue: str
@@ -26,6 +26,7 @@ class Line:
     max_result: int
     backoff: Ladder
     timeout: float | None
+    max_events: int = 0
     signer: Signer | None = None
 
 
@@ -54,6 +55,7 @@ def lines_of(config: Config, queues: Iterable[str]) -> tuple[Line, ...]:
                 max_result=queue.max_payload,
                 backoff=queue.backoff,
                 timeout=queue.timeout,
+                max_events=config.most_events,
                 signer=config.signer,
             )
             for partition in range(queue.partitions)

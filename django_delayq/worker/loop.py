@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.formats import FormatNewer
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -58,7 +59,7 @@ class Backoff:
         self.failures += 1
         if self.failures == 1:
             self._since = clock.monotonic()
-            if isinstance(error, StoreUnavailable):
+            if isinstance(error, (StoreUnavailable, FormatNewer)):
                 logger.warning("%s: %s It will be tried again until it works.", self.name, error)
             else:
                 logger.exception(

@@ -1,7 +1,7 @@
 """The one value that a run ends in, and the detail that the mirror stores about it. Nothing here acts.
 
 Detail is JSON with short names, all optional: s started ms, f finished ms, r result, c class of the error, m message,
-t traceback, p fingerprint, d reason of a retry or snooze.
+t traceback, p fingerprint, d reason of a retry or snooze, e "evicted" of a run whose process was killed for a neighbour's sake.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 from django_delayq import codec
 from django_delayq.exceptions import PayloadError
 
-Kind = Literal["ack", "retry", "snooze", "fail", "crash", "cancel"]
+Kind = Literal["ack", "retry", "snooze", "park", "fail", "crash", "cancel"]
 
 MAX_MESSAGE: Final = 2_000  # characters
 MAX_TRACEBACK: Final = 32_768

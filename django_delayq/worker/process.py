@@ -4,9 +4,10 @@ The order in which it ends, and why:
 1. The mover claims no more and hands its timers over, so that nothing new comes and others wake for what becomes due.
 2. What waits in the basket is given back, so that others can start it now.
 3. The consumers finish what runs; the supervisor keeps its leases meanwhile.
-4. Then jobs on their last chance run, one after the other, with nothing beside them: a process that dies takes all it runs with it,
-   and none of them shall be called poison for what a neighbour did. Such a process asks to be replaced, so that others wait for none.
-   If the whole worker leaves they are given back instead, like all that waits.
+4. Then jobs on their last chance, and those that were evicted three times, run one after the other, with nothing beside them: a
+   process that dies takes all it runs with it, and none of them shall be called poison, or begin anew for ever, for what a neighbour
+   did. Such a process asks to be replaced, so that others wait for none. If the whole worker leaves they are given back instead, like
+   all that waits.
 5. The settler empties itself last, since consumers feed it.
 6. If told so while tasks still run, these are given back too (snoozed: the attempt does not count), and the process ends
    under them. A task may thus run twice: at least once is the promise.
@@ -26,6 +27,7 @@ from django_delayq.worker import copies
 from django_delayq.worker.adopter import Adopter
 from django_delayq.worker.children import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.consumer import Basket, Consumer, Pace
+from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.executor import Executor
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.mover import Mover
@@ -45,7 +47,7 @@ def rows(threads: int) -> int:
 class TaskProcess:
     """1. Starts its threads. 2. Claims and waits. 3. Obeys commands. 4. Ends as the module says."""
 
-    def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings) -> None:
+    def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> None:
         self._burst = spec.burst
         self._ends = ends
         self._holdings = holdings
@@ -78,7 +80,8 @@ class TaskProcess:
         self._loner = consumer(0, self._last_chance)
         self._mover = Mover(
             lines=spec.lines, stores=stores, link=link, holdings=holdings, free=self._free, basket=self._basket,
-            consumers=self._consumers, settler=self._settler, adopter=adopter, pace=pace, worker=worker, burst=spec.burst,
+            consumers=self._consumers, settler=self._settler, adopter=adopter, pace=pace, worker=worker,
+            wary=spec.wary, burst=spec.burst, evictions=evictions,
         )  # fmt: skip
         self._leaving = False
         self._now = False
@@ -177,9 +180,9 @@ class TaskProcess:
             self._wake()
 
 
-def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings) -> int:
+def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> int:
     """What a forked child runs."""
     copies.expect()
-    code = TaskProcess(spec, worker, ends, holdings).run()
+    code = TaskProcess(spec, worker, ends, holdings, evictions).run()
     holdings.leave()
     return code

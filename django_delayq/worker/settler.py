@@ -19,6 +19,8 @@ from django_delayq.worker.outcome import Outcome
 
 logger = logging.getLogger("django_delayq.worker")
 
+AGAIN = 0.1  # seconds until what cannot be adopted yet is settled again
+
 Ended = tuple[Taken, Outcome]
 
 
@@ -52,6 +54,7 @@ class Settler:
         self._settled = settled
         self._incoming: deque[Ended] = deque()
         self._batches: deque[tuple[int, list[Ended]]] = deque()
+        self._waiting: list[Ended] = []  # for Redis to be ready to adopt them
         self._filled = threading.Event()
         self._ending = threading.Event()
         self._backoff = Backoff("settler", longest=1.0)
@@ -86,6 +89,8 @@ class Settler:
         Raises:
             StoreUnavailable: Redis is away; the same batch is sent again by the next pass.
         """
+        self._incoming.extend(self._waiting)
+        self._waiting = []
         self._gather()
         while self._batches:
             line, batch = self._batches[0]
@@ -94,9 +99,11 @@ class Settler:
             except StoreError as error:
                 answers = self._one_by_one(line, batch, error)
             self._batches.popleft()
-            self._confirm(batch, answers)
+            answered = list(zip(batch, answers, strict=True))
+            self._waiting += [ended for ended, answer in answered if answer == "wait"]
+            self._confirm([(ended, answer) for ended, answer in answered if answer != "wait"])
             self._gather()
-        return 1.0
+        return AGAIN if self._waiting else 1.0
 
     def _gather(self) -> None:
         gathered: dict[int, list[Ended]] = {}
@@ -120,7 +127,7 @@ class Settler:
                 adopted = self._adopter.adopt(line, [batch[number][0] for number in gone])
                 ours = [number for number, answer in zip(gone, adopted, strict=True) if answer == "adopted"]
                 for number, answer in zip(gone, adopted, strict=True):
-                    answers[number] = "already" if answer == "finished" else "lost"
+                    answers[number] = {"finished": "already", "wait": "wait"}.get(answer, "lost")
                 if ours:
                     again = self._settle(line, [batch[number] for number in ours])
                     for number, answer in zip(ours, again, strict=True):
@@ -149,15 +156,15 @@ class Settler:
                 answers.append("refused")
         return answers
 
-    def _confirm(self, batch: Sequence[Ended], answers: Sequence[str]) -> None:
+    def _confirm(self, answered: Sequence[tuple[Ended, str]]) -> None:
         done = failed = 0
         rows = []
-        for (taken, outcome), answer in zip(batch, answers, strict=True):
+        for (taken, outcome), answer in answered:
             self._holdings.empty(taken.row)
             self._adopter.ended(taken.row)
             rows.append(taken.row)
             if answer == "done":
-                done += outcome.kind != "snooze"
+                done += outcome.kind not in ("snooze", "park")
                 failed += outcome.kind in ("fail", "retry")
             elif answer in ("lost", "gone"):
                 logger.warning(
@@ -169,8 +176,8 @@ class Settler:
         self._settled()
 
     def _work(self) -> None:
-        while not (self._ending.is_set() and not self._incoming and not self._batches):
-            self._filled.wait()
+        while not (self._ending.is_set() and not self._incoming and not self._batches and not self._waiting):
+            self._filled.wait(AGAIN if self._waiting else None)
             self._filled.clear()
             try:
                 self.poll()

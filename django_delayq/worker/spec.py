@@ -25,6 +25,7 @@ class WorkerSpec:
         processes: task processes; 0 for a worker that runs only `sides`.
         sides: further processes, such as the mirror's.
         tidy: whether to drop what has had its time in Redis; the mirror does that too, and knows more.
+        wary: a mirror is at work here: nothing is claimed from a store that it has not confirmed.
         version: of the package, for the beat.
     """
 
@@ -45,6 +46,7 @@ class WorkerSpec:
     hooks: Hooks = field(default_factory=Hooks)
     sides: Sequence[Side] = ()
     tidy: bool = True
+    wary: bool = False
     version: str = ""
 
     def stores(self, link: Link) -> list[QueueStore]:

@@ -7,7 +7,8 @@ The order in which a worker ends, and why:
    is killed two seconds later, and the supervisor gives back what it held.
 3. The side processes end last, since the mirror is to see what happened in 1 and 2.
 4. The worker takes itself out of the registry.
-A second signal goes to 2 at once.
+A second signal goes to 2 at once. While Redis hangs, nothing can be given back: then no call waits beyond the grace, and for no side
+process, so that the worker is gone three seconds after it. What it held runs again when its leases have run out.
 """
 
 from __future__ import annotations
@@ -23,20 +24,13 @@ from typing import Any, Final
 
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store import formats
+from django_delayq.store.queue import Outcome
 from django_delayq.store.workers import WorkerRegistry
-from django_delayq.worker import beat, process, side, traces
-from django_delayq.worker.children import (
-    GAVE_UP,
-    LEAVE,
-    NOW,
-    QUIET,
-    RETIRE,
-    Child,
-    Nursery,
-    dump_stacks_on_quit,
-    resident_memory,
-)
+from django_delayq.worker import beat, children, process, side, traces
+from django_delayq.worker.children import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Child, Nursery
 from django_delayq.worker.deadlines import Deadlines
+from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.heir import Heir
 from django_delayq.worker.holdings import RUNNING, WAITING
 from django_delayq.worker.keeper import Keeper, longest_pause
@@ -50,12 +44,14 @@ from django_delayq.worker.spec import WorkerSpec
 logger = logging.getLogger("django_delayq.worker")
 
 LAST_WORD: Final = 2.0  # seconds between "give back what runs" and SIGKILL
-NEIGHBOURS: Final = 10.0  # seconds for the other jobs of a process that must be replaced
 SIDES_END: Final = 15.0  # seconds for a side process to finish what is ready
+HANGS: Final = 0.25  # seconds for either if Redis is away: nothing can be given back or read then
+RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for Redis
 REMAINS_END: Final = 5.0  # seconds to settle what killed processes held, if Redis is away
 LATE_BEAT: Final = 15.0
 PASS: Final = 0.5  # seconds between looks at its processes while something is under way; what ends one, or asks for it, is a signal
 CALM: Final = 1.0
+CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
 
 
 class Supervisor:
@@ -67,6 +63,7 @@ class Supervisor:
         self._spec = spec
         self._started_ms = clock.wall_ms()
         self._link = spec.connect(f"delayq-worker-{spec.worker}")
+        self._link.rests = RESTS
         stores = spec.stores(self._link)
         self._nursery = Nursery(spec.hooks.before_fork)
         self._nursery.to_close.append(self._link.close)
@@ -74,7 +71,12 @@ class Supervisor:
         self._tasks = [Seat(f"task-{n}", self._fork_task) for n in range(1, spec.processes + 1)]
         self._sides = [Seat(one.name, self._fork_side(one)) for one in spec.sides]
         self._leaving: list[Child] = []
-        self._remains = Remains(lines=spec.lines, stores=stores)
+        self._evictions = Evictions()
+        self._remains = Remains(lines=spec.lines, stores=stores, evictions=self._evictions)
+        self._deadlines = Deadlines(
+            lines=spec.lines, children=self._task_children, replace=self._replace_deaf, tasks=spec.tasks,
+            find_task=spec.find_task, grace=spec.grace,
+        )  # fmt: skip
         self._place = traces.place() if spec.processes else None
         self._store = f"{spec.prefix} {self._link.where}"
         registry = WorkerRegistry(self._link, prefix=spec.prefix)
@@ -83,10 +85,7 @@ class Supervisor:
             Keeper(lines=spec.lines, stores=stores, children=self._task_children, worker=spec.worker),
             Heir(self._place, self._store, self._link, spec.prefix, remains=self._remains, children=self._task_children),
             self._remains,
-            Deadlines(
-                lines=spec.lines, stores=stores, children=self._task_children, replace=self._replace_stuck,
-                tasks=spec.tasks, find_task=spec.find_task,
-            ),
+            self._deadlines,
             Recycler(spec, self._seated, self._replace),
             self._beat,
         ]  # fmt: skip
@@ -101,14 +100,11 @@ class Supervisor:
             loops.append(Reloader(self._changed))
         self._rota = Rota(loops, longest_pause=longest_pause(spec.lines))
         self._signals: list[int] = []
-        self._quiet = False
-        self._stopping = False
-        self._reloading = False
-        self._sides_told = False
-        self._give_up_at = float("inf")
+        self._quiet = self._stopping = self._reloading = self._sides_told = False
+        self._give_up_at = self._leave_at = float("inf")
+        self._told_at = 0.0  # when it was told to leave, which it may hear only when a call to Redis has ended
         self._inherited_at = 0.0
-        self._exit_code = 0
-        self._done = self._failed = 0
+        self._exit_code = self._done = self._failed = 0
 
     def run(self) -> int:
         """Works until a signal, or in a burst until nothing is due. Returns the exit code: 0, 130 after a second Ctrl-C, 1 for
@@ -157,8 +153,11 @@ class Supervisor:
             "jobs": beat.running(held, [line.queue for line in spec.lines], spec.tasks),
             "done": done,
             "failed": failed,
-            "memory": sum(resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))),
+            "memory": sum(
+                children.resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))
+            ),
             "version": spec.version,
+            "format": formats.FORMAT,
             "started": self._started_ms,
             "state": "leaving" if self._stopping else "quiet" if self._quiet else "working",
         }
@@ -168,12 +167,14 @@ class Supervisor:
     def _fork_task(self, name: str) -> Child:
         self._born += 1
         worker = f"{self._spec.worker}/{self._born}"
-        spec = self._spec
+        spec, evictions = self._spec, self._evictions
         holdings, trace = traces.make(
             self._place, worker=worker, store=self._store, rows=process.rows(spec.threads), lines=spec.lines
         )
         try:
-            child = self._nursery.fork(name, worker, lambda ends: process.main(spec, worker, ends, holdings), holdings)
+            child = self._nursery.fork(
+                name, worker, lambda ends: process.main(spec, worker, ends, holdings, evictions), holdings
+            )
         except OSError:
             holdings.close()
             if trace is not None:
@@ -212,7 +213,7 @@ class Supervisor:
             seat.fill()
         # Behind the filling: a burst without task processes is over at once, but its sides have work to do.
         if self._spec.burst and not self._stopping and all(seat.over for seat in self._tasks) and not self._leaving:
-            self._stop(0.0)
+            self._stop(REMAINS_END)
         if self._stopping:
             self._stop_sides()
         self._kill_late()
@@ -220,13 +221,8 @@ class Supervisor:
     def _calm(self) -> bool:
         """Whether all are seated, and nobody is to go."""
         seats = (*self._tasks, *self._sides)
-        settled = (
-            not self._signals
-            and not self._leaving
-            and not self._stopping
-            and all(seat.child is not None for seat in seats)
-        )
-        return settled and all(child.kill_at == float("inf") for child in self._children())
+        busy = self._signals or self._leaving or self._stopping or any(seat.child is None for seat in seats)
+        return not busy and all(child.kill_at == float("inf") for child in self._children())
 
     def _ended(self, child: Child) -> None:
         if child.holdings is not None:
@@ -234,7 +230,9 @@ class Supervisor:
             self._done, self._failed = self._done + done, self._failed + failed
         if self._spec.burst and child.in_order and child.exit_code == GAVE_UP:
             self._exit_code = 1
-        self._remains.inherit(child, "snooze" if child.killed or child.in_order else "crash")
+        killed: Outcome = "evict" if child.deaf and not self._stopping else "snooze"
+        ran: Outcome = killed if child.killed else "snooze" if child.in_order else "crash"
+        self._remains.inherit(child, ran, self._deadlines.ended(child))
         self._inherited_at = clock.monotonic()
         self._rota.soon(self._remains)
 
@@ -248,37 +246,37 @@ class Supervisor:
         for child in self._children():
             if child.kill_at > now:
                 continue
-            if child.told_now:
+            if child.told_now or child.deaf:  # a deaf run is not given back while it may still do something
                 logger.warning("%s (pid %d) does not end, and is killed", child.name, child.pid)
                 child.kill()
                 child.kill_at = float("inf")
             else:
                 child.tell(NOW)
                 child.told_now = True
-                child.kill_at = now + LAST_WORD
+                child.kill_at = now + (HANGS if self._link.away else LAST_WORD)
 
-    def _replace(self, child: Child, seconds: float = float("inf")) -> None:
+    def _replace(self, child: Child, command: bytes = RETIRE) -> None:
         for seat in self._tasks:
             if seat.child is child:
                 seat.vacate()
                 self._leaving.append(child)
-        child.tell(RETIRE if seconds == float("inf") else LEAVE)
-        child.kill_at = min(child.kill_at, clock.monotonic() + seconds)
+        child.tell(command)
 
-    def _replace_stuck(self, child: Child) -> None:
+    def _replace_deaf(self, child: Child) -> None:
         child.send(signal.SIGQUIT)  # its stacks, to see where the task hangs
-        self._replace(child, min(NEIGHBOURS, self._spec.grace))
+        self._replace(child, LEAVE)
 
     # signals, and the end
 
     def _catch_signals(self) -> dict[int, Any]:
-        caught = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
-        before: dict[int, Any] = {sign: signal.signal(sign, self._note) for sign in caught}
-        dump_stacks_on_quit(self._note)
+        before: dict[int, Any] = {sign: signal.signal(sign, self._note) for sign in CAUGHT}
+        children.dump_stacks_on_quit(self._note)
         signal.set_wakeup_fd(self._signal_write, warn_on_full_buffer=False)
         return before
 
     def _note(self, sign: int, _: object) -> None:
+        if sign in (signal.SIGTERM, signal.SIGINT) and not self._told_at:
+            self._told_at = clock.monotonic()
         self._signals.append(sign)
 
     def _obey_signals(self) -> None:
@@ -312,30 +310,36 @@ class Supervisor:
         logger.warning("leaving at once: running jobs are given back")
         if sign == signal.SIGINT:
             self._exit_code = 130
+        self._leave_at = clock.monotonic()
+        self._link.hurry(self._leave_at)
         for child in self._task_children():
-            child.kill_at = min(child.kill_at, clock.monotonic())
+            child.kill_at = min(child.kill_at, self._leave_at)
         for seat in self._sides:
             if seat.child is not None:
                 seat.child.kill_at = min(seat.child.kill_at, clock.monotonic() + LAST_WORD)
 
     def _stop(self, grace: float) -> None:
         self._stopping = True
+        self._leave_at = (self._told_at or clock.monotonic()) + grace
+        self._link.hurry(self._leave_at)
         self._rota.soon(self._beat)
         for child in self._task_children():
             child.tell(LEAVE)
-            child.kill_at = min(child.kill_at, clock.monotonic() + grace)
+            child.kill_at = min(child.kill_at, self._leave_at)
 
     def _stop_sides(self) -> None:
         if self._sides_told or self._task_children() or self._busy_with_remains():
             return
         self._sides_told = True
+        patience = HANGS if self._link.away else SIDES_END
         for seat in self._sides:
             if seat.child is not None:
                 seat.child.tell(LEAVE)
-                seat.child.kill_at = min(seat.child.kill_at, clock.monotonic() + SIDES_END)
+                seat.child.told_now = True  # it knows no other word: the next one is the last
+                seat.child.kill_at = min(seat.child.kill_at, clock.monotonic() + patience)
 
     def _busy_with_remains(self) -> bool:
-        if not self._remains:
+        if not self._remains or (self._link.away and clock.monotonic() >= self._leave_at):
             return False
         if self._give_up_at == float("inf"):
             self._give_up_at = clock.monotonic() + REMAINS_END
@@ -380,13 +384,16 @@ class Supervisor:
                 self._probe.ready(descriptor)
 
     def _health(self) -> Answer:
-        wanted = (
-            self._sides if self._quiet else [*self._tasks, *self._sides]
-        )  # a quiet worker starts no task process anew
+        # A quiet worker starts no task process anew.
+        wanted = self._sides if self._quiet else [*self._tasks, *self._sides]
         missing = [seat.name for seat in wanted if seat.child is None and not seat.over]
         return not missing or self._stopping, {"worker": self._spec.worker, "missing": missing}
 
     def _ready(self) -> Answer:
         reached = bool(self._beat.last) and clock.monotonic() - self._beat.last < LATE_BEAT
         well = reached and not self._quiet and not self._stopping and self._health()[0]
-        return well, {"worker": self._spec.worker, "store": reached, "state": self.facts()["state"]}
+        return well, {
+            "worker": self._spec.worker,
+            "store": reached,
+            "state": self.facts()["state"],
+        }

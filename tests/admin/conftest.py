@@ -16,6 +16,7 @@ JOBS = "/admin/delayq/job/"
 QUEUES = "/admin/delayq/queue/"
 OPERATIONS = "/admin/delayq/operation/"
 WORKERS = "/admin/delayq/worker/"
+SET_ASIDE = "/admin/delayq/setaside/"
 ALL = (
     "view_job",
     "cancel_job",
@@ -32,6 +33,8 @@ ALL = (
     "view_worker",
     "quiet_worker",
     "stop_worker",
+    "view_setaside",
+    "retry_setaside",
 )
 
 __all__ = ["Shop", "beat", "lose_redis"]

@@ -267,7 +267,7 @@ def test_jobs_of_the_same_key_are_linked(orders, staff):
     delayq.schedule(ping, 1, key="k", delay="1h")  # the same key in another queue is another thing
     orders.fold()
     found = staff().get(page(second)).context["related"]
-    assert [(job.pk, held) for job, _, held in found] == [(first.id, False)]
+    assert [(job.pk, note) for job, _, note in found] == [(first.id, "")]
 
 
 def test_the_record_in_redis_is_for_superusers(orders, staff, admin_client):
@@ -297,11 +297,15 @@ def test_a_page_with_hundreds_of_attempts_shows_the_latest(orders, staff):
     assert "attempt 49 " not in text
 
 
-def test_a_merged_job_names_the_one_that_held_the_key_however_many_came_since(orders, staff):
+@pytest.mark.parametrize(
+    ("ending", "note"),
+    [("merged", "it held the key, so this one was merged into it"), ("replaced", "it replaced this one")],
+)
+def test_a_displaced_job_names_the_one_that_displaced_it_however_many_came_since(orders, staff, ending, note):
     first = delayq.schedule(close_order, 7, delay="1h", key="one")
     orders.fold()
-    merged = Job.objects.create(
-        queue="orders", task=first.task, key="one", state="cancelled", error=f"key held by {first.id}",
+    displaced = Job.objects.create(
+        queue="orders", task=first.task, key="one", state="cancelled", ending=ending, merged_into=first.id,
         run_at=clock.now(), created_at=clock.now(), finished_at=clock.now(), max_attempts=1,
     )  # fmt: skip
     for _ in range(12):
@@ -309,11 +313,13 @@ def test_a_merged_job_names_the_one_that_held_the_key_however_many_came_since(or
             queue="orders", task=first.task, key="one", state="succeeded", run_at=clock.now(), created_at=clock.now(),
             finished_at=clock.now(), max_attempts=1,
         )  # fmt: skip
-    related = staff().get(f"{JOBS}{merged.pk}/change/").context["related"]
-    assert (related[0][0].pk, related[0][2]) == (first.id, True)
+    answer = staff().get(f"{JOBS}{displaced.pk}/change/")
+    related = answer.context["related"]
+    assert (related[0][0].pk, related[0][2]) == (first.id, note)
+    assert note in answer.content.decode()
     assert len(related) == 11
-    assert not any(held for _, _, held in related[1:])
-    assert not any(held for *_, held in staff().get(page(first)).context["related"])
+    assert not any(note for *_, note in related[1:])
+    assert not any(note for *_, note in staff().get(page(first)).context["related"])
 
 
 @pytest.mark.parametrize("error", ["key held by nobody", "key held by ", "the key held by somebody", ""])

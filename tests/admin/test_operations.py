@@ -47,7 +47,9 @@ def test_it_does_all_that_match_and_says_what_became_of_each(orders):
     jobs = orders.scheduled(8)
     other = delayq.schedule(close_order, 9, delay="1h", key="other")
     orders.fold()
-    stores.queue("orders").cancel([jobs[0].id])  # by somebody else, and not folded yet
+    stores.queue("orders").cancel([jobs[0].id])  # by somebody else, and not folded yet: it is cancelled, as it shall be
+    delayq.run_now(jobs[1])
+    orders.settle(*orders.claim(), "ack")  # nor is this
     operation = begin(selection={"view": "scheduled", "text": "before:+2h"})
     work()
     operation.refresh_from_db()
@@ -55,7 +57,7 @@ def test_it_does_all_that_match_and_says_what_became_of_each(orders):
     assert operation.counts == {"done": 8, "finished": 1}
     assert (operation.expected, operation.seen, operation.chunk) == (9, 9, [])
     assert operation.started_at <= operation.finished_at
-    assert states(orders) == {"cancelled"}
+    assert states(orders) == {"cancelled", "succeeded"}
     event = Event.objects.filter(job_id=other.id).latest("id")
     assert (event.actor, event.reason) == ("admin:clerk", "stock")
 
@@ -177,28 +179,39 @@ def test_two_record_keepers_do_not_share_one_operation(orders):
     assert Operation.objects.get().seen == 3
 
 
-def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_twice(orders, monkeypatch):
-    orders.scheduled(7)
-    operation = begin()
+@pytest.mark.parametrize(
+    ("verb", "counts", "ends"),
+    [("cancel", {"done": 7}, "cancelled"), ("requeue", {"done": 5, "again": 2}, "scheduled")],
+)
+def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_twice(
+    orders, monkeypatch, verb, counts, ends
+):
+    if verb == "cancel":
+        orders.scheduled(7)
+    else:
+        for _ in range(7):
+            orders.ended("fail")
+    operation = begin(verb, selection={"view": "scheduled" if verb == "cancel" else "failed"})
+    change = operations.VERBS[verb]
     dies, done = OperationLoop(using="default"), []
 
     def power_cut_after_five(job: Any, **options: Any) -> Any:
         if len(done) == 5:
             raise SystemExit
         done.append(job)
-        return changes.cancel(job, **options)
+        return change(job, **options)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setitem(operations.VERBS, "cancel", power_cut_after_five)
+        patch.setitem(operations.VERBS, verb, power_cut_after_five)
         work(dies)
     other = OperationLoop(using="default")
     assert other.poll() > 0  # the lease of the one that died still holds
     Operation.objects.update(held_until=clock.now() - timedelta(seconds=1))
     work(other)
     operation.refresh_from_db()
-    assert operation.counts == {"done": 5, "again": 2}
+    assert operation.counts == counts
     assert (operation.stage, operation.seen) == (Stage.FINISHED, 7)
-    assert states(orders) == {"cancelled"}
+    assert states(orders) == {ends}
 
 
 def test_without_redis_it_waits_and_says_why(orders, settings):

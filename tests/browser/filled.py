@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.browser.pages import JOBS, OPERATIONS, QUEUES, WORKERS
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS
 
 if TYPE_CHECKING:
     from tests.browser.example import Example
@@ -22,7 +22,7 @@ import json, random
 from datetime import timedelta
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.models import Attempt, Job, Operation
+from django_delayq.models import Attempt, Job, Operation, SetAside
 from shop.tasks import close_order
 LONG, BIG, LINES = {LONG}, {BIG}, {LINES}
 chance = random.Random(7)
@@ -72,6 +72,42 @@ keep["operation"] = str(Operation.objects.create(
     verb="cancel", selection={{"task": "shop.tasks.close_order", "text": "key:close-order:*"}}, stage="paused", actor="admin:admin",
     reason="stock taking", counts={{"done": 120, "finished": 3}}, expected=500, seen=123, seconds=1200, started_at=now,
 ).pk)
+
+def ended(name, **fields):
+    then = now - timedelta(minutes=50)
+    common = dict(
+        queue="orders", task="shop.tasks.close_order", key="close-order:4100", run_at=then, created_at=then, published=then,
+        finished_at=then + timedelta(minutes=2), state="cancelled", args=[4100], max_attempts=5,
+    )
+    job = Job.objects.create(**common | fields)
+    keep[name] = str(job.pk)
+    return job
+
+ended("merged", ending="merged", merged_into=keep["waiting"], error=f"key held by {{keep['waiting']}}")
+ended("replaced", ending="replaced", merged_into=keep["waiting"], error="replaced")
+ended("expired", ending="expired", error="expired before it could run", expires_at=now - timedelta(minutes=49))
+then = now - timedelta(minutes=49)
+evicted = ended("evicted", key="", state="succeeded", attempts=1, started_at=then, worker="web-2:4711:orders/1")
+for number, outcome, message in ((1, "evicted", "a deaf job was killed beside it"), (2, "succeeded", "")):
+    began = evicted.run_at + timedelta(seconds=40 * number)
+    Attempt.objects.create(
+        job_id=evicted.pk, number=1, fence=f"e{{number}}", started_at=began, finished_at=began + timedelta(seconds=31),
+        worker="web-2:4711:orders/1", outcome=outcome, message=message,
+    )
+
+def refused(item, job, **fields):
+    common = dict(
+        queue="orders", stream_id=f"{{clock.to_ms(now)}}-0", item=item, kind="failed", job_id=job, at=now, actor="web-2:4711:orders/1",
+        raw=b"", code="22P02", text="invalid input syntax for type json", noticed_at=now,
+    )
+    kept = SetAside(**common | fields)
+    kept.length = kept.length or len(kept.raw)
+    kept.save()
+    return str(kept.pk)
+
+body = b'abc 1 0 f\\n{{"c": "ValueError", "m": "the card 4111 is refused", "t": "Traceback"}}'
+keep["aside"] = refused(1, keep["failed"], raw=body)
+refused(2, None, kind="invented", code="kind", text="no release up to this one knows it", raw=b"\\x00\\xff")
 """
 WORST = """
 delayq.schedule(close_order, 4101, max_attempts=1, key="close-order:4101")  # really fails
@@ -92,11 +128,18 @@ for n in range(3):
         error_class="ValueError", message="x" * 1900, traceback=trace,
     )
 keep["worst"] = str(worst.pk)
+hostile = "<script>alert(1)</script>\\u202egnol\\u2066 "
+keep["aside-worst"] = refused(
+    3, worst.pk, queue="q" * 100, kind=hostile[:40], actor="w" * LONG, why=hostile * 50, code="c" * 40, text="x" * 1900,
+    raw=(hostile.encode() + bytes(range(256))) * 350, length=10**9, tries=1000, stream_id="9" * 40 + "-" + "9" * 19,
+)
 """
 
 
 def fill(example: Example, *, worst: bool = True) -> dict[str, str]:
-    """Fills it. Returns ids of jobs: `waiting`, `failed`, and `worst` if that is wanted; and that of an `operation`."""
+    """Fills it. Returns ids of jobs: `waiting`, `failed`, how others ended, and `worst` if that is wanted; that of an `operation`; and
+    those of events set aside: `aside`, and `aside-worst`.
+    """
     code = (FILL + (WORST if worst else "")).format(LONG=LONG, BIG=BIG, LINES=LINES)
     found: dict[str, str] = json.loads(example.run(f"{code}\nprint(json.dumps(keep))").splitlines()[-1])
     return found
@@ -109,11 +152,17 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         "remedies": f"{QUEUES}remedies/",
         "purge": f"{QUEUES}orders/purge/",
         "jobs": JOBS,
-        **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in ids.items() if name != "operation"},
+        **{
+            f"job-{name}": f"{JOBS}{id}/change/"
+            for name, id in ids.items()
+            if name != "operation" and not name.startswith("aside")
+        },
         "failures": f"{JOBS}failures/",
         "edit": f"{JOBS}{ids['failed']}/edit/",
         "start": f"{OPERATIONS}start/requeue/?state=failed",
         "operations": OPERATIONS,
         "operation": f"{OPERATIONS}{ids['operation']}/change/",
         "workers": WORKERS,
+        "set-aside": SET_ASIDE,
+        **{f"event-{name}": f"{SET_ASIDE}{id}/change/" for name, id in ids.items() if name.startswith("aside")},
     }

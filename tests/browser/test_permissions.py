@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.chromium import expect, shoot
-from tests.browser.pages import JOBS, OPERATIONS, QUEUES, WORKERS, post_by_hand
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS, post_by_hand
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -30,7 +30,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.auth.models import Permission, User
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.models import Job, Operation
+from django_delayq.models import Job, Operation, SetAside
 from shop.tasks import close_order
 ours = Permission.objects.filter(content_type__app_label="delayq")
 seats = {{}}
@@ -49,7 +49,12 @@ failed = Job.objects.create(
 )
 waiting = delayq.schedule(close_order, {secret}, delay="1d", key="waiting")
 operation = Operation.objects.create(verb="cancel", selection={{"text": "key:nothing"}}, stage="paused", actor="admin:admin")
-print(json.dumps({{"seats": seats, "failed": str(failed.pk), "waiting": str(waiting.id), "operation": str(operation.pk)}}))
+aside = SetAside.objects.create(
+    queue="orders", stream_id="1-1", item=0, kind="failed", job_id=failed.pk, at=then, raw=b"[{secret}]", length=11, code="22P02",
+    noticed_at=then,
+)
+ids = {{"failed": failed.pk, "waiting": waiting.id, "operation": operation.pk, "aside": aside.pk}}
+print(json.dumps({{"seats": seats, **{{name: str(id) for name, id in ids.items()}}}}))
 """
 TRACES = """
 from django.contrib.admin.models import LogEntry
@@ -114,6 +119,10 @@ RIGHTS = {
         QUEUES, of("#queues summary[aria-label='Pause orders']"), (), (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/"),
     ),
     "purge_queue": Right(QUEUES, leads_to(f"{QUEUES}orders/purge/"), (f"{QUEUES}orders/purge/",), (f"{QUEUES}orders/purge/",)),
+    "view_setaside": Right(
+        "/admin/", leads_to(SET_ASIDE), (SET_ASIDE, f"{SET_ASIDE}{{aside}}/change/", f"{SET_ASIDE}{{aside}}/history/"), (SET_ASIDE,),
+    ),
+    "retry_setaside": Right(SET_ASIDE, of("select[name=action]:has(option[value=try_again])")),
     "view_worker": Right("/admin/", leads_to(WORKERS), (WORKERS,), (f"{WORKERS}{{worker}}/quiet/", f"{WORKERS}{{worker}}/stop/")),
     "quiet_worker": Right(WORKERS, of("#workers button:text-is('Quiet')"), (), (f"{WORKERS}{{worker}}/quiet/",)),
     "stop_worker": Right(WORKERS, of("#workers button:text-is('Stop')"), (), (f"{WORKERS}{{worker}}/stop/",)),
@@ -145,7 +154,7 @@ def clerk(tabs, example, there) -> Callable[[str], Page]:
 def ids(example, there) -> dict[str, str]:
     """What stands in addresses."""
     look = "from django_delayq.overview import look\nprint(look().workers[0]['id'])"
-    return {**{name: there[name] for name in ("failed", "waiting", "operation")}, "worker": example.run(look)}
+    return {**{name: there[name] for name in ("failed", "waiting", "operation", "aside")}, "worker": example.run(look)}
 
 
 def unfold(page: Page) -> None:
@@ -190,8 +199,13 @@ def test_what_is_masked_is_nowhere_to_be_found_without_the_permission(tabs, cler
     assert str(SECRET) not in page.content()
     page.goto(f"{JOBS}?q=arg:order_id={SECRET}")
     expect(page.locator("#result_list tbody tr")).to_have_count(0)
+    page.goto(f"{SET_ASIDE}{ids['aside']}/change/")
+    expect(page.locator("#content")).to_contain_text("22P02")
+    assert str(SECRET) not in page.content()
 
     page = clerk(NONE)
+    page.goto(f"{SET_ASIDE}{ids['aside']}/change/")
+    expect(page.locator(".delayq-bytes")).to_have_text(f"[{SECRET}]")
     for name in ("failed", "waiting"):
         page.goto(f"{JOBS}{ids[name]}/change/")
         expect(page.locator(".delayq-facts").get_by_text(str(SECRET))).to_be_visible()

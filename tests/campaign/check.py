@@ -59,7 +59,11 @@ class Case:
             if run.op in history.ops:
                 self.schedules[run.job] = history.ops[run.op]
         for _, job, actor in self.final.acts:
-            if (op := history.ops.get(actor)) is not None and op.what == "cancel_key":
+            op = history.ops.get(actor)
+            followed = (
+                op is not None and op.what == "cancel" and op.given["job"] != job
+            )  # it had been merged into this one
+            if op is not None and (followed or op.what == "cancel_key"):
                 self.changes[job].append(op)
 
     def left(self, job: str) -> QueueLeft | None:
@@ -105,21 +109,33 @@ def _may_be_cancelled(case: Case, job: str) -> bool:
         return True
     op = case.schedules.get(job)
     rivals = case.by_key[row.queue, row.key] if row.key else []
+    merged = [id for id, other in case.final.rows.items() if other.holder == job]
+    if any(op.what == "cancel" and op.perhaps for id in merged for op in case.changes.get(id, [])):
+        return True
     by_key = [other for other in rivals if other.what == "cancel_key" and other.perhaps]
-    if op is not None and case.history.forgot(op.at) and any(other.until > op.at for other in by_key):
-        return True  # the row noted it, and Redis forgot the event that says who it was
+    if (
+        op is not None
+        and any(other.until > op.at for other in by_key)
+        and (case.history.forgot(op.at) or not row.published)
+    ):
+        return True  # the row noted it, and Redis forgot, or never had, the event that says who it was
     if row.error.startswith("key held by") and op is not None and case.history.forgot(op.at):
         return bool(row.key)  # Redis forgot it, and its key was another's when it came back
     if row.error.startswith("key held by"):
-        return bool(row.key) and op is not None and (job, True) not in [(id, created) for id, created, _ in op.jobs]
+        created = op is not None and (job, True) in [(id, created) for id, created, _ in op.jobs]
+        behind = (
+            op is not None and op.given.get("policy") == "after"
+        )  # was in as a row, until a newer one made it needless
+        return bool(row.key) and op is not None and (behind or not created)
     replaced = row.error.startswith("replaced by")
-    return replaced and any(other is not op and other.given.get("policy") == "replace" for other in rivals)
+    return replaced and any(other is not op and other.given.get("policy") in ("replace", "after") for other in rivals)
 
 
 def failed_without_cause(case: Case) -> Iterator[Violation]:
     """Only the hopeless fail, and those whose workers vanished too often."""
     for row in case.final.rows.values():
-        if row.state == "failed" and row.task != "hopeless" and not row.error.startswith("Poison"):
+        lost = not row.durable and row.error.startswith("Redis lost this job") and case.history.forgot(0)
+        if row.state == "failed" and row.task != "hopeless" and not lost and not row.error.startswith("Poison"):
             yield Violation("failed without cause", row.id, f"{row.task}, {row.attempts} attempts: {row.error[:200]}")
 
 
@@ -153,6 +169,8 @@ def _dates(case: Case, job: str, op: Op, runs: list[Run], run: Run) -> list[Date
     since = 0
     if run.attempt <= 1:
         told = next((due for id, created, due in op.jobs if id == job and created and due is not None), None)
+        if op.given.get("clock"):
+            told = None  # of a host whose clock is wrong: its delay counts
         due = told if told is not None else op.wall + _delay_ms(op)
         dates.append(Date(due, op.at, op.until, op.answer == "ok"))
     else:
@@ -167,8 +185,13 @@ def _dates(case: Case, job: str, op: Op, runs: list[Run], run: Run) -> list[Date
             dates.append(Date(due, change.at, change.until, change.done))
     if key := op.given.get("key"):
         for other in case.by_key[op.given["queue"], key]:
-            if other.given.get("policy") in ("earliest", "latest"):
+            if other.given.get("policy") in ("earliest", "latest") or op.given.get("policy") == "after":
                 dates.append(Date(other.wall + _delay_ms(other), other.at, FOREVER, False))
+            if (
+                op.given.get("policy") == "after" and other is not op
+            ):  # it takes over the earlier date of what it displaces
+                moves = [change for id in other.ids for change in case.changes.get(id, []) if change.perhaps]
+                dates += [Date(change.wall + _delay_ms(change), change.at, FOREVER, False) for change in moves]
     dates = [date for date in dates if date.at <= run.at]
     return [
         date
@@ -204,6 +227,77 @@ def ran_after_cancel(case: Case) -> Iterator[Violation]:
                 continue  # Redis forgot job and cancel before the row had heard of the cancel; nobody brings such a job back
             if row is not None and row.state != "cancelled" and not case.requeued(job, op.at):
                 yield Violation("run after cancel", job, f"{op.id} answered done, and its row says {row.state}")
+
+
+def ran_after_cancel_by_key(case: Case) -> Iterator[Violation]:
+    """A cancel by key means every job of that key that was acknowledged before: none of those that waited runs."""
+    for (queue, key), ops in case.by_key.items():
+        cancels = [op for op in ops if op.what == "cancel_key" and op.done]
+        for op in ops:
+            for job in op.ids if cancels and op.what == "schedule" and op.answer == "ok" else ():
+                runs = case.runs.get(job, [])
+                for cancel in cancels:
+                    waited = op.until < cancel.at and not any(run.at < cancel.until for run in runs)
+                    if waited and runs and not case.requeued(job, cancel.at):
+                        after = (runs[0].at - cancel.until) / 1e6
+                        text = (
+                            f"{cancel.id} cancelled {key} of {queue}, and answered done {after:.0f} ms before it began"
+                        )
+                        yield Violation("run after cancel", job, text)
+
+
+def false_answers(case: Case) -> Iterator[Violation]:
+    """Who asks again for a cancel that has taken effect, hears that it is done."""
+    for job, changes in case.changes.items():
+        row = case.final.rows.get(job)
+        if (
+            row is None
+            or row.state != "cancelled"
+            or row.holder
+            or row.error.startswith(("key held by", "replaced by"))
+        ):
+            continue  # one that was merged or replaced answers finished
+        cancels = [op for op in changes if op.what == "cancel"]
+        for op in cancels:
+            before = [one for one in cancels if one.perhaps and one.until < op.at]
+            lost_reply = op.given.get("repeat") and any(one.id == op.id.removesuffix("r") for one in cancels)
+            if op.answer == "ok" and op.reply == "finished" and (before or lost_reply) and not case.requeued(job, 0):
+                yield Violation("false answer", job, f"{op.id} heard finished, and {row.error or 'a cancel'} ended it")
+
+
+def not_once_more(case: Case) -> Iterator[Violation]:
+    """Who schedules "after" a running job has a run behind that one, with arguments that are not older than his own."""
+    for op in case.history.ops.values():
+        told = {job: created for job, created, _ in op.jobs}
+        if op.given.get("policy") != "after" or op.answer != "ok":
+            continue
+        for job in op.ids:
+            last = job
+            seen = {job}
+            while (
+                told.get(job) is not False
+                and (row := case.final.rows.get(last)) is not None
+                and row.holder not in ("", *seen)
+            ):
+                before, last = last, row.holder
+                seen.add(last)
+                one, other = case.schedules.get(before), case.schedules.get(last)
+                if one is not None and other is not None and other.until < one.at:
+                    yield Violation("not once more", job, f"{before} gave way to {last}, which is older")
+            runs = case.runs.get(last, [])
+            for holder in _holders(case, op):
+                if runs and runs[0].at < holder.until and not case.history.forgot(holder.at):
+                    ahead = (holder.until - runs[0].at) / 1e6
+                    yield Violation("not once more", job, f"{last} began {ahead:.0f} ms before the end of {holder.job}")
+
+
+def _holders(case: Case, op: Op) -> Iterator[Run]:
+    """Runs of its key that had begun before this call, and ended well behind it: the only ones of their jobs, so no lease was lost."""
+    for other in case.by_key[op.given["queue"], op.given["key"]]:
+        for job in other.ids:
+            runs, row = case.runs.get(job, []), case.final.rows.get(job)
+            if row is not None and row.state == "succeeded" and [run.how for run in runs] == ["ok"] and other is not op:
+                yield from (run for run in runs if run.at < op.at and op.until < run.until)
 
 
 def too_many_attempts(case: Case) -> Iterator[Violation]:
@@ -331,6 +425,7 @@ def not_quiet(case: Case) -> Iterator[Violation]:
 
 CHECKS: tuple[Callable[[Case], Iterator[Violation]], ...] = (
     not_quiet, lost, failed_without_cause, ran_though_rolled_back, early, double_settled, ran_after_cancel,
+    ran_after_cancel_by_key, false_answers, not_once_more,
     too_many_attempts, failure_not_recorded, not_converged, keys_leaked, doubled_effects, ledger_differs,
     same_fence_twice,
 )  # fmt: skip

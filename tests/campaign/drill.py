@@ -182,7 +182,7 @@ def report(what: str) -> int:
 
 def play() -> int:
     """All situations, several side by side, up to the first that notices something. Returns the exit code."""
-    from tests.campaign import interventions, losses, with_worker
+    from tests.campaign import interventions, losses, publishing, with_worker
     from tests.campaign.situations import ALL, ALONE
 
     server = servers.RedisServer()
@@ -191,7 +191,8 @@ def play() -> int:
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             waiting = {
-                pool.submit(_play, work, server): work.__name__ for work in (*ALL, *losses.ALL, *interventions.ALL)
+                pool.submit(_play, work, server): work.__name__
+                for work in (*ALL, *losses.ALL, *interventions.ALL, *publishing.ALL)
             }
             for future in as_completed(waiting):
                 if found := future.result():

@@ -43,6 +43,16 @@ class RedisClock:
         self._record.write(before=before, offset=self.offset * 1000)
 
 
+def ahead(seconds: int) -> dict[str, str]:
+    """The environment of a process whose host's clock is ahead by so much; nothing where libfaketime is not installed."""
+    found = library()
+    if found is None:
+        return {}
+    return {
+        "LD_PRELOAD": str(found), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "CAMPAIGN_CLOCK": str(seconds),
+    }  # fmt: skip
+
+
 def _time(server: servers.RedisServer) -> float:
     words = server.call("TIME", whole=True).split("\r\n")
     return float(words[2]) if len(words) > 2 else 0.0

@@ -10,6 +10,7 @@ from django_delayq import conf, ids
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.store.connection import Link, connect
 from django_delayq.store.keys import Keys
+from django_delayq.store.queue import QueueStore
 from tests.campaign.history import Final, QueueLeft, Row
 
 LANES = ("high", "normal", "low")
@@ -46,26 +47,15 @@ def look(redis: Link, quiet: bool) -> Final:
     final = Final(quiet=quiet)
     fields = (
         "id", "args", "task", "queue", "key", "state", "attempts", "max_attempts", "crashes", "published", "durable",
-        "error",
+        "error", "merged_into",
     )  # fmt: skip
-    for (
-        id,
-        args,
-        task,
-        queue,
-        key,
-        state,
-        attempts,
-        most,
-        crashes,
-        published,
-        durable,
-        error,
-    ) in Job.objects.values_list(*fields).iterator(5000):
-        final.rows[id.hex] = Row(
-            id=id.hex, op=args[0] if args else "", task=task.rpartition(".")[2], queue=queue, key=key, state=state,
-            attempts=attempts, max_attempts=most, crashes=crashes, published=published is not None, durable=durable,
-            error=error,
+    for row in Job.objects.values(*fields).iterator(5000):
+        args, holder = row["args"], row["merged_into"]
+        final.rows[row["id"].hex] = Row(
+            id=row["id"].hex, op=args[0] if args else "", task=row["task"].rpartition(".")[2], queue=row["queue"], key=row["key"],
+            state=row["state"], attempts=row["attempts"], max_attempts=row["max_attempts"], crashes=row["crashes"],
+            published=row["published"] is not None, durable=row["durable"], error=row["error"],
+            holder=holder.hex if holder else "",
         )  # fmt: skip
     runs = Attempt.objects.order_by("id").values_list("job_id", "number", "fence", "outcome")
     final.attempts = [(job.hex, number, fence, outcome) for job, number, fence, outcome in runs.iterator(5000)]
@@ -84,6 +74,7 @@ def _effects() -> Iterator[tuple[str, str]]:
 
 
 def _queue(redis: Link, keys: Keys) -> QueueLeft:
+    QueueStore(redis, prefix=keys.prefix, queue=keys.queue).tidy()  # as workers do about once a minute
     left = QueueLeft(events=redis.execute("XLEN", keys["events"]))
     left.jobs = {hex_of(id) for id in redis.execute("HKEYS", keys["jobs"])}
     for lane in LANES:
@@ -97,5 +88,5 @@ def _queue(redis: Link, keys: Keys) -> QueueLeft:
     flat = redis.execute("HGETALL", keys["keys"])
     left.keys = {key.decode(): hex_of(id) for key, id in zip(flat[::2], flat[1::2], strict=True)}
     flat = redis.execute("ZRANGE", keys["finished"], 0, -1, "WITHSCORES")
-    left.finished = {hex_of(id): float(at) % 1 == 0.5 for id, at in zip(flat[::2], flat[1::2], strict=True)}
+    left.finished = {hex_of(id): float(at) % 1 >= 0.5 for id, at in zip(flat[::2], flat[1::2], strict=True)}
     return left

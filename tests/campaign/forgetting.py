@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 
 from tests.campaign.faults import Fault
+from tests.campaign.record import FORGOTTEN
 from tests.campaign.stage import Stage
 
 
@@ -23,6 +24,11 @@ class Wipe(Fault):
 
     def begin(self) -> None:
         self.stage.redis.call("FLUSHALL")
+        self.told()
+
+    def told(self) -> None:
+        """Web processes see that, and cancel something at once."""
+        (self.stage.folder / FORGOTTEN).touch()
 
 
 class FailOver(Wipe):
@@ -43,6 +49,7 @@ class FailOver(Wipe):
 
     def end(self) -> None:
         self.stage.replace_redis(self.other)
+        self.told()
 
 
 class RollBack(FailOver):

@@ -95,6 +95,7 @@ class Row:
     published: bool = True
     durable: bool = True
     error: str = ""
+    holder: str = ""  # the job that it was merged into, or replaced by
 
 
 @dataclass(slots=True, kw_only=True)

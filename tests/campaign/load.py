@@ -26,14 +26,15 @@ from django.db import DatabaseError, InterfaceError, connection, transaction  # 
 import django_delayq as delayq  # noqa: E402
 from django_delayq import changes  # noqa: E402
 from tests.campaign.app import tasks  # noqa: E402
-from tests.campaign.record import Recorder  # noqa: E402
+from tests.campaign.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402
 
-POLICIES = ("keep", "replace", "earliest", "latest", "error")
+POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
 # What an operation may end in without telling whether it took effect.
 UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
 KEYS = 40
-JOBS_PER_OP = 9.5  # on average, with the weights below
+PROBES = 5
+JOBS_PER_OP = 9.3  # on average, with the weights below
 
 
 class Web:
@@ -50,12 +51,13 @@ class Web:
         self.kinds: list[tuple[Callable[[], None], int]] = [
             (self.single, 34), (self.many, 3), (self.rolled_back, 8), (self.with_key, 16), (self.cancel, 10),
             (self.cancel_key, 4), (self.reschedule, 8), (self.run_now, 4), (self.requeue, 6), (self.in_redis_only, 5),
+            (self.key_in_a_row, 2), (self.changed_at_commit, 5),
+            (self.once_more, 3),
         ]  # fmt: skip
 
     def step(self) -> None:
         """One operation."""
-        self.number += 1
-        self.op = f"{self.name}:{self.number}"
+        self._next()
         kinds, weights = zip(*self.kinds, strict=True)
         self.random.choices(kinds, weights)[0]()
 
@@ -105,9 +107,7 @@ class Web:
 
     def cancel_key(self) -> None:
         """By business key."""
-        key = f"k{self.random.randrange(KEYS)}"
-        self._invoked("cancel_key", key=key, queue="orders")
-        self._answer(lambda: changes.cancel(key=key, queue="orders", actor=self.op))
+        self._by_key(f"k{self.random.randrange(KEYS)}")
 
     def reschedule(self) -> None:
         """Sooner or later."""
@@ -122,7 +122,72 @@ class Web:
         """Of a job that may have failed or may have been cancelled."""
         self._change("requeue", self._pick(self.ended), changes.requeue)
 
+    def key_in_a_row(self) -> None:
+        """Several jobs of one key, one behind the other, then a cancel by key: it means all of them."""
+        key, policies = f"k{self.random.randrange(KEYS)}", self.random.choices(POLICIES, k=3)
+        delays = [self._delay() for _ in policies]
+        for policy, delay in zip(policies, delays, strict=True):
+            self._schedule(tasks.keyed, (), delay, inside=False, key=key, on_conflict=policy)
+            self._next()
+        self._by_key(key)
+
+    def once_more(self) -> None:
+        """A job that runs for a while, and others of its key that are to run behind it: it may have read what has changed since."""
+        key = f"m{self.random.randrange(KEYS)}"
+        seconds, others = self.random.choice((0.3, 0.6, 3.0)), self.random.randint(1, 3)
+        delays = [self._delay() for _ in range(others)]
+        self._schedule(tasks.keyed, (seconds,), 0, inside=False, key=key, on_conflict="keep")
+        select.select(
+            [], [], [], 0.15
+        )  # it has begun by then, as a rule; time.sleep cannot be used on a host with another clock
+        for delay in delays:
+            self._next()
+            self._schedule(tasks.keyed, (), delay, inside=self.random.random() < 0.3, key=key, on_conflict="after")
+
+    def changed_at_commit(self) -> None:
+        """A job that is cancelled or moved behind the commit of its row, before it is published."""
+        cancels, delay, later = self.random.random() < 0.5, self._delay(), self._delay()
+        op, jobs = self.op, []
+        self._invoked("schedule", task="quick", count=1, delay=delay, inside=True, queue="default")
+
+        def change() -> None:
+            for job in jobs:
+                self._say("ok", jobs=[[job.id.hex, None, None]])  # its row is committed
+                self._next()
+                if cancels:
+                    self._change("cancel", (job.id.hex, job.queue), changes.cancel)
+                else:
+                    self._change("reschedule", (job.id.hex, job.queue), changes.reschedule, delay=later)
+
+        try:
+            with transaction.atomic():
+                transaction.on_commit(change)  # comes before the hook that publishes
+                jobs.append(tasks.quick.using(delay=delay).schedule(self.op))
+                self._say("ids", ids=[jobs[0].id.hex])
+        except UNSURE as error:
+            self.record.write(op=op, say="unknown", error=repr(error)[:200])
+
+    def flood(self, count: int) -> None:
+        """So many jobs of one queue at once, and behind them a few of another."""
+        self._next()
+        bindings = [tasks.quick.bind(self.op) for _ in range(count)]
+        self._invoked("schedule", count=count, delay=0, inside=False)
+        self._scheduled(lambda: delayq.schedule_many(bindings), False, requeueable=False)
+        for _ in range(PROBES):
+            self._next()
+            self._schedule(tasks.quick, (), 0, inside=False, queue="orders", probe=True)
+
+    def cancel_recent(self) -> None:
+        """Some at once: Redis has just forgotten something."""
+        for target in [*self.recent][-5:]:
+            self._next()
+            self._change("cancel", target, changes.cancel)
+
     # what they have in common
+
+    def _next(self) -> None:
+        self.number += 1
+        self.op = f"{self.name}:{self.number}"
 
     def _any_task(self, quick: float = 0.5) -> tuple[Any, tuple[Any, ...]]:
         dice = self.random
@@ -142,16 +207,23 @@ class Web:
         place = self.random.random()
         return among[int(place * len(among))] if among else None
 
+    def _by_key(self, key: str) -> None:
+        self._asked(
+            "cancel_key", lambda: changes.cancel(key=key, queue="orders", actor=self.op), key=key, queue="orders"
+        )
+
     def _say(self, say: str, /, **fields: Any) -> None:
         self.record.write(op=self.op, say=say, **fields)
 
     def _invoked(self, what: str, /, **fields: Any) -> None:
-        self._say("invoked", what=what, **fields)
+        self._say("invoked", what=what, **fields, **({"clock": CLOCK} if CLOCK else {}))
 
-    def _schedule(self, task: Any, arguments: tuple[Any, ...], delay: float, *, inside: bool, **options: Any) -> None:
+    def _schedule(
+        self, task: Any, arguments: tuple[Any, ...], delay: float, *, inside: bool, probe: bool = False, **options: Any
+    ) -> None:
         self._invoked(
             "schedule", task=task.fn.__name__, count=1, delay=delay, inside=inside, key=options.get("key", ""),
-            policy=options.get("on_conflict", ""), queue=options.get("queue") or task.queue,
+            policy=options.get("on_conflict", ""), queue=options.get("queue") or task.queue, **({"probe": True} if probe else {}),
         )  # fmt: skip
         work = task.using(delay=delay, **options)
         self._scheduled(lambda: [work.schedule(self.op, *arguments)], inside, task in (tasks.hopeless, tasks.keyed))
@@ -180,16 +252,25 @@ class Web:
         if target is None:
             return
         id, queue = target
-        self._invoked(what, job=id, queue=queue, **options)
         if what == "cancel":
             self.ended.append(target)
-        self._answer(lambda: change(id, queue=queue, actor=self.op, **options))
+        self._asked(what, lambda: change(id, queue=queue, actor=self.op, **options), job=id, queue=queue, **options)
 
-    def _answer(self, work: Callable[[], Any]) -> None:
+    def _asked(self, what: str, work: Callable[[], Any], **given: Any) -> None:
+        """Who gets no answer asks again, once."""
+        self._invoked(what, **given)
+        if not self._answered(work):
+            self.op += "r"
+            self._invoked(what, **given, repeat=True)
+            self._answered(work)
+
+    def _answered(self, work: Callable[[], Any]) -> bool:
         try:
             self._say("ok", reply=str(work()))
         except UNSURE as error:
             self._say("unknown", error=repr(error)[:200])
+            return False
+        return True
 
 
 def _ms(moment: Any) -> int | None:
@@ -200,8 +281,12 @@ def main(folder: str, number: str, life: str, seed: str, rate: str) -> None:
     """Works at `rate` jobs per second until the input is closed."""
     web = Web(Path(folder), f"{number}.{life}", f"{seed}/{number}.{life}")
     pause, due = JOBS_PER_OP / float(rate), time.monotonic()
+    forgotten, seen = Path(folder) / FORGOTTEN, 0
     while not select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
         web.step()
+        if forgotten.exists() and (at := forgotten.stat().st_mtime_ns) != seen:
+            seen = at
+            web.cancel_recent()
         if connection.connection is not None and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
         due = max(due + pause, time.monotonic() - 2.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -52,9 +51,22 @@ class Loss:
         self.scene.look()
         return reply
 
-    def restore(self, *rows: RestoreItem, rolled: bool = False) -> list[str]:
-        answers: list[str] = self.call("restore", rows, rolled=rolled)[1]
+    def restore(self, *rows: RestoreItem) -> list[str]:
+        answers: list[str] = self.call("restore", rows, ground=self.scene.store.ground())
         return answers
+
+    def sweep(self) -> str:
+        """What Redis holds is not believed. Returns the generation in which rows come back."""
+        ground, renewed = GroundStore(self.scene.store), f"r{self.generation()}"
+        self.scene.same(
+            ground.confirm(self.generation(), phase="sweep", renew=renewed, progress="me 0 0"), "ok", "a sweep"
+        )
+        cursor = "0"
+        while (cursor := ground.sweep(renewed, cursor)[0]) not in ("", "0"):
+            pass
+        self.scene.link.execute("XTRIM", self.scene.store.keys["events"], "MAXLEN", 0)  # it tells of what has left
+        self._another_witness()
+        return renewed
 
     def adopt(self, job: ClaimedJob, *, ground: str = ELSEWHERE, **changes: Any) -> str:
         """As the worker that holds it."""
@@ -100,8 +112,9 @@ def rows_of_a_wiped_queue(scene: Scene) -> None:
         scene.do("requeue", jobs[1])[0], Change.UNKNOWN, "a requeue of a merged row, for which nobody has a record"
     )
     later = loss.row(jobs[0], attempt=3, due_ms=now, key="k")
-    ended = [RestoreItem(id=rows[2].id, record=b"succeeded"), RestoreItem(id=rows[3].id, record=b"cancelled")]
-    scene.same(loss.restore(later, *ended), ["there"] * 3, "rows of jobs that are there")
+    scene.same(loss.restore(later), ["there"], "a row of a job that is there")
+    other = loss.call("restore", [loss.row(scene.item().record.id)], ground="another:server")
+    scene.same(other, ["ground"], "a row that was read on other ground")
     scene.same(scene.dump(), dump, "the queue after rows of jobs that are there")
 
 
@@ -112,8 +125,7 @@ def what_has_ended(scene: Scene) -> None:
         job = scene.take()
         scene.settle(job, outcome)
         before = scene.dump()
-        for rolled in (False, True):
-            scene.same(loss.restore(loss.row(ids.full(job.id)), rolled=rolled), ["finished"], f"a row after {outcome}")
+        scene.same(loss.restore(loss.row(ids.full(job.id))), ["finished"], f"a row after {outcome}")
         scene.same(loss.adopt(job), "finished", f"a run after {outcome}")
         scene.same(scene.dump(), before, f"the queue after {outcome} and a restore")
 
@@ -170,56 +182,43 @@ def a_key_that_was_taken(scene: Scene) -> None:
 
 
 def an_old_copy(scene: Scene) -> None:
-    """Where the data was rolled back, rows have the last word, unless Redis is further."""
-    loss, names = Loss(scene), ("moved", "ended", "tried", "same", "ahead", "crashed")
-    jobs = {name: loss.waiting("waits", key=name) for name in names}
-    jobs |= {name: loss.waiting("runs", key=name) for name in ("runs", "stopped", "further")}
-    scene.do("cancel", [jobs["stopped"]])
-    dump, due = scene.dump(), scene.now() + 2 * FAR
-    date = {name: dump.due(ids.short(job)) for name, job in jobs.items()}
+    """What was rolled back is not believed: durable jobs leave, and unfinished rows come back."""
+    loss, names = Loss(scene), ("ended", "tried", "failed", "runs")
+    jobs = {name: loss.waiting("runs" if name == "runs" else "waits", key=name, durable=True) for name in names}
+    held = scene.take(key="held", durable=True)
+    failed = scene.take(key="once", durable=True)
+    scene.settle(failed, "fail")
+    stays = scene.add(FAR, key="stays", durable=False)
     loss.copy()
     loss.go_back()
-    finished = {"ended": b"cancelled", "stopped": b"succeeded"}
-    want = {
-        "moved": ({"attempt": 1, "crashes": 1, "due_ms": due}, "restored"), "tried": ({"attempt": 3, "due_ms": due}, "restored"),
-        "same": ({"attempt": 1, "crashes": 1, "due_ms": int(date["same"] or 0)}, "there"),
-        "ahead": ({"due_ms": int(date["ahead"] or 0)}, "there"),
-        "crashed": ({"attempt": 1, "crashes": 2, "due_ms": due}, "restored"),
-        "runs": ({"attempt": 2, "due_ms": due}, "restored"), "further": ({"attempt": 1, "due_ms": due}, "there"),
-    }  # fmt: skip
-    rows = [loss.row(jobs[name], key=name, **fields) for name, (fields, _) in want.items()]
-    ends = [RestoreItem(id=ids.short(jobs[name]), record=word) for name, word in finished.items()]
-    answers = dict(zip([*want, *finished], loss.restore(*rows, *ends, rolled=True), strict=True))
-    wanted = {name: answer for name, (_, answer) in want.items()} | dict.fromkeys(finished, "dropped")
-    scene.same(answers, wanted, "rows of a queue that was rolled back")
-    found, behind = (
-        scene.dump(),
-        {"moved": "1:1", "tried": "3:1", "same": "1:1", "ahead": "1:1", "crashed": "1:2", "runs": "2:1"},
-    )
-    for name, run in behind.items():
-        scene.same(found.runs[ids.short(jobs[name])], f"{run}:N:", f"attempts and crashes, {name}")
-        right = float(due) if wanted[name] == "restored" else date[name]
-        scene.same(found.due(ids.short(jobs[name])), right, f"the date, {name}")
-    scene.same(found.state(ids.short(jobs["further"])), "running", "a run that is further than its row")
-    scene.expect("ended" not in found.keys and "stopped" not in found.keys, "a dropped job keeps its key")
-    for name, status in (("ended", "cancelled"), ("stopped", "finished")):
-        again = scene.do("schedule", [scene.item(id=jobs[name])])[0].status
-        scene.same(again, status, f"schedule sent again after a drop, {name}")
-    scene.same(len(scene.told("dropped")), 2, "what is told of drops")
+    loss.sweep()
+    dump = scene.dump()
+    scene.same((list(dump.jobs), dump.keys), ([ids.short(stays)], {"stays": ids.short(stays)}), "what a sweep leaves")
+    scene.same((dump.leases, dump.runs, dump.failed, dump.finished), ({}, {}, {}, {}), "traces that a sweep leaves")
+    scene.same(loss.adopt(held), "wait", "a run, while all is swept")
+    loss.call("confirm", loss.generation(), phase="adopt", progress="me 0 0")
+    scene.same(loss.adopt(held), "adopted", "a run, after the sweep")
+    due = scene.now() + 2 * FAR
+    row = loss.row(jobs["tried"], key="tried", attempt=3, due_ms=due)
+    scene.same(loss.restore(row, loss.row(ids.full(held.id), key="held")), ["restored", "there"], "rows after a sweep")
+    found = scene.dump()
+    scene.same((found.runs[row.id], found.due(row.id)), ("3:0:N:", float(due)), "a row that is back")
+    loss.call("confirm", loss.generation())
+    scene.settle(held)
 
 
 def a_requeue_that_redis_forgot(scene: Scene) -> None:
-    """The row has heard of it after the end that the old copy has, and is right; but only if it was a requeue that it has heard of."""
+    """The row has heard of it after the end that the old copy has, and is right."""
     loss = Loss(scene)
     for outcome in ("fail", "cancel"):
-        job = scene.take()
+        job = scene.take(durable=True)
         scene.settle(job, outcome)
         loss.copy()
         loss.go_back()
-        row = loss.row(ids.full(job.id), delay_ms=FAR)
-        for requeued, answer in ((False, "finished"), (True, "restored")):
-            found = loss.restore(replace(row, requeued=requeued), rolled=True)
-            scene.same(found, [answer], f"a row that was requeued, or not, after {outcome}")
+        loss.sweep()
+        found = loss.restore(loss.row(ids.full(job.id), delay_ms=FAR))
+        scene.same(found, ["restored"], f"a row that was requeued after {outcome}")
+        loss.call("confirm", loss.generation())
 
 
 def a_later_run(scene: Scene) -> None:
@@ -250,31 +249,34 @@ def another_server(scene: Scene) -> None:
     scene.link.execute("HSET", meta, "server", "another", "mirrored", "5-5")
     scene.same(scene.claim(), [], "a claim on another server")
     wrong = loss.call("confirm", claim.generation, server="another"), loss.call("confirm", "another", server=here)
-    scene.same(wrong, (False, False), "a confirmation of what is not there")
-    scene.same(loss.call("confirm", claim.generation, server=here, mirrored="4-9"), True, "a confirmation")
+    scene.same(wrong, ("changed", "changed"), "a confirmation of what is not there")
+    scene.same(loss.call("confirm", claim.generation, server=here, mirrored="4-9"), "ok", "a confirmation")
     mirrored, noted = scene.link.execute("HMGET", meta, "mirrored", "server")
     scene.same((mirrored, noted.decode()), (b"5-5", here), "what is noted with a confirmation")
     (job,) = scene.claim(lease_ms=FAR)
     scene.settle(job)
     scene.add()
     far = f"{scene.now() + FAR}-3"
-    scene.same(loss.call("confirm", claim.generation, renew="r1", behind=far), True, "that it was rolled back")
-    scene.same(loss.generation(), "r1", "the generation of data that was rolled back")
+    begun = loss.call("confirm", claim.generation, phase="adopt", renew="r1", behind=far, progress="me 1 2")
+    scene.same(begun, "ok", "that it is on its way back")
+    scene.same(loss.generation(), "r1", "the generation of what is not believed")
     scene.expect(position(scene.witness._seen) > position(far), "new events stand before old ones")
-    scene.same(scene.claim(), [], "a claim on data that was rolled back")
+    scene.same(scene.claim(), [], "a claim on what is not believed")
     scene.link.execute("HSET", meta, "moved_at", scene.now() - PATIENCE)
-    loss.call("restore", [], rolled=True, progress="me 1 2")
     scene.same(scene.claim(), [], "a claim while a restore is at work")
-    scene.same(loss.call("restore", [], progress="you 0 0")[0], "", "another restore beside it")
+    scene.same(loss.call("confirm", "r1", phase="adopt", progress="you 0 0"), "busy", "another restore beside it")
     scene.link.execute("HSET", meta, "restoring", f"{scene.now() - PATIENCE} me 1 2")
     jobs = scene.claim(lease_ms=FAR)
     scene.same(len(jobs), 1, "a claim when nobody has restored for long")
-    scene.expect(loss.call("restore", [], progress="you 0 0")[0] != "", "a dead restore stands in the way")
+    again = loss.call("confirm", "r1", phase="rest", progress="you 0 0")
+    scene.same(again, "ok", "a restore where another has died")
+    scene.add()
+    scene.same(len(scene.claim(lease_ms=FAR)), 1, "a claim while the rest comes back")
     loss.call("confirm", "r1", server=here)
-    scene.expect(scene.link.execute("HGET", meta, "rolled") is None, "what was confirmed is still rolled back")
-    ended = RestoreItem(id=jobs[0].id, record=b"succeeded")
-    found = loss.call("restore", [ended], rolled="noted")[1]
-    scene.same(found, ["there"], "a row, for a restore that has not heard that all is confirmed")
+    scene.expect(scene.link.execute("HGET", meta, "rolled") is None, "what was confirmed is still on its way back")
+    scene.link.execute("HDEL", meta, "server")
+    scene.same(scene.claim(wary=True), [], "a claim from a store that none has confirmed, where a mirror is at work")
+    loss.call("confirm", "r1", server=here)
 
 
 def trims(scene: Scene) -> None:

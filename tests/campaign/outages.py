@@ -182,14 +182,39 @@ class LockTables(Fault):
         return stage.kind == "postgres"
 
     def begin(self) -> None:
-        import psycopg
-
-        self.connection = psycopg.connect(f"host={self.stage.database.directory} user=delayq dbname=postgres")
+        self.connection = patient(self.stage)
+        self.connection.autocommit = False
         self.connection.execute("LOCK TABLE delayq_job IN ACCESS EXCLUSIVE MODE")
 
     def end(self) -> None:
         self.connection.rollback()
         self.connection.close()
+
+
+class StatementTimeouts(LockTables):
+    """The database ends every statement that lasts longer than a moment; and somebody holds the table of jobs for several."""
+
+    kind = "statement timeouts"
+    setting = "statement_timeout"
+
+    def begin(self) -> None:
+        with patient(self.stage) as connection:
+            connection.execute(f"ALTER ROLE delayq SET {self.setting} = '150ms'")
+            cut_off_all(connection)  # who comes again is under that rule
+        super().begin()
+
+    def end(self) -> None:
+        super().end()
+        with patient(self.stage) as connection:
+            connection.execute(f"ALTER ROLE delayq RESET {self.setting}")
+            cut_off_all(connection)
+
+
+class LockTimeouts(StatementTimeouts):
+    """The database ends statements that wait for a lock."""
+
+    kind = "lock timeouts"
+    setting = "lock_timeout"
 
 
 class CrowdedDatabase(Fault):
@@ -240,8 +265,22 @@ def crowd(directory: Path) -> list[Any]:
         while True:
             found.append(psycopg.connect(f"host={directory} user=delayq dbname=postgres", autocommit=True))
             if len(found) == 1:
-                found[0].execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-                    " AND backend_type = 'client backend'"
-                )
+                cut_off_all(found[0])
     return found
+
+
+def patient(stage: Stage) -> Any:
+    """A connection to the stage's PostgreSQL to which no limit of time applies; each statement commits itself."""
+    import psycopg
+
+    limits = "-c statement_timeout=0 -c lock_timeout=0"
+    where = f"host={stage.database.directory} user=delayq dbname=postgres"
+    return psycopg.connect(where, options=limits, autocommit=True)
+
+
+def cut_off_all(connection: Any) -> None:
+    """Ends all connections to that PostgreSQL but this one."""
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend'"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.campaign.recovery import PROMISED, Recovery, by_kind, percentile, rec
 
 JOBS_SHOWN = 3
 KINDS_SHOWN = 6
+STARVED = 1.0  # seconds after which a job of a queue with few jobs has waited for those of another one
 
 
 def page(case: Case, violations: list[Violation], notes: list[str], heading: str) -> str:
@@ -54,7 +56,20 @@ def too_slow(case: Case, slack: float) -> list[Violation]:
         Violation("slow to recover", "", f"{one.fault.kind} ({one.fault.detail}): {one.seconds:.2f} s")
         for one in recoveries(case)
         if slack and one.seconds > PROMISED.get(one.fault.kind, float("inf")) * slack
-    ]
+    ] + (list(_starved(case, slack)) if slack else [])
+
+
+def _starved(case: Case, slack: float) -> Iterator[Violation]:
+    """Jobs of a queue with few that waited while another one had many."""
+    alone = [fault for fault in case.history.faults if fault.kind == "flood" and fault.alone]
+    for job, op in case.schedules.items():
+        runs = case.runs.get(job)
+        if op.given.get("probe") and runs and any(fault.at <= op.at <= fault.until for fault in alone):
+            waited = (runs[0].at - op.until) / 1e9
+            if waited > STARVED * slack:
+                yield Violation(
+                    "starved", job, f"a job of {op.given['queue']} waited {waited:.1f} s for those of another queue"
+                )
 
 
 def details(case: Case, violations: list[Violation]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tests.campaign import clocks, faults, forgetting, outages
+from tests.campaign import clocks, crowds, faults, forgetting, migrating, outages
 from tests.campaign.faults import Fault
 from tests.campaign.record import Recorder
 from tests.campaign.recovery import PROMISED
@@ -33,6 +33,7 @@ ALL: list[type[Fault]] = [
     faults.TaskMissing,
     faults.KillWeb,
     faults.StopWeb,
+    crowds.Flood,
     outages.KillRedis,
     outages.RestartRedis,
     outages.PauseRedis,
@@ -52,6 +53,10 @@ ALL: list[type[Fault]] = [
     outages.KillDatabase,
     outages.CrowdedDatabase,
     outages.LockTables,
+    outages.StatementTimeouts,
+    outages.LockTimeouts,
+    migrating.MigrateTable,
+    migrating.MissingColumn,
     outages.LockDatabase,
 ]
 

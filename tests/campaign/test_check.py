@@ -80,6 +80,29 @@ def a_run_after_a_cancel_by_key(history: History) -> None:
     history.final.acts.append(("cancelled", "keyed", "c2"))
 
 
+def a_run_of_a_row_that_waited_while_its_key_was_cancelled(history: History) -> None:
+    add(history, scheduled("second", created=None, key="k", policy="keep"))
+    add(history, op("c2", "cancel_key", start=1, end=1.1, reply="done", given={"key": "k", "queue": "default"}))
+    history.runs.append(run("second", start=2, end=3))
+    history.final.rows["second"] = Row(id="second", op="op-second", task="keyed", key="k")
+    history.ledger.append(("end", "second", "second-2"))
+
+
+def who_asks_again_for_a_cancel_hears_that_it_had_ended(history: History) -> None:
+    row(history, "stopped", error="")
+    add(
+        history,
+        op("c3", "cancel", start=1.1, end=1.2, answer="unknown", given={"job": "stopped"}),
+        op("c3r", "cancel", start=1.3, end=1.4, reply="finished", given={"job": "stopped", "repeat": True}),
+    )
+
+
+def a_run_before_the_date_that_a_host_with_a_wrong_clock_gave_it(history: History) -> None:
+    add(history, scheduled("skewed", delay=5.0, clock=-600))
+    history.ops["op-skewed"].jobs = [("skewed", True, wall(-595))]
+    history.runs.append(run("skewed", start=0.5, end=0.6))
+
+
 def a_requeue_before_the_cancel_excuses_nothing(history: History) -> None:
     add(history, op("q1", "requeue", start=0.5, end=0.6, reply="done", given={"job": "stopped"}))
     history.runs.append(run("stopped", start=5, end=6))
@@ -204,6 +227,30 @@ def one_fence_for_two_runs(history: History) -> None:
     history.runs.append(run("plain", start=1.05, end=1.2, fence=history.runs[0].fence))
 
 
+def _one_behind_a_running_one(history: History) -> None:
+    """A holder that runs for a second, and one that was scheduled behind it meanwhile."""
+    add(history, scheduled("holder", key="m", policy="keep"))
+    behind = scheduled("behind", key="m", policy="after")
+    behind.at, behind.until = at(0.5), at(0.6)
+    add(history, behind)
+    history.runs += [run("holder", start=0.1, end=1.1), run("behind", start=2, end=2.1)]
+    for id in ("holder", "behind"):
+        history.final.rows[id] = Row(id=id, op=f"op-{id}", task="keyed", key="m")
+        history.final.attempts.append((id, 1, f"{id}-f", "succeeded"))
+        history.ledger.append(("end", id, f"{id}-f"))
+
+
+def a_run_beside_the_one_that_it_was_to_follow(history: History) -> None:
+    _one_behind_a_running_one(history)
+    history.runs[-1] = run("behind", start=0.8, end=0.9)
+
+
+def older_arguments_than_those_of_the_last_call(history: History) -> None:
+    _one_behind_a_running_one(history)
+    history.runs.pop()
+    row(history, "behind", state="cancelled", error="key held by holder", holder="holder")
+
+
 def it_never_comes_to_rest(history: History) -> None:
     history.final.quiet = False
 
@@ -227,6 +274,9 @@ def it_never_comes_to_rest(history: History) -> None:
         (two_attempts_succeeded, "double-settled"),
         (a_run_after_its_cancel, "run after cancel"),
         (a_run_after_a_cancel_by_key, "run after cancel"),
+        (a_run_of_a_row_that_waited_while_its_key_was_cancelled, "run after cancel"),
+        (who_asks_again_for_a_cancel_hears_that_it_had_ended, "false answer"),
+        (a_run_before_the_date_that_a_host_with_a_wrong_clock_gave_it, "early"),
         (a_requeue_before_the_cancel_excuses_nothing, "run after cancel"),
         (a_cancelled_job_says_succeeded, "run after cancel"),
         (a_cancelled_durable_job_waits_for_ever, "run after cancel"),
@@ -259,6 +309,8 @@ def it_never_comes_to_rest(history: History) -> None:
         (two_effects_that_were_committed_and_of_which_the_database_has_one, "doubled effect"),
         (a_success_that_is_not_in_the_ledger, "lost"),
         (one_fence_for_two_runs, "same fence twice"),
+        (a_run_beside_the_one_that_it_was_to_follow, "not once more"),
+        (older_arguments_than_those_of_the_last_call, "not once more"),
         (it_never_comes_to_rest, "not quiet"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -267,6 +319,10 @@ def test_every_kind_of_wrong_is_found(spoil: Callable[[History], None], kind: st
     history = good()
     spoil(history)
     assert kind in kinds(history)
+
+
+def once_more_behind_a_running_one(history: History) -> None:
+    _one_behind_a_running_one(history)
 
 
 def moved_to_an_earlier_date(history: History) -> None:
@@ -350,6 +406,34 @@ def killed_between_its_end_and_its_settling(history: History) -> None:
     history.final.attempts.append(("plain", 1, "first", "crashed"))
 
 
+def cancelled_by_key_before_it_was_published(history: History) -> None:
+    add(history, scheduled("second", created=None, key="k", policy="keep"))
+    add(history, op("c2", "cancel_key", start=1, end=1.1, reply="done", given={"key": "k", "queue": "default"}))
+    history.final.rows["second"] = Row(
+        id="second", op="op-second", task="keyed", key="k", state="cancelled", published=False
+    )
+
+
+def cancelled_by_key_before_it_was_scheduled(history: History) -> None:
+    add(history, scheduled("second", key="k", policy="keep"))
+    add(history, op("c2", "cancel_key", start=0.0, end=0.005, reply="done", given={"key": "k", "queue": "default"}))
+    history.runs.append(run("second", start=2, end=3))
+    history.final.rows["second"] = Row(id="second", op="op-second", task="keyed", key="k")
+    history.ledger.append(("end", "second", "second-2"))
+
+
+def cancelled_twice_and_told_so(history: History) -> None:
+    add(history, op("c3", "cancel", start=1.3, end=1.4, reply="done", given={"job": "stopped", "repeat": True}))
+
+
+def told_its_date_by_a_host_with_a_wrong_clock(history: History) -> None:
+    add(history, scheduled("skewed", delay=1.0, clock=600))
+    history.ops["op-skewed"].jobs = [("skewed", True, wall(601))]
+    history.runs.append(run("skewed", start=1.5, end=1.6))
+    history.final.rows["skewed"] = Row(id="skewed", op="op-skewed", task="quick")
+    history.ledger.append(("end", "skewed", "skewed-1.5"))
+
+
 def not_created_since_the_key_was_held(history: History) -> None:
     add(history, op("op-held", given={"queue": "default", "key": "k"}, ids=["held"], jobs=[("keyed", False, None)]))
 
@@ -357,12 +441,15 @@ def not_created_since_the_key_was_held(history: History) -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        once_more_behind_a_running_one,
         moved_to_an_earlier_date, perhaps_moved_to_an_earlier_date, moved_later_while_it_was_due, cancelled_and_then_requeued,
         run_twice_after_a_crash, cancelled_while_it_ran, merged_into_the_holder_of_its_key, merged_since_redis_forgot_it,
         a_tombstone_of_a_cancel_that_was_taken_back, cancelled_by_key_by_somebody_whose_event_redis_forgot,
         an_atomic_job_that_committed_before_it_was_called_poison, killed_before_the_commit_of_its_effect,
         killed_after_the_commit_of_its_effect, killed_between_its_end_and_its_settling,
-        not_created_since_the_key_was_held,
+        not_created_since_the_key_was_held, cancelled_by_key_before_it_was_scheduled, cancelled_twice_and_told_so,
+        cancelled_by_key_before_it_was_published,
+        told_its_date_by_a_host_with_a_wrong_clock,
     ],
 )  # fmt: skip
 def test_what_is_allowed_is_not_reported(change: Callable[[History], None]) -> None:

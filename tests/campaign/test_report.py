@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from tests.campaign.check import Case, judge
 from tests.campaign.history import FaultSeen, Final, read
 from tests.campaign.made_up import add, at, good, op, run
-from tests.campaign.record import Recorder
+from tests.campaign.record import Recorder, lines
 from tests.campaign.recovery import by_kind, recoveries
 from tests.campaign.report import details, page, too_slow
 from tests.campaign.script import ALL, Script
@@ -101,6 +102,29 @@ def test_a_job_that_redis_did_not_have_counts_apart() -> None:
     assert (found.seconds, round(found.rows, 3)) == (0.0, 2.1)
 
 
+def test_a_queue_with_few_jobs_that_waits_for_another_one_is_starved() -> None:
+    history = good()
+    add(
+        history, op("op-probe", given={"delay": 0, "queue": "orders", "probe": True}, ids=["probe"], start=1.0, end=1.1)
+    )
+    history.faults = [FaultSeen(kind="flood", at=at(0.9), since=at(3), until=at(3), alone=True)]
+    history.runs.append(run("probe", start=2.0, end=2.1))
+    assert too_slow(Case(history), 1.0) == []
+    history.runs[-1].at = at(2.2)
+    assert [violation.kind for violation in too_slow(Case(history), 1.0)] == ["starved"]
+
+
+def test_what_a_host_with_a_wrong_clock_records_is_told_by_the_right_one(tmp_path: Path, monkeypatch) -> None:
+    right = Recorder(tmp_path, "right")
+    right.write()
+    monkeypatch.setattr("tests.campaign.record.CLOCK", 600)
+    monkeypatch.setattr("tests.campaign.record.time.time_ns", lambda real=time.time_ns: real() + 600 * 10**9)
+    wrong = Recorder(tmp_path, "wrong")
+    wrong.write()
+    (first,), (second,) = lines(tmp_path, "right.jsonl"), lines(tmp_path, "wrong.jsonl")
+    assert 0 <= second["w"] - first["w"] < 300_000
+
+
 def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     web, runs, faults = (Recorder(tmp_path, name) for name in ("web-0.1", "runs-7", "faults"))
     web.write(op="0.1:1", say="invoked", what="schedule", delay=0, queue="default")
@@ -182,7 +206,11 @@ def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
 
     def independent(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What is invoked, whether or not there is a job to change."""
-        return [line for line in said if line["say"] == "invoked" and line["what"] in ("schedule", "cancel_key")]
+        return [
+            line
+            for line in said
+            if line["say"] == "invoked" and line["what"] in ("schedule", "cancel_key") and "repeat" not in line
+        ]
 
     down = rehearsed(tmp_path, "7", "400", "down")
     assert not [line for line in down if line["say"] == "ok"]

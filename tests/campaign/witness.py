@@ -30,6 +30,7 @@ class Witness:
         self._keys = keys
         self._story = Story(max_crashes=max_crashes)
         self._last: Dump | None = None
+        self._noted: set[str] = set()  # whose cancel was asked for when Redis did not have them
         self._seen, self._count = FIRST, 0
         self.wrong: list[str] = []
         self.looks = self.gaps = 0
@@ -46,7 +47,10 @@ class Witness:
         )
         entries = [_entry(id, pairs) for id, pairs in found]
         self.looks += 1
-        wrong = invariants.broken(dump)
+        jobs = dump.jobs.keys() | (self._last.jobs.keys() if self._last else set())
+        asked = {item.fields[0] for entry in entries for item in entry.items if item.kind == "cancel_requested"}
+        self._noted |= (asked | dump.cancels.keys()) - jobs
+        wrong = invariants.broken(dump, noted=self._noted)
         if self._without_gap(entries, facts):
             wrong += self._story.read(entries)
             if self._last is not None or not self._forgetting:

@@ -81,7 +81,9 @@ def test_wrong_settings_do_not_keep_the_doctor_from_a_document(shell, settings):
 
 
 def test_warnings_of_checks_do_not_join_the_output(shell, settings):
-    settings.DELAYQ = {**settings.DELAYQ, "LEASE": 2}
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": settings.DELAYQ["REDIS"]}
+    }
     assert shell("list", "--json") == (0, "[]\n", "")
 
 

@@ -6,6 +6,8 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, ids
+from django_delayq.management import compare
+from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.stores import stores
@@ -24,7 +26,9 @@ def wiped(orders, redis_server) -> list[delayq.Job]:
 def orphans(run, *words: str) -> dict[str, str]:
     """Code -> message of what `doctor --deep` finds on the two sides."""
     found = run("doctor", "--deep", "--json", *words).json["findings"]
-    return {finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010")}
+    return {
+        finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010", "D013")
+    }
 
 
 def test_restore_brings_back_what_redis_has_lost(run, wiped, orders):
@@ -51,7 +55,7 @@ def test_restore_takes_one_queue_and_no_strange_one(run, wiped, orders):
     assert run("restore", "--queue", "redis", "--json").json["queues"] == []
     assert run("restore", "--queue", "order").code == 2
     assert run("restore", "--queue", "orders", "--yes", "--json").json == {
-        "queues": ["orders"], "rows": 3, "back": 3, "dropped": 0, "resumed": [],
+        "queues": ["orders"], "rows": 3, "back": 3, "resumed": [],
     }  # fmt: skip
 
 
@@ -97,7 +101,7 @@ def test_deep_finds_a_job_whose_row_is_finished_and_fix_drops_it(run, orders):
     Job.objects.filter(pk=job.id).update(state="succeeded")
     assert orphans(run).keys() == {"D009"}
     orphans(run, "--fix", "--yes")
-    assert orders.in_redis(job) == "finished"
+    assert orders.in_redis(job) is None
     assert orphans(run) == {}
 
 
@@ -155,7 +159,10 @@ def test_fix_asks_first_and_says_what_it_would_do(run, orders, capsys):
     assert "nobody to confirm" in alone.error
     refused = run("doctor", "--deep", "--fix", typed="n")
     assert (refused.code, refused.error) == (1, "Nothing was changed.")
-    assert "This brings 1 jobs back into Redis, drops 1 from it, and writes 1 rows." in capsys.readouterr().err
+    assert (
+        "This brings 1 jobs back into Redis, drops 1 from it, writes 1 rows, and ends 0 as failed."
+        in capsys.readouterr().err
+    )
     assert orphans(run, "--fix", "--dry-run").keys() == orphans(run).keys() == {"D008", "D009", "D010"}
     run("doctor", "--deep", "--fix", typed="y")
     assert orphans(run) == {}
@@ -191,3 +198,42 @@ def forget(orders, job: delayq.Job) -> None:
     id = ids.short(job.id)
     stores.link.execute("HDEL", orders.store.keys["jobs"], id)
     stores.link.execute("ZREM", orders.store.keys["normal"], id)
+
+
+def test_jobs_of_redis_durability_that_redis_has_lost_are_found_and_end_as_failed(run, orders, redis_server):
+    lost = delayq.schedule(close_order, 1, delay="1h", durability="redis")
+    durable = delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    keys = orders.store.keys
+    redis_server.link.execute("HDEL", keys["jobs"], ids.short(lost.id))
+    redis_server.link.execute("ZREM", keys["normal"], ids.short(lost.id))
+    kept = delayq.schedule(close_order, 3, delay="1h", durability="redis")
+    assert ids.short(lost.id) in orphans(run)["D013"]
+    assert Job.objects.get(pk=lost.id).state == "scheduled"
+    orphans(run, "--fix", "--yes")
+    row = Job.objects.get(pk=lost.id)
+    assert row.state == "failed"
+    assert "Redis lost this job" in row.error
+    assert {Job.objects.get(pk=job.id).state for job in (durable, kept)} == {"scheduled"}
+    assert orphans(run) == {}
+    assert delayq.requeue(lost.id) == "done"
+    assert stores.inspector().job("orders", lost.id).state == "scheduled"
+
+
+def test_before_what_was_wiped_is_back_nothing_is_called_lost(run, orders, redis_server):
+    delayq.schedule(close_order, 1, delay="1h", durability="redis")
+    delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    redis_server.link.execute("FLUSHALL")
+    assert orphans(run).keys() == {"D008"}
+
+
+def test_what_the_mirror_has_not_told_yet_is_not_called_lost(run, orders, monkeypatch):
+    job = delayq.schedule(close_order, 1, durability="redis")
+    orders.fold()
+    orders.settle(orders.claim()[0], "ack")
+    orders.store.tidy(tombstones_ms=-1, now_ms=clock.wall_ms() + 10)
+    monkeypatch.setattr(compare, "PATIENCE", 0.0)
+    monkeypatch.setattr(MirrorLoop, "poll", lambda self: 1.0)
+    assert orphans(run, "--fix", "--yes") == {}
+    assert Job.objects.get(pk=job.id).state == "scheduled"

@@ -10,6 +10,7 @@ from typing import Final
 KINDS: Final = ("plain", "retrying", "snoozing", "atomic", "stepwise", "keyed", "asynchronous", "bulk", "redis")
 DURABLE: Final = tuple(kind for kind in KINDS if kind != "redis")  # where it is a row that is pushed, or brought back
 FEW: Final = ("plain",)  # where people change rows: what a job does when it runs has no part in that
+KEYED: Final = ("keyed",)  # where one job takes another in
 BEFORE: Final = ("kill", "hold", "raise:purpose")
 AFTER: Final = (*BEFORE, "lose", "hold-lose")  # where a reply of Redis has just come, it may be lost as well
 TENTH: Final = 20  # with those of points that would have none, one case in fourteen
@@ -27,14 +28,15 @@ class Point:
     - deaf: when a job does not hear its timeout
     - sweep: a worker without mirror and relay, which tidies by itself
     - unpublished: when the web process has died between commit and publication
-    - withdrawn: when it has died while it cancelled a row that Redis does not have
+    - moved: the same, and the row is given another date while the relay publishes it
+    - untold: when a cancel was not told to its row, and Redis has lost all events
     - broken: when such a row cannot be a job
     - old: when there are rows whose time has passed
     - operation: when a person has started an operation
     - replaced: when another server has taken over, which does not know of a cancel
-    - moved: the same, and the row is given another date while the relay publishes it
     - wiped: when Redis loses all of the queue while the job runs
-    - web: it is in a web process, during one of `operations`
+    - rolled: when it loses the last event that the database has seen, while the job runs
+    - web: it is in a web process, during one of `operations`: see `Web`
     """
 
     name: str
@@ -46,19 +48,23 @@ class Point:
 
 CHANGES: Final = ("cancel", "reschedule", "run_now", "requeue")
 EFFECTS: Final = ("atomic", "stepwise")
+TOLD: Final = ("cancel", "reschedule", "run_now", "withdraw", "postpone")  # what is answered, and told to the row
 POINTS: Final = (
     Point("producer.commit", "web", kinds=DURABLE),
     Point("producer.committed", "web", kinds=DURABLE),
     Point("producer.ask", "web", operations=("schedule", *CHANGES)),
     Point("producer.asked", "web", reply=True, operations=("schedule", *CHANGES)),
-    Point("outbox.note", "web", kinds=FEW, operations=("cancel",)),
-    Point("outbox.noted", "web", kinds=FEW, operations=("cancel",)),
+    Point("publish.bring_back", "web", kinds=FEW, operations=("revive",)),
+    Point("publish.brought_back", "web", reply=True, kinds=FEW, operations=("revive",)),
+    Point("outbox.tell", "web", kinds=FEW, operations=TOLD),
+    Point("outbox.tell_commit", "web", kinds=FEW, operations=TOLD),
+    Point("outbox.told", "web", kinds=FEW, operations=TOLD),
+    Point("outbox.end", "web", kinds=KEYED, operations=("merge",)),
+    Point("outbox.ended", "web", kinds=KEYED, operations=("merge",)),
     Point("outbox.forget", "web", kinds=FEW, operations=("requeue",)),
     Point("outbox.forgotten", "web", kinds=FEW, operations=("requeue",)),
-    Point("outbox.withdraw", "web", kinds=FEW, operations=("withdraw",)),
-    Point("outbox.withdrawn", "web", kinds=FEW, operations=("withdraw",)),
-    Point("outbox.move", "web", kinds=FEW, operations=("postpone",)),
-    Point("outbox.moved", "web", kinds=FEW, operations=("postpone",)),
+    Point("outbox.withdraw", "web", kinds=FEW, operations=("undo",)),
+    Point("outbox.move", "web", kinds=FEW, operations=("redate",)),
     Point("outbox.edit", "web", kinds=FEW, operations=("edit",)),
     Point("outbox.edited", "web", kinds=FEW, operations=("edit",)),
     Point("operations.take", "operation", kinds=FEW),
@@ -77,6 +83,8 @@ POINTS: Final = (
     Point("prune.dropped_steps", "old", kinds=FEW),
     Point("prune.drop_operations", "old", kinds=FEW),
     Point("prune.dropped_operations", "old", kinds=FEW),
+    Point("prune.drop_set_aside", "old", kinds=FEW),
+    Point("prune.dropped_set_aside", "old", kinds=FEW),
     Point("mover.arm"),
     Point("mover.armed"),
     Point("mover.claim"),
@@ -98,8 +106,8 @@ POINTS: Final = (
     Point("remains.claimed", "orphan", reply=True),
     Point("remains.settle", "orphan"),
     Point("remains.settled", "orphan", reply=True),
-    Point("deadlines.settle", "deaf"),
-    Point("deadlines.settled", "deaf", reply=True),
+    Point("deadlines.kill", "deaf"),
+    Point("deadlines.killed", "deaf"),
     Point("supervisor.fork"),
     Point("supervisor.forked"),
     Point("child.born"),
@@ -117,8 +125,22 @@ POINTS: Final = (
     Point("mirror.trimmed", reply=True),
     Point("mirror.tidy"),
     Point("mirror.tidied", reply=True),
+    Point("restore.end", "wiped", kinds=DURABLE),
+    Point("restore.ended", "wiped", kinds=DURABLE),
+    Point("mirror.upgrade"),
+    Point("mirror.upgraded", reply=True),
+    Point("restore.note_server", "replaced", kinds=FEW),
+    Point("restore.noted_server", "replaced", kinds=FEW),
     Point("restore.confirm", "wiped", kinds=DURABLE),
     Point("restore.confirmed", "wiped", kinds=DURABLE, reply=True),
+    Point("restore.sweep", "rolled", kinds=DURABLE),
+    Point("restore.swept", "rolled", kinds=DURABLE, reply=True),
+    Point("restore.drop", "rolled", kinds=DURABLE),
+    Point("restore.dropped", "rolled", kinds=DURABLE, reply=True),
+    Point("restore.forget_way", "wiped", kinds=DURABLE),
+    Point("restore.forgot_way", "wiped", kinds=DURABLE),
+    Point("restore.take_in", "wiped", kinds=DURABLE),
+    Point("restore.taken_in", "wiped", kinds=DURABLE),
     Point("restore.send", "wiped", kinds=DURABLE),
     Point("restore.sent", "wiped", kinds=DURABLE, reply=True),
     Point("restore.note", "wiped", kinds=DURABLE),
@@ -130,11 +152,10 @@ POINTS: Final = (
     Point("relay.publish", "unpublished", kinds=DURABLE),
     Point("relay.published", "unpublished", kinds=DURABLE, reply=True),
     Point("relay.saved", "unpublished", kinds=DURABLE),
-    Point("relay.save", "withdrawn", kinds=FEW),
+    Point("relay.save", "untold", kinds=FEW),
     Point("relay.give_up", "broken", kinds=FEW),
     Point("relay.gave_up", "broken", kinds=FEW),
-    Point("relay.move", "moved", kinds=DURABLE),
-    Point("relay.moved", "moved", kinds=DURABLE, reply=True),
+    Point("relay.published", "moved", kinds=DURABLE, reply=True),
 )
 
 
@@ -150,13 +171,15 @@ class Case:
     @property
     def name(self) -> str:
         """As reports write it."""
-        doing = f" ({self.operation})" if self.point.stage == "web" else ""
+        stage = self.point.stage
+        doing = f" ({self.operation if stage == 'web' else stage})" if stage in ("web", "moved") else ""
         return f"{self.point.name}{doing} / {self.kind} / {self.action.partition(':')[0]}"
 
     @property
     def operations_besides(self) -> tuple[str, ...]:
-        """What the web process does besides scheduling and cancelling, which it always does."""
-        return (self.operation,) if self.operation in ("reschedule", "run_now", "requeue", "postpone", "edit") else ()
+        """What the web process does with another job, besides scheduling and cancelling, which it always does."""
+        known = ("reschedule", "run_now", "requeue", "postpone", "edit", "revive")
+        return (self.operation,) if self.operation in known else ()
 
     @property
     def freezes(self) -> bool:
@@ -180,8 +203,8 @@ def tenth() -> Iterator[Case]:
     seen = set()
     for case in cases():
         if zlib.crc32(case.name.encode()) % TENTH == 0:
-            seen.add(case.point.name)
+            seen.add(case.point)
             yield case
     for point in POINTS:
-        if point.name not in seen:
+        if point not in seen:
             yield next(case for case in cases() if case.point is point)

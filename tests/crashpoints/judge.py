@@ -35,6 +35,7 @@ class Row:
     attempts: int
     most: int
     error: str
+    holder: str | None
 
 
 @dataclass
@@ -72,7 +73,7 @@ def look(folder: Path, link: Link, keys: Keys) -> Found:
     tables = (model._meta.db_table for model in (Job, Attempt, Effect, Operation, Event, Step))
     job, attempt, effect, operation, event, step = tables
     alone = "select '{0}', job_id from {0} where job_id is not null and job_id not in (select id from {1})"
-    fields = "id, task, state, published is not null, attempts, max_attempts, error"
+    fields = "id, task, state, published is not null, attempts, max_attempts, error, merged_into"
     rows = (Row(*found) for found in select(folder, f"select {fields} from {job}"))
     return Found(
         answers=lines(folder / "answers"),
@@ -137,6 +138,9 @@ def _rows(case: Case, found: Found) -> Iterator[str]:
             wanted = "failed"
         if row.state != wanted:
             yield f"lost: {row.id} should have {wanted}: {row}"
+        holder = found.rows.get(row.holder or "")
+        if merged and (holder is None or holder.state != "succeeded"):
+            yield f"lost: {row.id} was merged into {holder}"
         if row.attempts > row.most:
             yield f"{row.id} has {row.attempts} attempts of {row.most}"
         if not row.published and row.state == "succeeded":
@@ -157,21 +161,27 @@ def _rows(case: Case, found: Found) -> Iterator[str]:
 
 def _runs(case: Case, found: Found) -> Iterator[str]:
     victims = _victims(found)
+    cancelled = victims | {row.id for row in found.rows.values() if row.state == "cancelled"}
     ended = Counter(run["job"] for run in found.runs if run["what"] == "ended")
     dates = {id: (answer["at"], due) for answer in found.answers for id, _, due in answer.get("jobs", ())}
+    moves: dict[str, list[tuple[int, int]]] = {}
+    for answer in found.answers:
+        if answer.get("due"):
+            moves.setdefault(answer["job"], []).append((answer["at"], answer["due"]))
     fences = Counter((run["job"], run["fence"]) for run in found.runs if run["what"] == "began")
     yield from (f"two runs of {id} bear the fence {fence}" for (id, fence), count in fences.items() if count > 1)
     for run in found.runs:
-        if run["job"] in victims:
-            yield f"run after a cancel that answered done: {run}"
+        if run["job"] in cancelled:
+            yield f"run of a job that was cancelled, or merged into another: {run}"
         if run["job"] not in found.rows:
             yield f"a run of a job that has no row: {run}"
         told, promised = dates.get(run["job"], (0, 0))
-        due = max(run["due"], promised if told <= run["at"] and case.point.stage != "moved" else 0)
+        moved = [date for at, date in moves.get(run["job"], ()) if at <= run["at"]]
+        due = max(run["due"], moved[-1] if moved else promised if told <= run["at"] else 0)
         if run["what"] == "began" and run["at"] + TOLERANCE < due:
             yield f"early by {due - run['at']} ms: {run}"
     # Where a reply is lost and nobody dies, every call is sent again and has its effect once: so have the runs.
-    once = case.action == "lose" and case.point.stage not in ("orphan", "deaf", "term", "wiped")
+    once = case.action == "lose" and case.point.stage not in ("orphan", "deaf", "term", "wiped", "rolled")
     for id, outcome in found.attempts:
         if once and outcome == "crashed":
             yield f"a run of {id} counts as a crash, and nobody has died"

@@ -12,7 +12,7 @@ from pathlib import Path
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys, workers_key
 from tests.crashpoints import judge
-from tests.crashpoints.actors import Actor, fork, worker
+from tests.crashpoints.actors import READ, Actor, fork, worker
 from tests.crashpoints.cases import Case
 from tests.crashpoints.settings import LEASE
 from tests.crashpoints.web import Web
@@ -21,7 +21,7 @@ REACHED = 40.0  # seconds for a process to come to the failpoint
 QUIET = 60.0  # seconds for everything to come to its end
 END = 20.0
 FROZEN = (1.5 * LEASE, 3.0 * LEASE)  # seconds: at least, and at most if others need the frozen process
-LONG = {"long": 2.5, "term": 1.0, "orphan": 1.0, "wiped": 3.0}  # seconds that the job of a case runs
+LONG = {"long": 2.5, "term": 1.0, "orphan": 1.0, "wiped": 3.0, "rolled": 3.0}  # seconds that the job of a case runs
 
 
 class Trouble(Exception):
@@ -79,6 +79,8 @@ class Play:
                 armed = f"relay.publish=sleep:2 {armed}"
             if self._reached():
                 raise Trouble("something was at the failpoint too early")
+            if stage == "untold":
+                self.link.execute("XTRIM", self.keys["events"], "MAXLEN", 0)
             if stage == "wiped":  # it comes there before as well, when the queue is new
                 (self.folder / "once").write_text("not yet")
             first = self._start("worker-1", worker("move" if stage == "sweep" else "move,mirror,relay"), armed)
@@ -112,7 +114,11 @@ class Play:
             yield from self._until(self._running_by_its_row, REACHED, "a run that the mirror knows of")
             (self.folder / "once").unlink()
             self.link.execute("DEL", *self.link.execute("KEYS", f"{self.prefix}:*"))
+        elif stage == "rolled":
+            yield from self._until(self._running_by_its_row, REACHED, "a run that the mirror knows of")
+            self.link.execute("HSET", self.keys["meta"], "mirrored", "0-0")
         elif stage == "moved":
+            yield from self._until((self.folder / READ).exists, REACHED, "the look of the relay")
             *_, (last,) = judge.select(self.folder, "select id from delayq_job order by id")
             self._start("mover", lambda: web.move(last))
 
@@ -160,8 +166,8 @@ class Play:
 
     def _running_by_its_row(self) -> bool:
         if self.case.kind == "atomic":  # on SQLite nobody else can write while it runs
-            known = judge.select(self.folder, "select count(*) from delayq_job where state = 'cancelled'")
-            return known == [(1,)] and bool(judge.lines(self.folder / "runs"))
+            unknown = judge.select(self.folder, "select count(*) from delayq_job where published is null")
+            return unknown == [(0,)] and bool(judge.lines(self.folder / "runs"))
         ((count,),) = judge.select(self.folder, "select count(*) from delayq_job where state = 'running'")
         return bool(count) and not self.link.execute("XLEN", self.keys["events"])
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+from django_delayq import conf
+
+conf.SHORTEST_LEASE = 1.0  # so that tests see many leases end
 SECRET_KEY = "only for tests"
 USE_TZ = True
 DATABASES = {
@@ -19,8 +22,8 @@ DATABASES = {
 }  # fmt: skip
 INSTALLED_APPS = ["django.contrib.contenttypes", "django_delayq", "tests.crashpoints.app"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-SILENCED_SYSTEM_CHECKS = ["delayq.W001"]  # a short lease
 LEASE = 3
 DELAYQ = {
     "REDIS": os.environ.get("CRASHPOINTS_REDIS", "unix:///nowhere"), "LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50,
+    "RETENTION": {"set_aside": "30d"},
 }  # fmt: skip

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
+
 import django_delayq as delayq
 from django_delayq import conf, edits, failpoints, ids, producer
-from django_delayq.models import Attempt, Event, Operation, Step
+from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.models import Attempt, Event, Operation, SetAside, Step
 from django_delayq.models import Job as Row
 from django_delayq.stores import stores
 from tests.crashpoints.actors import Answers
@@ -21,6 +24,7 @@ from tests.crashpoints.cases import Case
 FAR = 600.0  # seconds; nothing comes due by itself while a case lasts
 SOON = 0.2
 SOON_KNOWN = 4.0  # so that the mirror has seen the job before it runs
+BEHIND = 10.0  # seconds; it waits still when the job of the case has ended
 BULK = 25
 MANY = 20  # calls of `mend` until it must have worked
 OLD = datetime(2019, 1, 1, tzinfo=UTC)  # long past every retention
@@ -28,12 +32,17 @@ OPERATED = 3  # jobs of an operation
 
 
 class Web:
-    """Does the operations of a case; the one that the case is about with its failpoint armed."""
+    """Does the operations of a case; the one that the case is about with its failpoint armed.
+
+    Besides those of the API: `withdraw` and `postpone` are a cancel and another date of a committed row that Redis does not have,
+    `undo` and `redate` the same in the transaction that schedules it; `revive` is another date for a job that Redis has lost;
+    `merge` is two jobs of a key in one transaction.
+    """
 
     def __init__(self, case: Case, folder: Path, seconds: float) -> None:
         self.case = case
         self.seconds = seconds
-        self.soon = SOON_KNOWN if case.point.stage == "wiped" else SOON
+        self.soon = SOON_KNOWN if case.point.stage in ("wiped", "rolled") else SOON
         self.say = Answers(folder / "answers")
 
     def work(self) -> None:
@@ -49,9 +58,11 @@ class Web:
             self.say(say="later", job=job.id.hex)
             if operation in ("requeue", "edit"):
                 job.cancel()
+            elif operation == "revive":
+                self._lose_all()
             self._do(operation, getattr(self, f"_{operation}")(job), job.id)
-        if self.case.operation == "withdraw":
-            self._withdraw()
+        if self.case.operation in ("withdraw", "undo", "redate", "merge"):
+            getattr(self, f"_{self.case.operation}")()
         prepare = getattr(self, f"_{self.case.point.stage}", None)
         if prepare is not None:
             prepare()
@@ -60,12 +71,21 @@ class Web:
 
     # what a stage needs besides
 
+    def _wiped(self) -> None:
+        if self.case.point.name in (
+            "restore.send",
+            "restore.sent",
+        ):  # where the job of the case has ended by then, it is not sent
+            self._do("besides", lambda: [tasks.plain.using(delay=BEHIND).schedule(0.1)])
+
     def _deaf(self) -> None:
         self._do("deaf", lambda: [tasks.deaf.schedule()])
 
-    def _withdrawn(self) -> None:
-        failpoints.arm("outbox.withdraw=kill")
-        self._withdraw()
+    def _untold(self) -> None:
+        job = self._work(FAR).schedule(self.seconds)
+        self.say(say="victim", job=job.id.hex)
+        failpoints.arm("outbox.tell=raise:purpose")
+        self._do("cancel", job.cancel, job.id)
 
     def _broken(self) -> None:
         with self._kept_from_redis():
@@ -74,7 +94,7 @@ class Web:
         Row.objects.filter(pk=job.id).update(task="?")
 
     def _old(self) -> None:
-        """A job that has ended long ago, with all that belongs to it, a step of one that has no row, and an operation."""
+        """A job that has ended long ago, with all that belongs to it, and whatever else has had its time."""
         job = Row.objects.create(
             queue="default", task="old", state="succeeded", run_at=OLD, created_at=OLD, finished_at=OLD, published=OLD
         )
@@ -83,6 +103,17 @@ class Web:
         for id in (job.id, ids.new()):
             Step.objects.create(job_id=id, name="old", fence="old", at=OLD)
         Operation.objects.create(verb="cancel", actor="clerk", stage=Operation.Stage.FINISHED, finished_at=OLD)
+        SetAside.objects.create(
+            queue="default",
+            stream_id="1-0",
+            item=0,
+            kind="old",
+            at=OLD,
+            raw=b"",
+            length=0,
+            code="unknown kind",
+            noticed_at=OLD,
+        )
 
     def _operation(self) -> None:
         for _ in range(OPERATED):
@@ -103,19 +134,52 @@ class Web:
     @contextmanager
     def _kept_from_redis(self, kept: bool = True) -> Iterator[None]:
         """What is scheduled here is committed, and not published."""
-        publish = producer._publish
+        publish = producer._send_rows
         if kept:
-            producer._publish = lambda puts: None
+            producer._send_rows = lambda publisher, puts: []
         try:
             yield
         finally:
-            producer._publish = publish
+            producer._send_rows = publish
 
     def _withdraw(self) -> None:
         with self._kept_from_redis():
             job = self._work(FAR).schedule(self.seconds)
         self.say(say="victim", job=job.id.hex)
         self._do("withdraw", job.cancel, job.id)
+
+    def _undo(self) -> None:
+        def work() -> Any:
+            with transaction.atomic():
+                job = self._work(FAR).schedule(self.seconds)
+                reply = job.cancel()
+            self.say(say="victim", job=job.id.hex)  # else there is no row, or a later commit
+            return reply
+
+        self._do("undo", work)
+
+    def _redate(self) -> None:
+        def work() -> list[Any]:
+            with transaction.atomic():
+                job = self._work(FAR).schedule(self.seconds)
+                job.reschedule(delay=SOON)
+            return [job]
+
+        self._do("redate", work)
+
+    def _merge(self) -> None:
+        def work() -> list[Any]:
+            with transaction.atomic():
+                return [tasks.plain.using(delay=SOON, key="merge").schedule(self.seconds) for _ in range(2)]
+
+        self._do("merge", work)
+
+    def _lose_all(self) -> None:
+        """All that the queue has, when the database knows it."""
+        store = stores.queue("default")
+        prefix = conf.get().prefix
+        MirrorLoop(store.link, conf.get().queue("default"), prefix=prefix, using="default").drain()
+        store.link.execute("DEL", *store.link.execute("KEYS", f"{prefix}:*"))
 
     def mend(self, jobs: Iterable[tuple[str, str]]) -> None:
         """What somebody does who was not answered: asks again. `jobs`: operation and id."""
@@ -148,7 +212,14 @@ class Web:
         import time
 
         for number in range(12):
-            self._do("reschedule", lambda number=number: delayq.reschedule(UUID(id), delay=3 - number / 10), UUID(id))
+            delay, asked = 3 - number / 10, time.time()
+            try:
+                reply = delayq.reschedule(UUID(id), delay=delay)
+            except delayq.StoreUnavailable as error:
+                self.say(say="unknown", op="reschedule", job=id, error=repr(error))
+            else:
+                due = int((asked + delay) * 1000) if reply is delayq.Change.DONE else 0
+                self.say(say="told", op="reschedule", job=UUID(id).hex, reply=str(reply), due=due)
             time.sleep(0.2)
 
     def _work(self, delay: float) -> Any:
@@ -169,7 +240,7 @@ class Web:
     def _reschedule(self, job: Any) -> Callable[[], Any]:
         return lambda: job.reschedule(delay=SOON)
 
-    _postpone = _reschedule
+    _postpone = _revive = _reschedule
 
     def _edit(self, job: Any) -> Callable[[], Any]:
         return lambda: self._edit_by_id(job.id)

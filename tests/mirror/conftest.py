@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection, transaction
 
+import django_delayq as delayq
 from django_delayq import conf
 from django_delayq.mirror import restore
 from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore, SettleItem
 from django_delayq.stores import stores
 from tests.mirror.restoring import settle_down
+from tests.tasks_for_tests import close_order
 
 
 class Orders:
@@ -56,3 +60,43 @@ def loop(orders, monkeypatch) -> RestoreLoop:
 def wipe(redis_server):
     """Empties Redis."""
     return lambda: redis_server.link.execute("FLUSHALL")
+
+
+@pytest.fixture
+def unpublished(orders):
+    """A job whose web process has died right behind the commit; or one that stands still there: `later` goes on with it."""
+
+    class Maker:
+        def __init__(self) -> None:
+            self.later: list = []
+
+        def __call__(self, number: int = 7, **options) -> delayq.Job:
+            held = []
+            with transaction.atomic():
+                job = delayq.schedule(close_order, number, **options)
+                held.extend(connection.run_on_commit)
+                connection.run_on_commit.clear()
+            self.later.append(lambda: [hook() for _, hook, _ in held])
+            return job
+
+    return Maker()
+
+
+@pytest.fixture
+def lost_reply(monkeypatch):
+    """Redis does what it was asked, and its answer is lost; so many times."""
+
+    def lose(times: int = 1) -> None:
+        receive = Link._receive
+        left = [times]
+
+        def lossy(link, connection, count):
+            replies = receive(link, connection, count)
+            if left[0]:
+                left[0] -= 1
+                raise link._unavailable(TimeoutError("the answer is lost"))
+            return replies
+
+        monkeypatch.setattr(Link, "_receive", lossy)
+
+    return lose

@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from uuid import UUID
+
 from django.db.models import QuerySet
 
 from django_delayq import clock, ids
-from django_delayq.mirror import restore
+from django_delayq.mirror import forgotten, restore
 from django_delayq.mirror.restore import RestoreLoop, needed
 from django_delayq.models import Checkpoint, Job
 from django_delayq.stores import stores
+
+
+@dataclass
+class Committing:
+    """The run of an atomic task, as the worker gives it."""
+
+    id: UUID
+    nonce: str
+    task: str = "shop.charge"
+    queue: str = "orders"
+    attempt: int = 1
+
+    def check_lease(self) -> None:
+        pass
 
 
 def settle_down(orders, loop: RestoreLoop) -> None:
     """Lets mirror and restore take turns until there is nothing to do, as the service does."""
     for _ in range(200):
         orders.fold()
-        if loop.poll() == restore.IDLE and not needed(*loop.look()):
+        pause = loop.poll()
+        if pause == restore.IDLE and not needed(*loop.look()):
             orders.fold()
             return
+        clock.sleep(min(pause, 0.005))
     raise AssertionError("restore does not come to an end")
+
+
+def end_what_is_lost(orders, loop: RestoreLoop) -> None:
+    """Lets a lease pass, and the loop end rows of what Redis has lost for good."""
+    for _ in range(500):
+        if not forgotten.way_of(loop.look()[1]):
+            return
+        orders.fold()
+        loop.poll()
+        clock.sleep(0.005)
+    raise AssertionError("what is lost is not looked for")
 
 
 def in_redis(orders) -> dict[str, str]:

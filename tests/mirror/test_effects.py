@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
@@ -28,7 +29,7 @@ class Run:
     """A run as the worker gives it. `lost`: another worker has the job."""
 
     id: UUID = field(default_factory=ids.new)
-    fence: str = "f1"
+    nonce: str = "f1"
     attempt: int = 1
     queue: str = "orders"
     task: str = "shop.charge"
@@ -53,22 +54,21 @@ class TestAWholeRun:
     def test_a_second_delivery_does_nothing_and_gives_the_first_result(self):
         run = Run()
         assert effects.run(run, charge) == "charged"
-        assert effects.run(Run(id=run.id, fence="f2", attempt=2), lambda: pytest.fail("run twice")) == "charged"
+        assert effects.run(Run(id=run.id, nonce="f2", attempt=2), lambda: pytest.fail("run twice")) == "charged"
         assert payments() == 1
 
-    def test_the_row_of_the_job_is_settled_in_the_same_transaction(self, orders):
+    def test_what_it_commits_beside_the_effect_is_a_note_and_the_row_follows_by_its_event(self, orders):
         job = delayq.schedule(close_order, 7)
+        [claimed] = orders.claim()
+        effects.run(Run(id=job.id, nonce=claimed.fence), charge)
+        note = Step.objects.get()
+        assert (note.job_id, note.fence, note.result) == (job.id, claimed.fence, "charged")
         orders.fold()
-        seen = []
-
-        def look() -> None:
-            charge()
-            seen.append(Job.objects.get().state)
-
-        effects.run(Run(id=job.id), look)
+        assert Job.objects.get().state == "running"
+        orders.settle(claimed, "ack", detail=b'{"r":"charged"}')
+        orders.fold()
         row = Job.objects.get()
-        assert (seen, row.state, row.settled, row.attempts) == (["scheduled"], "succeeded", "f1", 1)
-        assert row.finished_at is not None
+        assert (row.state, row.result, row.attempts) == ("succeeded", "charged", 1)
 
     def test_a_run_that_errs_leaves_nothing_and_may_come_again(self):
         run = Run()
@@ -98,7 +98,7 @@ class TestAWholeRun:
 
         def stale() -> str:
             # The other worker's run begins and commits while this one is at it.
-            thread = threading.Thread(target=_elsewhere, args=(Run(id=run.id, fence="f2"),))
+            thread = threading.Thread(target=_elsewhere, args=(Run(id=run.id, nonce="f2"),))
             thread.start()
             thread.join()
             return charge()
@@ -132,17 +132,88 @@ class TestAWholeRun:
         assert effects.run(run, lambda: result) is result
         assert effects.run(run, charge) is None
 
-    def test_what_redis_says_later_does_not_undo_it(self, orders):
+    @pytest.mark.parametrize("noted", ["in the step", "in the row"])
+    @pytest.mark.parametrize("end", ["fail", "cancel"])
+    def test_what_redis_says_later_does_not_undo_it(self, orders, noted, end):
         job = delayq.schedule(close_order, 7)
         [claimed] = orders.claim()
-        effects.run(Run(id=job.id, fence=claimed.fence), charge)
+        effects.run(Run(id=job.id, nonce=claimed.fence), charge)
+        if noted == "in the row":  # as an older worker has left it
+            Step.objects.all().delete()
+            Job.objects.update(settled=claimed.fence, state=State.SUCCEEDED, result="charged")
         orders.fold()  # the claim is folded after the commit
-        row = Job.objects.get()
-        assert (row.state, row.settled) == ("succeeded", claimed.fence)
-        orders.settle(claimed, "fail", detail=b'{"c":"Poison","m":"its worker vanished"}')
+        orders.settle(claimed, end, detail=b'{"c":"Poison","m":"its worker vanished","p":"poison"}')
         orders.fold()
         row = Job.objects.get()
-        assert (row.state, row.error) == (State.SUCCEEDED, "")
+        assert (row.state, row.error, row.fingerprint, row.result) == (State.SUCCEEDED, "", "", "charged")
+        assert row.finished_at is not None
+
+    @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+    def test_it_ends_also_where_a_transaction_sees_only_what_was_when_it_began(self, orders, level):
+        if connection.vendor != "postgresql":
+            pytest.skip("levels of isolation are PostgreSQL's")
+        job = delayq.schedule(close_order, 7)
+        [claimed] = orders.claim()
+
+        def pay() -> str:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+            Group.objects.count()  # from here on it sees the row as it was before its claim was folded
+            thread = threading.Thread(target=fold)
+            thread.start()
+            thread.join()
+            return charge()
+
+        def fold() -> None:
+            try:
+                orders.fold()
+            finally:
+                connections.close_all()
+
+        assert effects.run(Run(id=job.id, nonce=claimed.fence), pay) == "charged"
+        assert (payments(), Job.objects.get().state) == (1, "running")
+
+    def test_a_hook_behind_its_commit_that_raises_is_logged_and_the_others_run(self, orders, caplog):
+        run, called = Run(), []
+
+        def fail() -> None:
+            raise ConnectionError("the mail server is away")
+
+        def work() -> str:
+            transaction.on_commit(partial(called.append, 1))
+            transaction.on_commit(partial(fail))
+            transaction.on_commit(partial(called.append, 2))
+            delayq.schedule(close_order, 1, durability="redis")
+            return charge()
+
+        assert effects.run(run, work) == "charged"
+        assert (called, len(orders.claim()), payments()) == ([1, 2], 1, 1)
+        [record] = [each for each in caplog.records if "hook" in each.message]
+        assert str(run.id) in record.message
+        assert record.exc_info is not None
+        assert isinstance(record.exc_info[1], ConnectionError)
+
+    def test_a_failure_behind_its_own_commit_is_logged_and_another_runs_is_not(self, caplog, monkeypatch):
+        run = Run()
+
+        def lose_the_reply(name: str) -> None:
+            if name == "effects.commit":
+                monkeypatch.setattr(connection, "_commit", commit_and_lose)
+
+        commit = connection._commit
+
+        def commit_and_lose() -> None:
+            commit()
+            raise OperationalError("server closed the connection unexpectedly")
+
+        monkeypatch.setattr("django_delayq.mirror.effects.failpoint", lose_the_reply)
+        assert effects.run(run, charge) == "charged"
+        monkeypatch.undo()
+        assert payments() == 1
+        assert "server closed the connection" in caplog.text
+        caplog.clear()
+        assert effects.run(Run(id=run.id, nonce="f2"), charge) == "charged"
+        assert not caplog.records
 
     def test_jobs_scheduled_in_it_come_with_its_commit_only(self, orders):
         run = Run()
@@ -192,24 +263,28 @@ class TestAStep:
         with effects.once(run, "charge") as first:
             assert first
 
-    def test_one_that_another_run_has_committed_meanwhile_leaves_nothing(self):
+    def test_the_loser_of_two_runs_leaves_nothing_and_does_not_go_on(self):
         run = Run()
 
         def other() -> None:
             try:
-                with effects.once(Run(id=run.id, fence="f2"), "charge"):
+                with effects.once(Run(id=run.id, nonce="f2"), "charge"):
                     charge()
             finally:
                 connections.close_all()
 
         if connection.vendor == "sqlite":
             pytest.skip("one writer at a time: SQLite itself keeps the two apart")
-        with effects.once(run, "charge") as first:
-            assert first
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join()
-            charge()
+        went_on = False
+        with pytest.raises(LeaseLost, match="another run"):
+            with effects.once(run, "charge") as first:
+                assert first
+                thread = threading.Thread(target=other)
+                thread.start()
+                thread.join()
+                charge()
+            went_on = True
+        assert not went_on
         assert payments() == 1
         assert Step.objects.get().fence == "f2"
 

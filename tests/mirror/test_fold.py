@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.models import Attempt, Checkpoint, Event, Job, SetAside
 from django_delayq.stores import stores
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
@@ -165,14 +165,14 @@ def test_what_no_database_takes_is_written_all_the_same(orders):
     assert "characters cut" in run.traceback
 
 
-def test_a_row_the_database_refuses_does_not_stall_the_others(orders, monkeypatch):
+def test_a_row_the_database_refuses_does_not_stall_the_others_and_its_event_is_kept(orders, monkeypatch):
     first = delayq.schedule(close_order, 1)
     for job in orders.claim():
         orders.settle(job, "ack", detail=detail(r="poison"))
     second = delayq.schedule(close_order, 2)
     for job in orders.claim():
         orders.settle(job, "ack")
-    real = orders.mirror._save
+    real = orders.mirror.save
 
     def refuse(batch):
         if any(job.result == "poison" for job in batch.changed.values()):
@@ -181,10 +181,13 @@ def test_a_row_the_database_refuses_does_not_stall_the_others(orders, monkeypatc
             raise DataError("value too strange")
         real(batch)
 
-    monkeypatch.setattr(orders.mirror, "_save", refuse)
+    monkeypatch.setattr(orders.mirror, "save", refuse)
     orders.fold()
     assert Job.objects.get(pk=second.id).state == "succeeded"
     assert Job.objects.get(pk=first.id).state == "running"
+    kept = SetAside.objects.get()
+    assert (kept.job_id, kept.kind, kept.code) == (first.id, "succeeded", "DataError")
+    assert b'"poison"' in bytes(kept.raw)
 
 
 def test_a_job_known_only_by_a_late_event_gets_a_stub(orders):
@@ -198,7 +201,8 @@ def test_a_job_known_only_by_a_late_event_gets_a_stub(orders):
 
 def test_a_key_that_is_held_ends_the_proposal(orders):
     first = delayq.schedule(close_order, 7, delay="1h", key="o:7")
-    second = delayq.schedule(close_order, 7, delay="2h", key="o:7", on_conflict="latest")
+    with transaction.atomic():  # else nothing is written of it
+        second = delayq.schedule(close_order, 7, delay="2h", key="o:7", on_conflict="latest")
     assert (second.created, second.id) == (False, first.id)
     orders.fold()
     rows = {row.id: row for row in Job.objects.all()}
@@ -317,3 +321,90 @@ def test_two_mirrors_share_the_work(orders):
 def test_ids_are_the_same_everywhere(orders):
     job = delayq.schedule(close_order, 7)
     assert ids.parse(ids.short(job.id)) == job.id
+
+
+def test_a_hundred_snoozes_in_a_row_leave_ten_attempts(orders):
+    job = delayq.schedule(close_order, 7, delay=0)
+    for batch in range(10):
+        for _ in range(10):
+            orders.settle(orders.claim()[0], "snooze", detail=b'{"d":"not yet"}')
+        orders.fold()
+        assert Attempt.objects.filter(job_id=job.id).count() <= 10, f"after {batch + 1} batches"
+    orders.settle(orders.claim()[0], "retry", detail=b'{"c":"ValueError"}')
+    for _ in range(3):
+        orders.settle(orders.claim()[0], "snooze")
+    orders.settle(orders.claim()[0], "ack")
+    orders.fold()
+    outcomes = list(Attempt.objects.order_by("id").values_list("number", "outcome"))
+    assert outcomes == [*[(1, "snoozed")] * 10, (1, "retried"), *[(2, "snoozed")] * 3, (2, "succeeded")]
+
+
+def test_an_evicted_run_shows_as_such_and_counts_neither_attempt_nor_crash(orders):
+    job = delayq.schedule(close_order, 7, delay=0)
+    orders.settle(orders.claim()[0], "evict", detail=b'{"e":"evicted","d":"its process was killed"}')
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.attempts, row.crashes, row.error) == ("scheduled", 0, 0, "")
+    assert list(Attempt.objects.values_list("outcome", "message")) == [("evicted", "its process was killed")]
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_a_job_that_expires_after_attempts_has_failed_with_its_last_error_and_is_cancelled_without(orders, ran):
+    job = delayq.schedule(close_order, 7, delay=0, expires="50ms")
+    if ran:
+        orders.settle(orders.claim()[0], "retry", detail=b'{"c":"ValueError","m":"the bank is closed","p":"f1"}')
+        orders.fold()
+    deadline = clock.monotonic() + 10
+    while clock.wall_ms() <= clock.to_ms(Job.objects.get(pk=job.id).expires_at) and clock.monotonic() < deadline:
+        clock.sleep(0.01)
+    assert orders.claim() == []
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert row.finished_at is not None
+    if ran:
+        assert (row.state, row.attempts, row.fingerprint) == ("failed", 1, "f1")
+        assert row.error.startswith("Expired")
+        assert "ValueError: the bank is closed" in row.error
+    else:
+        assert (row.state, row.error) == ("cancelled", "expired before it could run")
+
+
+def test_how_a_job_was_displaced_stands_in_its_row_and_a_requeue_forgets_it(orders):
+    merged, replaced, expired, holder = (delayq.schedule(close_order, n, delay="1h") for n in range(4))
+    orders.fold()
+    short = {job.id: ids.short(job.id) for job in (merged, replaced, expired, holder)}
+    events = orders.store.keys["events"]
+    for kind, value in (
+        ("merged", f"{short[merged.id]} {short[holder.id]} latest"),
+        ("cancelled", f'{short[replaced.id]} 0 0 -\n{{"m":"replaced","r":"{short[holder.id]}"}}'),
+        ("expired", short[expired.id]),
+    ):
+        stores.link.execute("XADD", events, "*", "by", "x", kind, value)
+    orders.fold()
+    rows = {row.id: (row.state, row.ending, row.merged_into) for row in Job.objects.all()}
+    assert rows[merged.id] == ("cancelled", "merged", holder.id)
+    assert rows[replaced.id] == ("cancelled", "replaced", holder.id)
+    assert rows[expired.id] == ("cancelled", "expired", None)
+    assert rows[holder.id] == ("scheduled", None, None)
+    stores.link.execute("XADD", events, "*", "by", "x", "requeued", f"{short[replaced.id]} 1795000000000")
+    orders.fold()
+    row = Job.objects.get(pk=replaced.id)
+    assert (row.state, row.ending, row.merged_into) == ("scheduled", None, None)
+
+
+def test_proposals_of_a_hot_key_leave_no_event_rows(orders):
+    holder = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    proposal = delayq.schedule(close_order, 8, delay="1h")
+    orders.fold()
+    events, due = orders.store.keys["events"], clock.to_ms(holder.run_at) + 60_000
+    moved = f"{ids.short(holder.id)} {due}"
+    stores.link.execute("XADD", events, "*", "by", "x", "rescheduled", f"{moved} latest")
+    stores.link.execute(
+        "XADD", events, "*", "by", "x", "merged", f"{ids.short(proposal.id)} {ids.short(holder.id)} latest"
+    )
+    orders.fold()
+    assert clock.to_ms(Job.objects.get(pk=holder.id).run_at) == due
+    assert not Event.objects.exists()
+    stores.link.execute("XADD", events, "*", "by", "clerk", "rescheduled", moved)
+    orders.fold()
+    assert [event.actor for event in Event.objects.all()] == ["clerk"], "what people do is told"

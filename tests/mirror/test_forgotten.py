@@ -12,7 +12,7 @@ from django_delayq import clock, ids
 from django_delayq.mirror import restore
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.restore import needed
-from django_delayq.models import Attempt, Checkpoint, Job
+from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.store.ground import GroundStore
 from django_delayq.stores import stores
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
@@ -67,7 +67,7 @@ def test_a_cancel_that_another_server_forgot_is_done_again(orders, loop, redis_s
 @pytest.fixture
 def before_the_note(monkeypatch):
     """Takes what is to happen between Redis' answer to a cancel and the note of it in the row."""
-    write = DatabaseOutbox.note_cancel
+    write = DatabaseOutbox.tell
 
     def do(meanwhile) -> None:
         def late(self, *args):
@@ -75,7 +75,7 @@ def before_the_note(monkeypatch):
             meanwhile()
             return write(self, *args)
 
-        monkeypatch.setattr(DatabaseOutbox, "note_cancel", late)
+        monkeypatch.setattr(DatabaseOutbox, "tell", late)
 
     return do
 
@@ -118,7 +118,7 @@ def test_what_restore_brings_after_the_note_of_a_cancel_does_not_rise(orders, lo
     before_the_note(wipe)
     found = list(loop.unfinished())  # read by a restore that comes late with it
     assert job.cancel() is delayq.Change.DONE
-    assert loop.ground.restore(loop.items(found))[1] == ["finished"]
+    assert loop.ground.restore(loop.items(found), ground=orders.store.ground()) == ["finished"]
 
 
 def test_a_cancel_is_noted_though_the_mirror_folds_meanwhile(orders, loop, wipe, before_the_note):
@@ -127,9 +127,10 @@ def test_a_cancel_is_noted_though_the_mirror_folds_meanwhile(orders, loop, wipe,
     job.reschedule(delay="2h")
 
     def folded_but_the_cancel():
-        job_row = Job.objects.filter(pk=job.id)
-        orders.fold()
-        job_row.update(state="scheduled", finished_at=None)  # as if the cancel's event were not there yet
+        moved, cancelled = orders.mirror.log.read("0-0", 10)
+        orders.fold()  # as if the cancel's event were not there yet
+        Event.objects.filter(stream_id=cancelled.id).delete()
+        Job.objects.filter(pk=job.id).update(state="scheduled", finished_at=None, last_event=moved.id)
 
     before_the_note(folded_but_the_cancel)
     job.cancel()
@@ -188,7 +189,7 @@ def test_a_restore_that_died_is_followed_by_another_whatever_its_host_s_clock_sa
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     wipe()
-    GroundStore(orders.store).restore([], progress="who-died 0 1")
+    GroundStore(orders.store).confirm("", phase="adopt", renew="g1", progress="who-died 0 1")
     ahead = loop.look()[0].now_ms
     assert abs(ahead - clock.wall_ms()) < 10_000
     loop.poll()
@@ -227,8 +228,8 @@ def test_an_end_that_the_rows_have_not_seen_counts_on_older_data(orders, loop, r
     orders.settle(orders.claim()[0], "ack")
     redis_server.link.execute("DEL", orders.mirror.log.keys["events"])
     (row,) = Job.objects.filter(pk=job.id)
-    _, answers = loop.ground.restore(loop.items([row, Job.objects.get(pk=late.id)]), rolled=True)
-    assert answers == ["finished", "there"]
+    items = loop.items([row, Job.objects.get(pk=late.id)])
+    assert loop.ground.restore(items, ground=orders.store.ground()) == ["finished", "there"]
 
 
 @pytest.mark.parametrize("writer", ["mirror", "relay"])
@@ -264,7 +265,8 @@ def test_what_is_written_of_the_old_ground_while_restore_reads_is_not_lost(
         clock.sleep(0.002)
         orders.relay.poll()
         redis_server.link.execute("DEL", orders.mirror.log.keys["events"])  # so that the relay has the word
-        monkeypatch.setattr(orders.relay, "_follow", lambda found, taken: wiped_meanwhile())
+        answered = orders.relay._answered
+        monkeypatch.setattr(orders.relay, "_answered", lambda *all: (wiped_meanwhile(), answered(*all)))
     (orders.mirror if writer == "mirror" else orders.relay).poll()
     monkeypatch.undo()
     threads[0].join(20)

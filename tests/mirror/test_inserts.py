@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_delayq import clock, codec, ids
 from django_delayq.job import JobRecord
-from django_delayq.mirror import inserts, rows
+from django_delayq.mirror import databaseclock, inserts, rows
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Job
 from django_delayq.outbox import OutboxItem
@@ -35,7 +38,7 @@ def items() -> list[OutboxItem]:
                 id=ids.new(), task="tests.täsk", lane=lane, max_attempts=3 + place, payload=payload,
                 key=f"key '%s' \\ {place} é" if place % 2 else "", expires_ms=4_000_000_000_123 if place % 3 else 0,
             ),
-            queue="orders", run_at_ms=2_000_000_000_001 + place, on_conflict="earliest", priority=priority,
+            queue="orders", run_at_ms=2_000_000_000_001 + place, delay_ms=None, on_conflict="earliest", priority=priority,
         )
         for place, payload in enumerate(PAYLOADS)
         for lane, priority in (("low", -7), ("normal", 0), ("high", 2**31 - 1))
@@ -43,7 +46,9 @@ def items() -> list[OutboxItem]:
 
 
 def columns(job: Job) -> dict[str, object]:
-    return {field.attname: getattr(job, field.attname) for field in Job._meta.concrete_fields}
+    """All but when it was written."""
+    names = [field.attname for field in Job._meta.concrete_fields if field.attname != "created_at"]
+    return {name: getattr(job, name) for name in names}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -66,14 +71,36 @@ def test_the_stored_texts_are_those_of_model_instances():
     item = next(item for item in items() if b"Gr" in item.record.payload)
     DatabaseOutbox().add([item], "default")
     with connection.cursor() as cursor:
-        cursor.execute("SELECT * FROM delayq_job")
+        names = ", ".join(field.column for field in Job._meta.concrete_fields if field.attname != "created_at")
+        names = names.replace("key", connection.ops.quote_name("key"))
+        cursor.execute(f"SELECT {names} FROM delayq_job")
         lean = cursor.fetchall()
         Job.objects.all().delete()
         rows.new_row(
             item.record, item.queue, clock.from_ms(item.run_at_ms), priority=item.priority, on_conflict=item.on_conflict
         ).save(force_insert=True)
-        cursor.execute("SELECT * FROM delayq_job")
+        cursor.execute(f"SELECT {names} FROM delayq_job")
         assert lean == cursor.fetchall()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("count", [1, 3, inserts.COPIED], ids=["alone", "a few", "many"])
+@pytest.mark.parametrize("skew", [timedelta(minutes=-10), timedelta(hours=1)], ids=["behind", "ahead"])
+def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
+    if connection.vendor == "sqlite":
+        pytest.skip("SQLite's clock is that of the host")
+    before = databaseclock.now(connection)
+    monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
+    monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
+    given = [
+        replace(items()[0], record=replace(items()[0].record, id=ids.new()), delay_ms=90_000) for _ in range(count)
+    ]
+    DatabaseOutbox().add(given, "default")
+    after = databaseclock.now(connection)
+    for row in Job.objects.all():
+        assert before <= row.created_at <= after
+        assert abs(row.run_at - row.created_at - timedelta(seconds=90)) < timedelta(milliseconds=5)
+    assert Job.objects.count() == count
 
 
 def test_no_column_is_forgotten():

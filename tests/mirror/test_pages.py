@@ -21,5 +21,5 @@ def test_a_batch_has_each_entry_once_and_no_more_than_it_takes(orders, monkeypat
         monkeypatch.setattr(loop, name, value)
     for number in range(10):
         delayq.schedule(close_order, number, delay="1h")
-    found = [entry.id for entry in orders.mirror._read(FIRST)]
+    found = [entry.id for entry in orders.mirror._read(FIRST, loop.ENTRIES)]
     assert found == [entry.id for entry in orders.mirror.log.read(FIRST, 100)][:read]

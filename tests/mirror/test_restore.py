@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, failpoints, ids
-from django_delayq.mirror import restore
+from django_delayq.job import JobRecord
+from django_delayq.mirror import forgotten, lost, restore, unfinished
+from django_delayq.mirror.effects import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.store.ground import GroundStore, RestoreItem
+from django_delayq.store.scheduling import ScheduleItem
 from django_delayq.stores import stores
-from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
+from tests.mirror.restoring import Committing, bring_back, end_what_is_lost, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,8 +41,8 @@ def test_unfinished_rows_come_back_after_a_wipe(orders, loop, wipe):
 @pytest.mark.parametrize("rolled", [False, True])
 def test_all_rows_come_back_once_whatever_the_pages(orders, loop, redis_server, wipe, monkeypatch, pages, rolled):
     """Also what is overdue, whose row the mirror gives a later date meanwhile."""
-    monkeypatch.setattr(restore, "LISTED", pages[0])
-    monkeypatch.setattr(restore, "MOST", pages[1])
+    monkeypatch.setattr(unfinished, "LISTED", pages[0])
+    monkeypatch.setattr(unfinished, "MOST", pages[1])
     monkeypatch.setattr(restore, "SLICE", 0.0)
     settle_down(orders, loop)
     copy = snapshot(redis_server.link)
@@ -56,7 +61,7 @@ def test_all_rows_come_back_once_whatever_the_pages(orders, loop, redis_server, 
 
 
 def test_a_row_that_ends_between_its_listing_and_its_turn_stays_ended(orders, loop, wipe, monkeypatch):
-    monkeypatch.setattr(restore, "MOST", 1)
+    monkeypatch.setattr(unfinished, "MOST", 1)
     monkeypatch.setattr(restore, "SLICE", 0.0)
     jobs = delayq.schedule_many(close_order.using(delay="1h").bind(number) for number in range(3))
     orders.fold()
@@ -71,11 +76,12 @@ def test_a_row_that_ends_between_its_listing_and_its_turn_stays_ended(orders, lo
 
 def test_a_ground_that_changed_after_the_look_is_not_confirmed(orders, loop):
     ground, checkpoint = loop.look()
-    assert not loop.ground.confirm(ground.generation, server="the one before", mirrored=checkpoint.last_event)
-    assert loop.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event)
+    confirm = loop.ground.confirm
+    assert confirm(ground.generation, server="the one before", mirrored=checkpoint.last_event) == "changed"
+    assert confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event) == "ok"
 
 
-def test_attempts_and_crashes_come_back_and_what_ran_comes_at_the_end_of_a_lease(orders, loop, wipe):
+def test_attempts_and_crashes_come_back_and_what_ran_has_a_lease(orders, loop, wipe):
     waiting = delayq.schedule(close_order, 1, delay=0, max_attempts=5)
     running = delayq.schedule(close_order, 2, delay=0, max_attempts=5)
     orders.fold()
@@ -88,7 +94,7 @@ def test_attempts_and_crashes_come_back_and_what_ran_comes_at_the_end_of_a_lease
     settle_down(orders, loop)
     first, second = stores.inspector().jobs("orders", [waiting.id, running.id])
     assert (first.state, first.attempt, first.crashes) == ("scheduled", 1, 0)
-    assert (second.state, second.attempt, second.crashes) == ("scheduled", 0, 1)
+    assert (second.state, second.attempt, second.crashes) == ("running", 0, 1)
     assert first.date_ms == clock.to_ms(Job.objects.get(pk=waiting.id).run_at)
     assert 20_000 < second.date_ms - second.now_ms <= 30_000
     assert orders.settle(again, "retry") == "gone"
@@ -103,18 +109,23 @@ def test_what_is_unpublished_is_left_to_the_relay(orders, loop, wipe):
     assert in_redis(orders) == {ids.short(job.id): "scheduled"}
 
 
-def test_a_row_that_an_atomic_run_has_settled_does_not_rise(orders, loop, wipe):
+@pytest.mark.parametrize("noted", ["in the step", "in the row"])
+def test_a_job_of_which_an_atomic_run_has_committed_does_not_rise(orders, loop, wipe, noted):
     job = delayq.schedule(close_order, 1, delay=0)
     orders.fold()
     [run] = orders.claim()
     orders.fold()
-    # The mirror had read the row before the run committed, and wrote it after; the event of its end went with Redis.
-    Job.objects.filter(pk=job.id).update(settled=run.fence)
+    # The event of its end went with Redis.
+    if noted == "in the step":
+        DatabaseEffects().run(Committing(job.id, run.fence), lambda: 7)
+    else:  # as an older worker has left it, whose mirror had read the row before the run committed, and wrote it after
+        Job.objects.filter(pk=job.id).update(settled=run.fence)
     wipe()
     settle_down(orders, loop)
     assert in_redis(orders) == {}
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.finished_at is not None) == ("succeeded", True)
+    assert row.result == (7 if noted == "in the step" else None)
     assert list(row.attempt_set.values_list("outcome", "message")) == [("succeeded", "")]
 
 
@@ -141,7 +152,8 @@ def test_a_key_that_was_taken_meanwhile_ends_the_row(orders, loop, wipe):
     old = delayq.schedule(close_order, 1, delay="1h", key="k")
     orders.fold()
     wipe()
-    new = delayq.schedule(close_order, 2, delay="2h", key="k")
+    new = JobRecord(id=ids.new(), task=close_order.name, key="k", payload=b"[[2]]")
+    orders.store.schedule([ScheduleItem(record=new, delay_ms=7_200_000)])  # by one who does not ask the rows
     settle_down(orders, loop)
     assert in_redis(orders) == {ids.short(new.id): "scheduled"}
     row = Job.objects.get(pk=old.id)
@@ -155,8 +167,7 @@ def test_an_adopted_run_is_a_running_row_again(orders, loop, wipe):
     orders.fold()
     wipe()
     settle_down(orders, loop)
-    assert Job.objects.get(pk=job.id).state == "scheduled"
-    assert Attempt.objects.get(job=job.id).outcome == "crashed"
+    assert Job.objects.get(pk=job.id).state == "running"
     item = RestoreItem(
         id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000
     )
@@ -170,19 +181,83 @@ def test_an_adopted_run_is_a_running_row_again(orders, loop, wipe):
     assert Attempt.objects.get(job=job.id).outcome == "succeeded"
 
 
-@pytest.mark.parametrize(("works", "patient"), [(True, True), (False, False)])
-def test_a_mirror_that_is_at_work_is_waited_for(orders, loop, monkeypatch, works, patient):
-    monkeypatch.setattr("django_delayq.mirror.loop.ENTRIES", 1)
-    for number in range(5):
-        delayq.schedule(close_order, number, delay="1h")
-    now, waiting = clock.monotonic(), loop._wait_for_mirror()
-    with pytest.raises(StopIteration) as told:
-        for passed in range(0, 600, 20):
-            monkeypatch.setattr(clock, "monotonic", lambda passed=passed: now + passed)
-            next(waiting)
-            if works:
-                orders.mirror.poll()
-    assert told.value.value is patient
+def test_what_redis_has_to_tell_is_folded_before_rows_are_believed_though_no_mirror_runs(orders, loop, redis_server):
+    job = delayq.schedule(close_order, 1)
+    waits = delayq.schedule(close_order, 2, delay="1h")
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    delayq.schedule(close_order, 3, delay="1h")
+    settle_down(orders, loop)
+    bring_back(redis_server.link, copy)
+    assert orders.settle(orders.claim()[0], "ack") == "done"
+    assert waits.cancel() is delayq.Change.DONE
+    for _ in loop.drain():
+        pass
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    assert Job.objects.get(pk=waits.id).state == "cancelled"
+    assert {ids.short(job.id), ids.short(waits.id)}.isdisjoint(in_redis(orders))
+
+
+@pytest.fixture
+def looks_for_the_lost(orders, loop, wipe):
+    """Lets Redis lose all, and all come back. What is lost for good has a moment left in which its worker may adopt it."""
+
+    def bring_about():
+        loop.queue = replace(loop.queue, lease=0.2)
+        wipe()
+        settle_down(orders, loop)
+        assert forgotten.way_of(loop.look()[1])
+
+    return bring_about
+
+
+def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders, loop, looks_for_the_lost):
+    waited, ran = (delayq.schedule(close_order, 1, delay=delay, durability="redis") for delay in ("1h", 0))
+    assert len(orders.claim()) == 1
+    settle_down(orders, loop)
+    looks_for_the_lost()
+    came = delayq.schedule(close_order, 2, delay="1h", durability="redis")
+    end_what_is_lost(orders, loop)
+    assert dict(Job.objects.values_list("id", "state")) == {
+        waited.id: "failed", ran.id: "failed", came.id: "scheduled",
+    }  # fmt: skip
+    assert Job.objects.get(pk=waited.id).error == lost.LOST
+    assert Attempt.objects.get(job=ran.id).outcome == "crashed"
+    assert delayq.requeue(waited.id) is delayq.Change.DONE
+    settle_down(orders, loop)
+    assert Job.objects.get(pk=waited.id).state == "scheduled"
+
+
+def test_a_run_of_redis_durability_that_its_worker_adopts_is_not_lost(orders, loop, looks_for_the_lost):
+    job = delayq.schedule(close_order, 1, durability="redis")
+    [held] = orders.claim()
+    settle_down(orders, loop)
+    looks_for_the_lost()
+    item = RestoreItem(
+        id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000
+    )
+    assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
+    end_what_is_lost(orders, loop)
+    assert Job.objects.get(pk=job.id).state == "running"
+
+
+def test_while_the_lost_are_looked_for_nothing_waits(orders, loop, looks_for_the_lost):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    assert job.cancel() is delayq.Change.DONE
+    delayq.schedule(close_order, 1, durability="redis")
+    orders.fold()
+    looks_for_the_lost()
+    assert stores.link.execute("HGET", orders.store.keys["meta"], "rolled") is None
+    assert job.requeue() is delayq.Change.DONE
+
+
+def test_another_looks_for_the_lost_when_who_brought_all_back_has_died(orders, loop, looks_for_the_lost):
+    job = delayq.schedule(close_order, 1, delay="1h", durability="redis")
+    settle_down(orders, loop)
+    looks_for_the_lost()
+    another = RestoreLoop(stores.link, loop.queue, prefix="delayq", using="default")
+    end_what_is_lost(orders, another)
+    assert Job.objects.get(pk=job.id).error == lost.LOST
 
 
 def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):

@@ -26,18 +26,22 @@ class Contents:
     def __init__(self, generation: str, server: str = "") -> None:
         self.generation = generation  # "" for none
         self.server = server
+        self.format = 0
         self.offer = ""  # the generation that a queue without one is given
         self.confirmed = ""  # the server whose data is what the database has seen
         self.mirrored = ""  # the last event that the database has
-        self.rolled = False
+        self.rolled = ""  # the phase of the way back
         self.restoring = ""
         self.moved: tuple[str, int] | None = None  # a server that waits to be confirmed, and since when
         self.jobs: dict[str, Job] = {}
         self.finished: dict[str, float] = {}
+        self.requests: dict[str, str] = {}  # who asked for the cancel of a job that runs; or that would, were it here
         self.claims: dict[str, LastClaim] = {}
         self.paused: dict[str, str] = {}
         self.alive: int | None = None  # when a worker was last here
+        self.run = ""  # the server on which a worker was last
         self.guard: tuple[int, int] | None = None  # leases good at the first moment are not taken over until the second
+        self.told = False  # while a call of schedule lasts: whether its sender has asked the rows who holds the keys
         self.events: list[Happened] = []
         self.now = 0
 
@@ -64,7 +68,12 @@ class Contents:
         twin = copy(self)
         twin.jobs = {id: copy(job) for id, job in self.jobs.items()}
         twin.finished, twin.claims, twin.paused = dict(self.finished), dict(self.claims), dict(self.paused)
+        twin.requests = dict(self.requests)
         return twin
+
+    def noted(self) -> set[str]:
+        """The jobs that do not run, and whose cancel was asked for when Redis did not have them."""
+        return {id for id in self.requests if id not in self.jobs or self.jobs[id].state is not State.RUNNING}
 
     def those(self, state: State) -> list[Job]:
         """The jobs in one state, earliest date first; ids decide between equal dates, as in a sorted set."""
@@ -72,7 +81,7 @@ class Contents:
 
     def view(self) -> Dump:
         """What Redis should hold."""
-        dump = Dump(finished=dict(self.finished), meta=self._meta())
+        dump = Dump(finished=dict(self.finished), cancels=dict(self.requests), meta=self._meta())
         dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()
@@ -81,18 +90,18 @@ class Contents:
             if job.state is not State.FAILED:
                 if job.record.key and not job.keyless:
                     dump.keys[job.record.key] = id
-                if job.fence or job.attempt or job.crashes:
+                if job.begun:
                     dump.runs[id] = job.run()
-            if job.asked is not None:
-                dump.cancels[id] = job.asked
             if job.progress:
                 dump.progress[id] = job.progress
         return dump
 
     def _meta(self) -> dict[str, str]:
         meta = dict(self.paused)
+        if self.format:
+            meta["format"] = str(self.format)
         told = {"generation": self.generation, "server": self.confirmed, "mirrored": self.mirrored}
-        told |= {"rolled": "1" if self.rolled else "", "restoring": self.restoring}
+        told |= {"run": self.run, "rolled": self.rolled, "restoring": self.restoring}
         meta |= {name: value for name, value in told.items() if value}
         if self.moved:
             meta["moved_to"], meta["moved_at"] = self.moved[0], str(self.moved[1])
@@ -110,28 +119,38 @@ class Contents:
     def _event(self, kind: str, *fields: Any, body: bytes | None = None) -> None:
         self.events.append((kind, tuple(map(str, fields)), body))
 
-    def _finish(self, job: Job, *, cancelled: bool = False) -> None:
-        del self.jobs[job.id]
-        self.finished[job.id] = self.now + (0.5 if cancelled else 0.25)
+    def _unlease(self, job: Job) -> None:
+        if job.state is State.RUNNING:
+            self.requests.pop(job.id, None)
 
-    def _cancel_waiting(self, job: Job) -> None:
+    def _finish(self, job: Job, *, cancelled: bool = False, displaced: bool = False) -> None:
+        self._unlease(job)
+        del self.jobs[job.id]
+        self.finished[job.id] = self.now + (0.75 if displaced else 0.5 if cancelled else 0.25)
+
+    def _cancel_waiting(self, job: Job, body: bytes) -> None:
         self._finish(job, cancelled=True)
-        self._event("cancelled", job.id, 0, 0, "-")
+        self._event("cancelled", job.id, 0, 0, "-", body=body)
 
     def _fail(self, job: Job) -> None:
+        self._unlease(job)
         self.jobs[job.id] = Job(job.id, job.record, self.now, State.FAILED)
 
-    def _back(self, job: Job, due: int, *, attempt: int) -> None:
+    def _back(self, job: Job, due: int, *, attempt: int, evictions: int = 0, unknown: int = 0) -> None:
+        self._unlease(job)
         self.jobs[job.id] = Job(
             job.id, job.record, due, attempt=attempt, crashes=job.crashes, keyless=job.keyless,
-            small=job.small and bool(attempt or job.crashes),
+            evictions=evictions, unknown=unknown, small=job.small and bool(attempt or job.crashes or evictions or unknown),
         )  # fmt: skip
 
     def _crash(self, job: Job, max_crashes: int) -> str:
-        """A worker vanished: "again" if the job shall run again; else it has been cancelled or has failed."""
-        job.crashes += 1
-        fields = (job.id, job.attempt, job.crashes, job.fence)
-        if job.asked is not None:
+        """A worker vanished: "again" if the job shall run again; else it has been cancelled or has failed. Of a run that came back from
+        its row nobody knows where it is: it counts nothing.
+        """
+        job.crashes += 1 if job.fence else 0
+        job.attempt += 0 if job.fence else 1
+        fields = (job.id, job.attempt, job.crashes, job.fence or "-")
+        if job.id in self.requests:
             self._finish(job, cancelled=True)
             self._event("cancelled", *fields)
         elif job.crashes > max_crashes:

@@ -18,7 +18,7 @@ ZSETS: Final = (*LANES, "leases", "failed", "finished")
 HASHES: Final = ("jobs", "runs", "cancels", "progress", "keys", "claims", "meta")
 BOOKKEEPING: Final = (
     "paused", "paused_by", "paused_why", "alive", "guard_from", "guard_until",
-    "generation", "server", "mirrored", "rolled", "restoring", "moved_to", "moved_at",
+    "generation", "server", "run", "mirrored", "rolled", "restoring", "moved_to", "moved_at", "format",
 )  # fmt: skip
 
 Dates = dict[str, float]
@@ -32,6 +32,7 @@ class Run:
     crashes: int
     lane: str
     fence: str
+    past: str = ""
 
 
 @dataclass(kw_only=True)
@@ -68,7 +69,9 @@ class Dump:
                 return State.RUNNING
             return State.FAILED if id in self.failed else State.SCHEDULED
         if id in self.finished:
-            return {0.5: State.CANCELLED, 0.25: State.SUCCEEDED}.get(self.finished[id] % 1, "ended")
+            return {0.5: State.CANCELLED, 0.75: State.CANCELLED, 0.25: State.SUCCEEDED}.get(
+                self.finished[id] % 1, "ended"
+            )
         return None
 
     def difference(self, other: Dump) -> list[str]:
@@ -105,9 +108,9 @@ def read_with(link: Link, keys: Keys, *more: tuple[Any, ...]) -> tuple[Dump, lis
 
 @lru_cache(4096)
 def run_of(value: str) -> Run:
-    """`attempt:crashes:lane:nonce`, taken apart."""
-    attempt, crashes, lane, fence = value.split(":")
-    return Run(int(attempt), int(crashes), lane, fence)
+    """`attempt:crashes:lane:nonce[:past]`, taken apart."""
+    attempt, crashes, lane, fence, *past = value.split(":")
+    return Run(int(attempt), int(crashes), lane, fence, *past)
 
 
 @lru_cache(4096)

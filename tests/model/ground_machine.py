@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -25,7 +25,7 @@ from tests.model.wishes import Ending, Wish, picks, workers
 from tests.store.board import LEASE
 
 WAIT = 3000  # ms that a restored job waits at least, as the mirror asks for
-WORDS = {0.25: b"succeeded", 0.5: b"cancelled"}
+PHASES = ("", "found", "sweep", "adopt", "rest")
 ends = st.sampled_from(["retry", "retry", "retry", "ack", "fail", "snooze", "crash", "cancel"])
 persons = st.sampled_from(["me", "me", "you", "restore"])
 
@@ -104,24 +104,25 @@ class GroundMachine(QueueMachine):
         for job in self.model.jobs.values():
             item = RestoreItem(id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes)
             if job.state is State.FAILED:
-                self.rows[job.id] = RestoreItem(id=job.id, record=b"failed")
+                self.rows.pop(job.id, None)
             elif job.state is State.RUNNING:
-                self.rows[job.id] = replace(item, attempt=job.attempt - 1, delay_ms=LEASE)
+                begun: Any = "cancel" if job.id in self.model.requests else "run"
+                attempt = job.attempt - 1 if job.fence else job.attempt
+                self.rows[job.id] = item._replace(attempt=attempt, delay_ms=LEASE, begun=begun)
             else:
-                self.rows[job.id] = replace(item, due_ms=job.date, delay_ms=WAIT)
-        for id, at in self.model.finished.items():
-            self.rows[id] = RestoreItem(id=id, record=WORDS.get(at % 1, b"failed"))
+                self.rows[job.id] = item._replace(due_ms=job.date, delay_ms=WAIT)
+        for id in self.model.finished:
+            self.rows.pop(id, None)
         self.folded = max(self.folded, self.log.last_id(), key=position)
 
     def _some_rows(self, which: Sequence[int]) -> list[RestoreItem]:
-        """The latest ones, or a few of them; some as if a requeue had been forgotten."""
+        """The latest ones, or a few of them."""
         latest = sorted(self.rows, reverse=True)[:12]
-        picks = {pick % len(latest): pick // len(latest) % 2 == 1 for pick in which}
-        return [replace(self.rows[latest[place]], requeued=requeued) for place, requeued in picks.items()]
+        return [self.rows[latest[place]] for place in sorted({pick % len(latest) for pick in which})] if latest else []
 
-    def _restore(self, items: Sequence[RestoreItem], rolled: bool | Literal["noted"], who: str = "") -> None:
+    def _restore(self, items: Sequence[RestoreItem], who: str = "", ground: str = "") -> None:
         progress = f"{who} {len(items)} {len(self.rows)}" if who else ""
-        self.call("restore", items, rolled=rolled, progress=progress, actor="restore")
+        self.call("restore", items, ground=ground or self.model.known, progress=progress, actor="restore")
 
     def _adopt(self, held: Sequence[ClaimedJob], worker: str = "w1") -> None:
         """As a worker does: one call for each ground that it has claimed on, or for none that it knows."""
@@ -136,17 +137,25 @@ class GroundMachine(QueueMachine):
             ]  # fmt: skip
             self.call("adopt", items, worker=worker, ground=ground)
 
-    def _confirm(self, *, renew: bool = False, behind: bool = False, **given: str) -> None:
-        options = {"server": self.model.server, "mirrored": "" if renew else self.folded, **given}
+    def _confirm(
+        self, phase: str = "", *, renew: bool = False, behind: bool = False, who: str = "", **given: str
+    ) -> None:
+        options = {"server": self.model.server, "mirrored": self.folded, **given}
         if renew:
             options["renew"] = f"r{next(self.numbers)}"
         if behind:
             options["behind"] = self.folded
-        done = self.call("confirm", options.pop("generation", self.model.generation), actor="restore", **options)
-        if done and behind:
+        if phase or who:
+            options["progress"] = f"{who or 'me'} 0 {len(self.rows)}"
+        generation = options.pop("generation", self.model.generation)
+        done = self.call("confirm", generation, phase=phase, actor="restore", **options)
+        if done == "ok" and behind:
             assert position(self.log.last_id()) > position(self.folded), (
                 "new events stand before those that were folded"
             )
+
+    def _sweep(self, generation: str = "") -> None:
+        self.call("sweep", generation or self.model.generation, progress="me 0 0", actor="restore")
 
     # Rules
 
@@ -192,32 +201,51 @@ class GroundMachine(QueueMachine):
 
     @precondition(lambda self: self.rows)
     @rule(
-        which=st.lists(picks, min_size=1, max_size=6),
-        rolled=st.sampled_from([False, True, "noted"]),
-        who=st.sampled_from(["", "me"]),
-    )
-    def rows_come_back(self, which: list[int], rolled: bool | Literal["noted"], who: str) -> None:
-        self._restore(self._some_rows(which), rolled, who)
+        which=st.lists(picks, min_size=1, max_size=6), who=st.sampled_from(["", "me"]),
+        ground=st.sampled_from(["", "", "", "another:server"]),
+    )  # fmt: skip
+    def rows_come_back(self, which: list[int], who: str, ground: str) -> None:
+        self._restore(self._some_rows(which), who, ground)
 
-    @rule(who=persons, step=st.sampled_from([0, 4999, 5000]))
-    def somebody_would_restore(self, who: str, step: int) -> None:
-        self._restore([], False, who)
+    @precondition(lambda self: self.model.generation)
+    @rule(who=persons, step=st.sampled_from([0, 4999, 5000]), phase=st.sampled_from(["adopt", "rest"]))
+    def somebody_would_restore(self, who: str, step: int, phase: str) -> None:
+        self._confirm(phase, who=who)
         self.now += step
-        self._restore([], False, "me")
+        self._confirm(phase, who="me")
 
     @precondition(lambda self: self.model.generation)
-    @rule(renew=st.booleans(), behind=st.booleans(), wrong=st.sampled_from(["", "", "", "generation", "server"]))
-    def the_ground_is_confirmed(self, renew: bool, behind: bool, wrong: str) -> None:
-        self._confirm(renew=renew, behind=behind, **({wrong: "another"} if wrong else {}))
+    @rule(
+        phase=st.sampled_from(PHASES), renew=st.booleans(), behind=st.booleans(),
+        wrong=st.sampled_from(["", "", "", "generation", "server"]),
+    )  # fmt: skip
+    def the_ground_is_confirmed(self, phase: str, renew: bool, behind: bool, wrong: str) -> None:
+        self._confirm(phase, renew=renew, behind=behind, **({wrong: "another"} if wrong else {}))
 
     @precondition(lambda self: self.model.generation)
-    @rule(worker=workers, pick=picks, step=st.sampled_from([0, 0, 59_999, 60_000, 60_001]), worked=st.booleans())
-    def a_worker_claims_on_the_ground_that_it_knows(self, worker: str, pick: int, step: int, worked: bool) -> None:
+    @rule(wrong=st.booleans())
+    def all_durable_jobs_leave(self, wrong: bool) -> None:
+        self._sweep("another" if wrong else "")
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(those=st.lists(picks, min_size=1, max_size=3))
+    def jobs_are_dropped_that_have_ended_by_their_rows(self, those: list[int]) -> None:
+        known = sorted(self.model.jobs)
+        self.call("drop", sorted({known[pick % len(known)] for pick in those}), actor="doctor")
+
+    @precondition(lambda self: self.model.generation)
+    @rule(
+        worker=workers, pick=picks, step=st.sampled_from([0, 0, 59_999, 60_000, 60_001]), worked=st.booleans(),
+        wary=st.booleans(),
+    )  # fmt: skip
+    def a_worker_claims_on_the_ground_that_it_knows(
+        self, worker: str, pick: int, step: int, worked: bool, wary: bool
+    ) -> None:
         self.now += step
         if worked:
-            self._restore([], False, "me")
+            self._confirm("adopt")
         self.claim(worker, 3, ground=sorted(self.grounds)[pick % len(self.grounds)])
-        self.claim(worker, 3, ground=self.model.ground)
+        self.claim(worker, 3, ground=self.model.ground, wary=wary)
 
     @precondition(lambda self: self.running())
     @rule(
@@ -237,12 +265,16 @@ class GroundMachine(QueueMachine):
         (self._keep_copy if stale else self._mirror)()
         self._go_back()
         self.claim("w3", 2, ground=self.model.ground)
-        self._confirm(renew=True, behind=position(self.log.last_id()) < position(self.folded))
+        self._confirm("sweep", renew=True, behind=position(self.log.last_id()) < position(self.folded))
         self.claim("w3", 2, ground=self.model.ground)
+        self._adopt(self.held)
+        self._sweep()
+        self.call("extend", [(job.id, job.fence) for job in self.held[:2]], worker="w1", lease_ms=LEASE)
+        self._confirm("adopt")
         if first == "adopt":
             self._adopt(self.held)
-        self._restore([], True, "me")
-        self._restore(self._some_rows(range(12)), True, "me")
+        self._restore(self._some_rows(range(12)), "me")
+        self._confirm("rest")
         if first == "claim":
             self.now += WAIT + 1
             self.claim("w3", 3)
@@ -260,7 +292,10 @@ class GroundMachine(QueueMachine):
         self.call("requeue", full(id), self.records.get(id), vouched=True, actor="clerk")
         self._mirror()
         self._go_back()
-        self._restore([self.rows[id]], True, "me")
+        self._confirm("sweep", renew=True)
+        self._sweep()
+        self._confirm("adopt")
+        self._restore([self.rows[id]] if id in self.rows else [], "me")
         self._confirm()
 
     @precondition(lambda self: self.running())
@@ -275,9 +310,12 @@ class GroundMachine(QueueMachine):
             self.call("schedule", [self.item(wish)], actor="clerk")
         if first != "rows":
             self._adopt(self.held)
-        self._restore(self._some_rows(which), False, "me")
+        if self.model.generation:
+            self._confirm("adopt")
+        self._restore(self._some_rows(which), "me")
         self._adopt(self.held, "w2")
-        self._confirm()
+        if self.model.generation:
+            self._confirm()
         self.claim("w1", 5, ground=self.model.ground)
 
 

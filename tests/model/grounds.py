@@ -1,4 +1,4 @@
-"""What a queue stands on, and how jobs come back that Redis has lost: the scripts restore, confirm and trim, and when claim waits."""
+"""What a queue stands on, and how jobs come back that Redis has lost: restore, sweep, confirm, trim, and when claim waits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from django_delayq.job import JobRecord
 from django_delayq.states import State
 from django_delayq.store.events import position
-from django_delayq.store.ground import Restored, RestoreItem
+from django_delayq.store.ground import Confirmed, Restored, RestoreItem
 from tests.model.contents import Contents, full
 from tests.model.job import Job
 
 PATIENCE = 60_000  # ms without a sign of somebody who confirms
 BUSY = 5000  # ms for which a restore that has shown itself is at work
-WORDS = {b"failed": 0.0, b"succeeded": 0.25, b"cancelled": 0.5}  # how a row has ended, and how its tombstone tells it
 
 
 class Grounds(Contents):
@@ -22,9 +21,15 @@ class Grounds(Contents):
     def _stand(self, offer: str) -> None:
         self.generation = self.generation or offer
 
-    def _waits_to_be_confirmed(self) -> bool:
-        """Whether a claim takes nothing, since the data may be older than the rows."""
-        if not self.rolled and self.confirmed in ("", self.server):
+    @property
+    def known(self) -> str:
+        """The ground as rows name it."""
+        return f"{self.generation}:{self.confirmed}"
+
+    def _waits_to_be_confirmed(self, wary: bool) -> bool:
+        """Whether a claim takes nothing, since the data may be older than the rows, or lacks what they know."""
+        confirmed = self.confirmed or ("" if wary else self.server)
+        if self.rolled in ("", "rest") and confirmed == self.server:
             return False
         if not self.moved or self.moved[0] != self.server:
             self.moved = self.server, self.now
@@ -32,18 +37,54 @@ class Grounds(Contents):
         return min(abs(self.now - self.moved[1]), abs(self.now - worked)) <= PATIENCE
 
     def confirm(
-        self, generation: str, *, server: str = "", renew: str = "", behind: str = "", mirrored: str = "",
-        actor: str = "", now_ms: int,
-    ) -> bool:  # fmt: skip
+        self, generation: str, *, server: str = "", phase: str = "", renew: str = "", behind: str = "", mirrored: str = "",
+        progress: str = "", actor: str = "", now_ms: int,
+    ) -> Confirmed:  # fmt: skip
         self._begin(now_ms)
         if generation != self.generation or server not in ("", self.server):
-            return False
+            return "changed"
+        at, who, *_ = [*self.restoring.split(" "), ""]
+        if who and progress and who != progress.split(" ")[0] and abs(now_ms - int(at)) < BUSY:
+            return "busy"
         if renew:
-            self.generation, self.rolled, self.restoring = renew, True, f"{now_ms} {actor} 0 0"
+            self.generation = renew
+            if phase == "sweep":
+                self.finished = {}
+        if phase == "found":
+            self.rolled = phase
+            return "ok"
+        self.confirmed, self.rolled = self.server, phase
+        if phase:
+            self.restoring = f"{now_ms} {progress}"
         else:
             self._note_mirrored(mirrored)
-            self.confirmed, self.rolled, self.restoring, self.moved = self.server, False, "", None
-        return True
+            self.restoring, self.moved = "", None
+        return "ok"
+
+    def sweep(
+        self, generation: str, cursor: str = "0", *, progress: str = "", actor: str = "", now_ms: int
+    ) -> tuple[str, int]:
+        """All of a small queue in one call."""
+        self._begin(now_ms)
+        if (generation, self.rolled) != (self.generation, "sweep"):
+            return "", 0
+        self.restoring = f"{now_ms} {progress}"
+        gone = [id for id, job in self.jobs.items() if job.record.durable]
+        for id in gone:
+            self._leave(id)
+        return "0", len(gone)
+
+    def drop(self, jobs: Sequence[str], *, actor: str = "", now_ms: int) -> int:
+        self._begin(now_ms)
+        gone = [id for id in jobs if id in self.jobs]
+        for id in gone:
+            self._leave(id)
+            self._event("dropped", id)
+        return len(gone)
+
+    def _leave(self, id: str) -> None:
+        del self.jobs[id]
+        self.requests.pop(id, None)
 
     def trim(self, upto: str, *, server: str = "") -> None:
         self.events = []
@@ -58,6 +99,8 @@ class Grounds(Contents):
     ) -> tuple[str, list[Restored]]:
         self._begin(now_ms)
         self._stand(self.offer)
+        if self.rolled == "sweep":
+            return self.ground, ["wait" for _ in items]
         return self.ground, [self._adopt(item, ground) for item in items]
 
     def _adopt(self, item: RestoreItem, ground: str) -> Restored:
@@ -78,6 +121,7 @@ class Grounds(Contents):
         job.keyless = job.small = holder is not None and holder is not job
         job.state, job.date = State.RUNNING, self._date(item)
         job.attempt, job.crashes, job.fence = item.attempt, item.crashes, item.fence
+        job.evictions = job.unknown = 0
         self._event("restored", item.id, job.date, item.attempt, item.crashes, item.fence, body=body)
         return "adopted"
 
@@ -89,62 +133,35 @@ class Grounds(Contents):
         return job.attempt == item.attempt and not later_crash
 
     def restore(
-        self,
-        items: Sequence[RestoreItem],
-        *,
-        rolled: bool | str = False,
-        progress: str = "",
-        actor: str = "",
-        now_ms: int,
-    ) -> tuple[str, list[Restored]]:
+        self, items: Sequence[RestoreItem], *, ground: str, progress: str = "", actor: str = "", now_ms: int
+    ) -> list[Restored]:
         self._begin(now_ms)
+        if not items:
+            return []
+        if ground != self.known:
+            return ["ground" for _ in items]
         self._stand(self.offer)
         if progress:
-            at, who, *_ = [*self.restoring.split(" "), ""]
-            another = who not in ("", "restore", progress.split(" ")[0])
-            if not items and another and abs(now_ms - int(at)) < BUSY:
-                return "", []
             self.restoring = f"{now_ms} {progress}"
-        older = self.rolled if rolled == "noted" else bool(rolled)
-        return self.ground, [self._restore(item, older) for item in items]
+        return [self._restore(item, actor) for item in items]
 
-    def _restore(self, item: RestoreItem, rolled: bool) -> Restored:
+    def _restore(self, item: RestoreItem, actor: str) -> Restored:
         if self._has_ended(item.id):
-            succeeded = self.finished.get(item.id, 0) % 1 == 0.25
-            if not rolled or item.record in WORDS or not item.requeued or succeeded:
-                return "finished"
-            self.finished.pop(item.id, None)
-            self.jobs.pop(item.id, None)
-        job = self.jobs.get(item.id)
-        if item.record in WORDS:
-            if not job or not rolled:
-                return "there"
-            del self.jobs[item.id]
-            self.finished[item.id] = self.now + WORDS[item.record]
-            self._event("dropped", item.id)
-            return "dropped"
-        if job:
-            return self._correct(job, item) if rolled else "there"
+            return "finished"
+        if item.id in self.jobs:
+            return "there"
         record = JobRecord.decode(full(item.id), item.record)
         if holder := self.holder(record.key):
-            self.finished[item.id] = self.now + 0.5
-            self._event("merged", item.id, holder.id, "restore")
+            self.finished[item.id] = self.now + 0.75
+            self._event("merged", item.id, holder.id, "restore", body=b"")
             return "merged"
         job = Job(item.id, record, self._date(item), attempt=item.attempt, crashes=item.crashes)
+        job.state = State.RUNNING if item.begun else State.SCHEDULED
         self.jobs[item.id] = job
-        self._event("restored", item.id, job.date, job.attempt, job.crashes, "-", body=job.body)
-        return "restored"
-
-    def _correct(self, job: Job, item: RestoreItem) -> Restored:
-        """The row counts, unless the job is further than it, or just there."""
-        date, crashes = self._date(item), max(job.crashes, item.crashes)
-        same = job.state is State.SCHEDULED and (job.attempt, job.crashes, job.date) == (item.attempt, crashes, date)
-        if job.attempt > item.attempt or same:
-            return "there"
-        job.state, job.date, job.attempt, job.crashes = State.SCHEDULED, date, item.attempt, crashes
-        job.fence, job.asked, job.progress = "", None, ""
-        job.small = job.small and bool(job.attempt or job.crashes)
-        self._event("restored", item.id, date, job.attempt, crashes, "-", body=b"")
+        if item.begun == "cancel":
+            self.requests.setdefault(item.id, actor)
+        runs = ("running",) if item.begun else ()
+        self._event("restored", item.id, job.date, job.attempt, job.crashes, "-", *runs, body=job.body)
         return "restored"
 
     def _has_ended(self, id: str) -> bool:

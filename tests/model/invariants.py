@@ -23,8 +23,8 @@ TELLS: Final[dict[str, tuple[State, tuple[str, ...]]]] = {
     "crashed": (State.SCHEDULED, ("crash",)),
     "succeeded": (State.SUCCEEDED, ("ack",)),
     "retried": (State.SCHEDULED, ("retry",)),
-    "snoozed": (State.SCHEDULED, ("snooze",)),
-    "failed": (State.FAILED, ("fail", "crash")),
+    "snoozed": (State.SCHEDULED, ("snooze", "evict", "park")),
+    "failed": (State.FAILED, ("fail", "crash", "expire")),
     "cancelled": (State.CANCELLED, ("cancel", "purge", "replace")),
     "requeued": (State.SCHEDULED, ("requeue",)),
     "expired": (State.CANCELLED, ("expire",)),
@@ -34,17 +34,18 @@ STARTS: Final[dict[str, set[Place]]] = {
     for kind, (after, verbs) in TELLS.items()
 }
 STARTS["requeued"] |= {None, "ended"}  # a caller vouches, from the database, for what Redis has forgotten
-STARTS["cancelled"] -= {None}  # a tombstone for a job that never came is not told
-STARTS["expired"] -= {State.RUNNING}  # its crash is told first
+STARTS["cancelled"] |= {State.CANCELLED}  # told once more to a row that has not heard of it
 MOVES: Final = frozenset((move.before, move.after, move.script) for move in TRANSITIONS)
 FAILED_OR_CANCELLED: Final[tuple[Place, ...]] = (State.FAILED, State.CANCELLED)
 ENDED: Final[tuple[Place, ...]] = ("ended", State.SUCCEEDED, State.CANCELLED)
 QUEUE_KINDS: Final = frozenset({"paused", "resumed", "purged"})
 
 
-def broken(dump: Dump, *, keyless: Set[str] = frozenset()) -> list[str]:
-    """What is wrong with a queue as it stands. `keyless`: jobs that were adopted when another job had their key."""
-    return [*_places(dump), *_runs(dump, keyless), *_keys(dump, keyless), *_attempts(dump), *_leftovers(dump)]
+def broken(dump: Dump, *, keyless: Set[str] = frozenset(), noted: Set[str] = frozenset()) -> list[str]:
+    """What is wrong with a queue as it stands. `keyless`: jobs that were adopted when another job had their key; `noted`: those whose
+    cancel was asked for when Redis did not have them.
+    """
+    return [*_places(dump), *_runs(dump, keyless), *_keys(dump, keyless), *_attempts(dump), *_leftovers(dump, noted)]
 
 
 def _places(dump: Dump) -> Iterable[str]:
@@ -61,7 +62,7 @@ def _places(dump: Dump) -> Iterable[str]:
 
 def _runs(dump: Dump, keyless: Set[str]) -> Iterable[str]:
     fenced = {id for id, run in dump.runs.items() if run_of(run).fence}
-    yield from (f"{id} has a lease and no fence" for id in dump.leases.keys() - fenced)
+    yield from (f"{id} has a lease and no run" for id in dump.leases.keys() - dump.runs.keys())
     yield from (f"{id} has a fence and no lease" for id in fenced - dump.leases.keys())
     for id, value in dump.runs.items():
         if dump.state(id) not in (State.SCHEDULED, State.RUNNING):
@@ -90,9 +91,11 @@ def _attempts(dump: Dump) -> Iterable[str]:
             yield f"{id} is at attempt {run_of(value).attempt} of {most}"
 
 
-def _leftovers(dump: Dump) -> Iterable[str]:
+def _leftovers(dump: Dump, noted: Set[str]) -> Iterable[str]:
     yield from (f"{id} has a tombstone and is {dump.state(id)}" for id in dump.finished.keys() & dump.jobs.keys())
-    yield from (f"{id} has a cancel request and does not run" for id in dump.cancels.keys() - dump.leases.keys())
+    yield from (
+        f"{id} has a cancel request and does not run" for id in dump.cancels.keys() - dump.leases.keys() - noted
+    )
     yield from (f"{id} has progress and does not run" for id in dump.progress.keys() - dump.leases.keys())
 
 
@@ -120,6 +123,8 @@ def unlisted(before: Dump, after: Dump, entries: Sequence[Entry], script: str) -
     wrong = []
     for id in told.union(before.jobs, after.jobs, before.finished, after.finished):
         was, now = before.state(id), after.state(id)
+        if script == "cancel" and was is now is State.CANCELLED:
+            continue  # told once more
         forgotten = was is None and script == "requeue"  # what it was, the caller knows
         starts = FAILED_OR_CANCELLED if forgotten or was == "ended" else (was,)
         ends = FAILED_OR_CANCELLED if now == "ended" else (now,)
@@ -144,26 +149,27 @@ def _follow(id: str, story: Sequence[Item], before: Dump, after: Dump, forgettin
     place = before.state(id)
     for item in story:
         if item.kind == "cancel_requested":
-            if place is not State.RUNNING or id in before.cancels:
+            if place not in (State.RUNNING, None) or id in before.cancels:
                 yield f"{id} is {place}, and got another cancel request"
         elif item.kind == "merged":
             if place is not None:
                 yield f"{id} is {place}, and was merged into another job"
-            place = State.CANCELLED if item.fields[2:] == ("restore",) else "ended"
+            place = State.CANCELLED
         elif item.kind == "restored":
-            by_row = item.fields[4] == "-"  # which may know of a requeue that older data does not
-            if not by_row and place not in (None, State.SCHEDULED, State.RUNNING):
-                yield f"{id} is {place}, and was adopted"
-            place = State.SCHEDULED if by_row else State.RUNNING
+            by_row = item.fields[4] == "-"
+            if place is not None and (by_row or place not in (State.SCHEDULED, State.RUNNING)):
+                yield f"{id} is {place}, and was {'restored' if by_row else 'adopted'}"
+            place = State.SCHEDULED if by_row and len(item.fields) == 5 else State.RUNNING
         elif item.kind == "dropped":
-            if place not in (State.SCHEDULED, State.RUNNING):
+            if place not in (State.SCHEDULED, State.RUNNING, State.FAILED):
                 yield f"{id} is {place}, and was dropped"
-            place = after.state(id) if after.state(id) in ENDED else "ended"
+            place = None
         elif item.kind == "aside":
             yield f"{id} was set aside: {item.body.decode(errors='replace')}"
             return
         else:
-            if place not in STARTS[item.kind]:
+            owned = id in before.runs and bool(run_of(before.runs[id]).fence)
+            if place not in STARTS[item.kind] or (item.kind == "claimed" and place is State.RUNNING and owned):
                 yield f"{id} is {place}, and its event says {item.kind}"
             place = TELLS[item.kind][0]
     ends: set[Place] = {place}

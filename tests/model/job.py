@@ -19,9 +19,10 @@ class Job:
     attempt: int = 0
     crashes: int = 0
     fence: str = ""
-    asked: str | None = None  # who asked for its cancel
     progress: str = ""
     keyless: bool = False  # it was adopted when another job had its key
+    evictions: int = 0
+    unknown: int = 0  # since when nobody has known its task
     small: bool = False  # its run does not say that it has a key
 
     @property
@@ -32,9 +33,18 @@ class Job:
     def body(self) -> bytes:
         return b"" if self.record.durable else self.record.encode()
 
+    @property
+    def begun(self) -> bool:
+        """Whether `runs` has something to say of it."""
+        return bool(self.state is State.RUNNING or self.attempt or self.crashes or self.past)
+
     def run(self) -> str:
         letter = self.letter.upper() if self.record.key and not self.small else self.letter
-        return f"{self.attempt}:{self.crashes}:{letter}:{self.fence}"
+        return f"{self.attempt}:{self.crashes}:{letter}:{self.fence}" + (f":{self.past}" if self.past else "")
+
+    @property
+    def past(self) -> str:
+        return (f"e{self.evictions}" if self.evictions else "") + (f"u{self.unknown}" if self.unknown else "")
 
 
 @dataclass(frozen=True)

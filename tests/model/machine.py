@@ -19,19 +19,49 @@ from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.ground import GroundStore
 from django_delayq.store.keys import NAMES
-from django_delayq.store.queue import Claim, QueueStore, ScheduleItem, SettleItem
+from django_delayq.store.queue import Claim, QueueStore, SettleItem
+from django_delayq.store.scheduling import Changed, ScheduleItem
 from tests.model import dump as dumps
 from tests.model import invariants
 from tests.model.contents import full, short
 from tests.model.model import Model
 from tests.model.story import Story
-from tests.model.wishes import Ending, Wish, actors, ages, delays, endings, picks, steps, wishes, workers
+from tests.model.wishes import (
+    Ending,
+    Wish,
+    actors,
+    ages,
+    delays,
+    endings,
+    grounds,
+    lackings,
+    modes,
+    picks,
+    steps,
+    wishes,
+    workers,
+)
 from tests.store.board import LEASE, NOW, job_id, record
 
 STRANGER = 999  # the number of a job that nobody scheduled
 SAFETY = 1000  # ms, the longest that a claim tells a worker to wait
-SCRIPTS = {"cancel_one": "cancel", "resume": "pause", "adopt": "restore"}  # of methods that bear another name
-REPEATABLE = {"schedule", "settle", "requeue", "cancel", "pause", "resume"}  # sent again, these change nothing
+SCRIPTS = {
+    "start_schedule": "schedule",
+    "cancel_one": "cancel",
+    "resume": "pause",
+    "adopt": "restore",
+    "drop": "sweep",
+}  # of methods that bear another name
+FORGETTING = {"tidy", "confirm"}  # these drop tombstones
+REPEATABLE = {
+    "schedule",
+    "start_schedule",
+    "settle",
+    "requeue",
+    "cancel",
+    "pause",
+    "resume",
+}  # sent again, these change nothing
 _examples = count()
 
 
@@ -87,9 +117,13 @@ class QueueMachine(RuleBasedStateMachine):
             self._look(name, options.get("actor"))
             return None
         found = getattr(side, name)(*args, now_ms=self.now, **options)
+        if callable(found):
+            found = found()
         if not self.model.generation:
             self.model.offer = self.log.generation()
         expected = getattr(self.model, name)(*args, now_ms=self.now, **options)
+        if isinstance(expected, Changed) and self.model.events:
+            expected = expected._replace(event=self.log.last_id())
         assert plain(found) == plain(expected), f"{name} answered {plain(found)}, not {plain(expected)}"
         if name == "claim":
             assert 0 <= found.wait_ms <= SAFETY, f"claim answered wait_ms={found.wait_ms}"
@@ -111,12 +145,14 @@ class QueueMachine(RuleBasedStateMachine):
         view = self.model.view()
         assert after == view, f"{name} left " + "; ".join(after.difference(view))
         self.story.max_crashes = self.max_crashes
-        wrong = invariants.broken(after, keyless=self.model.keyless()) + invariants.untold(
-            self.last, after, entries, forgetting=name == "tidy"
-        )
+        wrong = invariants.broken(after, keyless=self.model.keyless(), noted=self.model.noted())
+        if name != "sweep":  # its rows say what becomes of a job
+            wrong += invariants.untold(self.last, after, entries, forgetting=name in FORGETTING)
         wrong += self.story.read(entries)
-        if name == "tidy":
+        if name in FORGETTING:
             self.story.forget(ended=True)
+        elif name in ("sweep", "drop"):
+            self.story.forget()
         else:
             wrong += invariants.unlisted(self.last, after, entries, SCRIPTS.get(name, name))
         assert not wrong, f"{name}: " + "; ".join(wrong)
@@ -136,7 +172,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def running(self) -> list[ClaimedJob]:
         """What is held still, the latest first."""
-        return [job for job in self.held if self.last.runs.get(job.id, "").endswith(":" + job.fence)]
+        return [job for job in self.held if self.last.runs.get(job.id, "").split(":")[3:4] == [job.fence]]
 
     def extend(self, items: list[tuple[str, str]], progress: dict[str, str] | None = None) -> Any:
         return self.call("extend", items, worker="w1", lease_ms=LEASE, progress=progress)
@@ -185,18 +221,51 @@ class QueueMachine(RuleBasedStateMachine):
             )
             self.records[short(use.id)] = use
         due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
-        return ScheduleItem(record=use, on_conflict=wish.policy, **due)
+        if wish.late == "replaced":
+            return ScheduleItem(record=use, on_conflict=f"replaced@{short(job_id(STRANGER))}", **due)
+        return ScheduleItem(record=use, on_conflict=wish.policy + self.named(use.key, wish.late), **due)
+
+    def named(self, key: str, late: str) -> str:
+        """What stands behind the policy of a late publication."""
+        holder = self.model.holder(key)
+        named = short(job_id(STRANGER)) if late == "another" else holder.id if late == "holder" and holder else ""
+        return f"@{named}" if late else ""
+
+    def known(self, ground: str) -> str:
+        return self.model.known if ground == "known" else ground
 
     # Rules: jobs come, are claimed, and end
 
-    @initialize(max_crashes=st.integers(0, 2), wanted=st.lists(wishes, min_size=1, max_size=4))
-    def a_queue_with_some_jobs(self, max_crashes: int, wanted: list[Wish]) -> None:
+    @initialize(
+        max_crashes=st.integers(0, 2),
+        wanted=st.lists(wishes, min_size=1, max_size=4),
+        format=st.sampled_from([0, 1, 1]),
+        confirmed=st.booleans(),
+    )
+    def a_queue_with_some_jobs(self, max_crashes: int, wanted: list[Wish], format: int, confirmed: bool) -> None:
         self.max_crashes = max_crashes
+        if confirmed:
+            self.call("confirm", "g1", actor="restore")
+        if format:
+            self.link.execute("HSET", self.store.keys["meta"], "format", format)
+            self.model.format, self.last.meta["format"] = format, str(format)
         self.call("schedule", [self.item(wish) for wish in wanted], actor="clerk")
 
     @rule(wanted=st.lists(wishes, min_size=1, max_size=4), actor=actors)
     def jobs_are_scheduled(self, wanted: list[Wish], actor: str) -> None:
         self.call("schedule", [self.item(wish) for wish in wanted], actor=actor)
+
+    @rule(wanted=st.lists(wishes, max_size=4), mode=modes, ground=grounds, actor=actors)
+    def jobs_are_published(self, wanted: list[Wish], mode: str, ground: str, actor: str) -> None:
+        items = [self.item(wish) for wish in wanted]
+        self.call("start_schedule", items, mode=mode, ground=self.known(ground), actor=actor)
+
+    @precondition(lambda self: self.last.keys)
+    @rule(wish=wishes, pick=picks, mode=modes)
+    def a_key_that_is_held_is_wanted(self, wish: Wish, pick: int, mode: str) -> None:
+        keys = sorted(self.last.keys)
+        wish = replace(wish, again=False, key=keys[pick % len(keys)])
+        self.call("start_schedule", [self.item(wish)], mode=mode, ground=self.model.known, actor="web")
 
     @rule(wanted=st.lists(wishes, min_size=1, max_size=4), worker=workers)
     def jobs_are_scheduled_and_claimed(self, wanted: list[Wish], worker: str) -> None:
@@ -245,6 +314,15 @@ class QueueMachine(RuleBasedStateMachine):
         self.claim("w2", 5)
         self.settle(self.ending(job, ending))
 
+    @precondition(lambda self: self.running())
+    @rule(pick=picks, outcome=st.sampled_from(["evict", "park"]), delay=st.sampled_from([0, 1000]))
+    def a_run_is_put_off_and_the_next_one_too(self, pick: int, outcome: Any, delay: int) -> None:
+        job = self.running()[pick % len(self.running())]
+        self.settle(self.ending(job, Ending(0, outcome, 0, 0)))
+        self.claim("w2", 5)
+        again = [one for one in self.running() if one.id == job.id]
+        self.settle(*(self.ending(one, Ending(0, "snooze", delay, 0)) for one in again))
+
     @precondition(lambda self: self.held)
     @rule(those=st.lists(picks, min_size=1, max_size=3), progress=st.sampled_from(["", "1/3", "2/3"]))
     def leases_are_extended(self, those: list[int], progress: str) -> None:
@@ -272,14 +350,25 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running())
     @rule(
         gap=st.sampled_from([15_000, 15_001, 31_000, 90_000]), extends=st.booleans(), later=st.booleans(),
-        back=st.sampled_from([0, 0, 0, 3_600_000]),
+        back=st.sampled_from([0, 0, 0, 3_600_000]), told=st.sampled_from([0, 0, 0, 1, 500]), again=st.booleans(),
+        anew=st.sampled_from([False, False, True]),
     )  # fmt: skip
-    def redis_is_away_for_a_while(self, gap: int, extends: bool, later: bool, back: int) -> None:
+    def redis_is_away_for_a_while(
+        self, gap: int, extends: bool, later: bool, back: int, told: int, again: bool, anew: bool
+    ) -> None:
+        """Or nobody came for as long: then nobody tells of calls that failed."""
         job = self.running()[0]
         self.now += gap
         if extends:
             self.extend([(job.id, job.fence)])
-        self.claim("thief", 10)
+        if anew and self.model.run:
+            self.model.run = "another"
+            self.link.execute("HSET", self.store.keys["meta"], "run", "another")
+        self.claim("thief", 10, away_ms=gap + 1 - told if told else 0)
+        if again:
+            for step in (4999, 1):
+                self.now += step
+                self.claim("thief", 10, away_ms=gap + step if told > 1 else 0)
         self.now -= back
         if back:
             self.claim("thief", 10)
@@ -290,9 +379,21 @@ class QueueMachine(RuleBasedStateMachine):
     # Rules: people change jobs
 
     @precondition(lambda self: self.model.jobs)
-    @rule(which=st.lists(picks, min_size=1, max_size=3), actor=actors, tombstone=st.booleans())
-    def jobs_are_cancelled(self, which: list[int], actor: str, tombstone: bool) -> None:
-        self.call("cancel", [self.pick(pick) for pick in which], actor=actor, tombstone=tombstone)
+    @rule(which=st.lists(picks, min_size=1, max_size=3), actor=actors, lacking=lackings)
+    def jobs_are_cancelled(self, which: list[int], actor: str, lacking: str | int) -> None:
+        self.call("cancel", [self.pick(pick) for pick in which], actor=actor, lacking=self.lacking(lacking))
+
+    def lacking(self, wish: str | int) -> str:
+        return wish if isinstance(wish, str) else str(self.now + wish)
+
+    @rule(pick=picks, lacking=lackings, moves=st.booleans(), unless=st.sampled_from(["", "", "other:ground", "known"]))
+    def a_job_is_changed_by_its_id(self, pick: int, lacking: str | int, moves: bool, unless: str) -> None:
+        unless = self.model.ground if unless == "known" else unless
+        options = {"lacking": self.lacking(lacking), "unless": unless, "actor": "clerk"}
+        if moves:
+            self.call("reschedule", self.pick(pick), delay_ms=3000, **options)
+        else:
+            self.call("cancel_one", self.pick(pick), **options)
 
     @precondition(lambda self: self.running())
     @rule(pick=picks, both=st.booleans(), ending=endings)
@@ -305,10 +406,12 @@ class QueueMachine(RuleBasedStateMachine):
             self.settle(self.ending(job, replace(ending, slip=0)))
 
     @precondition(lambda self: self.model.jobs)
-    @rule(pick=picks, delay=delays, date=st.booleans(), actor=actors)
-    def a_job_is_rescheduled(self, pick: int, delay: int, date: bool, actor: str) -> None:
+    @rule(
+        pick=picks, delay=delays, date=st.booleans(), actor=actors, policy=st.sampled_from(["", "earliest", "latest"])
+    )
+    def a_job_is_rescheduled(self, pick: int, delay: int, date: bool, actor: str, policy: str) -> None:
         when = {"due_ms": self.now + delay} if date else {"delay_ms": delay}
-        self.call("reschedule", self.pick(pick), actor=actor, **when)
+        self.call("reschedule", self.pick(pick), actor=actor, policy=policy, **when)
 
     @precondition(lambda self: self.last.keys)
     @rule(key=st.sampled_from(["a", "b", "never"]), cancel=st.booleans(), actor=actors)
@@ -368,8 +471,11 @@ class QueueMachine(RuleBasedStateMachine):
         before, seen = self.last, self.seen
         self.now += step
         reply = self.call(name, *args, **options)
-        if name in REPEATABLE:
-            assert (self.last, self.seen) == (before, seen), f"{name} sent again changed something"
+        if name in REPEATABLE and not options.get("mode", "").startswith(
+            "ask"
+        ):  # else with a delay it may mean a later date by now
+            assert self.last == before, f"{name} sent again changed something"
+            assert self.seen == seen or options.get("lacking"), f"{name} sent again told something"
         if name == "claim":
             self.took(reply)
 
@@ -377,7 +483,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(pick=picks)
     def an_old_call_comes_once_more(self, pick: int) -> None:
         name, args, options = self.sent[-1 - pick % len(self.sent)]
-        if name in ("schedule", "settle", "extend", "cancel", "reschedule"):
+        if name in ("schedule", "start_schedule", "settle", "extend", "cancel", "reschedule"):
             self.call(name, *args, **options)
 
     @precondition(lambda self: self.claimed)

@@ -3,65 +3,132 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Final
 from uuid import UUID
 
 from django_delayq.job import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
-from django_delayq.store.queue import HOUR_MS, MOST, Claim, ScheduleItem, ScheduleReply, SettleItem, Tidied
+from django_delayq.store.queue import HOUR_MS, MOST, Claim, SettleItem, Tidied
+from django_delayq.store.scheduling import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from tests.model.contents import full, short
 from tests.model.dump import LANES
 from tests.model.grounds import Grounds
 from tests.model.job import Job, LastClaim
 
+ENDS: Final[dict[float, ScheduleStatus]] = {0.25: "succeeded", 0.5: "cancelled", 0.75: "displaced"}
+UNDECIDED: Final = ("contested", "behind")  # of these nothing is written
+
 
 class Model(Grounds):
     """A method per script. After each call `events` holds what that call appends to the stream."""
 
-    def schedule(self, items: Sequence[ScheduleItem], *, actor: str = "", now_ms: int) -> list[ScheduleReply]:
+    def start_schedule(
+        self,
+        items: Sequence[ScheduleItem],
+        *,
+        actor: str = "",
+        ground: str = "",
+        mode: ScheduleMode = "told",
+        now_ms: int,
+    ) -> tuple[str, list[ScheduleReply]]:
         self._begin(now_ms)
-        self._stand(self.offer)
-        return [self._schedule(item) for item in items]
+        if not items or ground not in ("", self.known):
+            return self.known, []
+        asks, self.told = mode.startswith("ask"), mode.endswith("told")
+        if not asks:
+            self._stand(self.offer)
+        return self.known, [self._schedule(item, asks) for item in items]
 
-    def _schedule(self, item: ScheduleItem) -> ScheduleReply:
+    def schedule(self, items: Sequence[ScheduleItem], *, actor: str = "", now_ms: int) -> list[ScheduleReply]:
+        return self.start_schedule(items, actor=actor, now_ms=now_ms)[1]
+
+    def _schedule(self, item: ScheduleItem, asks: bool) -> ScheduleReply:
         record, id = item.record, short(item.record.id)
         due = item.due_ms if item.due_ms is not None else self.now + (item.delay_ms or 0)
-        job, holder = self.jobs.get(id), self.holder(record.key)
-        if job:
-            status = "finished" if job.state is State.FAILED else "again"
-            fresh = job.state is State.SCHEDULED and not (job.attempt or job.crashes or job.small)
-            return ScheduleReply(status, record.id, job.date if fresh else 0)
+        if job := self.jobs.get(id):
+            return ScheduleReply("failed" if job.state is State.FAILED else "again", record.id, self._fresh_date(job))
         if id in self.finished:
-            return ScheduleReply("cancelled" if self.finished[id] % 1 == 0.5 else "finished", record.id, 0)
-        status = self._contest(id, holder, item.on_conflict, due) if holder else "created"
-        if holder and status != "replaced":
-            self.finished[id] = self.now
-            self._event("merged", id, holder.id, item.on_conflict)
-            return ScheduleReply(status, full(holder.id), due)
+            return ScheduleReply(ENDS.get(self.finished[id] % 1, "finished"), record.id, 0)
+        if item.on_conflict.startswith("replaced@"):
+            self._displace(id, item.on_conflict.partition("@")[2])
+            return ScheduleReply("displaced", record.id, 0)
+        status: ScheduleStatus = "created"
+        holder = self.holder(record.key)
+        if record.key and self._must_ask(holder):
+            return ScheduleReply("asked", full(holder.id) if holder else record.id, due)
+        if holder:
+            status, date = self._contest(id, holder, item.on_conflict, due, asks)
+            if status != "free":
+                if status not in UNDECIDED and not asks:
+                    self.finished[id] = self.now + 0.75
+                    self._event("merged", id, holder.id, item.on_conflict.partition("@")[0], body=b"")
+                return ScheduleReply(status, full(holder.id), due)
+            status, due = "replaced", date
+        if asks:
+            return ScheduleReply("free", record.id, due)
         self.jobs[id] = job = Job(id, record, due)
         self._event("scheduled", id, due, job.letter, body=job.body)
         return ScheduleReply(status, record.id, due)
 
-    def _contest(self, id: str, holder: Job, policy: str, due: int) -> Any:
-        if policy == "error":
-            return "taken"
-        if holder.state is State.RUNNING:
-            return "running" if policy == "replace" else "kept"
-        if policy == "replace":
-            self._cancel_waiting(holder)
-            return "replaced"
-        if (policy == "earliest" and due < holder.date) or (policy == "latest" and due > holder.date):
-            holder.date = due
-            self._event("rescheduled", holder.id, due)
-            return "moved"
-        return "kept"
+    def _fresh_date(self, job: Job) -> int:
+        """Of one that waits and has not begun to run; of any other 0."""
+        return job.date if job.state is State.SCHEDULED and not job.begun else 0
+
+    def _must_ask(self, holder: Job | None) -> bool:
+        if self.told or (holder and not self.confirmed):
+            return False
+        return bool(self.rolled) or self.confirmed != self.server
+
+    def _displace(self, id: str, by: str) -> None:
+        self.finished[id] = self.now + 0.75
+        self._event("cancelled", id, 0, 0, "-", body=f'{{"m":"replaced by {by}","r":"{by}"}}'.encode())
+
+    def _contest(self, id: str, holder: Job, given: str, due: int, asks: bool) -> tuple[ScheduleStatus, int]:
+        """ "free", and the date, if the holder makes room; else what becomes of the proposal."""
+        policy, late, named = given.partition("@")
+        waits = holder.state is State.SCHEDULED
+        if waits and 0 < holder.record.expires_ms <= self.now:
+            if not asks:
+                self._expire(holder)
+            return "free", due
+        if late and named != holder.id:
+            return "contested", due
+        if policy in ("keep", "error"):
+            return ("taken" if policy == "error" else "kept"), due
+        if policy == "after" and (not waits or holder.begun):
+            return "behind", due
+        if not waits:
+            return ("running" if policy == "replace" else "kept"), due
+        moves = (policy == "earliest" and due < holder.date) or (policy == "latest" and due > holder.date)
+        if policy in ("replace", "after") or (moves and 0 < holder.record.expires_ms <= due):
+            if not asks:
+                self._finish(holder, displaced=True)
+                self._displace(holder.id, id)
+            return "free", min(due, holder.date) if policy == "after" else due
+        if moves:
+            if not asks:
+                holder.date = due
+                self._event("rescheduled", holder.id, due, policy)
+            return "moved", due
+        return "kept", due
 
     def claim(
-        self, worker: str, nonce: str, *, want: int, lease_ms: int, max_crashes: int, ground: str = "", now_ms: int
+        self,
+        worker: str,
+        nonce: str,
+        *,
+        want: int,
+        lease_ms: int,
+        max_crashes: int,
+        ground: str = "",
+        wary: bool = False,
+        away_ms: int = 0,
+        now_ms: int,
     ) -> Claim:
         self._begin(now_ms)
         self._stand(self.offer)
-        takeover = self._takeover(lease_ms)
+        takeover = self._takeover(lease_ms, away_ms, moved=self.run not in ("", self.server))
+        self.run = self.server
         last = self.claims.get(worker)
         if ground not in ("", self.ground):
             return self._answer([], paused=bool(self.paused))
@@ -70,13 +137,14 @@ class Model(Grounds):
             return self._answer([(job, due) for job, due in held if job.fence == nonce], paused=bool(self.paused))
         if self.paused:
             return self._answer([], paused=True)
-        if self._waits_to_be_confirmed():
+        if self._waits_to_be_confirmed(wary):
             return self._answer([], more=True)
         taken: list[tuple[Job, int]] = []
         ended = [job for job in self.those(State.RUNNING) if job.date < takeover][:want]
         for job in ended:
             if self._crash(job, max_crashes) == "again":
-                self._event("crashed", job.id, job.attempt, job.crashes, job.fence, self.now)
+                if job.fence:
+                    self._event("crashed", job.id, job.attempt, job.crashes, job.fence, self.now)
                 taken += self._take(job, job.attempt, nonce, lease_ms)
         for job in self._due()[: want - len(ended)]:
             job.small = False
@@ -91,20 +159,32 @@ class Model(Grounds):
 
     def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
         """The job and the date that stood beside it; nothing if it has expired."""
-        if 0 < job.record.expires_ms <= self.now:
+        if job.id in self.requests and job.state is State.SCHEDULED:  # asked for while nobody knew whether it runs
             self._finish(job, cancelled=True)
-            self._event("expired", job.id)
+            self._event("cancelled", job.id, job.attempt, job.crashes, "-")
+            return []
+        if 0 < job.record.expires_ms <= self.now:
+            self._expire(job)
             return []
         date, job.date = job.date, self.now + lease_ms
         job.state, job.attempt, job.fence, job.progress = State.RUNNING, attempt, nonce, ""
         self._event("claimed", job.id, attempt, job.crashes, nonce)
         return [(job, date)]
 
+    def _expire(self, job: Job) -> None:
+        if job.attempt or job.crashes:
+            self._fail(job)
+            self._event("failed", job.id, job.attempt, job.crashes, "-")
+        else:
+            self._finish(job, displaced=True)
+            self._event("expired", job.id)
+
     def _answer(self, taken: Sequence[tuple[Job, int]], *, more: bool = False, paused: bool = False) -> Claim:
         jobs = [
             ClaimedJob(
                 id=job.id, attempt=job.attempt, crashes=job.crashes, due_ms=due, record=job.record.encode(),
-                fence=job.fence, queue="q", ground=self.ground,
+                fence=job.fence, queue="q", ground=self.ground, evictions=job.evictions,
+                unknown_ms=max(0, self.now - job.unknown) if job.unknown else 0,
             )
             for job, due in taken
         ]  # fmt: skip
@@ -118,14 +198,21 @@ class Model(Grounds):
             paused=paused,
         )
 
-    def _takeover(self, lease_ms: int) -> int:
+    def _takeover(self, lease_ms: int, away: int = 0, *, moved: bool = False) -> int:
         """Notes that a worker is here; the moment before which a lease must have ended to be taken over now."""
-        last = self.alive
-        self.alive = self.now
-        if last is not None and self.now - last > lease_ms / 2:
-            good_at = min(last, self.guard[0]) if self.guard and last < self.guard[1] else last
-            self.guard = good_at, self.now + lease_ms
-        return min(self.guard[0], self.now) if self.guard and self.now < self.guard[1] else self.now
+        last, self.alive = self.alive, self.now
+        silent = 0 if last is None or self.now - last <= lease_ms / 2 else self.now - last
+        away = away if away > lease_ms / 2 else 0
+        active = self.guard is not None and self.guard[0] < self.now < self.guard[1]
+        since = self.guard[0] if self.guard and active else self.now
+        if away or (moved and (silent or active)):
+            outage = max(away, silent)
+            self.guard = max(min(since, self.now - outage), self.now - outage - 2 * lease_ms), self.now + lease_ms
+        elif silent and not active:
+            self.guard = self.now - silent, self.now + min(5000, lease_ms // 2)
+        elif not active:
+            return self.now
+        return self.guard[0] if self.guard else self.now
 
     def extend(
         self,
@@ -142,11 +229,11 @@ class Model(Grounds):
         for id, fence in items:
             job = self.jobs.get(id)
             if job is None or not fence or job.fence != fence:
-                answers[id] = "lost" if job and job.state is State.RUNNING else "gone"
+                answers[id] = "lost" if job and job.fence else "wait" if self.rolled == "sweep" else "gone"
                 continue
             job.date = self.now + lease_ms
             job.progress = (progress or {}).get(id) or job.progress
-            answers[id] = "ok" if job.asked is None else "cancel"
+            answers[id] = "cancel" if id in self.requests else "ok"
         return answers
 
     def settle(self, items: Sequence[SettleItem], *, worker: str, max_crashes: int, now_ms: int) -> list[str]:
@@ -157,7 +244,7 @@ class Model(Grounds):
             job = self.jobs.get(item.id)
             if item.id in settled:
                 answers.append("already")
-            elif job is None or job.state is not State.RUNNING:
+            elif job is None or not job.fence:
                 answers.append(self._unheld(item, job))
             elif (job.fence, job.attempt) != (item.fence, item.attempt):
                 answers.append("lost")
@@ -170,81 +257,120 @@ class Model(Grounds):
     def _unheld(self, item: SettleItem, job: Job | None) -> str:
         if job is None:
             return "already" if item.id in self.finished else "gone"
-        back = item.outcome in ("snooze", "crash") or job.state is State.FAILED
+        back = item.outcome in ("snooze", "evict", "park", "crash") or job.state is State.FAILED
         return "already" if back or job.attempt >= item.attempt else "gone"
 
     def _settle(self, job: Job, item: SettleItem, max_crashes: int) -> None:
         fields = (job.id, job.attempt, job.crashes, job.fence)
         outcome, due = item.outcome, self.now + item.delay_ms
-        if job.asked is not None and outcome in ("retry", "snooze"):
+        if job.id in self.requests and outcome in ("retry", "snooze", "evict", "park"):
             outcome = "cancel"
         if outcome == "crash":
             if self._crash(job, max_crashes) == "again":
                 self._event("crashed", job.id, job.attempt, job.crashes, job.fence, self.now)
-                self._back(job, self.now, attempt=job.attempt - 1)
+                self._back(job, self.now, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
         elif outcome == "fail":
             self._fail(job)
             self._event("failed", *fields, body=item.detail)
         elif outcome == "retry":
             self._back(job, due, attempt=job.attempt)
             self._event("retried", *fields, due, body=item.detail)
-        elif outcome == "snooze":
-            self._back(job, due, attempt=job.attempt - 1)
+        elif outcome in ("snooze", "evict", "park"):
+            kept = self.format or outcome == "snooze"
+            evictions, unknown = (job.evictions, job.unknown) if kept else (0, 0)
+            if outcome == "snooze" and item.delay_ms:
+                evictions = unknown = 0
+            elif outcome == "evict" and self.format:
+                evictions += 1
+            elif outcome == "park" and self.format:
+                unknown = unknown or self.now
+            self._back(job, due, attempt=job.attempt - 1, evictions=evictions, unknown=unknown)
             self._event("snoozed", *fields, due, body=item.detail)
         else:
             self._finish(job, cancelled=outcome == "cancel")
             self._event("cancelled" if outcome == "cancel" else "succeeded", *fields, body=item.detail)
 
     def cancel(
-        self, jobs: Sequence[UUID], *, actor: str = "", reason: str = "", tombstone: bool = False, now_ms: int
+        self, jobs: Sequence[UUID], *, actor: str = "", reason: str = "", lacking: str = "", now_ms: int
     ) -> list[Change]:
         self._begin(now_ms)
-        return [self._cancel(short(id), actor, tombstone) for id in jobs]
+        return [self._cancel(short(id), actor, lacking) for id in jobs]
 
     def cancel_one(
-        self, key: str, *, actor: str = "", reason: str = "", unless: str = "", now_ms: int
-    ) -> tuple[Change, UUID | None, str]:
+        self, job: UUID | str, *, actor: str = "", reason: str = "", lacking: str = "", unless: str = "", now_ms: int
+    ) -> Changed:
         self._begin(now_ms)
-        job = None if unless == self.ground else self.holder(key)
-        return (
-            (self._cancel(job.id, actor, False), full(job.id), self.ground)
-            if job
-            else (Change.UNKNOWN, None, self.ground)
-        )
+        if unless == self.ground:
+            return Changed(Change.UNKNOWN, None, self.ground)
+        id = self._target(job)
+        change = self._cancel(id, actor, lacking) if id else Change.UNKNOWN
+        return Changed(change, full(id) if id else None, self.ground)
 
-    def _cancel(self, id: str, actor: str, tombstone: bool) -> Change:
+    def _target(self, job: UUID | str) -> str:
+        if isinstance(job, UUID):
+            return short(job)
+        holder = self.holder(job)
+        return holder.id if holder else ""
+
+    def _cancel(self, id: str, actor: str, lacking: str) -> Change:
         job = self.jobs.get(id)
         if job is None:
-            if id in self.finished:
-                return Change.FINISHED
-            if tombstone:
-                self.finished[id] = self.now + 0.5
-            return Change.UNKNOWN
+            return self._cancel_lacking(id, actor, lacking)
         if job.state is State.FAILED:
             return Change.FINISHED
         if job.state is State.RUNNING:
-            if job.asked is None:
-                job.asked = actor
-                self._event("cancel_requested", id)
-            return Change.RUNNING
-        self._cancel_waiting(job)
+            return self._request(id, actor)
+        self._cancel_waiting(job, b"")
         return Change.DONE
 
+    def _cancel_lacking(self, id: str, actor: str, row: str) -> Change:
+        """Of a job that is not here; by its row it waits, or runs, or nobody has looked."""
+        ended, waits = self.finished.get(id), row not in ("", "running")
+        if ended is None and self._may_run(row):
+            return self._request(id, actor)
+        if (ended is None and waits) or (row and ended is not None and ended % 1 >= 0.5):
+            self.finished.setdefault(id, self.now + 0.5)
+            self._event("cancelled", id, 0, 0, "-", body=b"")
+        if ended is None:
+            return Change.DONE if waits else Change.UNKNOWN
+        return Change.DONE if ended % 1 == 0.5 else Change.FINISHED
+
+    def _may_run(self, row: str) -> bool:
+        """Whether a job that is not here may have begun on the ground before."""
+        if row.isdigit():
+            return int(row) <= self.now and (bool(self.rolled) or self.confirmed != self.server)
+        return row == "running"
+
+    def _request(self, id: str, actor: str) -> Change:
+        if id not in self.requests:
+            self.requests[id] = actor
+            self._event("cancel_requested", id)
+        return Change.RUNNING
+
     def reschedule(
-        self, job: UUID | str, *, due_ms: int | None = None, delay_ms: int | None = None, actor: str = "", now_ms: int
-    ) -> tuple[Change, UUID | None, int]:
+        self, job: UUID | str, *, due_ms: int | None = None, delay_ms: int | None = None, actor: str = "", lacking: str = "",
+        unless: str = "", policy: str = "", now_ms: int,
+    ) -> Changed:  # fmt: skip
         self._begin(now_ms)
+        if unless == self.ground:
+            return Changed(Change.UNKNOWN, None, self.ground)
         due = due_ms if due_ms is not None else self.now + (delay_ms or 0)
-        held = self.holder(job) if isinstance(job, str) else None
-        id = short(job) if isinstance(job, UUID) else held.id if held else ""
+        id = self._target(job)
         found = self.jobs.get(id)
         change = Change.FINISHED if found or id in self.finished else Change.UNKNOWN
         if found and found.state is State.RUNNING:
             change = Change.RUNNING
         elif found and found.state is State.SCHEDULED:
-            change, found.date = Change.DONE, due
-            self._event("rescheduled", id, due)
-        return change, full(id) if id else None, due
+            change = Change.DONE
+            best = {"earliest": min, "latest": max}.get(policy)
+            if best and best(due, found.date) == found.date:
+                due = found.date
+            else:
+                found.date = due
+                self._event("rescheduled", id, due)
+        if id and change is Change.UNKNOWN and self._may_run(lacking):
+            change = Change.RUNNING
+        return Changed(change, full(id) if id else None, self.ground, due_ms=due)
 
     def requeue(
         self,
@@ -264,13 +390,14 @@ class Model(Grounds):
             return (Change.RUNNING if kept.state is State.RUNNING else Change.CONFLICT), job
         if self.finished.get(id, 0) % 1 == 0.25:
             return Change.CONFLICT, job
-        cancelled = self.finished.get(id, 0) % 1 == 0.5
+        cancelled = self.finished.get(id, 0) % 1 >= 0.5
         use = record if record and (vouched or cancelled) else kept.record if kept else None
         if use is None:
             return Change.UNKNOWN, job
         if holder := self.holder(use.key):
             return Change.CONFLICT, full(holder.id)
         self.finished.pop(id, None)
+        self.requests.pop(id, None)
         self.jobs[id] = fresh = Job(id, use, due)
         self._event("requeued", id, due, body=fresh.body)
         return Change.DONE, job
@@ -295,7 +422,7 @@ class Model(Grounds):
         self._begin(now_ms)
         waiting = sorted(self.those(State.SCHEDULED), key=lambda job: LANES.index(job.record.lane))
         for job in waiting[:limit]:
-            self._cancel_waiting(job)
+            self._cancel_waiting(job, b'{"m":"purged"}')
         gone = len(waiting[:limit])
         if gone:
             self._event("purged", gone)
@@ -318,4 +445,6 @@ class Model(Grounds):
             del self.jobs[id]
             self.finished[id] = now_ms
         self.claims = {worker: claim for worker, claim in self.claims.items() if claim.at >= now_ms - claims_ms}
+        if self.confirmed == self.server and not self.rolled:
+            self.requests = {id: by for id, by in self.requests.items() if id in self.jobs}
         return Tidied(len(old), len(failed), "0")

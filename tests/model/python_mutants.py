@@ -25,17 +25,26 @@ STORE = [
         '(id, attempt, fence, outcome, delay_ms, b"",',
     ),
     store("progress is not sent", 'done.get(id, "")', '""'),
-    store("no tombstone is asked for", 'write.flag(tombstone), "", *map', '"0", "", *map'),
+    store("no tombstone is asked for", 'reason, lacking, "", *map', 'reason, "", "", *map'),
+    store("how the row stands is not sent", "reason, lacking, unless, write", 'reason, "", unless, write'),
+    store("the ground that answered is not sent", "reason, lacking, unless, write", 'reason, lacking, "", write'),
+    store("the ground of a publication is not sent", "max_events, ground, mode]", 'max_events, "", mode]'),
+    store("everybody has asked the rows", "max_events, ground, mode]", 'max_events, ground, "told"]'),
     store("everybody vouches", '"1" if vouched else ""', '"1"'),
     store("the policy is always keep", "self.written(record), item.on_conflict,", 'self.written(record), "keep",'),
     store("the limit of a purge is not sent", "actor, reason, min(limit, MOST))", "actor, reason, MOST)"),
-    store("a key is looked for in capitals", "unless, write.target(job)", "unless, write.target(job).upper()"),
+    store("a key is looked for in capitals", "unless, write.target(job))\n", "unless, write.target(job).upper())\n"),
     store(
         "resume pauses",
         'self.run("pause", now_ms, actor, reason, "0")',
         'self.run("pause", now_ms, actor, reason, "1")',
     ),
-    store("the ground is not sent", "lease_ms, max_crashes, ground)", 'lease_ms, max_crashes, "")'),
+    store(
+        "the ground is not sent",
+        "lease_ms, max_crashes, ground, max_events",
+        'lease_ms, max_crashes, "", max_events',
+    ),
+    store("an outage is not told", "max_events, write.flag(wary), away_ms)", "max_events, write.flag(wary), 0)"),
 ]
 WORKER = [
     worker(

@@ -66,7 +66,9 @@ class Story:
         known = known or Chapter()
         said = f"{id}, {item.kind} at {entry.at_ms} by {entry.by}"
         if item.kind == "cancel_requested":
-            if known.place is not State.RUNNING or known.asked:
+            if (
+                known.place is not State.RUNNING or known.asked
+            ):  # of one that Redis does not have the story is not known
                 yield f"{said}: it is {known.place}, asked before: {known.asked}"
             self.jobs[id] = replace(known, asked=True)
             return
@@ -91,7 +93,8 @@ class Story:
         ):
             yield f"{id}, restored at {entry.at_ms} by {entry.by}: attempt {attempt}, crashes {crashes}, after {known}"
         fence = item.fields[4]
-        place, asked = (State.SCHEDULED, False) if fence == NOBODY else (State.RUNNING, bool(known and known.asked))
+        waits = fence == NOBODY and len(item.fields) == 5
+        place, asked = (State.SCHEDULED, False) if waits else (State.RUNNING, bool(known and known.asked))
         self.jobs[id] = Chapter(place, attempt, crashes, "" if fence == NOBODY else fence, due, asked)
 
     def _claimed(self, entry: Entry, item: Item, known: Chapter, said: str) -> Iterable[str]:
@@ -107,7 +110,7 @@ class Story:
         poison = item.kind == "failed" and b'"poison-crashes"' in item.body
         vanished = item.kind == "crashed" or poison or b"its worker vanished" in item.body
         if fence == NOBODY:
-            if known.place is State.RUNNING:
+            if known.place is State.RUNNING and known.fence:
                 yield f"{said}: it runs, and was ended as if it did not"
         elif fence != known.fence or attempt != known.attempt:
             yield f"{said}: ended by attempt {attempt} of {fence}, which is not {known}"

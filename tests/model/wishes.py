@@ -12,7 +12,10 @@ delays = st.sampled_from([0, 0, 1, 999, 1000, 5000, 60_000])
 steps = st.sampled_from([1, 2, 500, 999, 1000, 5000, 14_000, 31_000, 4_000_000])
 workers = st.sampled_from(["w1", "w2", "w3"])
 ages = st.sampled_from([0, 1, 10_000, 3_600_000, 3_600_000])
-outcomes = st.sampled_from(["ack", "retry", "snooze", "fail", "crash", "cancel"])
+modes = st.sampled_from(["", "", "told", "ask", "ask told"])
+grounds = st.sampled_from(["", "known", "known", "another:server"])
+lackings = st.sampled_from(["", "scheduled", "running", 0, 60_000])  # or a date, so many ms from now
+outcomes = st.sampled_from(["ack", "retry", "snooze", "evict", "park", "fail", "crash", "cancel"])
 keys = st.sampled_from(["", "", "a", "b"])
 actors = st.sampled_from(["clerk", "boss"])
 
@@ -31,6 +34,7 @@ class Wish:
     expires: int
     most: int
     durable: bool
+    late: str = ""  # it is published late, and may act on no holder, on the one that there is, or on another; or never
 
 
 wishes = st.builds(
@@ -41,10 +45,11 @@ wishes = st.builds(
     lane=st.sampled_from(["high", "normal", "low"]),
     offset=st.sampled_from([-5000, 0, 0, 1, 1000, 5000, 60_000]),
     delayed=st.booleans(),
-    policy=st.sampled_from(["keep", "replace", "earliest", "latest", "error"]),
+    policy=st.sampled_from(["keep", "replace", "earliest", "latest", "after", "error"]),
     expires=st.sampled_from([0, 0, 0, 0, 0, 0, 1, 40_000]),
     most=st.sampled_from([1, 2, 3, 3]),
     durable=st.booleans(),
+    late=st.sampled_from(["", "", "", "", "none", "holder", "another", "replaced"]),
 )
 
 

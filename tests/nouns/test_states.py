@@ -51,17 +51,20 @@ def test_event_kinds_are_exactly_those_of_the_stream() -> None:
     ("verb", "expected"),
     [
         ("schedule", {(None, State.SCHEDULED, "schedule")}),
-        ("claim", {(State.SCHEDULED, State.RUNNING, "claim")}),
+        ("claim", {(before, State.RUNNING, "claim") for before in UNFINISHED}),
         ("ack", {(State.RUNNING, State.SUCCEEDED, "settle")}),
         ("retry", {(State.RUNNING, State.SCHEDULED, "settle")}),
         ("snooze", {(State.RUNNING, State.SCHEDULED, "settle")}),
         ("fail", {(State.RUNNING, State.FAILED, "settle")}),
-        ("expire", {(before, State.CANCELLED, "claim") for before in UNFINISHED}),
+        ("evict", {(State.RUNNING, State.SCHEDULED, "settle")}),
+        ("park", {(State.RUNNING, State.SCHEDULED, "settle")}),
+        (
+            "expire",
+            {(State.SCHEDULED, State.CANCELLED, "claim"), *((before, State.FAILED, "claim") for before in UNFINISHED)},
+        ),
         ("set aside", {(before, State.FAILED, "claim") for before in UNFINISHED}),
         ("replace", {(State.SCHEDULED, State.CANCELLED, "schedule")}),
         ("reschedule", {(State.SCHEDULED, State.SCHEDULED, script) for script in ("schedule", "reschedule")}),
-        ("drop", {(before, after, "restore") for before in UNFINISHED for after in FINISHED}),
-        ("correct", {(before, State.SCHEDULED, "restore") for before in UNFINISHED}),
         (
             "requeue",
             {(State.FAILED, State.SCHEDULED, "requeue"), (State.CANCELLED, State.SCHEDULED, "requeue")},
@@ -103,7 +106,10 @@ def test_every_settling_outcome_is_a_verb_of_the_settle_script() -> None:
 
 
 def test_every_end_of_an_attempt_has_its_event() -> None:
-    ends = {str(outcome) for outcome in AttemptOutcome} - {"running"}
+    ends = {str(outcome) for outcome in AttemptOutcome} - {
+        "running",
+        "evicted",
+    }  # which is told as snoozed, with a word more
     assert ends <= {str(kind) for kind in EventKind}
 
 

@@ -12,8 +12,9 @@ from django_delayq import codec, conf, ids, masking, spread
 from django_delayq.exceptions import PayloadError
 from django_delayq.job import JobRecord
 from django_delayq.management.commands.delayq_worker import Command
-from django_delayq.mirror.fold import Batch, job_ids
-from django_delayq.mirror.loop import REFUSED
+from django_delayq.mirror.fold import Batch
+from django_delayq.mirror.items import job_ids
+from django_delayq.mirror.verdict import Unfoldable
 from django_delayq.states import EventKind
 from django_delayq.store import events, read
 from django_delayq.store.workers import _read as read_worker
@@ -145,7 +146,7 @@ def test_an_entry_is_folded_or_refused(pairs, audit):
     job_ids([entry])
     try:
         batch.fold(entry)
-    except REFUSED:
+    except Unfoldable:
         return
     for job in batch.changed.values():
         assert job.attempts >= 0

@@ -172,7 +172,7 @@ def test_no_argument_comes_into_a_log_of_producer_mirror_and_relay(orders, every
     job = delayq.schedule(close_order, 1, note=SECRET)
     Job.objects.filter(pk=job.id).update(key="\n")
     orders.relay.poll()
-    assert len(everything_logged.records) >= 2
+    assert everything_logged.records
     assert SECRET not in shown(everything_logged)
 
 

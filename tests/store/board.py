@@ -44,9 +44,20 @@ class Board:
         return self.store.schedule([item], now_ms=now)[0].status
 
     def claim(
-        self, nonce: str = "n1", worker: str = "w1", *, want: int = 10, now: int = NOW, max_crashes: int = 3
+        self,
+        nonce: str = "n1",
+        worker: str = "w1",
+        *,
+        want: int = 10,
+        now: int = NOW,
+        max_crashes: int = 3,
+        wary: bool = False,
+        away: int = 0,
     ) -> Claim:
-        return self.store.claim(worker, nonce, want=want, lease_ms=LEASE, max_crashes=max_crashes, now_ms=now)
+        told: dict[str, Any] = {"away_ms": away} if away else {}
+        if wary:
+            told["wary"] = True
+        return self.store.claim(worker, nonce, want=want, lease_ms=LEASE, max_crashes=max_crashes, now_ms=now, **told)
 
     def pass_lease(self, start: int = NOW, worker: str = "w2") -> int:
         """Lets a lease that began at `start` run out while `worker` asks in vain, as a live one does. Returns the time."""

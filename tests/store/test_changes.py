@@ -45,32 +45,52 @@ def test_cancel_by_key(board):
 
 def test_cancel_does_nothing_on_the_ground_that_it_is_told(board):
     board.put(1, NOW + 5000, key="order 7")
-    ground = board.store.cancel_one(job_id(2))[2]
-    assert board.store.cancel_one(job_id(1), unless=ground) == (Change.UNKNOWN, None, ground)
-    assert board.store.cancel_one("order 7", unless="other:ground") == (Change.DONE, job_id(1), ground)
+    ground = board.store.cancel_one(job_id(2)).ground
+    assert board.store.cancel_one(job_id(1), unless=ground) == (Change.UNKNOWN, None, ground, "", 0)
+    assert board.store.reschedule(job_id(1), delay_ms=0, unless=ground) == (Change.UNKNOWN, None, ground, "", 0)
+    assert board.store.cancel_one("order 7", unless="other:ground")[:3] == (Change.DONE, job_id(1), ground)
 
 
-def test_a_cancel_sent_again_on_other_ground_answers_done_for_what_is_cancelled(board):
+def test_a_change_answers_which_event_tells_of_it(board):
+    board.put(1, NOW + 5000)
+    moved = board.store.reschedule(job_id(1), delay_ms=9000).event
+    cancelled = board.store.cancel_one(job_id(1)).event
+    assert [entry.id for entry in board.log.read("0-0", 10)][1:] == [moved, cancelled]
+    assert board.store.cancel_one(job_id(1)).event == "", "nothing has happened"
+
+
+def test_a_cancel_sent_again_answers_done_for_what_is_cancelled(board):
     board.put(1, NOW + 5000)
     board.put(2, NOW)
     board.claim()
     board.settle(2, "ack")
     assert board.store.cancel_one(job_id(1))[0] is Change.DONE
+    assert board.store.cancel_one(job_id(1))[0] is Change.DONE
+    assert board.store.cancel_one(job_id(2))[0] is Change.FINISHED
+
+
+def test_a_job_that_was_replaced_answers_finished_to_a_cancel(board):
+    board.put(1, NOW + 5000, key="k")
+    board.put(2, NOW + 5000, key="k", on_conflict="replace")
     assert board.store.cancel_one(job_id(1))[0] is Change.FINISHED
-    assert board.store.cancel_one(job_id(1), unless="other:ground")[0] is Change.DONE
-    assert board.store.cancel_one(job_id(2), unless="other:ground")[0] is Change.FINISHED
+    assert board.store.cancel_one(job_id(2))[0] is Change.DONE
 
 
 def test_a_cancelled_unknown_job_cannot_be_published_late(board):
-    assert board.store.cancel([job_id(1)], tombstone=True) == [Change.UNKNOWN]
+    assert board.store.cancel([job_id(1)], lacking="scheduled") == [Change.DONE]
+    assert [item.kind for entry in board.log.read("0-0", 10) for item in entry.items] == ["cancelled"], (
+        "the row hears of it"
+    )
     assert board.put(1) == "cancelled"
     assert board.claim().jobs == []
 
 
 def test_reschedule_moves_the_date(board):
     board.put(1, NOW + 5000, key="k")
-    assert board.store.reschedule(job_id(1), due_ms=NOW + 60_000) == (Change.DONE, job_id(1), NOW + 60_000)
-    assert board.store.reschedule("k", delay_ms=1000, now_ms=NOW) == (Change.DONE, job_id(1), NOW + 1000)
+    moved = board.store.reschedule(job_id(1), due_ms=NOW + 60_000)
+    assert (moved.change, moved.id, moved.due_ms) == (Change.DONE, job_id(1), NOW + 60_000)
+    moved = board.store.reschedule("k", delay_ms=1000, now_ms=NOW)
+    assert (moved.change, moved.id, moved.due_ms) == (Change.DONE, job_id(1), NOW + 1000)
     assert board.dump()["normal"] == {1: 1000}
 
 
@@ -164,10 +184,10 @@ def test_purge_cancels_scheduled_jobs_and_leaves_running_ones(board):
 def test_a_tombstone_stays_until_the_mirror_has_heard_of_the_end_however_old_the_clock_makes_it(board):
     board.put(1)
     board.claim()
-    board.settle(1, "ack", now=clock.wall_ms())
-    assert board.store.tidy(tombstones_ms=-1).tombstones == 0
+    board.settle(1, "ack", now=clock.wall_ms() - 7_200_000)  # it was put back then, and is put right now
+    assert board.store.tidy().tombstones == 0
     board.log.trim(board.log.last_id())
-    assert board.store.tidy(tombstones_ms=-1).tombstones == 1
+    assert board.store.tidy().tombstones == 1
 
 
 def test_tidy_drops_what_has_had_its_time(board):
@@ -183,6 +203,32 @@ def test_tidy_drops_what_has_had_its_time(board):
     assert board.dump() == {"finished": {2: 3_600_001}}
 
 
+def test_tidy_looks_through_all_claims(board):
+    """One for each process that ever claimed."""
+    for start in range(0, 3000, 500):
+        old = [part for number in range(start, start + 500) for part in (f"w/{number}", f"n {NOW} x=1")]
+        board.link.execute("HSET", board.keys["claims"], *old)
+    board.link.execute("HSET", board.keys["claims"], "young", f"n {NOW + 25 * 3_600_000} x=1")
+    cursor, calls = "0", 0
+    while not calls or cursor != "0":
+        cursor = board.store.tidy(cursor=cursor, now_ms=NOW + 26 * 3_600_000).cursor
+        calls += 1
+    assert board.link.execute("HKEYS", board.keys["claims"]) == [b"young"]
+    assert calls > 5, "each call is bounded"
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "😀"])
+def test_who_and_why_are_cut_at_2_kb(board, letter):
+    board.put(1)
+    board.store.cancel([job_id(1)], actor=letter * 3000, reason=letter * 1_000_000)
+    (said,) = [entry for entry in board.log.read("0-0", 10) if entry.items[0].kind == "cancelled"]
+    for text in (said.by, said.why):
+        assert 2040 <= len(text.encode()) <= 2048
+        assert set(text) == {letter, "…"}
+    board.store.pause(reason=letter * 3000)
+    assert len(board.link.execute("HGET", board.keys["meta"], "paused_why")) <= 2048
+
+
 def test_tidy_drops_old_counters(board):
     board.put(1)
     assert board.link.execute("HLEN", board.keys["stats"]) == 1
@@ -194,3 +240,11 @@ def test_tidy_drops_old_counters(board):
 def test_ids_that_are_none_are_refused_before_redis_sees_them(given):
     with pytest.raises(ValueError, match="id"):
         ids.parse(given)
+
+
+def test_a_requeued_job_is_not_cancelled_by_what_was_asked_of_a_run_that_redis_had_lost(board):
+    assert board.store.cancel([job_id(1)], lacking="running") == [Change.RUNNING]
+    assert board.store.requeue(job_id(1), record(1), vouched=True, now_ms=NOW)[0] is Change.DONE
+    board.claim()
+    assert board.settle(1, "retry", now=NOW) == "done"
+    assert board.dump()["normal"] == {1: 0}, "it waits for its next attempt"

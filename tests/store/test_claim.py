@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from django_delayq import clock, ids
 from django_delayq.store.queue import SettleItem
 from tests.store.board import LEASE, NOW, job_id, record
@@ -91,7 +93,7 @@ def test_after_an_outage_nobody_takes_over_a_lease_for_one_lease(board):
     board.put(1)
     board.claim("n1", "w1")
     back = NOW + 2 * LEASE
-    assert board.claim("n2", "w2", now=back).jobs == []
+    assert board.claim("n2", "w2", now=back, away=2 * LEASE).jobs == []
     assert board.extend(1, now=back + 1000) == "ok"
     assert board.dump()["leases"] == {1: 3 * LEASE + 1000}
 
@@ -101,8 +103,66 @@ def test_after_an_outage_a_vanished_workers_jobs_are_taken_over_one_lease_later(
     board.claim("n1", "w1")
     back = NOW + 2 * LEASE
     for second in range(0, LEASE, 5000):
+        away = 0 if second else 2 * LEASE
+        assert board.claim(f"a{second}", "w2", now=back + second, away=away).jobs == []
+    assert numbers(board.claim("n3", "w2", now=back + LEASE)) == [1]
+
+
+def test_after_a_restart_of_redis_nobody_takes_over_a_lease_for_one_lease(board):
+    board.put(1)
+    board.claim("n1", "w1")
+    back = NOW + 2 * LEASE
+    board.link.execute("HSET", board.keys["meta"], "run", "of-another-server")
+    for second in range(0, LEASE, 5000):
         assert board.claim(f"a{second}", "w2", now=back + second).jobs == []
     assert numbers(board.claim("n3", "w2", now=back + LEASE)) == [1]
+
+
+def test_an_outage_of_which_only_the_second_caller_knows_guards_as_well(board):
+    """The first one's call lay in a buffer of the server, or it has just been started."""
+    board.put(1)
+    board.claim("n1", "w1")
+    back = NOW + 2 * LEASE
+    assert board.claim("n2", "w2", now=back).jobs == []
+    assert board.claim("n3", "w3", now=back + 3000, away=2 * LEASE + 3000).jobs == []
+    assert board.claim("n4", "w2", now=back + LEASE).jobs == []
+    assert numbers(board.claim("n5", "w2", now=back + LEASE + 3000)) == [1]
+
+
+def test_silence_is_no_outage(board):
+    """The only worker is lost with its host, and another one starts later: it waits for the end of the lease, not for one more."""
+    board.put(1)
+    board.claim("n1", "w1")
+    for second in range(20_000, LEASE + 1, 1000):
+        assert board.claim(f"a{second}", "w2", now=NOW + second).jobs == []
+    assert numbers(board.claim("n3", "w2", now=NOW + LEASE + 1)) == [1]
+
+
+def test_who_asks_rarely_takes_over_when_it_asks_again(board):
+    board.put(1)
+    board.claim("n1", "w1")
+    hour = 3_600_000
+    assert board.claim("n2", "w2", now=NOW + hour).jobs == []
+    assert numbers(board.claim("n3", "w2", now=NOW + 2 * hour)) == [1]
+
+
+@pytest.mark.parametrize("lease", [1000, 2000, 5000, 30_000])
+def test_idle_polls_do_not_guard_a_lease_for_ever(board, lease):
+    board.put(1)
+    board.store.claim("w1", "n1", want=1, lease_ms=lease, max_crashes=3, now_ms=NOW)
+    later = range(NOW + 1001, NOW + 2 * lease + 3003, 1001)
+    claims = (board.store.claim("w2", f"n{now}", want=1, lease_ms=lease, max_crashes=3, now_ms=now) for now in later)
+    assert any(claim.jobs for claim in claims)
+
+
+def test_one_outage_after_another_makes_no_lease_good_for_ever(board):
+    board.put(1)
+    board.claim("n1", "w1")
+    now, taken = NOW, []
+    for number in range(8):  # a host whose line to Redis is cut every time the guard has nearly ended
+        now += LEASE - 1000
+        taken += numbers(board.claim(f"m{number}", "w2", now=now, away=LEASE - 1000))
+    assert taken == [1]
 
 
 def test_leases_that_had_ended_before_the_outage_are_not_guarded(board):
@@ -111,14 +171,14 @@ def test_leases_that_had_ended_before_the_outage_are_not_guarded(board):
     for second in range(0, LEASE, 10_000):
         board.link.execute("HSET", board.keys["meta"], "alive", NOW + second)
     board.link.execute("HSET", board.keys["meta"], "alive", NOW + LEASE + 500)
-    assert numbers(board.claim("n2", "w2", now=NOW + 3 * LEASE)) == [1]
+    assert numbers(board.claim("n2", "w2", now=NOW + 3 * LEASE, away=2 * LEASE - 500)) == [1]
 
 
 def test_a_clock_put_back_after_an_outage_takes_nothing_from_those_who_hold_it(board):
     board.put(1, NOW - HOUR)
     back = NOW + 2 * LEASE
     assert board.claim("n0", "w1", now=NOW).jobs
-    assert board.claim("n1", "w2", now=back).jobs == [], "guarded"
+    assert board.claim("n1", "w2", now=back, away=2 * LEASE).jobs == [], "guarded"
     board.put(2, NOW - HOUR)
     assert numbers(board.claim("n2", "w1", now=back - HOUR)) == [2]
     assert board.claim("n3", "w2", now=back - HOUR + 20).jobs == []
@@ -178,12 +238,19 @@ def test_an_expired_job_is_cancelled_instead_of_run(board):
     assert "keys" not in board.dump()
 
 
-def test_a_job_that_expired_while_its_worker_vanished_is_not_run_again(board):
+def test_a_job_that_expired_while_its_worker_vanished_is_not_run_again_and_has_failed(board):
     board.put(1, expires_ms=NOW + 5000, key="k")
     board.claim()
     assert board.claim("n2", "w2", now=board.pass_lease()).jobs == []
-    assert list(board.dump()) == ["finished"]
-    assert board.happened()[-2:] == ["crashed 1", "expired 1"]
+    assert list(board.dump()) == ["jobs", "failed"]
+    assert board.happened()[-2:] == ["crashed 1", "failed 1"]
+
+
+def test_what_expired_unrun_leaves_word_that_nobody_cancelled_it_and_can_be_requeued(board):
+    board.put(1, NOW - 10, expires_ms=NOW - 1)
+    board.claim()
+    assert float(board.link.execute("ZSCORE", board.keys["finished"], ids.short(job_id(1)))) % 1 == 0.75
+    assert board.store.requeue(job_id(1), record(1), vouched=False, now_ms=NOW)[0] == "done"
 
 
 def test_a_paused_queue_gives_nothing(board):

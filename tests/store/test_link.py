@@ -6,9 +6,10 @@ import os
 
 import pytest
 
+from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import connection
-from django_delayq.store.connection import StoreError, connect
+from django_delayq.store.connection import IDLE, KEPT, StoreError, connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine
@@ -45,7 +46,7 @@ def test_a_restarted_server_is_found_again_by_the_same_link(server):
 def test_what_was_sent_once_is_not_sent_again(server):
     link = connect(server.url)
     link.execute("PING")
-    with pytest.raises(StoreUnavailable, match="the call may be repeated"):
+    with pytest.raises(StoreUnavailable, match="What was asked may have happened"):
         link.execute_many([("INCR", "n"), ("QUIT",), ("PING",)])  # the server closes before the last reply
     assert link.execute("GET", "n") == b"1"
 
@@ -56,6 +57,27 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(server, monkeypat
     assert link.execute("CLIENT", "ID") == first
     monkeypatch.setattr(connection, "IDLE", 0.0)
     assert link.execute("CLIENT", "ID") != first
+
+
+def test_the_connections_of_a_peak_are_not_kept(server, monkeypatch):
+    link = connect(server.url)
+
+    def clients() -> int:
+        return int(link.execute("INFO", "clients").partition(b"connected_clients:")[2].split()[0])
+
+    def peak() -> None:
+        for receive in [link.start(("PING",)) for _ in range(100)]:
+            assert receive() == b"PONG"
+
+    peak()
+    eventually(lambda: clients() == KEPT)
+    for _ in range(3):
+        link.execute("PING")
+    assert clients() == KEPT
+    later = clock.monotonic() + IDLE + 1
+    monkeypatch.setattr(clock, "monotonic", lambda: later)
+    link.execute("PING")
+    eventually(lambda: clients() == 1)
 
 
 def test_a_reply_that_another_call_left_behind_is_nobody_s(server):

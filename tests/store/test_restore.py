@@ -33,8 +33,8 @@ def run(number: int, *, attempt: int = 1, crashes: int = 0, fence: str = "n1", *
     )  # fmt: skip
 
 
-def restore(ground: GroundStore, *items: RestoreItem, rolled: bool = False) -> list[str]:
-    return list(ground.restore(items, rolled=rolled, now_ms=NOW)[1])
+def restore(ground: GroundStore, *items: RestoreItem, known: str = "") -> list[str]:
+    return list(ground.restore(items, ground=known or ground._store.ground(), now_ms=NOW))
 
 
 def adopt(ground: GroundStore, *items: RestoreItem, since: str = ELSEWHERE) -> list[str]:
@@ -136,30 +136,92 @@ def test_a_run_whose_key_was_taken_goes_on_without_it(board, ground):
     assert board.dump()["keys"] == {"k": 2}
 
 
-def test_rolled_back_jobs_are_corrected_by_their_rows(board, ground):
+def test_rows_that_were_read_on_other_ground_change_nothing(board, ground):
+    assert restore(ground, row(1)) == ["restored"]
+    known, dump = ground._store.ground(), board.dump()
+    assert restore(ground, row(2), row(1), known=":") == ["ground", "ground"]
+    assert board.dump() == dump
+    board.link.execute("DEL", *(board.keys[name] for name in ("jobs", "normal", "meta")))
+    board.put(3)  # on the ground that this makes anew
+    assert restore(ground, row(2), known=known) == ["ground"]
+    assert board.dump() == {"jobs": [3], "normal": {3: 0}}
+
+
+def swept(ground: GroundStore, renew: str = "r1") -> str:
+    """A sweep has begun, under a generation of its own."""
+    before = ground.stand().partition(":")[0]
+    assert ground.confirm(before, phase="sweep", renew=renew, progress="me 0 0", now_ms=NOW) == "ok"
+    return renew
+
+
+def test_a_sweep_takes_durable_jobs_of_all_states_and_leaves_nothing_of_them(board, ground):
     for number in (1, 2, 3, 4):
-        board.put(number, NOW + 1000, key=f"k{number}")
-    board.put(5)
-    board.claim("n1")
-    finished = RestoreItem(id=ids.short(job_id(4)), record=b"cancelled")
-    answers = restore(
-        ground, row(1, due=NOW + 1000, key="k1"), row(2, due=NOW + 9000, key="k2"), row(3, attempt=2, due=NOW + 7000, key="k3"),
-        finished, row(5, attempt=1, due=NOW + 5000), rolled=True,
-    )  # fmt: skip
-    assert answers == ["there", "restored", "restored", "dropped", "restored"]
-    assert board.dump() == {
-        "jobs": [1, 2, 3, 5], "normal": {1: 1000, 2: 9000, 3: 7000, 5: 5000}, "runs": {3: "2:0:N:", 5: "1:0:n:"},
-        "keys": {"k1": 1, "k2": 2, "k3": 3}, "finished": {4: 0},
-    }  # fmt: skip
-    assert board.link.execute("ZSCORE", board.keys["finished"], ids.short(job_id(4))).endswith(b".5")  # cancelled
+        board.put(number, durable=True, key=f"k{number}")
+    board.put(5, key="k5")
+    board.put(6, NOW + 1000)
+    board.claim("n1", want=4)
+    board.settle(1, "ack")
+    board.settle(2, "fail")
+    board.settle(3, "retry", delay=500)
+    told = board.happened()
+    generation = swept(ground)
+    assert ground.sweep(generation, now_ms=NOW) == ("0", 3)
+    assert board.dump() == {"jobs": [5, 6], "normal": {5: 0, 6: 1000}, "keys": {"k5": 5}}
+    assert board.happened() == told
 
 
-def test_a_job_ahead_of_its_row_is_left_alone(board, ground):
+def test_nothing_is_swept_but_the_generation_for_which_it_was_begun(board, ground):
+    board.put(1, durable=True)
+    generation = ground.stand().partition(":")[0]
+    assert ground.sweep(generation, now_ms=NOW) == ("", 0)
+    swept(ground)
+    assert ground.sweep(generation, now_ms=NOW) == ("", 0)
+    assert ground.confirm("r1", phase="adopt", progress="me 0 0", now_ms=NOW) == "ok"
+    assert ground.sweep("r1", now_ms=NOW) == ("", 0)
+    assert board.dump()["jobs"] == [1]
+
+
+def test_what_ends_after_a_sweep_has_begun_keeps_its_tombstone(board, ground):
     board.put(1)
+    board.put(2)
     board.claim("n1")
-    before = board.dump()
-    assert restore(ground, row(1, attempt=0), rolled=True) == ["there"]
-    assert board.dump() == before
+    board.settle(1, "ack")
+    swept(ground)
+    assert board.dump().get("finished") is None
+    assert board.settle(2, "ack") == "done"
+    assert restore(ground, row(2)) == ["finished"]
+
+
+def test_nothing_is_adopted_or_taken_for_lost_while_all_is_swept(board, ground):
+    board.put(1, durable=True)
+    board.claim("n1")
+    generation = swept(ground)
+    ground.sweep(generation, now_ms=NOW)
+    assert adopt(ground, run(1)) == ["wait"]
+    assert board.extend(1) == "wait"
+    assert ground.confirm(generation, phase="adopt", progress="me 0 0", now_ms=NOW) == "ok"
+    assert board.extend(1) == "gone"
+    assert adopt(ground, run(1)) == ["adopted"]
+    assert board.extend(1) == "ok"
+
+
+def test_a_dropped_job_leaves_with_an_event(board, ground):
+    board.put(1, key="k")
+    board.put(2)
+    assert ground.drop([ids.short(job_id(1)), ids.short(job_id(9))], actor="doctor", now_ms=NOW) == 1
+    assert board.dump() == {"jobs": [2], "normal": {2: 0}}
+    assert board.happened()[-1] == "dropped 1"
+
+
+def test_one_restore_is_at_work_until_it_has_not_shown_itself_for_five_seconds(board, ground):
+    board.put(1)
+    generation = ground.stand().partition(":")[0]
+
+    def would(who: str, at: int) -> str:
+        return ground.confirm(generation, phase="adopt", progress=f"{who} 0 0", now_ms=at)
+
+    assert [would("me", NOW), would("you", NOW + 4999), would("me", NOW + 4999)] == ["ok", "busy", "ok"]
+    assert [would("you", NOW + 9998), would("you", NOW + 9999)] == ["busy", "ok"]
 
 
 def test_settle_and_extend_say_of_an_unknown_run_that_it_is_gone(board):
@@ -180,7 +242,7 @@ def test_another_server_claims_nothing_until_it_is_confirmed(board, ground):
     first = board.claim("n1")
     assert (first.jobs, first.ground) == ([], claim.ground)
     assert 0 < first.wait_ms <= 100
-    assert ground.confirm(claim.generation, mirrored="2-0", now_ms=NOW)
+    assert ground.confirm(claim.generation, mirrored="2-0", now_ms=NOW) == "ok"
     assert len(board.claim("n2").jobs) == 1
 
 
@@ -201,13 +263,31 @@ def test_a_store_that_no_mirror_has_seen_waits_for_nobody(board):
     assert board.link.execute("HGET", board.keys["meta"], "server") is None
 
 
-def test_a_rolled_back_store_has_another_generation_and_waits_while_restore_is_at_work(board, ground):
+def test_where_a_mirror_is_at_work_a_store_that_none_has_confirmed_waits_for_it(board, ground):
+    """It was wiped, or it is new: who claims cannot know."""
+    board.put(1)
+    assert board.claim("n1", wary=True).jobs == []
+    generation = ground.stand().partition(":")[0]
+    assert ground.confirm(generation, mirrored="2-0", now_ms=NOW) == "ok"
+    assert len(board.claim("n2", wary=True).jobs) == 1
+
+
+def test_claims_wait_until_what_ran_and_what_was_due_is_in_and_not_for_the_rest(board, ground):
     board.put(1)
     claim = board.claim("n0", want=0)
-    assert ground.confirm(claim.generation, renew="r1", now_ms=NOW)
-    assert not ground.confirm(claim.generation, now_ms=NOW)
+    assert ground.confirm(claim.generation, phase="sweep", renew="r1", progress="me 0 0", now_ms=NOW) == "ok"
+    assert ground.confirm(claim.generation, now_ms=NOW) == "changed"
     assert board.claim("n1", now=NOW + 2000).generation == "r1"
-    ground.restore([], rolled=True, progress="me 1 2", now_ms=NOW + 2000)
-    assert board.claim("n2", now=NOW + 4000).jobs == []
-    assert ground.confirm("r1", now_ms=NOW + 4000)
+    for number, phase in enumerate(("found", "sweep", "adopt")):
+        assert ground.confirm("r1", phase=phase, progress="me 1 2", now_ms=NOW + 2000) == "ok"
+        assert board.claim(f"m{number}", now=NOW + 4000).jobs == []
+    assert ground.confirm("r1", phase="rest", progress="me 1 2", now_ms=NOW + 4000) == "ok"
     assert len(board.claim("n3", now=NOW + 4000).jobs) == 1
+
+
+def test_another_server_that_takes_over_meanwhile_waits_again(board, ground):
+    board.put(1)
+    generation = ground.stand().partition(":")[0]
+    assert ground.confirm(generation, phase="rest", progress="me 1 2", now_ms=NOW) == "ok"
+    board.link.execute("HSET", board.keys["meta"], "server", "another")
+    assert board.claim("n1").jobs == []

@@ -48,7 +48,7 @@ def test_a_finished_job_sent_again_does_not_rise(board):
     board.put(1)
     board.claim()
     board.settle(1, "ack")
-    assert board.put(1) == "finished"
+    assert board.put(1) == "succeeded"
     assert "jobs" not in board.dump()
 
 
@@ -56,7 +56,7 @@ def test_a_failed_job_sent_again_does_not_rise(board):
     board.put(1)
     board.claim()
     board.settle(1, "fail")
-    assert board.put(1) == "finished"
+    assert board.put(1) == "failed"
     assert board.dump() == {"jobs": [1], "failed": {1: 0}}
 
 

@@ -127,3 +127,19 @@ def test_extend_of_a_settled_job_says_that_nobody_holds_it(running):
 def test_extend_tells_of_a_requested_cancel(running):
     running.store.cancel([job_id(1)], actor="clerk")
     assert running.extend(1) == "cancel"
+
+
+def test_tombstones_of_what_the_database_has_not_heard_of_stay_however_many(board):
+    for start in range(0, 200_010, 66_670):
+        pairs = [value for n in range(start, start + 66_670) for value in (NOW - 300_000 + n, f"t{n}")]
+        board.link.execute("ZADD", board.keys["finished"], *pairs)
+    board.put(1)
+    board.put(2)
+    board.claim()
+    board.link.execute("HSET", board.keys["meta"], "mirrored", f"{NOW - 300_000 + 5}-0")
+    board.settle(1, "ack")
+    assert board.link.execute("ZCARD", board.keys["finished"]) == 200_011
+    board.link.execute("HSET", board.keys["meta"], "mirrored", f"{NOW - 300_000 + 200_008}-0")
+    board.settle(2, "ack")
+    assert board.link.execute("ZCARD", board.keys["finished"]) == 200_004  # 200,000, and four that it has not heard of
+    assert board.link.execute("ZSCORE", board.keys["finished"], "t7") is None

@@ -16,6 +16,7 @@ from django_delayq.store.queue import QueueStore, ScheduleItem
 from django_delayq.worker.adopter import Adopter
 from django_delayq.worker.consumer import Basket, Consumer, Pace
 from django_delayq.worker.deadlines import Deadlines
+from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.executor import Executor, Hooks
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.keeper import Keeper
@@ -48,14 +49,16 @@ def task(fn: Callable[..., Any], **fields: Any) -> Any:
 
 
 class Bench:
-    """One task process on queue "q" of prefix "t", with its supervisor's loops."""
+    """One task process on queues of prefix "t" (mostly "q" alone), with its supervisor's loops."""
 
-    def __init__(self, link: Link, *, threads: int = 2, rows: int = 20, **fields: Any) -> None:
+    def __init__(
+        self, link: Link, *, threads: int = 2, rows: int = 20, queues: tuple[str, ...] = ("q",), **fields: Any
+    ) -> None:
         self.board = Board(link)
         link = self.board.store.link
-        self.lines = [line(**fields)]
-        self.stores = [QueueStore(link, prefix="t", queue="q", signer=self.lines[0].signer)]
-        self.holdings = Holdings(rows, 1)
+        self.lines = [line(queue, **fields) for queue in queues]
+        self.stores = [QueueStore(link, prefix="t", queue=line.queue, signer=line.signer) for line in self.lines]
+        self.holdings = Holdings(rows, len(queues))
         self.free = deque(range(rows))
         self.called = self.settled = 0
         self.tasks: dict[str, Any] = {}
@@ -74,6 +77,7 @@ class Bench:
             lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={}, hooks=Hooks(), worker="w/1"
         )
         self.pace = Pace(threads)
+        self.evictions = Evictions()
         self.consumers = [
             Consumer(
                 number, basket=self.basket, executor=self.executor, settler=self.settler, pace=self.pace,
@@ -84,15 +88,18 @@ class Bench:
         self.mover = Mover(
             lines=self.lines, stores=self.stores, link=link, holdings=self.holdings, free=self.free, basket=self.basket,
             consumers=self.consumers, settler=self.settler, adopter=self.adopter, pace=self.pace,
-            worker="w/1",
+            worker="w/1", evictions=self.evictions,
         )  # fmt: skip
-        self.child: Any = SimpleNamespace(pid=1, worker="w/1", holdings=self.holdings, forget_trace=lambda: None)
+        self.child: Any = SimpleNamespace(
+            pid=1, worker="w/1", holdings=self.holdings, forget_trace=lambda: None, deaf=set(), deaf_since=None, killed=False,
+        )  # fmt: skip
+        self.child.kill = lambda: setattr(self.child, "killed", True)
         self.keeper = Keeper(lines=self.lines, stores=self.stores, children=lambda: [self.child], worker="w")
-        self.remains = Remains(lines=self.lines, stores=self.stores)
+        self.remains = Remains(lines=self.lines, stores=self.stores, evictions=self.evictions)
         self.replaced: list[Any] = []
         self.deadlines = Deadlines(
-            lines=self.lines, stores=self.stores, children=lambda: [self.child], replace=self.replaced.append,
-            tasks=["shop.close"], find_task=self.find,
+            lines=self.lines, children=lambda: [self.child], replace=self.replaced.append, tasks=["shop.close"],
+            find_task=self.find, grace=30.0,
         )  # fmt: skip
 
     def find(self, name: str) -> Any:
@@ -104,10 +111,18 @@ class Bench:
     def register(self, fn: Callable[..., Any], **fields: Any) -> None:
         self.tasks[fn.__name__] = task(fn, **fields)
 
-    def put(self, task: str, *args: Any, options: dict[str, Any] | None = None, **fields: Any) -> str:
+    def put(
+        self,
+        task: str,
+        *args: Any,
+        options: dict[str, Any] | None = None,
+        line: int = 0,
+        delay_ms: int = 0,
+        **fields: Any,
+    ) -> str:
         payload = codec.encode_payload(args, {}, options, limit=65536, task=task)
         record = JobRecord(**{"id": ids.new(), "task": task, "durable": False, "payload": payload, **fields})
-        self.stores[0].schedule([ScheduleItem(record=record, delay_ms=0)])
+        self.stores[line].schedule([ScheduleItem(record=record, delay_ms=delay_ms)])
         return ids.short(record.id)
 
     def move(self) -> None:

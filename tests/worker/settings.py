@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 
+from django_delayq import conf
 from tests.servers import as_package
 
+conf.SHORTEST_LEASE = 1.0  # so that tests see many leases end
 SECRET_KEY = "only for tests"
 USE_TZ = True
 DATABASES = {

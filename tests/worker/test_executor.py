@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -14,6 +15,7 @@ from django_delayq.job import JobRecord
 from django_delayq.ladder import Ladder
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.worker.current import CurrentJob
+from django_delayq.worker.parking import Parking
 from tests.worker.bench import Bench
 
 
@@ -87,6 +89,61 @@ def test_a_retry_at_the_last_attempt_fails_with_its_cause(bench: Bench) -> None:
     assert run(bench, task, max_attempts=1).kind == "fail"
     assert bench.body("failed")["c"] == "KeyError"
     assert bench.body("failed")["d"] == "sold out"
+
+
+def test_the_fence_that_a_task_sees_is_no_other_runs_and_its_claim_is_settled_all_the_same(bench: Bench) -> None:
+    seen = []
+
+    def task():
+        seen.append(delayq.current().fence)
+        raise delayq.Retry(0)
+
+    bench.register(task)
+    for _ in range(2):
+        bench.put("task")
+    for _ in range(2):  # one claim takes both
+        bench.move()
+        for taken in (bench.take(), bench.take()):
+            bench.settler.add(taken, bench.executor.run(taken))
+            bench.consumers[0].finished += 1
+        bench.settler.poll()
+    assert len(set(seen)) == 4
+    assert bench.kinds().count("retried") == 4
+
+
+@pytest.mark.parametrize("delay", [0, 0.25])
+def test_a_snooze_of_less_than_a_second_is_one_of_a_second(bench: Bench, delay: float) -> None:
+    def task():
+        raise delayq.Snooze(delay)
+
+    assert run(bench, task).delay_ms == 1000
+
+
+def test_a_job_whose_task_nobody_knows_fails_a_day_after_it_was_first_put_off_by_whichever_process(
+    bench: Bench,
+) -> None:
+    link, keys = bench.board.link, bench.board.keys
+    link.execute("HSET", keys["meta"], "format", 1)
+    id = bench.put("gone")
+
+    def claimed_by_a_new_process() -> None:
+        link.execute("ZADD", keys["normal"], 1, id)
+        bench.executor._parking = Parking()
+        bench.run()
+
+    claimed_by_a_new_process()
+    past = link.execute("HGET", keys["runs"], id).decode()
+    assert re.fullmatch(r"0:0:n::u\d{13}", past)
+    claimed_by_a_new_process()
+    assert bench.kinds() == ["scheduled", *["claimed", "snoozed"] * 2]
+    assert link.execute("HGET", keys["runs"], id).decode() == past
+    link.execute("HSET", keys["runs"], id, f"0:0:n::u{int(past.rpartition('u')[2]) - 86_400_000}")
+    claimed_by_a_new_process()
+    assert bench.kinds()[-1] == "failed"
+    assert bench.body("failed")["p"] == "poison-task"
+    bench.stores[0].requeue(ids.full(id))
+    claimed_by_a_new_process()
+    assert bench.kinds()[-3:] == ["requeued", "claimed", "snoozed"]
 
 
 def test_a_task_cannot_end_the_worker(bench: Bench) -> None:

@@ -97,3 +97,25 @@ def test_none_of_200_running_jobs_runs_twice_when_redis_is_away_for_three_leases
     assert ledger(shop) == Counter(f"{what} {number}" for what in ("began", "ended") for number in range(200))
     assert all(shop.happened(id).count("succeeded") == 1 and "crashed" not in shop.happened(id) for id in ids)
     assert shop.leases() == 0
+
+
+def test_a_worker_of_20_queues_leaves_within_its_grace_and_3_s_while_redis_hangs(shop: Shop, own_redis) -> None:
+    """The promise is a bound. What is added to it here is for a slow machine."""
+    grace, slow_machine = 1.0, 4.0
+    server = own_redis()
+    shop.url, shop.link = server.url, connect(server.url, name="test")
+    shop.settings = {"DURABILITY": "outbox", "QUEUES": {"default": {}, **{f"q{number}": {} for number in range(19)}}}
+    with_ledger(shop)
+    shop.manage("migrate", "-v", "0")
+    worker = shop.work("--roles", "move,mirror,relay", "--processes", "2", "--grace", str(grace))
+    id = shop.put("nap", 1, 60.0)
+    eventually(lambda: "began" in " ".join(shop.ran()))
+    assert "claimed" in shop.happened(id)
+    server.pause()
+    try:
+        eventually(lambda: "not available" in worker.text(), "the worker notices")
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(grace + 3.0 + slow_machine) == 0, worker.text()
+        assert not worker.children()
+    finally:
+        server.resume()

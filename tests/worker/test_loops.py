@@ -9,8 +9,10 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.connection import StoreError
 from django_delayq.worker.holdings import RUNNING, WAITING
 from django_delayq.worker.keeper import longest_pause
+from django_delayq.worker.outcome import Outcome
 from tests.worker.bench import Bench
 
 
@@ -212,19 +214,108 @@ def test_the_keeper_passes_progress_on(bench: Bench) -> None:
     assert bench.board.link.execute("HGET", bench.board.keys["progress"], id) == b"3/9"
 
 
+def run_of(bench: Bench, id: str) -> str | None:
+    found = bench.board.link.execute("HGET", bench.board.keys["runs"], id)
+    return None if found is None else found.decode()
+
+
+def bury(bench: Bench) -> None:
+    """What the supervisor does when a process has ended."""
+    bench.remains.inherit(bench.child, "evict", bench.deadlines.ended(bench.child))
+    bench.remains.poll()
+
+
 @pytest.mark.parametrize(("retry_ms", "kind"), [(5000, "retried"), (-1, "failed")])
-def test_a_job_past_its_hard_deadline_is_settled_once_and_its_process_replaced(
+def test_a_run_past_its_hard_deadline_is_settled_when_its_process_is_dead_and_keeps_its_lease_till_then(
     bench: Bench, retry_ms: int, kind: str
 ) -> None:
-    bench.put("shop.close")
+    id = bench.put("shop.close")
     bench.move()
     now = clock.monotonic()
     bench.holdings.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=retry_ms)
     bench.deadlines.poll()
+    assert (bench.replaced, bench.child.killed) == ([bench.child], True)
     bench.deadlines.poll()
-    assert bench.kinds() == ["scheduled", "claimed", kind]
+    bench.keeper.poll()
     assert bench.replaced == [bench.child]
-    assert "its process is replaced" in bench.body(kind)["m"]
+    assert bench.kinds() == ["scheduled", "claimed"]
+    assert bench.board.link.execute("ZSCORE", bench.board.keys["leases"], id) is not None
+    bury(bench)
+    assert bench.kinds() == ["scheduled", "claimed", kind]
+    assert bench.body(kind)["c"] == "HardTimeout"
+
+
+def test_a_deaf_runs_neighbours_have_their_own_timeouts_or_the_grace_and_are_evicted_then(
+    redis_server, monkeypatch
+) -> None:
+    bench = Bench(redis_server.link, threads=4)
+    now = 1000.0
+    monkeypatch.setattr(bench.deadlines, "_monotonic", lambda: now)
+    ids = [bench.put("shop.close") for _ in range(4)]
+    bench.move()
+    rows = {held.id: held.row for held in bench.holdings.held()}
+    bench.holdings.start(rows[ids[0]], started=now, task=0, hard=now + 5, retry_ms=-1)
+    bench.holdings.start(rows[ids[1]], started=now, task=0)  # no timeout: it has the grace, 30 s
+    bench.holdings.start(rows[ids[2]], started=now, task=0, hard=now + 100, retry_ms=-1)
+    bench.holdings.start(rows[ids[3]], started=now, task=0, hard=now + 20, retry_ms=9000)
+    now += 6
+    bench.deadlines.poll()
+    assert (bench.replaced, bench.child.killed) == ([bench.child], False)
+    now += 20  # the fourth does not hear its own either
+    bench.deadlines.poll()
+    assert not bench.child.killed
+    bench.holdings.empty(rows[ids[2]])  # the third has ended in time
+    bench.deadlines.poll()
+    assert not bench.child.killed
+    now += 11
+    bench.deadlines.poll()
+    assert (bench.replaced, bench.child.killed) == ([bench.child], True)
+    bury(bench)
+    events = [(item.kind, item.fields[0]) for entry in bench.board.log.read("0-0", 99) for item in entry.items]
+    assert set(events[-3:]) == {("failed", ids[0]), ("snoozed", ids[1]), ("retried", ids[3])}
+    assert bench.body("snoozed")["e"] == "evicted"
+    assert run_of(bench, ids[1]) is None, "neither an attempt nor a crash"
+    assert bench.evictions.known() == {ids[1]: 1}
+
+
+def test_a_deaf_run_that_ends_after_all_is_settled_by_its_own_process(bench: Bench) -> None:
+    bench.put("shop.close")
+    bench.move()
+    now = clock.monotonic()
+    bench.holdings.start(0, started=now - 10, task=0, hard=now - 1, retry_ms=-1)
+    bench.put("nothing")
+    bench.move()
+    bench.holdings.start(1, started=now, task=0)
+    bench.deadlines.poll()
+    assert not bench.child.killed
+    bench.settler.add(bench.take(), Outcome("ack", b"{}"))
+    bench.settler.poll()
+    bench.deadlines.poll()
+    assert not bench.child.killed
+    assert (bench.deadlines.ended(bench.child), bench.kinds()[-1]) == ([], "succeeded")
+
+
+@pytest.mark.parametrize("told_by", ["the worker", "redis"])
+def test_a_job_that_was_evicted_three_times_runs_alone(bench: Bench, told_by: str) -> None:
+    link, keys = bench.board.link, bench.board.keys
+    id = bench.put("nothing")
+    if told_by == "redis":
+        link.execute("HSET", keys["meta"], "format", 1)
+    for times in range(1, 4):
+        bench.move()
+        taken = bench.take()
+        assert not bench.mover.suspects
+        bench.settler.add(taken, Outcome("evict", b""))  # type: ignore[arg-type]
+        bench.settler.poll()
+        bench.mover._taken -= 1
+        if told_by == "the worker":
+            bench.evictions.note(id)
+            assert run_of(bench, id) is None, "an older worker could not read more"
+        else:
+            assert run_of(bench, id) == f"0:0:n::e{times}"
+    bench.move()
+    assert [taken.job.id for taken in bench.mover.suspects] == [id]
+    assert not len(bench.basket)
 
 
 def test_deadlines_are_looked_at_when_the_next_one_comes(bench: Bench, monkeypatch) -> None:
@@ -254,6 +345,7 @@ def test_a_backoff_function_is_asked_at_the_hard_deadline(bench: Bench) -> None:
     bench.move()
     bench.holdings.start(0, started=1.0, task=0, hard=2.0, retry_ms=-2)
     bench.deadlines.poll()
+    bury(bench)
     assert asked == [(1, "SoftTimeout")]
     assert bench.kinds()[-1] == "retried"
 
@@ -279,6 +371,27 @@ def test_a_claim_that_stands_nowhere_is_asked_for_and_given_back(bench: Bench) -
     bench.remains.poll()
     assert bench.kinds() == ["scheduled", "claimed", "snoozed"]
     assert bench.stores[0].claim("w/2", "n78", want=1, lease_ms=30_000, max_crashes=3).jobs[0].id == id
+
+
+def test_a_line_in_trouble_keeps_nothing_of_other_lines_from_being_given_back(redis_server) -> None:
+    bench = Bench(redis_server.link, queues=("a", "b"))
+    ids = [bench.put("nothing", line=number) for number in (0, 1)]
+    bench.move()
+    leases = bench.stores[0].keys["leases"]
+    bench.board.link.execute("RENAME", leases, "elsewhere")
+    bench.board.link.execute("SET", leases, "of somebody else")
+    bench.remains.inherit(bench.child, "crash")
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        bench.remains.poll()
+    claim = bench.stores[1].claim("w/2", "n2", want=1, lease_ms=30_000, max_crashes=3)
+    assert [job.id for job in claim.jobs] == ids[1:]
+    assert bench.remains, "what the other line was told stays to be told"
+    bench.board.link.execute("RENAME", "elsewhere", leases)
+    bench.remains.poll()
+    claim = bench.stores[0].claim("w/2", "n3", want=1, lease_ms=30_000, max_crashes=3)
+    assert [job.id for job in claim.jobs] == ids[:1]
+    assert not bench.remains
+    bench.close()
 
 
 def lambda_named(name: str, fn):

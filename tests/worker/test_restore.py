@@ -142,12 +142,11 @@ def test_a_restart_that_lost_nothing_is_confirmed_at_once(shop: Shop, own_redis)
 
 def test_a_restore_that_is_killed_begins_anew(shop: Shop, own_redis) -> None:
     site = Site(shop, own_redis(appendonly="yes", save=""))
-    worker = site.work(failpoints="restore.sent=kill@5")
+    worker = site.work(failpoints="restore.sent=kill@3")
     site.schedule(((0, 1500), 10, 0.0))
     eventually(lambda: site.rows("SELECT count(*) FROM delayq_job WHERE published IS NOT NULL") == [(1500,)])
     flushed(site)
     eventually(lambda: worker.text().count("records (pid") >= 2, "two deaths in the middle")
-    assert not site.runs()
     site.all_succeed(1500)
     site.none_ran_twice()
 

@@ -81,18 +81,46 @@ def test_a_soft_timeout_is_raised_in_the_task(shop: Shop) -> None:
         assert "longer than its timeout" in shop.detail(id, "failed")["m"]
 
 
-def test_a_hard_timeout_replaces_the_process_and_spares_its_other_jobs(shop: Shop) -> None:
+def test_a_deaf_task_fails_when_its_process_is_dead_and_a_neighbour_without_a_timeout_has_the_grace(shop: Shop) -> None:
     deaf = shop.put("deaf", 1, max_attempts=1)
     worker = shop.work("--threads", "2", "--grace", "3s")
     eventually(lambda: "began 1" in shop.ran())
     (first,) = worker.children()
     other = shop.put("nap", 2, 600)
+    eventually(lambda: len(worker.children()) == 2)  # another process has the seat
+    assert shop.happened(deaf) == ["scheduled", "claimed"]
     eventually(lambda: "failed" in shop.happened(deaf))
+    assert first not in worker.children()
     assert shop.detail(deaf, "failed")["c"] == "HardTimeout"
     eventually(lambda: "snoozed" in shop.happened(other))
-    eventually(lambda: len(shop.happened(other)) >= 4 and first not in worker.children())
+    assert shop.detail(other, "snoozed")["e"] == "evicted"
+    eventually(lambda: len(shop.happened(other)) >= 4)
     assert shop.happened(other)[:4] == ["scheduled", "claimed", "snoozed", "claimed"]
     assert shop.happened(deaf) == ["scheduled", "claimed", "failed"]
+
+
+def test_a_deaf_tasks_neighbour_ends_in_its_time_and_runs_once(shop: Shop) -> None:
+    deaf = shop.put("deaf", 1, max_attempts=1)
+    worker = shop.work("--threads", "2")
+    eventually(lambda: "began 1" in shop.ran())
+    other = shop.put("nap", 2, 8.0)
+    eventually(lambda: "failed" in shop.happened(deaf))
+    assert shop.happened(other) == ["scheduled", "claimed", "succeeded"]
+    assert sum(line.startswith("began 2 ") for line in shop.ran()) == 1
+    assert worker.process.poll() is None
+
+
+def test_a_deaf_task_has_failed_and_is_not_given_back_when_its_worker_is_told_to_leave(shop: Shop) -> None:
+    deaf = shop.put("deaf", 1, max_attempts=1)
+    worker = shop.work("--threads", "2", "--grace", "2s")
+    eventually(lambda: "began 1" in shop.ran())
+    other = shop.put("nap", 2, 600)
+    eventually(lambda: len(worker.children()) == 2)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert shop.happened(deaf) == ["scheduled", "claimed", "failed"]
+    assert shop.happened(other)[:3] == ["scheduled", "claimed", "snoozed"]
+    assert shop.leases() == 0
 
 
 def test_what_cannot_be_read_fails_at_once(shop: Shop) -> None:

@@ -15,6 +15,8 @@ from django_delayq.management import acts, bench, doctor, reads
 from django_delayq.management.resign import resign
 from django_delayq.management.restore import restore
 from django_delayq.management.selection import add_filters, add_targets
+from django_delayq.management.setaside import set_aside
+from django_delayq.management.upgrade import upgrade
 
 Run = Callable[[TextIO, dict[str, Any]], int]
 
@@ -70,6 +72,14 @@ class Command(BaseCommand):
         lost = add("restore", restore, "bring back from the database what Redis has lost")
         lost.add_argument("--queue", help="only this queue")
         _changing(lost, reason=False)
+        kept = add("set-aside", set_aside, "what the mirror could not take in")
+        kept.add_argument("--queue", help="only this queue")
+        kept.add_argument("--limit", type=int, default=50, help="at most so many; 50 by default")
+        kept.add_argument("--retry", action="store_true", help="try to take it in")
+        _changing(kept, reason=False)
+        newer = add("upgrade", upgrade, "raise the format of the queues, once every process runs this release")
+        newer.add_argument("--force", action="store_true", help="also while processes of an older release work")
+        _changing(newer, reason=False)
         look = add("doctor", doctor.doctor, "find what is wrong, and say what to do about it")
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job of both sides")
         look.add_argument("--fix", action="store_true", help="with --deep: put right what differs")

@@ -139,6 +139,7 @@ def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: 
         hooks=hooks(),
         sides=[_records(config, queues, records)] if records else [],
         tidy="mirror" not in roles,
+        wary="mirror" in roles,
         version=django_delayq.__version__,
     )
 

@@ -1,18 +1,29 @@
 -- cancel: scheduled -> cancelled; running -> running with a request
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats
 -- include: begin bulk lanes finish holder ground
--- ARGV: now by why, tombstone ('1': mark unknown ids as finished, so that a late publish cannot start them), the ground on which
---   nothing is to be done ('' none; with one, a job that is cancelled already answers done), then ids (at most 200); an id that begins
---   with '=' is a business key
--- Returns the ground, then per id: status id. status: done, running (a request was set), finished, unknown; id: the job found, '' if
---   none. On the ground that was given: the ground alone.
+-- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), then ids (at most 200); an id that begins with '=' is a
+--   business key
+--   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
+--     restore can start it; for one that may run a request is left, which claim carries out if nobody runs it; '' nothing is known
+-- Returns the ground and the id of the event ('' if nothing has happened), then per id: status id. status: done (also of one that was cancelled
+--   before), running (a request was set), finished, unknown; id: the job found, '' if none. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
-local reply, cancelled = {ground}, 0
+local reply, cancelled = {ground, ''}, 0
 if ARGV[5] == ground then
-  return reply
+  return {ground}
 end
+
+local function request(id)
+  if redis.call('HSETNX', k_cancels, id, by) == 1 then
+    event('cancel_requested', id)
+  end
+  return 'running'
+end
+local lacking = ARGV[4]
+local waits = lacking ~= '' and lacking ~= 'running' -- by its row
+
 for i = 6, #ARGV do
   local id = ARGV[i]
   if string.sub(id, 1, 1) == '=' then
@@ -23,10 +34,7 @@ for i = 6, #ARGV do
   if record then
     local lane, _, _, key = header(record)
     if redis.call('ZSCORE', k_leases, id) then
-      status = 'running'
-      if redis.call('HSETNX', k_cancels, id, by) == 1 then
-        event('cancel_requested', id)
-      end
+      status = request(id)
     elseif not lane or redis.call('ZSCORE', k_failed, id) then
       status = 'finished'
     elseif redis.call('ZREM', LANES[lane], id) == 1 then
@@ -41,9 +49,18 @@ for i = 6, #ARGV do
   elseif id ~= '' then
     local ended = tonumber(redis.call('ZSCORE', k_finished, id) or '')
     if ended then
-      status = ARGV[5] ~= '' and ended % 1 == 0.5 and 'done' or 'finished' -- see finish.lua
-    elseif ARGV[4] == '1' then
+      local how = ended % 1 -- see finish.lua
+      status = how == 0.5 and 'done' or 'finished'
+      if lacking ~= '' and how >= 0.5 then
+        event('cancelled', id .. ' 0 0 -') -- the row has not heard; perhaps who cancelled it never had the answer
+      end
+    elseif lacking ~= '' and may_run(lacking) then
+      redis.call('HSET', k_meta, 'asked', '1') -- so that claim looks
+      status = request(id)
+    elseif waits then
+      status = 'done'
       redis.call('ZADD', k_finished, tombstone(true), id)
+      event('cancelled', id .. ' 0 0 -')
     end
   end
   reply[#reply + 1] = status
@@ -53,5 +70,5 @@ if cancelled > 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':cancelled', cancelled)
   cap_tombstones()
 end
-publish()
+reply[2] = publish()
 return reply

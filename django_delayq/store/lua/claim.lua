@@ -1,14 +1,21 @@
 -- claim: scheduled and due, or lease run out -> running
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread
--- include: begin bulk runs lanes finish wake alive crash ground spread
--- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any)
--- Returns: generation server now wait more paused, then per job: id attempt crashes due record.
+-- include: begin bulk runs lanes finish wake alive crash ground spread untold
+-- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),
+--   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
+--   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has)
+-- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
---   remain, or may; paused: 1 when the queue is.
--- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1).
+--   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua.
+-- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1). A lease
+-- without a fence came back from a row: where its run is, nobody knows; no crash is counted, and it begins again (attempt + 1).
+-- What has expired is not run: a job that has run before has failed, one that never ran is cancelled.
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
 -- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
--- that has just been started or has taken over: until the database's side has confirmed that the data is not older than the rows.
+-- that has just been started, was wiped or has taken over: until the database's side has confirmed that the data is not older than the
+-- rows, or has brought back what ran and what was due.
+-- Nothing is claimed, no lost lease either, while the mirror is behind by twice what schedules may be: an end is never refused, so what
+-- may still be told is bounded by what is begun.
 -- O(want * log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claiming goes on at maxmemory
 local worker, nonce, want, lease = by, ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -18,25 +25,35 @@ local PATIENCE = 60000 -- ms; how long a confirmation is waited for when nobody 
 local SOON = 50 -- ms
 
 local meta = redis.call('HMGET', k_meta, 'generation', 'paused', 'timer', 'timer_until', 'backup', 'backup_until',
-  'server', 'mirrored', 'moved_to', 'moved_at', 'restoring', 'rolled')
+  'server', 'mirrored', 'moved_to', 'moved_at', 'restoring', 'rolled', 'surplus', 'run', 'asked')
+present()
 local generation, here = meta[1], server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours
   local t = redis.call('TIME') -- the same claim may find the next wiped store, too
   generation = string.sub(nonce, 1, 40) .. t[1] .. t[2]
   redis.call('HSET', k_meta, 'generation', generation)
 end
-local takeover = alive(lease)
+local moved = here ~= '' and meta[14] ~= here
+local takeover = alive(lease, tonumber(ARGV[11]) or 0, moved and meta[14])
+if moved then
+  redis.call('HSET', k_meta, 'run', here)
+end
 local paused = meta[2] and '1' or '0'
-local nothing = {generation, here, int(now), int(SAFETY), '0', paused}
+local nothing = {generation, here, int(now), int(SAFETY), '0', paused, ''}
 if expected ~= '' and expected ~= generation .. ':' .. here then
   nothing[4] = '0'
   return nothing
 end
 
-local reply = {generation, here, int(now), '0', '0', paused}
+local reply = {generation, here, int(now), '0', '0', paused, ''}
 
 local reply_n = #reply
-local function answer(id, attempt, crashes, due, record)
+local pasts = {}
+local function answer(id, attempt, crashes, due, record, past)
+  if past ~= '' then
+    pasts[#pasts + 1] = id .. '=' .. past
+    reply[7] = table.concat(pasts, ' ')
+  end
   local n = reply_n
   reply[n + 1], reply[n + 2], reply[n + 3] = id, int(attempt), int(crashes)
   reply[n + 4], reply[n + 5] = due, record
@@ -48,10 +65,10 @@ end
 local last = redis.call('HGET', k_claims, worker)
 if last and string.match(last, '^(%S+)') == nonce then
   for id, due in string.gmatch(last, ' (%w+)=(%d+)') do -- ids that we wrote there; a record may have been changed since
-    local attempt, crashes, _, held = run_of(redis.call('HGET', k_runs, id))
+    local attempt, crashes, _, held, past = run_of(redis.call('HGET', k_runs, id))
     local record = redis.call('HGET', k_jobs, id)
     if held == nonce and record then
-      answer(id, attempt, crashes, due, record)
+      answer(id, attempt, crashes, due, record, past)
     end
   end
   return reply
@@ -59,7 +76,11 @@ end
 if meta[2] then
   return nothing
 end
-if meta[12] or (here ~= '' and meta[7] and meta[7] ~= here) then -- a server that no mirror has confirmed has none who would
+if is_behind(meta[13], 2 * tonumber(ARGV[9])) then
+  return nothing
+end
+local confirmed = meta[7] or (ARGV[10] ~= '1' and here) -- a server that no mirror has confirmed has, mostly, none who would
+if (meta[12] and meta[12] ~= 'rest') or (here ~= '' and confirmed ~= here) then
   local since = tonumber(meta[10])
   if meta[9] ~= here or not since then
     since = now
@@ -75,16 +96,16 @@ end
 
 local claimed, mine, taken = 0, {}, {}
 
-local function take(id, attempt, crashes, lane, due, record)
+local function take(id, attempt, crashes, lane, due, record, past)
   claimed = claimed + 1
   due = math.max(0, due) -- a date before 1970 was not written by us, and worker and mirror could not read it
   taken[id] = true
   local date = int(due)
   mine[claimed] = id .. '=' .. date
-  gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. nonce)
+  gather('HSET', k_runs, id, run_value(attempt, crashes, lane, nonce, past))
   gather('ZADD', k_leases, int(now + lease), id)
   event('claimed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce)
-  answer(id, attempt, crashes, date, record)
+  answer(id, attempt, crashes, date, record, past)
 end
 
 -- A stray id, or a record that nobody can read: out of the way, with an event; the record stays with the failed ones.
@@ -101,37 +122,63 @@ local function set_aside(id, reason, record)
   event('aside', (is_id(id) and id or '?') .. '\n' .. reason)
 end
 
+-- Whether somebody has asked to cancel a job while nobody knew whether it runs: see cancel.lua. That is rare.
+local asked = meta[15]
+if asked and redis.call('EXISTS', k_cancels) == 0 then
+  redis.call('HDEL', k_meta, 'asked')
+  asked = false
+end
+
 local handled, count = 0, {}
 
 local function tally(kind)
   count[kind] = (count[kind] or 0) + 1
 end
 
+local function expire(id, attempt, crashes, key)
+  if attempt + crashes == 0 then
+    finish(id, key, 'displaced')
+    event('expired', id)
+    tally('cancelled')
+    return
+  end
+  release(id, key)
+  gather('HDEL', k_runs, id)
+  gather('ZADD', k_failed, int(now), id)
+  event('failed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes)
+    .. ' -\n{"c":"Expired","m":"it expired before it could run again","p":"expired"}')
+  tally('failed')
+end
+
 local ended = redis.call('ZRANGEBYSCORE', k_leases, '-inf', '(' .. int(takeover), 'WITHSCORES', 'LIMIT', 0, want)
 for i = 1, #ended, 2 do
   local id = ended[i]
   handled = handled + 1
-  local attempt, crashes, lane, held = run_of(redis.call('HGET', k_runs, id))
+  local attempt, crashes, lane, held, past = run_of(redis.call('HGET', k_runs, id))
   local record = redis.call('HGET', k_jobs, id)
   local short, _, expires, key = header(record or '')
   if not attempt or not short or not is_id(id) then
     set_aside(id, record and 'unreadable record or run' or 'a lease without a job', record)
   else
     local cancelled = redis.call('HEXISTS', k_cancels, id) == 1
-    local fate = crash(id, attempt, crashes + 1, held, key, max_crashes, cancelled)
-    tally('crashed')
+    local unowned = held == ''
+    attempt, crashes = attempt + (unowned and 1 or 0), crashes + (unowned and 0 or 1)
+    local fate = crash(id, attempt, crashes, unowned and '-' or held, key, max_crashes, cancelled)
+    if not unowned then
+      tally('crashed')
+    end
     if fate == 'failed' then
       tally('failed')
     elseif fate == 'again' then
-      event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes + 1) .. ' ' .. held .. ' ' .. int(now))
+      if not unowned then
+        event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(now))
+      end
       if expires > 0 and expires <= now then
         unlease(id)
-        finish(id, key, true)
-        event('expired', id)
-        tally('cancelled')
+        expire(id, attempt, crashes, key)
       else
         gather('HDEL', k_progress, id)
-        take(id, attempt, crashes + 1, lane, tonumber(ended[i + 1]), record)
+        take(id, attempt, crashes, lane, tonumber(ended[i + 1]), record, past)
       end
     end
   end
@@ -156,19 +203,21 @@ for _, letter in ipairs({'h', 'n', 'l'}) do
       local id, record = ids[i], records[i]
       handled = handled + 1
       local short, _, expires, key = header(record or '')
-      local attempt, crashes, _, held = run_of(runs[i])
+      local attempt, crashes, _, held, past = run_of(runs[i])
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
         event('aside', id .. '\na second date of a running job')
       elseif not short or not is_id(id) then
         set_aside(id, record and 'unreadable record' or 'a date without a job', record)
-      elseif expires > 0 and expires <= now then
+      elseif asked and redis.call('HDEL', k_cancels, id) == 1 then
         finish(id, key, true)
-        event('expired', id)
+        event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
         tally('cancelled')
+      elseif expires > 0 and expires <= now then
+        expire(id, attempt or 0, crashes or 0, key)
       else
         local date = tonumber(due[i * 2])
         spread(bucket(now - date))
-        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record)
+        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '')
       end
     end
   end
@@ -235,5 +284,5 @@ for kind, n in pairs(count) do
 end
 write_spread(LATE, count)
 publish()
-reply[4], reply[5] = format('%.3f', math.max(0, wait - since)), more and '1' or '0'
+reply[4], reply[5] = string.format('%.3f', math.max(0, wait - since)), more and '1' or '0'
 return reply

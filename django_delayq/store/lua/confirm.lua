@@ -1,16 +1,23 @@
--- confirm: no state changes; says whether the data on this server is what the database has seen of it
--- keys: events wake meta
+-- confirm: no state changes; says on what ground the queue stands: Redis holds all that the database has seen, or is on its way back to it
+-- keys: finished events wake meta
 -- include: begin wake ground position
--- ARGV: now by why, the generation that was looked at, a new one ('' when all is well or restored), an id that new events must
---   be behind ('' any), the last event that the database has, the run of the server that was looked at ('' for any)
--- Returns ok, or changed when the generation or the server is another by now.
--- With a new generation it says that the data was rolled back: workers then adopt what they hold, and none claims until this is called
--- again without one.
+-- ARGV: now by why, the generation that was looked at, the run of the server that was looked at ('' for any), phase, a new generation ('' keeps
+--   the one that is there), an id that new events must be behind ('' any), the last event that the database has, progress to note: who done total
+--   phase: '' all is there; found (nobody works on it yet) -> sweep (what the rows decide about leaves) -> adopt (workers tell what they run, rows
+--   come back) -> rest (what ran and what was due is in: claims go on)
+-- Returns ok; changed when the generation or the server is another by now; busy while another than `who` has worked on it within 5 s.
+-- Where a sweep begins, with a new generation, all tombstones go at once: they are as old as the data. Rows decide; and a publication
+-- that knows the former generation is refused, see schedule.lua. Those of a later end stay.
 -- O(1).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-local looked, new, behind, mirrored = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
-if (redis.call('HGET', k_meta, 'generation') or '') ~= looked or (ARGV[8] ~= '' and ARGV[8] ~= server()) then
+local looked, phase, new, behind, progress = ARGV[4], ARGV[6], ARGV[7], ARGV[8], ARGV[10]
+local here, meta = server(), redis.call('HMGET', k_meta, 'generation', 'restoring')
+if (meta[1] or '') ~= looked or (ARGV[5] ~= '' and ARGV[5] ~= here) then
   return 'changed'
+end
+local at, who = string.match(meta[2] or '', '^(%d+) (%S+)')
+if at and progress ~= '' and who ~= string.match(progress, '^%S+') and math.abs(now - tonumber(at)) < 5000 then
+  return 'busy'
 end
 if behind ~= '' then
   -- The clock may be behind, too; events that seem older than what the rows have seen would not be folded.
@@ -18,11 +25,21 @@ if behind ~= '' then
   redis.pcall('XADD', k_events, int(ms) .. '-' .. int(number + 1), 'at', int(now), 'by', by)
 end
 if new ~= '' then
-  redis.call('HSET', k_meta, 'generation', new, 'rolled', '1', 'restoring', int(now) .. ' ' .. by .. ' 0 0')
-else
-  note_mirrored(mirrored)
-  redis.call('HSET', k_meta, 'server', server())
-  redis.call('HDEL', k_meta, 'rolled', 'restoring', 'moved_to', 'moved_at')
-  push_token()
+  redis.call('HSET', k_meta, 'generation', new)
+  if phase == 'sweep' then
+    redis.call('UNLINK', k_finished)
+  end
 end
+if phase == 'found' then
+  redis.call('HSET', k_meta, 'rolled', phase)
+  return 'ok'
+end
+redis.call('HSET', k_meta, 'server', here)
+if phase ~= '' then
+  redis.call('HSET', k_meta, 'rolled', phase, 'restoring', int(now) .. ' ' .. progress)
+else
+  note_mirrored(ARGV[9])
+  redis.call('HDEL', k_meta, 'rolled', 'restoring', 'moved_to', 'moved_at')
+end
+push_token()
 return 'ok'

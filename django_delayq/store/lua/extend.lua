@@ -3,13 +3,13 @@
 -- include: begin runs alive
 -- ARGV: now by(worker) why, lease ms, then per job (at most 200): id nonce progress ("done/total" or '')
 -- Returns per job: ok, cancel (held; the task is asked to stop), lost (another claim holds it), gone (no claim does: it has ended, or
---   Redis lost its contents and the job is still to be adopted).
+--   Redis lost its contents and the job is still to be adopted), wait (likewise, and none can be adopted yet, see restore.lua).
 -- Writes no event: nothing that the picture shows has changed.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that leases are extended at maxmemory
 local STRIDE = 3
 local lease = tonumber(ARGV[4])
-alive(lease)
+alive(lease, 0)
 local ids = {}
 for i = 5, #ARGV, STRIDE do
   ids[#ids + 1] = ARGV[i]
@@ -20,12 +20,13 @@ if #ids == 0 then
 end
 local runs = redis.call('HMGET', k_runs, unpack(ids))
 local cancels = redis.call('HMGET', k_cancels, unpack(ids))
-local extended, progress = {}, {}
+local extended, progress, gone = {}, {}, nil
 for i = 1, #ids do
   local id, nonce, done = ids[i], ARGV[5 + (i - 1) * STRIDE + 1], ARGV[5 + (i - 1) * STRIDE + 2]
   local _, _, _, held = run_of(runs[i])
   if nonce == '' or held ~= nonce then
-    reply[i] = held and held ~= '' and 'lost' or 'gone'
+    gone = gone or (redis.call('HGET', k_meta, 'rolled') == 'sweep' and 'wait' or 'gone')
+    reply[i] = held and held ~= '' and 'lost' or gone
   else
     reply[i] = cancels[i] and 'cancel' or 'ok'
     extended[#extended + 1] = int(now + lease)

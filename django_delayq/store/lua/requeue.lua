@@ -1,9 +1,9 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
--- keys: jobs high normal low leases keys failed finished runs events wake meta stats
+-- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats
 -- include: begin lanes wake holder
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, then per job (at most 200): id record vouched
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
---   cancelled, else the record counts only if a tombstone says that it was cancelled; one that says succeeded overrules it
+--   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it
 -- Returns per job: status id due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
 --   unknown (no record here and none given). Error before any write: RESTORING, while data that was rolled back is put right: rows that
 --   have not heard of a requeue would end the job again.
@@ -19,7 +19,7 @@ for i = 6, #ARGV, 3 do
   local kept = redis.call('HGET', k_jobs, id)
   local failed = redis.call('ZSCORE', k_failed, id)
   local ended = tonumber(redis.call('ZSCORE', k_finished, id) or '')
-  local cancelled, succeeded = ended and ended % 1 == 0.5, ended and ended % 1 == 0.25 -- see finish.lua
+  local cancelled, succeeded = ended and ended % 1 >= 0.5, ended and ended % 1 == 0.25 -- also displaced ones, see finish.lua
   local status, holder = 'done', id
   if kept and not failed then
     status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
@@ -39,6 +39,7 @@ for i = 6, #ARGV, 3 do
         redis.call('ZREM', k_failed, id)
         redis.call('ZREM', k_finished, id)
         redis.call('HDEL', k_runs, id)
+        redis.call('HDEL', k_cancels, id) -- of an earlier run that Redis had lost
         redis.call('ZADD', LANES[lane], int(due), id)
         if key ~= '' then
           redis.call('HSET', k_keys, key, id)

@@ -1,35 +1,50 @@
 -- reschedule: scheduled -> scheduled, another date (run now: delay 0)
 -- keys: jobs high normal low leases failed finished keys events wake meta
--- include: begin lanes wake holder
--- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, then ids (at most 200); '=' before it makes it a business key
--- Returns per id: status id due. status: done, running, finished, unknown.
+-- include: begin lanes wake holder ground
+-- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the ground on which nothing is to be done ('' none), how the row stands of
+--   a job that is not here ('' unknown; see ground.lua: one that may run is running), policy, then ids (at most 200); '=' before it makes it
+--   a business key
+--   policy: 'earliest' or 'latest': a date that is so already stays, and nothing is told; '' moves whatever the date is
+-- Returns the ground and the id of the event ('' if nothing has happened), then per id: status id due (the date it has now). status:
+--   done, running, finished, unknown. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-local due = tonumber(ARGV[4]) or (now + tonumber(ARGV[5]))
-local reply, moved = {}, false
-for i = 6, #ARGV do
+local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
+if ARGV[6] == ground then
+  return {ground}
+end
+local wanted, policy = tonumber(ARGV[4]) or (now + tonumber(ARGV[5])), ARGV[8]
+local reply, moved = {ground, ''}, false
+for i = 9, #ARGV do
   local id = ARGV[i]
   if string.sub(id, 1, 1) == '=' then
     id = holder_of(string.sub(id, 2)) or ''
   end
   local record = id ~= '' and redis.call('HGET', k_jobs, id)
   local lane = record and header(record)
-  local status = 'unknown'
+  local status, due = 'unknown', wanted
   if record and redis.call('ZSCORE', k_leases, id) then
     status = 'running'
   elseif lane and redis.call('ZSCORE', LANES[lane], id) then
     status = 'done'
-    redis.call('ZADD', LANES[lane], int(due), id)
-    event('rescheduled', id .. ' ' .. int(due))
-    moved = true
+    local date = tonumber(redis.call('ZSCORE', LANES[lane], id))
+    if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
+      due = date -- another call was quicker
+    else
+      redis.call('ZADD', LANES[lane], int(due), id)
+      event('rescheduled', id .. ' ' .. int(due))
+      moved = true
+    end
   elseif record or (id ~= '' and redis.call('ZSCORE', k_finished, id)) then
     status = 'finished'
+  elseif id ~= '' and ARGV[7] ~= '' and may_run(ARGV[7]) then
+    status = 'running'
   end
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = status, id, int(due)
 end
 if moved then
-  wake_for(due)
+  wake_for(wanted)
 end
-publish()
+reply[2] = publish()
 return reply

@@ -1,39 +1,56 @@
 -- schedule: nothing -> scheduled
 -- keys: jobs high normal low runs keys failed finished events wake meta stats
--- include: begin bulk lanes wake holder
--- ARGV: now by why, generation to give a new store, most events allowed (0: no limit), then per job (at most 200):
---   id record policy due delay        due: ms, or '' and delay: ms from Redis' now
--- Returns per job: status holder due. status: created, again (a live job with this id: a re-send), finished,
---   cancelled (tombstones), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs); holder: the id that holds the key; due: its
---   date as asked for, or as it is; 0 of a job that was in already, and has begun to run or has ended.
+-- include: begin bulk runs lanes wake holder untold ground
+-- ARGV: now by why, generation to give a new store, most jobs that the mirror may be behind (0: no limit), the ground that the sender
+--   knows ('' any), mode,
+--   then per job (at most 200): id record policy due delay
+--   ground: generation:server as meta has them; on another one what the sender knows of its jobs may be out of date
+--   mode: 'ask' writes nothing, and says what would become of the job; 'told' is said by one who has asked the rows who holds these keys,
+--     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others
+--   policy: keep, error, replace, earliest, latest, after; with '@' and an id behind it, or none, it comes late, and acts on that holder only;
+--     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in
+--   due: ms, or '' and delay: ms from Redis' now
+-- Returns the ground; on another one than the sender's nothing else, and nothing is written. Per job: status holder due.
+--   status: created, again (a live job with this id: a re-send), failed, succeeded, cancelled, displaced, finished (it has ended; the last
+--     four by its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs); and without a trace:
+--     free (mode ask), contested (it comes late, and another than the named one holds the key), behind (policy after: the holder has
+--     begun), asked (ask the rows first: this server lacks jobs, or nobody has confirmed yet that it does not)
+--   holder: the id that holds the key, '' of asked if none does here; due: its date as asked for, or as it is; 0 of a job that was in
+--     already, and has begun to run or has ended.
+-- A holder that has expired before it was claimed is none; nor is one that would be moved behind its expiry: the new job replaces it.
 -- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
 --   must stay one that needs memory (HSET).
 -- O(log N) per job.
-local STRIDE = 5
-local items = (#ARGV - 5) / STRIDE
-local limit = tonumber(ARGV[5])
-if limit > 0 and redis.call('XLEN', k_events) >= limit then
-  return redis.error_reply('EVENTSFULL the mirror is ' .. ARGV[5] .. ' entries behind')
+local STRIDE, FIRST = 5, 8
+local items = (#ARGV - FIRST + 1) / STRIDE
+local limit, asks = tonumber(ARGV[5]), string.sub(ARGV[7], 1, 3) == 'ask'
+local generation, confirmed = stands[2], stands[3]
+local ground = (generation or '') .. ':' .. (confirmed or '')
+if items == 0 or (ARGV[6] ~= '' and ARGV[6] ~= ground) then
+  return {ground}
 end
-if items == 0 then
-  return {}
-end
+local told, keyed = string.sub(ARGV[7], -4) == 'told', false
 local lanes, durables, keys, ids, seen = {}, {}, {}, {}, {}
 for i = 1, items do
-  ids[i] = ARGV[6 + (i - 1) * STRIDE]
-  local record = ARGV[6 + (i - 1) * STRIDE + 1]
+  ids[i] = ARGV[FIRST + (i - 1) * STRIDE]
+  local record = ARGV[FIRST + (i - 1) * STRIDE + 1]
   local lane, durable, _, key = header(record)
   if not lane then
     return redis.error_reply('BADRECORD ' .. i)
   end
   lanes[i], durables[i], keys[i] = lane, durable, key
+  keyed = keyed or key ~= ''
 end
-local meta = redis.call('HMGET', k_meta, 'generation', 'armed')
-if not meta[1] then
+if is_behind(stands[6], limit) then
+  return redis.error_reply('EVENTSFULL the mirror is ' .. ARGV[5] .. ' jobs behind')
+end
+present()
+if not generation and not asks then
   redis.call('HSET', k_meta, 'generation', ARGV[4])
+  ground = ARGV[4] .. ':' .. (confirmed or '')
 end
 
-local reply, created, earliest = {}, 0, nil
+local reply, created, earliest = {ground}, 0, nil
 
 local function note(due)
   if not earliest or due < earliest then
@@ -41,41 +58,89 @@ local function note(due)
   end
 end
 
--- The lane and date of a waiting holder; nil while it runs.
-local function waiting(holder)
-  local record = redis.call('HGET', k_jobs, holder)
-  local lane = header(record)
-  return lane and redis.call('ZSCORE', LANES[lane], holder), lane
+-- How a job has ended, by the score of its tombstone: see finish.lua.
+local ENDS = {[0.25] = 'succeeded', [0.5] = 'cancelled', [0.75] = 'displaced'}
+
+local function displaced(id, by)
+  redis.call('ZADD', k_finished, int(now) .. '.75', id) -- see finish.lua
+  event('cancelled', id .. ' 0 0 -\n{"m":"replaced by ' .. by .. '","r":"' .. by .. '"}')
 end
 
--- Decides about a key that another unfinished job holds. Returns the status; 'free' when it may be taken.
-local function contest(id, holder, key, policy, due)
-  if policy == 'keep' then
-    return 'kept'
-  elseif policy == 'error' then
-    return 'taken'
+-- Only for calls with a key: to make functions costs time.
+local must_ask, contest
+if keyed then
+  -- Whether only the rows know who holds a key: this server lacks jobs; or another run of it was confirmed than the one that answers, and its
+  -- data may be old. What came after a wipe is known here, so then only a free key is asked about.
+  local here
+  must_ask = function(other)
+    if told or (other and not confirmed) then
+      return false
+    end
+    here = here or server()
+    return not confirmed or stands[4] or confirmed ~= here
   end
-  local date, lane = waiting(holder)
-  if not date then
-    return policy == 'replace' and 'running' or 'kept'
-  end
-  date = tonumber(date)
-  if policy == 'replace' then
+
+  -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find.
+  local function leave(holder, lane, key, id)
+    if asks then
+      return
+    end
+    local attempt, crashes = run_of(redis.call('HGET', k_runs, holder))
     redis.call('ZREM', LANES[lane], holder)
     redis.call('HDEL', k_keys, key)
-    redis.call('HDEL', k_jobs, holder)
     redis.call('HDEL', k_runs, holder)
-    redis.call('ZADD', k_finished, int(now) .. '.5', holder) -- cancelled, see finish.lua
-    event('cancelled', holder .. ' 0 0 -\n{"m":"replaced by ' .. id .. '"}')
-    return 'free'
+    if not id and (attempt or 0) + (crashes or 0) > 0 then
+      redis.call('ZADD', k_failed, int(now), holder)
+      event('failed', holder .. ' ' .. int(attempt) .. ' ' .. int(crashes)
+        .. ' -\n{"c":"Expired","m":"it expired before it could run again","p":"expired"}')
+      return
+    end
+    redis.call('HDEL', k_jobs, holder)
+    if id then
+      displaced(holder, id)
+    else
+      redis.call('ZADD', k_finished, int(now) .. '.75', holder)
+      event('expired', holder)
+    end
   end
-  if (policy == 'earliest' and due < date) or (policy == 'latest' and due > date) then
-    redis.call('ZADD', LANES[lane], int(due), holder)
-    event('rescheduled', holder .. ' ' .. int(due))
-    note(due)
-    return 'moved'
+
+  -- Decides about a key that another unfinished job holds. Returns the status; 'free' when it may be taken, and then perhaps another date.
+  contest = function(id, holder, key, policy, due)
+    local lane, _, expires = header(redis.call('HGET', k_jobs, holder))
+    local date = tonumber(lane and redis.call('ZSCORE', LANES[lane], holder) or '') -- of a holder that waits
+    if date and expires > 0 and expires <= now then
+      leave(holder, lane, key)
+      return 'free', due
+    end
+    local own, named = string.match(policy, '^(%l+)@(%w*)$')
+    if own and named ~= holder then
+      return 'contested'
+    end
+    policy = own or policy
+    if policy == 'keep' then
+      return 'kept'
+    elseif policy == 'error' then
+      return 'taken'
+    end
+    if policy == 'after' and (not date or redis.call('HEXISTS', k_runs, holder) == 1) then
+      return 'behind'
+    elseif not date then
+      return policy == 'replace' and 'running' or 'kept'
+    end
+    local moves = (policy == 'earliest' and due < date) or (policy == 'latest' and due > date)
+    if policy == 'replace' or policy == 'after' or (moves and expires > 0 and expires <= due) then
+      leave(holder, lane, key, id)
+      return 'free', policy == 'after' and date < due and date or due
+    elseif moves then
+      if not asks then
+        redis.call('ZADD', LANES[lane], int(due), holder)
+        event('rescheduled', holder .. ' ' .. int(due) .. ' ' .. policy)
+        note(due)
+      end
+      return 'moved'
+    end
+    return 'kept'
   end
-  return 'kept'
 end
 
 -- What is there is asked for all jobs at once, and all are written at once. From the first on that has a key, or comes twice in
@@ -84,7 +149,7 @@ local records, ends = redis.call('HMGET', k_jobs, unpack(ids)), redis.call('ZMSC
 local together = true
 local write = items > 1 and gather or redis.call
 for i = 1, items do
-  local at = 6 + (i - 1) * STRIDE
+  local at = FIRST + (i - 1) * STRIDE
   local id, record, policy, date = ids[i], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local due = tonumber(date)
   if not due then
@@ -104,24 +169,35 @@ for i = 1, items do
   end
   seen[id] = true
   if known then
-    status = redis.call('ZSCORE', k_failed, id) and 'finished' or 'again'
+    status = redis.call('ZSCORE', k_failed, id) and 'failed' or 'again'
     due = redis.call('HEXISTS', k_runs, id) == 0 and tonumber(redis.call('ZSCORE', LANES[lane], id) or '') or 0
     date = int(due)
   elseif ended then
-    status, date = tonumber(ended) % 1 == 0.5 and 'cancelled' or 'finished', '0' -- see finish.lua
+    status, date = ENDS[tonumber(ended) % 1] or 'finished', '0'
+  elseif string.sub(policy, 1, 9) == 'replaced@' then
+    displaced(id, string.sub(policy, 10))
+    status, date = 'displaced', '0'
   else
     if key ~= '' then
       local other = holder_of(key)
-      if other then
-        status = contest(id, other, key, policy, due)
+      if must_ask(other) then
+        status, holder = 'asked', other or ''
+      elseif other then
+        local moved
+        status, moved = contest(id, other, key, policy, due)
         if status == 'free' then
           status = 'replaced'
+          if moved ~= due then
+            due, date = moved, int(moved)
+          end
         else
           holder = other
         end
       end
     end
-    if holder == id then
+    if asks then
+      status = holder == id and 'free' or status
+    elseif holder == id then
       write('HSET', k_jobs, id, record)
       write('ZADD', LANES[lane], date, id)
       if key ~= '' then
@@ -131,12 +207,12 @@ for i = 1, items do
       event('scheduled', durable and fields or (fields .. '\n' .. record))
       created = created + 1
       note(due)
-    else
-      write('ZADD', k_finished, int(now), id)
-      event('merged', id .. ' ' .. holder .. ' ' .. policy)
+    elseif status ~= 'contested' and status ~= 'behind' and status ~= 'asked' then
+      write('ZADD', k_finished, int(now) .. '.75', id) -- displaced
+      event('merged', id .. ' ' .. holder .. ' ' .. (string.match(policy, '^%l+')))
     end
   end
-  local r = (i - 1) * 3
+  local r = (i - 1) * 3 + 1
   reply[r + 1], reply[r + 2], reply[r + 3] = status, holder, date
 end
 flush()
@@ -145,7 +221,7 @@ if created > 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)
 end
 if earliest then
-  wake_for(earliest, meta[2])
+  wake_for(earliest, stands[5])
 end
 publish()
 return reply

@@ -1,12 +1,15 @@
--- settle: running -> succeeded (ack) | scheduled (retry, snooze, crash) | failed (fail) | cancelled (cancel)
+-- settle: running -> succeeded (ack) | scheduled (retry, snooze, evict, park, crash) | failed (fail) | cancelled (cancel)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread
 -- include: begin bulk runs lanes finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
---   outcome: ack, retry, snooze, fail, crash (its process died), cancel · delay: ms from Redis' now · detail: opaque JSON for the mirror
+--   outcome: ack, retry, snooze, evict (its process was killed for a neighbour's sake), park (nobody knew its task), fail,
+--   crash (its process died), cancel · delay: ms from Redis' now · detail: opaque JSON for the mirror
 --   ran: bucket of its run time, see spread.lua; '' for a run that nobody timed
 -- Returns per job: done, already (settled before: a re-send), lost (another claim holds it), gone (this run is not known here: Redis has
 --   lost its contents, or was rolled back to before the claim; it may be adopted, and settled again).
--- A retry, snooze or crash of a job whose cancel was requested ends it as cancelled.
+-- A retry, snooze, evict, park or crash of a job whose cancel was requested ends it as cancelled.
+-- Snooze, evict and park do not count the attempt, and are told as snoozed. Evict and park are noted in the job's past (see runs.lua);
+-- crash leaves that as it is, and so does a snooze without a delay: that run was given back and has not ended by itself.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that running jobs settle at maxmemory
 local STRIDE = 7
@@ -33,29 +36,49 @@ local function key_of(id, lane)
 end
 
 -- Puts a job back into the schedule; what it has behind it stays in `runs`.
-local function back(id, attempt, crashes, lane, due)
+local function back(id, attempt, crashes, lane, due, past)
   unlease(id)
   gather('ZADD', LANES[lane], int(due), id)
-  if attempt == 0 and crashes == 0 then
+  if attempt == 0 and crashes == 0 and past == '' then
     gather('HDEL', k_runs, id)
   else
-    gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':')
+    gather('HSET', k_runs, id, run_value(attempt, crashes, lane, '', past))
   end
   if not earliest or due < earliest then
     earliest = due
   end
 end
 
+-- What a job has behind it, with one more eviction, or since when nobody knows its task. Read for these two alone, which are rare.
+local noting
+local function noted_in(past, outcome)
+  if noting == nil then
+    noting = (tonumber(redis.call('HGET', k_meta, 'format') or '') or 0) >= 1
+  end
+  if not noting then
+    return ''
+  end
+  local evictions, unknown = string.match(past, '^e?(%d*)u?(%d*)$')
+  if outcome == 'evict' then
+    evictions = int((tonumber(evictions) or 0) + 1)
+  elseif unknown == '' then
+    unknown = int(now)
+  end
+  return (evictions ~= '' and 'e' .. evictions or '') .. (unknown ~= '' and 'u' .. unknown or '')
+end
+
+local BACK = {snooze = true, evict = true, park = true} -- the attempt does not count
+
 local function tally(kind)
   count[kind] = (count[kind] or 0) + 1
 end
 
--- Nobody holds the job. A snooze or a crash leaves it as it was before the claim; after any other end, its attempt has been counted.
+-- Nobody holds the job. A snooze (evict, park) or a crash leaves it as it was before the claim; after any other end, its attempt has been counted.
 local function unheld(id, number, outcome, attempt)
   if redis.call('ZSCORE', k_finished, id) or redis.call('ZSCORE', k_failed, id) then
     return 'already'
   end
-  local before = outcome ~= 'snooze' and outcome ~= 'crash' and (attempt or 0) < number
+  local before = not BACK[outcome] and outcome ~= 'crash' and (attempt or 0) < number
   return (before or redis.call('HEXISTS', k_jobs, id) == 0) and 'gone' or 'already'
 end
 
@@ -63,7 +86,7 @@ for i = 1, items do
   local at = 5 + (i - 1) * STRIDE
   local id, number, nonce, outcome = ids[i], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local delay, detail = tonumber(ARGV[at + 4]) or 0, ARGV[at + 5]
-  local attempt, crashes, lane, held = run_of(runs[i])
+  local attempt, crashes, lane, held, past = run_of(runs[i])
   if settled[id] then
     reply[i] = 'already'
   elseif not attempt or held == '' then
@@ -78,7 +101,7 @@ for i = 1, items do
     end
     local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce
     local kind = outcome
-    if cancels[i] and (outcome == 'retry' or outcome == 'snooze') then
+    if cancels[i] and (outcome == 'retry' or BACK[outcome]) then
       kind = 'cancel'
     end
     if kind == 'ack' then
@@ -101,7 +124,7 @@ for i = 1, items do
     elseif kind == 'crash' then
       local fate = crash(id, attempt, crashes + 1, nonce, key_of(id, lane), max_crashes, cancels[i])
       if fate == 'again' then
-        back(id, attempt - 1, crashes + 1, lane, now)
+        back(id, attempt - 1, crashes + 1, lane, now, past)
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes + 1) .. ' ' .. nonce .. ' ' .. int(now))
       end
       tally('crashed')
@@ -109,11 +132,16 @@ for i = 1, items do
         tally('failed')
       end
     elseif kind == 'retry' then
-      back(id, attempt, crashes, lane, now + delay)
+      back(id, attempt, crashes, lane, now + delay, '')
       event('retried', fields .. ' ' .. int(now + delay) .. '\n' .. detail)
       tally('retried')
     else
-      back(id, attempt - 1, crashes, lane, now + delay)
+      if kind ~= 'snooze' then
+        past = noted_in(past, kind)
+      elseif delay > 0 then
+        past = ''
+      end
+      back(id, attempt - 1, crashes, lane, now + delay, past)
       event('snoozed', fields .. ' ' .. int(now + delay) .. '\n' .. detail)
       tally('snoozed')
     end

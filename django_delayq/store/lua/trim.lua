@@ -1,7 +1,8 @@
 -- trim: no state changes; drops the events that the database has, and notes how far it has come
 -- keys: events meta
--- include: begin ground position
--- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any)
+-- include: begin ground position untold
+-- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any), of how many jobs
+--   the entries that the mirror has taken in tell beside one each
 -- Returns how many went; 0 on another server, which may have older data: noting there how far the database has come would hide that.
 -- O(log N) and the events that go.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
@@ -10,4 +11,7 @@ if ARGV[5] ~= '' and ARGV[5] ~= server() then
 end
 note_mirrored(ARGV[4])
 local ms, number = position(ARGV[4])
-return redis.call('XTRIM', k_events, 'MINID', int(ms) .. '-' .. int(number + 1))
+local gone = redis.call('XTRIM', k_events, 'MINID', int(ms) .. '-' .. int(number + 1))
+local counted = tonumber(redis.call('HGET', k_meta, 'surplus') or '') or 0
+redis.call('HSET', k_meta, 'surplus', int(surplus_of(counted - tonumber(ARGV[6]), redis.call('XLEN', k_events))))
+return gone

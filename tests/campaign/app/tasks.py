@@ -98,10 +98,10 @@ def snoozer(op: str) -> None:
 
 
 @delayq.task(queue="orders")
-def keyed(op: str) -> None:
+def keyed(op: str, seconds: float = 0.01) -> None:
     """Has a business key."""
     with _run(op):
-        time.sleep(0.01)
+        time.sleep(seconds)
 
 
 @delayq.task

@@ -44,6 +44,12 @@ def nap(number: int, seconds: float) -> None:
 
 
 @delayq.task
+def doze(name: int | str, seconds: float) -> None:
+    time.sleep(seconds)
+    note("dozed", name)
+
+
+@delayq.task
 async def async_nap(number: int, seconds: float) -> int:
     note("began", number, delayq.current().attempt)
     await asyncio.sleep(seconds)

@@ -1,7 +1,8 @@
 -- Every script begins here: the time, the actor, the event under construction.
--- ARGV[1] now in ms, '' for Redis' own clock (tests pass theirs) · ARGV[2] by, who did it · ARGV[3] why, may be ''
+-- ARGV[1] now in ms, '' for Redis' own clock (tests pass theirs), '!' for that and to leave word of the caller's format, see `present` · ARGV[2] by, who did it · ARGV[3] why, may be ''
 local now, since = nil, 0 -- `since`: the part of a ms that has passed since `now`
-if ARGV[1] == '' then
+local telling = ARGV[1] == '!'
+if telling or ARGV[1] == '' then
   local t = redis.call('TIME')
   local ms = t[2] / 1000
   now = t[1] * 1000 + math.floor(ms)
@@ -10,15 +11,26 @@ else
   now = tonumber(ARGV[1])
 end
 local by, why = ARGV[2], ARGV[3]
+
+-- What stands here, in one look, since each costs a good part of a short script's time.
+local stands = redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus')
+
+-- The format, 0 when nothing says so. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
+-- one nothing is read, and nothing written.
+local format = tonumber(stands[1] or 0) or 0
+if format > FORMAT then
+  return redis.error_reply('FORMAT ' .. string.format('%.0f', format))
+end
+
 local events, events_n = {}, 0
 
 -- Whole numbers as text, each written once: string.format is a good part of a script's time, and most come back with every job.
-local format = string.format
+local as_text = string.format
 local texts = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '10'}
 local function int(number)
   local text = texts[number]
   if not text then
-    text = format('%.0f', number)
+    text = as_text('%.0f', number)
     if number == number then -- somebody may have written "nan" where we read a time
       texts[number] = text
     end
@@ -38,12 +50,16 @@ local function event(kind, value)
   events_n = n + 2
 end
 
--- Appends the entry. One per call: a stream entry holds all items of the call (at most 200 jobs, two items each).
+-- Appends the entry. One per call: a stream entry holds all items of the call (at most 200 jobs, two items each). Returns its id; '' if
+-- nothing has happened.
 local function publish()
   if events_n == 0 then
-    return
+    return ''
   end
   local head = why ~= '' and {'at', int(now), 'by', by, 'why', why} or {'at', int(now), 'by', by}
+  if format > 0 then
+    head[#head + 1], head[#head + 2] = 'f', int(format)
+  end
   local first = #head
   for i = 1, events_n do
     head[first + i] = events[i]
@@ -52,7 +68,18 @@ local function publish()
   if type(done) == 'table' and done.err then
     -- Not a stream, or one whose ids have run out: somebody else wrote that. What has happened here must be told all the same.
     redis.call('UNLINK', k_events)
-    redis.call('XADD', k_events, '*', unpack(head))
+    done = redis.call('XADD', k_events, '*', unpack(head))
+  end
+  if events_n > 2 then
+    redis.pcall('HINCRBY', k_meta, 'surplus', int(events_n / 2 - 1)) -- see untold.lua
+  end
+  return done
+end
+
+-- Leaves word that a process of this release is here, if it says so: it does once a minute.
+local function present()
+  if telling then
+    redis.call('HSET', k_meta, SEEN, int(now))
   end
 end
 

@@ -1,6 +1,6 @@
 -- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin and bulk, and the keys
 -- jobs runs leases cancels progress keys finished.
-local TOMBSTONES = 200000 -- about 90 bytes each; tidy drops those older than an hour
+local TOMBSTONES = 200000 -- about 90 bytes each, of what the database has heard; tidy drops those older than an hour
 
 -- Frees the business key, if the job still holds it.
 local function release(id, key)
@@ -22,9 +22,10 @@ local function unlease(id)
   end
 end
 
--- The score of a tombstone: ms of the end, half a ms more for a job that was cancelled, and a quarter more for one that succeeded: by
--- that requeue knows them before the mirror does. `how`: true for cancelled, 'succeeded', or nil.
-local tombstones = {succeeded = int(now) .. '.25', [true] = int(now) .. '.5'}
+-- The score of a tombstone: ms of the end, and how, before the mirror knows it: a quarter of a ms more for a job that succeeded, half for
+-- one that was cancelled when asked to, three quarters for one that was displaced: merged, replaced, or expired. `how`: 'succeeded', true for
+-- cancelled, 'displaced', or nil.
+local tombstones = {succeeded = int(now) .. '.25', [true] = int(now) .. '.5', displaced = int(now) .. '.75'}
 local function tombstone(how)
   return how and tombstones[how] or int(now)
 end
@@ -37,9 +38,14 @@ local function finish(id, key, how)
   gather('ZADD', k_finished, tombstone(how), id)
 end
 
+-- Of what the database has heard, the oldest go. Of the others nothing else tells that they have ended; MIRROR_MAX_EVENTS bounds them.
 local function cap_tombstones()
-  local extra = redis.call('ZCARD', k_finished) - TOMBSTONES
+  if redis.call('ZCARD', k_finished) <= TOMBSTONES then
+    return
+  end
+  local mirrored = string.match(redis.call('HGET', k_meta, 'mirrored') or '', '^%d+') or '0'
+  local extra = redis.call('ZCOUNT', k_finished, '-inf', '(' .. mirrored) - TOMBSTONES
   if extra > 0 then
-    redis.call('ZREMRANGEBYRANK', k_finished, 0, extra - 1)
+    redis.call('ZREMRANGEBYRANK', k_finished, 0, math.min(extra, 1000) - 1) -- a call adds 200 at most
   end
 end

@@ -6,3 +6,15 @@ local function server()
   local reply = redis.pcall('INFO', 'server')
   return type(reply) == 'string' and string.match(reply, 'run_id:(%w+)') or ''
 end
+
+-- Whether a job that is not here may be running all the same. `lacking` says how its row stands: 'running', or it waits until this moment
+-- in ms; or it waits whatever happened ('scheduled'). What is due may have begun on the ground before, and whoever runs it comes to tell
+-- until this one is confirmed.
+local function may_run(lacking)
+  local date = tonumber(lacking)
+  if not date then
+    return lacking == 'running'
+  end
+  local meta = redis.call('HMGET', k_meta, 'server', 'rolled')
+  return date <= now and (meta[2] or meta[1] ~= server())
+end

@@ -1,7 +1,11 @@
--- A value of `runs`: attempt:crashes:lane:nonce, the nonce empty while the job waits. The lane letter is a capital when the
--- job holds a business key, so that settle reads the record only of jobs whose key it must free.
+-- A value of `runs`: attempt:crashes:lane:nonce[:past]. The nonce is empty while the job waits; and while it has a lease, but came back
+-- from its row, and no worker has told yet that it runs it: the attempt is then the one before. The lane letter is a capital when the job
+-- holds a business key, so that settle reads the record only of jobs whose key it must free.
+-- past: e<n>, how many times in a row its process was killed for a neighbour's sake; then u<ms>, when it was first put off because no
+-- worker knew its task. It lasts over crashes and runs that were given back, until a run ends by itself. Readers before format 1 take
+-- a value with a past for none of ours, so it is written from there on only.
 
--- Returns attempt, crashes, lane letter, nonce; nil when there is no such value, or not one of ours.
+-- Returns attempt, crashes, lane letter, nonce, past ('' for none); nil when there is no such value, or not one of ours.
 -- Jobs of one claim mostly have the same, which is read once.
 local runs_read = {}
 local function run_of(value)
@@ -10,12 +14,18 @@ local function run_of(value)
   end
   local read = runs_read[value]
   if not read then
-    local attempt, crashes, lane, nonce = string.match(value, '^(%d+):(%d+):([hnlHNL]):(%w*)$')
-    if not attempt or #attempt > 9 or #crashes > 9 then
+    local attempt, crashes, lane, nonce = string.match(value, '^(%d+):(%d+):([hnlHNL]):(%w*)')
+    local past = attempt and string.sub(value, #attempt + #crashes + #nonce + 5)
+    if not attempt or #attempt > 9 or #crashes > 9 or (past ~= '' and not string.find(past, '^:e?%d*u?%d*$')) or #past > 32 then
       return nil
     end
-    read = {tonumber(attempt), tonumber(crashes), lane, nonce}
+    read = {tonumber(attempt), tonumber(crashes), lane, nonce, string.sub(past, 2)}
     runs_read[value] = read
   end
-  return read[1], read[2], read[3], read[4]
+  return read[1], read[2], read[3], read[4], read[5]
+end
+
+local function run_value(attempt, crashes, lane, nonce, past)
+  local value = int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. nonce
+  return past == '' and value or value .. ':' .. past
 end

@@ -1,0 +1,136 @@
+"""What the items of the stream say, as values that rows can take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from django_delayq import clock, ids
+from django_delayq.mirror import rows
+from django_delayq.mirror.rows import JobRow
+from django_delayq.refusal import MAX_DEPTH
+from django_delayq.states import EventKind
+from django_delayq.store.events import Entry, Item, position
+
+# These say what happened outside of a run, and by whom; they become Event rows. Runs become Attempt rows. A merge does not: it is in
+# the row of the proposal, if that has one, and on a hot key there is one with every call.
+TOLD: Final = frozenset({
+    EventKind.RESCHEDULED, EventKind.CANCELLED, EventKind.CANCEL_REQUESTED, EventKind.REQUEUED,
+    EventKind.EXPIRED, EventKind.ASIDE, EventKind.RESTORED, EventKind.DROPPED, EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED,
+})  # fmt: skip
+OF_QUEUES: Final = frozenset({EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED})
+ENDED_BADLY: Final = frozenset({EventKind.FAILED, EventKind.ASIDE})
+ENDS: Final = frozenset({
+    EventKind.CRASHED, EventKind.SUCCEEDED, EventKind.RETRIED, EventKind.SNOOZED, EventKind.FAILED,
+})  # fmt: skip
+ENDED_OTHERWISE: Final = ENDED_BADLY | {EventKind.CANCELLED, EventKind.EXPIRED}
+OF_RUNS: Final = ENDS | {EventKind.CLAIMED, EventKind.CANCELLED}  # their fourth field is the fence
+LAST_ENDS: Final = frozenset({EventKind.SUCCEEDED, EventKind.FAILED})
+CARRYING: Final = frozenset(
+    {EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED}
+)  # the record, without durability
+KINDS: Final[Mapping[str, EventKind]] = {kind.value: kind for kind in EventKind}
+UNKNOWN_KIND: Final = "unknown kind"
+EXPIRED: Final = "Expired"  # the class that claim.lua gives to the end of a job that has run before
+NO_SUCH_JOB: Final = "no job"
+NO_JOB: Final = "a date without a job"  # what claim.lua says of a date whose record is gone
+MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
+NOBODY: Final = UUID(int=0)
+SECOND_DATE: Final = "a second date of a running job"
+_full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
+
+
+def job_ids(entries: list[Entry]) -> set[UUID]:
+    """Every job that these entries speak of."""
+    found = (item_job(item) for entry in entries for item in entry.items)
+    return {id for id in found if id is not None}
+
+
+def is_strange(entry: Entry) -> bool:
+    """Whether an item is of a kind that this release does not know."""
+    return any(item.kind not in KINDS for item in entry.items)
+
+
+def told_behind(entries: list[Entry], jobs: Mapping[UUID, JobRow]) -> set[tuple[UUID, str]]:
+    """Jobs, and entries that tell of them, whose ids are not behind what these rows have folded: the rows have taken them in before,
+    or not, see above.
+    """
+    found = set()
+    for entry in entries:
+        at = position(entry.id)
+        for item in entry.items:
+            job = jobs.get(item_job(item) or NOBODY) if item.kind in TOLD else None
+            if job is not None and position(job.last_event) >= at:
+                found.add((job.id, entry.id))
+    return found
+
+
+def ids_of(entries: list[Entry], kinds: Collection[EventKind]) -> list[UUID]:
+    """Every job of which these entries tell one of these."""
+    found = (item_job(item) for entry in entries for item in entry.items if item.kind in kinds)
+    return [id for id in found if id is not None]
+
+
+def item_job(item: Item) -> UUID | None:
+    """The job that an item is about; None where it names none."""
+    if not item.fields:
+        return None
+    try:
+        return _full(item.fields[0])
+    except ValueError:
+        return None
+
+
+def is_debounced(kind: EventKind, item: Item) -> bool:
+    """Whether another proposal has moved the job, and not a person: on a hot key that would be a row per call."""
+    return kind is EventKind.RESCHEDULED and len(item.fields) > 2
+
+
+def count(text: str) -> int:
+    """Attempts or crashes, as scripts write them."""
+    number = int(text)
+    if not 0 <= number <= MOST_COUNTED:
+        raise ValueError(f"{text[:20]} is no number of attempts or crashes")
+    return number
+
+
+def detail_of(body: bytes) -> dict[str, Any]:
+    try:
+        detail = json.loads(body) if body else {}  # laxer than the codec: half a character must not hide the rest
+    except (ValueError, RecursionError):
+        return {"m": body[:500].decode("utf-8", "replace")}
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(detail, MAX_DEPTH + 1):
+        return {"m": body[:500].decode("utf-8", "replace")}  # we did not write it, and could not write it again
+    return detail if isinstance(detail, dict) else {"m": str(detail)}
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most + 1):
+        level = [
+            part
+            for one in level
+            if isinstance(one, (list, dict))
+            for part in (one.values() if isinstance(one, dict) else one)
+        ]
+    return bool(level)
+
+
+def moment(ms: Any, otherwise: datetime) -> datetime:
+    try:
+        return clock.from_ms(int(ms)) if isinstance(ms, (int, float)) and ms > 0 else otherwise
+    except (ValueError, OverflowError):
+        return otherwise
+
+
+def told(kind: EventKind, item: Item) -> Any:
+    if kind in (EventKind.RESCHEDULED, EventKind.REQUEUED):
+        return {"run_at": clock.from_ms(int(item.fields[1])).isoformat()}
+    if kind is EventKind.ASIDE:
+        return {"reason": item.body.decode("utf-8", "replace")}
+    detail = detail_of(item.body)
+    return {"message": rows.clean(str(detail["m"]))} if detail.get("m") else None

@@ -1,0 +1,87 @@
+"""Jobs of redis durability that Redis has lost: nobody can bring them back, so their rows say that they are over. And those that an old
+copy still has, though they are over by their rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+
+from django_delayq import clock, ids
+from django_delayq.conf import QueueConfig
+from django_delayq.failpoints import failpoint
+from django_delayq.mirror import rows
+from django_delayq.models import CANCELLED_HERE, Attempt, Job
+from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
+from django_delayq.store.events import EventLog
+from django_delayq.store.ground import GroundStore
+from django_delayq.store.queue import MOST
+
+logger = logging.getLogger("django_delayq.restore")
+
+LOST: Final = "Redis lost this job; it was of redis durability"
+WAIT: Final = 0.25  # seconds between steps of the wait for those who may adopt one
+
+
+def unfinished(queue: str, using: str) -> Any:
+    """The rows of such jobs that are unfinished. Whether Redis has them, and the mirror has told all, the caller must know."""
+    return Job.objects.using(using).filter(queue=queue, state__in=UNFINISHED, durable=False, settled="")
+
+
+def mark(log: EventLog, queue: QueueConfig, using: str) -> Iterator[float]:
+    """Ends the rows of jobs that Redis has lost, when all else is back and confirmed. Whoever runs one still has a lease to adopt it.
+    Yields seconds to wait; one step per page.
+    """
+    found: list[UUID] = []
+    after = UUID(int=0)
+    while page := list(
+        unfinished(queue.name, using).filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:MOST]
+    ):
+        found += log.unknown(page)
+        after = page[-1]
+        yield 0.0
+    until = clock.monotonic() + queue.lease
+    while found and clock.monotonic() < until:
+        yield WAIT
+    for start in range(0, len(found), MOST):
+        end(queue.name, log.unknown(found[start : start + MOST]), using)
+        yield 0.0
+    if found:
+        logger.error("queue %s: Redis has lost jobs of redis durability; the rows of %d say so", queue.name, len(found))
+
+
+def end(queue: str, jobs: Sequence[UUID], using: str) -> int:
+    """Ends these rows as failed, so that they are shown, and can be requeued. Returns how many; what has ended stays."""
+    now = clock.now()
+    with transaction.atomic(using=using):
+        found = list(unfinished(queue, using).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
+        Job.objects.using(using).filter(pk__in=found).update(
+            state=State.FAILED.value, finished_at=now, error=LOST, fingerprint=rows.fingerprint(LOST)
+        )
+        Attempt.objects.using(using).filter(job_id__in=found, finished_at__isnull=True).update(
+            finished_at=now, outcome=AttemptOutcome.CRASHED.value, message=LOST
+        )
+    return len(found)
+
+
+def leave(log: EventLog, ground: GroundStore, using: str) -> Iterator[None]:
+    """Jobs that an old copy has, and that are over by their rows, leave it: they have run. One step per page."""
+    for held in log.jobs():
+        known = Job.objects.using(using).filter(pk__in=[ids.full(id) for id, _ in held])
+        over = [ids.short(id) for id, *row in known.values_list("id", "state", "settled") if end_of(*row)]
+        failpoint("restore.drop")
+        for start in range(0, len(over), MOST):
+            ground.drop(over[start : start + MOST], actor="restore")
+        failpoint("restore.dropped")
+        yield
+
+
+def end_of(state: str, settled: str) -> str:
+    """How a job has ended by its row; "" for one that has not."""
+    if not settled:
+        return state if state in FINISHED else ""
+    return State.CANCELLED.value if settled == CANCELLED_HERE else State.SUCCEEDED.value

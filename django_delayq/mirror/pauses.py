@@ -1,0 +1,71 @@
+"""Pauses in the database: what people have paused stays paused when Redis has lost its contents."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from django.db import DatabaseError, InterfaceError, transaction
+
+from django_delayq import clock
+from django_delayq.mirror import rows
+from django_delayq.models import QueueState
+from django_delayq.states import EventKind
+from django_delayq.store.events import Entry
+from django_delayq.store.queue import QueueStore
+
+RESTORE: Final = "restore"  # who pauses a queue that waits for a restore by hand: that is no pause of its own
+logger = logging.getLogger("django_delayq.restore")
+
+
+def note(queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:
+    """Notes that a queue was paused. `first`: by this call; else earlier, and then only what is not noted yet is. With the database
+    away Redis alone knows it.
+    """
+    said = {"paused_at": clock.now(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
+    try:
+        with transaction.atomic(using=using):
+            row, _ = QueueState.objects.using(using).select_for_update().get_or_create(queue=queue, partition=0)
+            if first or row.paused_at is None:
+                QueueState.objects.using(using).filter(pk=row.pk).update(**said)
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning("queue %s is paused in Redis only, and goes on if Redis loses its contents: %s", queue, error)
+
+
+def forget(queue: str, using: str) -> None:
+    """Notes that a queue goes on."""
+    try:
+        with transaction.atomic(using=using):
+            QueueState.objects.using(using).filter(queue=queue, partition=0).update(
+                paused_at=None, paused_by="", paused_why=""
+            )
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning("queue %s goes on, but is paused again if Redis loses its contents: %s", queue, error)
+
+
+def fold(queue: str, partition: int, entry: Entry, using: str) -> None:
+    """Notes what an event tells of a pause, or of its end: whoever did it may have died before it was noted, or know of no note."""
+    kinds = [item.kind for item in entry.items if item.kind in (EventKind.PAUSED, EventKind.RESUMED)]
+    mine = QueueState.objects.using(using).filter(queue=queue, partition=partition)
+    if EventKind.RESUMED in kinds:
+        mine.update(paused_at=None, paused_by="", paused_why="")
+    elif kinds and entry.by != RESTORE:
+        QueueState.objects.using(using).get_or_create(queue=queue, partition=partition)
+        at, by, why = clock.from_ms(entry.at_ms), rows.clean(entry.by, 200), rows.clean(entry.why)
+        mine.filter(paused_at__isnull=True).update(paused_at=at, paused_by=by, paused_why=why)
+
+
+def again(store: QueueStore, using: str) -> None:
+    """Pauses a queue in Redis that is paused by its row; before anything is claimed on data that may have forgotten it.
+
+    Raises:
+        StoreUnavailable, DatabaseError: call again.
+    """
+    mine = QueueState.objects.using(using).filter(queue=store.queue, partition=store.partition, paused_at__isnull=False)
+    if not mine.exists():
+        return
+    with transaction.atomic(using=using):
+        mine.update(partition=store.partition)  # takes the lock on all databases: who lets the queue go on waits
+        for row in mine:
+            if store.pause(actor=row.paused_by, reason=row.paused_why):
+                logger.warning("queue %s: is paused again, as it was before Redis lost its contents", store.queue)

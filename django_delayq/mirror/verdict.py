@@ -1,0 +1,66 @@
+"""What a refusal says of what was refused: is it provably about the data of one row? The only list of that, and it knows classes,
+SQLSTATEs and error numbers. The words of a message decide nothing: servers speak other languages.
+
+All else passes, or concerns every row alike: time-outs, locks, columns and rights that are missing, a full disk, a lost connection. A
+NULL where the schema wants a value (23502, 1048, 1364) is such a thing too: folding makes none, so the schema is another than ours.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import DataError, Error
+
+# What an item that is not ours may raise while it is folded.
+FOLDING: Final = (ValueError, OverflowError, LookupError, TypeError, RecursionError)
+# What a driver raises about a value that it cannot send.
+SENDING: Final = (ValueError, OverflowError, RecursionError)
+
+POSTGRESQL_CLASS: Final = "22"  # data exceptions: too long, out of range, not in this encoding
+POSTGRESQL: Final = frozenset({
+    "54000",  # larger than an index takes
+    "23503", "23505", "23514", "23P01",  # a constraint: counts once the row has been read anew, since it may have been a race
+})  # fmt: skip
+MYSQL: Final = frozenset({
+    1153,  # a packet larger than max_allowed_packet
+    1264, 1265, 1292, 1366, 1406, 1441,  # out of range, truncated, no such value, not in this character set, too long
+    1062, 1452, 1586, 3819, 4025,  # a constraint
+})  # fmt: skip
+SQLITE: Final = frozenset({
+    "SQLITE_TOOBIG", "SQLITE_MISMATCH", "SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_CHECK",
+    "SQLITE_CONSTRAINT_FOREIGNKEY",
+})  # fmt: skip
+CUT: Final = frozenset({1153, 2006, 2013})  # MySQL: so ends a connection, also one that was sent more than it takes
+
+
+class Unfoldable(Exception):
+    """An item that folding could not take in; its cause says why."""
+
+
+def about_data(error: BaseException) -> str:
+    """A code of the reason, where the error is about the data of a row; "" where it is not, or nobody can say."""
+    if isinstance(error, Unfoldable):
+        return f"fold:{type(error.__cause__).__name__}"
+    if isinstance(error, SENDING):
+        return f"value:{type(error).__name__}"
+    if not isinstance(error, Error):
+        return ""
+    cause = error.__cause__
+    if state := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
+        return state if state.startswith(POSTGRESQL_CLASS) or state in POSTGRESQL else ""
+    if name := getattr(cause, "sqlite_errorname", None):
+        return name if name in SQLITE else ""
+    if number := _number(error):
+        return str(number) if number in MYSQL else ""
+    return "DataError" if isinstance(error, DataError) else ""  # the driver refused to send it
+
+
+def may_be_size(error: BaseException) -> bool:
+    """Whether the connection is gone, as it also is when a server was sent more than it takes in one statement."""
+    return isinstance(error, Error) and _number(error) in CUT
+
+
+def _number(error: Error) -> int:
+    """The number that MySQL and MariaDB give an error; 0 for none."""
+    given = getattr(error.__cause__ or error, "args", None) or (0,)
+    return given[0] if isinstance(given[0], int) else 0

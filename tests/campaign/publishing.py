@@ -1,0 +1,138 @@
+"""The situations of the drill about rows on their way to Redis: late ones, those that wait behind a holder, those that only ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_delayq import ids
+from django_delayq.states import Change
+from django_delayq.store.events import EventLog
+from django_delayq.store.ground import GroundStore
+from django_delayq.store.scheduling import ScheduleItem, ScheduleReply
+from tests.campaign.drill import Scene
+from tests.campaign.situations import FAR
+
+
+def publish(scene: Scene, *items: ScheduleItem, **options: Any) -> list[ScheduleReply]:
+    """As the publisher does: without having asked the rows, but for `mode`."""
+    replies = scene.store.start_schedule(items, **{"mode": "", **options})()[1]
+    scene.look()
+    return replies
+
+
+def confirmed(scene: Scene) -> str:
+    """Redis holds what the database has seen, and so all jobs that hold keys. Returns the ground."""
+    scene.store.ground()
+    GroundStore(scene.store).confirm(EventLog(scene.link, scene.store.keys).generation())
+    return scene.store.ground()
+
+
+def late_ones(scene: Scene) -> None:
+    """They act on the holder that they name, and on no other; what they are merged into says so."""
+    confirmed(scene)
+    base = scene.now() + FAR
+    first = scene.item(key="k", due=base)
+    holder = ids.short(first.record.id)
+    publish(scene, first)
+    before = scene.dump()
+    for policy in ("replace@", "latest@", f"replace@{ids.short(scene.item().record.id)}"):
+        reply = publish(scene, scene.item(key="k", due=base + 1, policy=policy))[0]
+        scene.same((reply.status, reply.id), ("contested", first.record.id), f"a late one that says {policy}")
+        scene.same(scene.dump(), before, "the queue after a late one that was contested")
+    moving = scene.item(key="k", due=base + 5000, policy=f"latest@{holder}")
+    scene.same(publish(scene, moving)[0].status, "moved", "a late one that names its holder")
+    told = scene.told("merged")[-1][1].fields
+    scene.same(told, (ids.short(moving.record.id), holder, "latest"), "what is told of a merge")
+    scene.same(scene.do("cancel", [moving.record.id]), [Change.FINISHED], "a cancel of a merged job")
+    second = scene.item(key="k", due=base + 9000, policy=f"replace@{holder}")
+    scene.same(publish(scene, second)[0].status, "replaced", "a late one that names its holder")
+    why = f'"r":"{ids.short(second.record.id)}"'.encode()
+    scene.expect(why in scene.told("cancelled")[-1][1].body, "a replaced job does not say by which")
+    scene.same(scene.do("cancel", [first.record.id]), [Change.FINISHED], "a cancel of a replaced job")
+    scene.same(scene.dump().due(ids.short(second.record.id)), base + 9000, "the date of a job that replaces another")
+
+
+def once_more(scene: Scene) -> None:
+    """`after`: it replaces what waits and keeps the earlier date; behind what has begun it waits, without a trace."""
+    confirmed(scene)
+    base = scene.now() + FAR
+    publish(scene, scene.item(key="k", due=base))
+    for due, wanted in ((base + 5000, base), (base - 5000, base - 5000)):
+        item = scene.item(key="k", due=due, policy="after")
+        scene.same(publish(scene, item)[0].status, "replaced", "a job behind one that waits")
+        scene.same(scene.dump().due(ids.short(item.record.id)), wanted, "its date")
+    job = scene.take(key="k2")
+    for delay in (None, FAR):
+        if delay:
+            scene.settle(job, "retry", delay_ms=delay)
+        before = scene.dump()
+        reply = publish(scene, scene.item(key="k2", policy="after"))[0]
+        scene.same(reply.status, "behind", "a job behind one that has begun")
+        scene.same(scene.dump(), before, "the queue after a job that waits behind another")
+
+
+def questions(scene: Scene) -> None:
+    """What would become of a job: nothing is put in, made room for, or made up."""
+    base = scene.now() + FAR
+    item = scene.item(key="k", due=base)
+    scene.same(publish(scene, item, mode="ask")[0].status, "asked", "a question to an empty store")
+    scene.same(scene.dump().meta, {}, "an empty store that was asked")
+    confirmed(scene)
+    scene.same(publish(scene, item, mode="ask")[0].status, "free", "a question about a free key")
+    scene.same(scene.dump().jobs, {}, "a queue that was asked")
+    publish(scene, item)
+    before = scene.dump()
+    for policy in ("replace", "after"):
+        reply = publish(scene, scene.item(key="k", policy=policy), mode="ask")[0]
+        scene.same(reply.status, "free", f"a question whose policy is {policy}")
+        scene.same(scene.dump(), before, "a queue that was asked")
+
+
+def keys_that_redis_may_lack(scene: Scene) -> None:
+    """While it is not confirmed, who has not asked the rows takes none; what has no key goes in."""
+    before = scene.dump().jobs
+    keyed = scene.item(FAR, key="k")
+    replies = publish(scene, keyed, scene.item(FAR))
+    scene.same([reply.status for reply in replies], ["asked", "created"], "a publication to a store that was wiped")
+    scene.same(len(scene.dump().jobs) - len(before), 1, "jobs that went in")
+    scene.same(scene.told("merged"), [], "what is told of a job whose rows are to be asked")
+    scene.same(publish(scene, keyed, mode="told")[0].status, "created", "a publication by who has asked the rows")
+    generation = EventLog(scene.link, scene.store.keys).generation()
+    GroundStore(scene.store).confirm(generation, phase="rest", progress="me 0 0")
+    scene.same(publish(scene, scene.item(FAR, key="k2"))[0].status, "asked", "a publication while rows come back")
+    confirmed(scene)
+    scene.same(publish(scene, scene.item(FAR, key="k2"))[0].status, "created", "a publication to a store that has all")
+
+
+def ground_of_rows(scene: Scene) -> None:
+    """What was known of rows on another ground is not believed."""
+    ground = confirmed(scene)
+    scene.same(publish(scene, scene.item(FAR), ground="another:server"), [], "a publication from other ground")
+    scene.same(scene.dump().jobs, {}, "the queue after it")
+    for known in ("", ground):
+        scene.same(publish(scene, scene.item(FAR), ground=known)[0].status, "created", "a publication from this ground")
+
+
+def cancels_of_what_is_lacking(scene: Scene) -> None:
+    """They are told, hold, and answer the same when they are sent again; on the ground that has answered they do nothing."""
+    waits, runs = scene.item(FAR).record.id, scene.item(FAR).record.id
+    for times in (1, 2):
+        changed = scene.do("cancel_one", waits, lacking="scheduled")
+        scene.same((changed.change, bool(changed.event)), (Change.DONE, True), "a cancel of a row that waits")
+        scene.same(len(scene.told("cancelled")), times, "what is told of it")
+    scene.same(scene.do("cancel_one", waits)[0], Change.DONE, "a cancel of what was cancelled")
+    scene.same(len(scene.told("cancelled")), 2, "what is told of a cancel that was done before")
+    scene.same(scene.do("cancel", [runs], lacking="running"), [Change.RUNNING], "a cancel of a row that runs")
+    scene.same(len(scene.told("cancel_requested")), 1, "what is told of it")
+    job = scene.add(FAR, key="k")
+    ground = scene.do("cancel_one", runs).ground
+    scene.same(scene.do("cancel_one", job, unless=ground)[0], Change.UNKNOWN, "a cancel where it has been answered")
+    scene.same(scene.do("reschedule", job, unless=ground)[0], Change.UNKNOWN, "a new date where it has been answered")
+    moved = scene.do("reschedule", job, delay_ms=2 * FAR)
+    scene.expect(bool(moved.event), "a new date whose event is not named")
+    scene.same(scene.do("cancel_one", job)[0], Change.DONE, "a cancel of a job that is there")
+
+
+ALL = (
+    late_ones, once_more, questions, keys_that_redis_may_lack, ground_of_rows, cancels_of_what_is_lacking,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""A project that runs under any release of django-delayq: it imports nothing of the tests, and only what every release has."""

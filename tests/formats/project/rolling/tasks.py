@@ -1,0 +1,47 @@
+"""Tasks that write down each run in a file: name, job, attempt, when it began and was due (ms), who ran it."""
+
+import os
+import time
+
+import django_delayq as delayq
+
+
+def _write(name: str) -> None:
+    job = delayq.current()
+    words = (
+        name,
+        job.id,
+        job.attempt,
+        time.time_ns() // 1_000_000,
+        round(job.run_at.timestamp() * 1000),
+        os.environ["ROLLING_NAME"],
+    )
+    ledger = os.open(os.environ["ROLLING_LEDGER"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(ledger, (" ".join(map(str, words)) + "\n").encode())
+    finally:
+        os.close(ledger)
+
+
+@delayq.task(name="rolling.note", queue="orders")
+def note(name: str, seconds: float = 0.0) -> str:
+    """Is run once."""
+    _write(name)
+    time.sleep(seconds)
+    return name
+
+
+@delayq.task(name="rolling.effect", queue="orders", atomic=True)
+def effect(name: str) -> str:
+    """Ends with the row."""
+    _write(name)
+    return name
+
+
+@delayq.task(name="rolling.stumble", queue="orders", max_attempts=3)
+def stumble(name: str) -> str:
+    """Fails at its first attempt."""
+    _write(name)
+    if delayq.current().attempt == 1:
+        raise ValueError("the first attempt fails")
+    return name

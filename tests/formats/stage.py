@@ -1,0 +1,121 @@
+"""A project that two releases work on: their trees, its servers, and processes that run the one or the other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django_delayq.store.connection import Link, connect
+from tests.servers import RedisServer, as_package
+
+ROOT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parent / "project"
+PATIENCE = 60.0
+
+
+class Run(NamedTuple):
+    """A line of the ledger."""
+
+    name: str
+    job: str
+    attempt: int
+    began_ms: int
+    due_ms: int
+    by: str
+
+
+class Stage:
+    """Redis, a database, a ledger. `tree`s are folders that hold a release of django_delayq."""
+
+    def __init__(self, redis: RedisServer, database: dict[str, Any], folder: Path) -> None:
+        self.folder = folder
+        self.ledger = folder / "ledger"
+        self.link: Link = connect(redis.url, name="stage")
+        self._environment = {"ROLLING_REDIS": as_package(redis.url), "ROLLING_DATABASE": json.dumps(database)}
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def environment(self, tree: Path, name: str) -> dict[str, str]:
+        return {
+            **os.environ, **self._environment, "PYTHONPATH": f"{tree}{os.pathsep}{PROJECT}", "ROLLING_NAME": name,
+            "DJANGO_SETTINGS_MODULE": "rolling.settings", "ROLLING_LEDGER": str(self.ledger), "PYTHONDONTWRITEBYTECODE": "1",
+        }  # fmt: skip
+
+    def run(self, tree: Path, *words: str, expect: int = 0) -> str:
+        """`python -m <words>` under that release; returns what it printed, and its errors where those are expected."""
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=PROJECT, env=self.environment(tree, "command"), capture_output=True,
+            text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == expect, done.stdout + done.stderr
+        return done.stdout + (done.stderr if expect else "")
+
+    def manage(self, tree: Path, *words: str, expect: int = 0) -> str:
+        return self.run(tree, "django", *words, expect=expect)
+
+    def start(self, tree: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """`python -m <words>`, not waited for."""
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *words], cwd=PROJECT, env=self.environment(tree, name), stdout=log, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        self.workers.append(process)
+        return process
+
+    def work(self, tree: Path, name: str, *options: str) -> subprocess.Popen[bytes]:
+        return self.start(tree, name, "django", "delayq_worker", "--threads", "4", *options)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def leave(self, process: subprocess.Popen[bytes]) -> None:
+        """Tells it to leave, and waits until it has."""
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+    def runs(self) -> list[Run]:
+        lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
+        # A name may have blanks, what is behind it has none.
+        return [
+            Run(name, job, int(attempt), int(began), int(due), by)
+            for name, job, attempt, began, due, by in (line.rsplit(" ", 5) for line in lines)
+        ]
+
+    def counts(self) -> Counter[str]:
+        return Counter(run.job for run in self.runs())
+
+    def close(self) -> None:
+        for process in self.workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(PATIENCE)
+        self.link.close()
+
+
+def eventually(check: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """Polls until `check` returns something true."""
+    deadline = time.monotonic() + patience
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"{what} did not happen within {patience:.0f} s"
+        time.sleep(0.05)
+    return found
+
+
+def unpack(commit: str, folder: Path) -> Path | None:
+    """The tree of that commit, taken from the history; None without one."""
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", commit, "django_delayq"], capture_output=True, check=False
+    )
+    if done.returncode:
+        return None
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=done.stdout, check=True)
+    return folder

@@ -1,0 +1,85 @@
+"""What a process does that meets a newer format than it knows: it writes nothing there, and waits for its own upgrade."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import ids
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.models import Checkpoint, Job
+from django_delayq.store import formats
+from django_delayq.stores import stores
+from tests.formats.stage import ROOT, eventually
+from tests.mirror.conftest import Orders
+from tests.tasks_for_tests import close_order
+
+NEWER = formats.FORMAT + 1
+
+
+@pytest.fixture
+def orders(delayq_redis, transactional_db) -> Orders:
+    return Orders()
+
+
+def put_format(number: int, queue: str = "orders") -> None:
+    stores.link.execute("HSET", stores.queue(queue).keys["meta"], "format", number)
+
+
+def test_rows_wait_for_a_newer_relay(orders, caplog):
+    put_format(NEWER)
+    with caplog.at_level(logging.WARNING):
+        job = delayq.schedule(close_order, 1)
+    assert "'orders' has format" in caplog.text
+    assert Job.objects.get(pk=job.id).published is None
+    with pytest.raises(formats.FormatNewer):
+        orders.relay.poll()
+    assert Job.objects.get(pk=job.id).published is None
+    put_format(formats.FORMAT)
+    orders.relay.poll()
+    orders.fold()
+    assert Job.objects.get(pk=job.id).published is not None
+    assert [ids.full(one.id) for one in orders.claim()] == [job.id]
+
+
+def test_what_needs_redis_says_what_to_do(orders):
+    put_format(NEWER, "redis")
+    with pytest.raises(StoreUnavailable, match=rf"'redis' has format {NEWER} .* up to {formats.FORMAT} .* Upgrade"):
+        delayq.schedule(close_order.using(queue="redis"), 1)
+
+
+def test_the_mirror_leaves_the_stream_as_it_is(orders):
+    delayq.schedule(close_order, 1)
+    orders.fold()
+    before = Checkpoint.objects.get(queue="orders").last_event
+    delayq.schedule(close_order, 2)
+    put_format(NEWER)
+    with pytest.raises(formats.FormatNewer):
+        orders.mirror.poll()
+    assert (orders.mirror.log.length(), Checkpoint.objects.get(queue="orders").last_event) == (1, before)
+    put_format(formats.FORMAT)
+    orders.fold()
+    assert orders.mirror.log.length() == 0
+
+
+def test_a_worker_waits_and_says_so_once(stage):
+    stage.manage(ROOT, "migrate", "-v", "0")
+    stage.link.execute("HSET", "delayq:{orders}:meta", "format", NEWER)
+    worker = stage.work(ROOT, "worker", "--processes", "1")
+    stage.run(ROOT, "rolling.push", "web", "20", "--plain")  # some of them in another queue
+
+    def said() -> list[str]:
+        return [line.partition("WARNING")[2] for line in stage.log("worker").splitlines() if "has format" in line]
+
+    # Each loop that meets it says so: the mover, and those of relay and tidy.
+    eventually(lambda: any(" queue orders: " in line for line in said()), "the warning")
+    eventually(lambda: any(run.name.startswith("web") for run in stage.runs()), "work of the other queue")
+    assert not [run for run in stage.runs() if int(run.name.partition(" ")[2]) % 10 != 9]
+    assert len(said()) == len(set(said()))
+    assert worker.poll() is None
+    stage.link.execute("HSET", "delayq:{orders}:meta", "format", formats.FORMAT)
+    eventually(lambda: len({run.name for run in stage.runs()}) == 20, "all of them")
+    stage.leave(worker)
+    assert "FormatNewer" not in stage.log("worker")  # a sentence, no traceback

@@ -1,0 +1,112 @@
+"""Several queues in one worker: none waits for the backlog of another. Counted in jobs, not in time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.worker.bench import Bench
+from tests.worker.conftest import Shop, eventually
+
+BACKLOG = 4000
+
+
+def even(bench: Bench) -> Bench:
+    """Nothing is taken ahead, however quick the jobs are."""
+    bench.pace.note = lambda seconds: None  # type: ignore[method-assign]
+    bench.register(nothing)
+    return bench
+
+
+def passes(bench: Bench, many: int) -> list[int]:
+    """The lines of the jobs that so many passes took and ran."""
+    lines = []
+    for _ in range(many):
+        bench.mover.poll()
+        while len(bench.basket):
+            taken = bench.take()
+            lines.append(taken.line)
+            bench.consumers[0].poll(taken)
+        bench.settler.poll()
+    return lines
+
+
+def test_queues_that_all_have_a_backlog_share_what_becomes_free(redis_server) -> None:
+    bench = even(Bench(redis_server.link, queues=("a", "b", "c")))
+    for number in range(3):
+        for _ in range(40):
+            bench.put("nothing", line=number)
+    counts = Counter(passes(bench, 15))
+    bench.close()
+    assert sum(counts.values()) == 30
+    assert set(counts.values()) == {10}
+
+
+def test_a_job_that_becomes_due_is_taken_with_the_next_thread_that_is_free(redis_server) -> None:
+    now = [0.0]
+    bench = even(Bench(redis_server.link, queues=("a", "b")))
+    bench.mover._monotonic = lambda: now[0]
+    for _ in range(40):
+        bench.put("nothing")
+    assert passes(bench, 5) == [0] * 10
+    bench.put("nothing", line=1)
+    now[0] += 1.0  # by then it is asked, also if nobody calls
+    assert 1 in passes(bench, 1)
+    bench.close()
+
+
+def test_a_busy_queue_costs_hardly_any_calls_about_those_that_are_empty(redis_server) -> None:
+    now = [0.0]
+    bench = even(Bench(redis_server.link, queues=("a", "b", "c", "d")))
+    bench.mover._monotonic = lambda: now[0]
+    for _ in range(200):
+        bench.put("nothing")
+    asked: Counter[int] = Counter()
+    for number, store in enumerate(bench.stores):
+        store.claim = counting(store.claim, asked, number)  # type: ignore[method-assign]
+    for _ in range(40):  # full between its passes, and for so long that it hands its timers over
+        bench.mover.poll()
+        now[0] += 0.001
+        bench.mover.poll()
+        now[0] += 0.011
+        bench.mover.poll()
+        while len(bench.basket):
+            bench.consumers[0].poll(bench.take())
+        bench.settler.poll()
+    bench.close()
+    assert asked[0] == 40
+    assert 8 <= asked[1] <= 25, "a look each 50 ms, and handing the timer back"
+    assert asked[1] == asked[2] == asked[3]
+
+
+def test_one_queue_is_asked_once_a_pass(redis_server) -> None:
+    bench = even(Bench(redis_server.link))
+    for _ in range(40):
+        bench.put("nothing")
+    asked: Counter[int] = Counter()
+    bench.stores[0].claim = counting(bench.stores[0].claim, asked, 0)  # type: ignore[method-assign]
+    assert len(passes(bench, 10)) == 20
+    bench.close()
+    assert asked[0] == 10
+
+
+def test_a_due_job_runs_while_nearly_all_of_another_queues_backlog_is_still_there(shop: Shop) -> None:
+    shop.settings = {"QUEUES": {"default": {}, "slow": {}}}
+    shop.put_many("doze", [(number, 0.02) for number in range(BACKLOG)])
+    shop.work("--queues", "default,slow", "--threads", "4")
+    shop.work("--queues", "default,slow", "--threads", "4")
+    eventually(lambda: len(shop.ran()) > 100)
+    shop.put("doze", "due", 0.0, queue="slow")
+    eventually(lambda: "dozed due" in shop.ran())
+    assert shop.left() > BACKLOG * 3 // 4
+
+
+def counting(claim, asked: Counter[int], number: int):
+    def count(*args, **options):
+        asked[number] += 1
+        return claim(*args, **options)
+
+    return count
+
+
+def nothing() -> None:
+    pass
