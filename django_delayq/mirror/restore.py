@@ -288,12 +288,12 @@ class RestoreLoop:
         forgotten.take_in(self.queue.name, self.using, checkpoint.last_event)
         self._go_on(way, ADOPT)
         stands = self.store.ground()
-        for _, batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
+        for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
             self._send(batch, stands)
             yield 0.0
         waits = True
-        for date, batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED), self.using):
-            if waits and clock.to_ms(date) > clock.wall_ms() + ahead_ms:
+        for batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED), self.using):
+            if waits and batch and clock.to_ms(batch[0].run_at) > clock.wall_ms() + ahead_ms:
                 self._go_on(way, REST)
                 waits = False
             self._send(batch, stands)

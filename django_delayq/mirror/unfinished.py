@@ -8,46 +8,47 @@ from typing import Any, Final
 from uuid import UUID
 
 from django_delayq.models import Job
-from django_delayq.states import UNFINISHED, State
+from django_delayq.states import UNFINISHED
 from django_delayq.store.queue import MOST
 
 LISTED: Final = 100_000  # ids per query
 FIELDS: Final = (
     "id", "task", "args", "kwargs", "options", "key", "state", "priority", "run_at", "expires_at", "attempts",
-    "max_attempts", "crashes", "cancel_requested", "durable", "published", "settled",
+    "max_attempts", "crashes", "cancel_requested", "durable",
 )  # fmt: skip
 
 
 def rows(queue: str, using: str) -> Any:
     """All of a queue."""
-    return Job.objects.using(using).filter(
-        queue=queue, state__in=(State.RUNNING, State.SCHEDULED), durable=True, published__isnull=False, settled=""
-    )
+    return _held(using).filter(queue=queue, state__in=UNFINISHED, durable=True)
 
 
 def read(wanted: Sequence[UUID], using: str) -> list[Job]:
     """Those of these ids, at most 200, oldest due first."""
-    found = Job.objects.using(using).filter(pk__in=wanted).only(*FIELDS)
-    return sorted((row for row in found if _is_one(row)), key=lambda row: (row.run_at, row.id))
+    found = _held(using).filter(pk__in=wanted).only(*FIELDS).order_by("run_at", "id")
+    return [row for row in found if row.state in UNFINISHED and row.durable]
 
 
-def pages(wanted: Any, using: str) -> Iterator[tuple[datetime, list[Job]]]:
-    """Oldest due first, a script call at a time, and the date of its first. A database without fresh statistics sorts all rows to
-    find the next, so it is asked for many of these; and it is quick to find rows only if nothing but ids is asked for. A row whose
-    date is moved on meanwhile comes twice, one whose date is moved back perhaps not at all.
+def pages(wanted: Any, using: str) -> Iterator[list[Job]]:
+    """Oldest due first, a script call at a time, some perhaps empty. A database without fresh statistics sorts all rows to find the
+    next, so it is asked for many of these; it is quick to find rows only if nothing but ids is asked for, and to read a date takes as
+    long as the rest of a row. A row whose date is moved on meanwhile comes twice, one whose date is moved back perhaps not at all.
     """
-    found = wanted
+    found = wanted.order_by("run_at", "id")
     while True:
-        listed = list(found.order_by("run_at", "id").values_list("run_at", "id")[:LISTED])
+        last = list(found.values_list("run_at", "id")[LISTED - 1 : LISTED])
+        listed = list((_up_to(found, *last[0]) if last else found).values_list("id", flat=True))
         for start in range(0, len(listed), MOST):
-            some = listed[start : start + MOST]
-            yield some[0][0], read([id for _, id in some], using)
-        if len(listed) < LISTED:
+            yield read(listed[start : start + MOST], using)
+        if not last:
             return
-        date, last = listed[-1]
-        found = wanted.filter(run_at__gte=date).exclude(run_at=date, pk__lte=last)
+        date, id = last[0]
+        found = wanted.filter(run_at__gte=date).exclude(run_at=date, pk__lte=id).order_by("run_at", "id")
 
 
-def _is_one(row: Job) -> bool:
-    """As `rows`, of a row that is here."""
-    return row.state in UNFINISHED and row.durable and row.published is not None and not row.settled
+def _up_to(found: Any, date: datetime, id: UUID) -> Any:
+    return found.filter(run_at__lte=date).exclude(run_at=date, pk__gt=id)
+
+
+def _held(using: str) -> Any:
+    return Job.objects.using(using).filter(published__isnull=False, settled="")

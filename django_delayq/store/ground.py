@@ -109,9 +109,7 @@ class GroundStore:
         """
         id, written = ids.short(record.id), self._store.written(record)
         if not runs:
-            return RestoreItem(
-                id=id, record=written, attempt=attempts, crashes=crashes, due_ms=due_ms, delay_ms=ADOPTION_MS
-            )
+            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS)
         return RestoreItem(
             id=id, record=written, attempt=max(0, attempts - 1), crashes=crashes, delay_ms=lease_ms,
             begun="cancel" if asked else "run",
