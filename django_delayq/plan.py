@@ -213,7 +213,7 @@ def _check_outbox(alias: str, database: str, where: str) -> None:
 
 def _check_transaction(alias: str, where: str) -> None:
     """Refuses a row that would be committed at once while the caller's own transaction, of another database, may be rolled back."""
-    if connections[alias].in_atomic_block:
+    if len(connections.settings) == 1 or connections[alias].in_atomic_block:
         return
     for other in connections.all(initialized_only=True):
         if other.in_atomic_block:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -28,7 +28,9 @@ SAME: Final = {
     "worker": "''", "fingerprint": "''", "result": "NULL", "settled": "''", "cancel_requested": "FALSE", "published": "NULL",
     "last_event": "''", "ending": "NULL", "merged_into": "NULL",
 }  # fmt: skip
-SAME_COPIED: Final = tuple(None if text == "NULL" else text.strip("'") for text in SAME.values())
+SAME_COPIED: Final = {  # what is not named is NULL, and takes the driver no time
+    name: text.strip("'") for name, text in SAME.items() if text != "NULL"
+}
 COPIED: Final = 20  # rows from which on COPY pays for the question whether it is allowed
 CASTS: Final = {
     "id": "uuid", "priority": "integer", "run_at": "timestamptz", "created_at": "timestamptz", "expires_at": "timestamptz",
@@ -57,11 +59,9 @@ def insert(items: Sequence[OutboxItem], connection: BaseDatabaseWrapper) -> None
         moment = connection.ops.adapt_datetimefield_value
         uuid = _unchanged if connection.features.has_native_uuid_field else _hex
         if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
-            now = clock.now()
-            cursor.executemany(_statement(vendor, 1), [_dated(item, uuid, moment, now) for item in items])
+            cursor.executemany(_statement(vendor, 1), list(_dated(items, uuid, moment, clock.now())))
         elif vendor == "mysql" and connection.timezone_name != "UTC":
-            now = databaseclock.now(connection)
-            table = [_dated(item, uuid, moment, now) for item in items]
+            table = list(_dated(items, uuid, moment, databaseclock.now(connection)))
             cursor.execute(_statement("", len(table)), [value for row in table for value in row])
         else:
             table = [_row(item, uuid, moment) for item in items]
@@ -80,8 +80,9 @@ def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
 def _copy(items: Sequence[OutboxItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime) -> None:
     connection.validate_no_broken_transaction()  # as every statement of Django's does
     with connection.wrap_database_errors, cursor.copy(_copied()) as rows_in:
-        for item in items:
-            rows_in.write_row((*_dated(item, str, _unchanged, now), *SAME_COPIED))
+        same = tuple(SAME_COPIED.values())
+        for row in _dated(items, str, _unchanged, now):
+            rows_in.write_row((*row, *same))
 
 
 def _row(item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any]) -> tuple[Any, ...]:
@@ -97,11 +98,15 @@ def _row(item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[dateti
 
 
 def _dated(
-    item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime
-) -> tuple[Any, ...]:
+    items: Sequence[OutboxItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime
+) -> Iterator[tuple[Any, ...]]:
     """The values of the columns `GIVEN`, with the database's now."""
-    *values, date, delay_ms = _row(item, uuid, moment)
-    return (*values, moment(now), date if delay_ms is None else moment(databaseclock.later(now, delay_ms)))
+    written = moment(now)
+    for item in items:
+        row = _row(item, uuid, moment)
+        delay_ms = row[-1]
+        date = row[-2] if delay_ms is None else moment(databaseclock.later(now, delay_ms))
+        yield (*row[:-2], written, date)
 
 
 @lru_cache(maxsize=256)
@@ -128,15 +133,15 @@ def _from_json() -> str:
 
 @cache
 def _copied() -> str:
-    return f"COPY {_target(chr(34))} FROM STDIN"
+    return f"COPY {_target(chr(34), SAME_COPIED)} FROM STDIN"
 
 
 def _into(quote: str) -> str:
-    return f"INSERT INTO {_target(quote)}"
+    return f"INSERT INTO {_target(quote, SAME)}"
 
 
-def _target(quote: str) -> str:
-    names = ", ".join(f"{quote}{name}{quote}" for name in (*GIVEN, *SAME))
+def _target(quote: str, same: Iterable[str]) -> str:
+    names = ", ".join(f"{quote}{name}{quote}" for name in (*GIVEN, *same))
     return f"{quote}{Job._meta.db_table}{quote} ({names})"
 
 
