@@ -12,9 +12,11 @@ from tests.model.mutant import Mutant
 from tests.model.python_mutants import STORE, WORKER
 
 
-def lua(name: str, file: str, old: str, new: str) -> Mutant:
-    return Mutant(name, f"store/lua/{file}.lua", old, new, "lua")
+def lua(name: str, file: str, old: str, new: str, test: str = "") -> Mutant:
+    return Mutant(name, f"store/lua/{file}.lua", old, new, "lua", test)
 
+
+ASKED = "test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else"
 
 SCHEDULE = [
     lua("a re-send overwrites", "schedule", "  if known then\n", "  if false then\n"),
@@ -383,14 +385,15 @@ CHANGES = [
     lua(
         "tidy drops a job that has just failed", "tidy", "k_failed, '-inf', '(' .. ARGV[5]", "k_failed, '-inf', '+inf'"
     ),
-    lua("tidy leaves what was asked for nobody", "tidy", "if meta[1] and not meta[2] and", "if false and"),
+    lua("tidy leaves what was asked for nobody", "tidy", "if meta[1] and not meta[2] and", "if false and", ASKED),
     lua(
         "tidy drops what was asked of a run",
         "tidy",
         "if redis.call('HEXISTS', k_jobs, asked[i]) == 0 then",
         "if true then",
+        ASKED,
     ),
-    lua("tidy drops what is asked on the way back", "tidy", "not meta[2] and meta[3] == server()", "true"),
+    lua("tidy drops what is asked on the way back", "tidy", "not meta[2] and meta[3] == server()", "true", ASKED),
     lua("tidy drops young tombstones", "tidy", "int(now - tonumber(ARGV[4]))", "int(now)"),
     lua("tidy leaves no tombstone", "tidy", "    for i = 1, #failed do", "    for i = 2, #failed do"),
     lua("tidy drops a live claim", "tidy", "at < now - tonumber(ARGV[7])", "at <= now"),

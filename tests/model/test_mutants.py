@@ -19,6 +19,8 @@ from tests.model import ground_machine
 from tests.model.machine import machine
 from tests.model.mutant import Mutant
 from tests.model.mutants import ALL, GROUND, LUA, STORE, WORKER
+from tests.store import test_changes
+from tests.store.board import Board
 from tests.worker import bench as benches
 from tests.worker import test_loops
 
@@ -106,10 +108,18 @@ def test_no_two_mutants_have_one_name() -> None:
     assert len(set(names)) == len(names)
 
 
-@each(LUA, sample=SAMPLE)
+@each([mutant for mutant in LUA if not mutant.test], sample=SAMPLE)
 def test_a_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
     faulty_scripts(mutant)
     assert noticed(machine(redis_server.link))
+
+
+@each([mutant for mutant in LUA if mutant.test])
+def test_a_rare_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
+    faulty_scripts(mutant)
+    redis_server.link.execute("FLUSHALL")
+    with pytest.raises(AssertionError):
+        getattr(test_changes, mutant.test)(Board(redis_server.link))
 
 
 @each(STORE, sample=SAMPLE)

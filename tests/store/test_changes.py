@@ -6,6 +6,8 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.states import Change
+from django_delayq.store.events import FIRST
+from django_delayq.store.ground import GroundStore
 from tests.store.board import NOW, job_id, record
 
 
@@ -248,3 +250,25 @@ def test_a_requeued_job_is_not_cancelled_by_what_was_asked_of_a_run_that_redis_h
     board.claim()
     assert board.settle(1, "retry", now=NOW) == "done"
     assert board.dump()["normal"] == {1: 0}, "it waits for its next attempt"
+
+
+def test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else(board):
+    board.put(1)
+    board.claim()
+    assert board.store.cancel([job_id(2)], lacking="running", now_ms=NOW) == [Change.RUNNING], (
+        "nobody knows whether it runs"
+    )
+    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.RUNNING]
+    board.store.tidy(now_ms=NOW)
+    assert sorted(board.dump().get("cancels", ())) == [1, 2], "nobody has confirmed yet that this server lacks nothing"
+    assert confirm(board) == "ok"
+    board.store.tidy(now_ms=NOW)
+    assert sorted(board.dump().get("cancels", ())) == [1], "job 1 runs here"
+    assert board.extend(1) == "cancel"
+
+
+def confirm(board) -> str:
+    """What stands in Redis is all that the database has seen."""
+    ground = GroundStore(board.store)
+    found = ground.look(FIRST)
+    return ground.confirm(found.generation, server=found.server, now_ms=NOW)
