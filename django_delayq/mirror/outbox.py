@@ -113,9 +113,12 @@ class DatabaseOutbox:
                     effects.end_rows(own, using)
                     return False
                 now = own.values_list("last_event", "state", "settled").first()
-                if now is None or now[1:] == (State.SUCCEEDED.value, "") or now[2] not in ("", CANCELLED_HERE):
-                    return now is None  # gone: there is nobody to tell
-                seen = now[0]
+                if now is None:
+                    return True  # gone: there is nobody to tell
+                seen, *end = now
+                over = end == [State.SUCCEEDED.value, ""] or end[1] not in ("", CANCELLED_HERE)
+                if over and position(seen) < position(told.event):
+                    return False
             failpoint("outbox.tell_commit")
         failpoint("outbox.told")
         return True

@@ -84,6 +84,23 @@ def test_a_cancel_that_was_held_up_does_not_undo_a_success(orders, loop, wipe, m
     assert Job.objects.get().state == "succeeded"
 
 
+def test_a_move_whose_job_has_run_before_its_row_was_told_is_done(orders, monkeypatch):
+    """Between the answer of Redis and the row, the job runs at the date that it was moved to, and the mirror is quicker."""
+    job = delayq.schedule(close_order, 7, delay="1h")
+    orders.fold()
+    tell = DatabaseOutbox.tell
+
+    def held_up(*all):
+        orders.settle(orders.claim()[0], "ack")
+        orders.fold()
+        return tell(*all)
+
+    monkeypatch.setattr(DatabaseOutbox, "tell", held_up)
+    assert job.run_now() is DONE
+    assert Job.objects.get().state == "succeeded"
+    assert list(Event.objects.values_list("kind", flat=True)) == ["rescheduled"]
+
+
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
 def test_a_cancel_by_key_withdraws_what_the_open_transaction_has_scheduled(orders, durability):
     with transaction.atomic():
