@@ -18,7 +18,7 @@ from tests.campaign.mutants import UNSEEN
 from tests.model import ground_machine
 from tests.model.machine import machine
 from tests.model.mutant import Mutant
-from tests.model.mutants import ALL, GROUND, LUA, STORE, WORKER
+from tests.model.mutants import ALL, GROUND, LUA, SELDOM, STORE, WORKER
 from tests.store import test_changes
 from tests.store.board import Board
 from tests.worker import bench as benches
@@ -46,15 +46,18 @@ SAMPLE = 10  # of those that take a second each, every so many is part of the fa
 
 def each(mutants: list[Mutant], *, sample: int = 1) -> pytest.MarkDecorator:
     """All of them; `sample`: one in so many is fast, the others are slow tests."""
-    return pytest.mark.parametrize(
-        "mutant",
-        [
-            pytest.param(
-                mutant, id=f"{mutant.file}: {mutant.name}", marks=[pytest.mark.slow] if number % sample else []
-            )
-            for number, mutant in enumerate(mutants)
-        ],
-    )
+    found = []
+    for number, mutant in enumerate(mutants):
+        name = f"{mutant.file}: {mutant.name}"
+        marks = (
+            [pytest.mark.slow, pytest.mark.seldom] if name in SELDOM else [pytest.mark.slow] if number % sample else []
+        )
+        found.append(pytest.param(mutant, id=name, marks=marks))
+    return pytest.mark.parametrize("mutant", found)
+
+
+def test_what_is_noticed_seldom_is_the_name_of_a_mutant() -> None:
+    assert {f"{mutant.file}: {mutant.name}" for mutant in ALL} >= SELDOM
 
 
 def text(file: str) -> str:
