@@ -1,0 +1,113 @@
+"""Neighbours on the host: the embedded server's directory is private, and others cannot hold up its start; nor the health port."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.store import embedded
+from django_delayq.store.connection import connect
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short path, since it is that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="dq-") as folder:
+        home = Path(folder, "data")
+        yield home
+        if home.is_dir() and not home.is_symlink():
+            embedded.stop(home)
+
+
+def open_to_others(home: Path) -> dict[str, str]:
+    """What others may do something with."""
+    paths = [home, *home.rglob("*")]
+    modes = {str(path.relative_to(home)): stat.S_IMODE(path.lstat().st_mode) for path in paths}
+    return {name: f"{mode:04o}" for name, mode in modes.items() if mode & 0o077}
+
+
+def test_everything_that_the_embedded_server_writes_is_private_whatever_the_directory_was(home):
+    home.mkdir()
+    home.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        link = connect({"EMBEDDED": str(home)})
+        link.execute("SET", "iban", "SECRET")
+        link.close()
+    finally:
+        os.umask(before)
+    assert any(path.suffix == ".aof" for path in home.rglob("*"))
+    assert open_to_others(home) == {}
+
+
+def test_what_an_older_release_left_open_is_closed_at_the_next_call(home):
+    embedded.ensure(home)
+    for name in ("", "lock", "running", "valkey.log", "appendonlydir"):
+        (home / name).chmod(0o755 if (home / name).is_dir() else 0o644)
+    assert "open to other users (mode 0755)" in embedded.fault(home)
+    embedded.ensure(home)  # it runs already
+    assert open_to_others(home) == {}
+    assert embedded.fault(home) == ""
+
+
+def test_a_directory_that_is_a_symbolic_link_is_refused(home):
+    elsewhere = home.parent / "elsewhere"
+    elsewhere.mkdir()
+    home.symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=rf"{home}: it is a symbolic link\. Remove it"):
+        embedded.ensure(home)
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["lock", "running", "valkey.log", ".gitignore"])
+def test_a_file_that_is_a_symbolic_link_is_refused_and_what_it_leads_to_stays(home, name):
+    home.mkdir(mode=0o700)
+    victim = home.parent / "victim"
+    victim.write_text("theirs")
+    (home / name).symlink_to(victim)
+    with pytest.raises(ConfigError, match=f"{name}: it is a symbolic link"):
+        embedded.ensure(home)
+    (home / name).unlink()
+    assert victim.read_text() == "theirs"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_directory_of_another_user_is_refused(home):
+    home.mkdir(mode=0o700)
+    os.chown(home, 65534, 65534)
+    with pytest.raises(ConfigError, match=r"of another user \(65534\)"):
+        embedded.ensure(home)
+    os.chown(home, 0, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_socket_of_another_user_is_no_server_of_ours(home):
+    home.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(home / "valkey.sock"))
+        os.chown(home / "valkey.sock", 65534, 65534)
+        with pytest.raises(ConfigError, match=r"valkey\.sock: it is of another user"):
+            embedded.ensure(home)
+    shutil.rmtree(home)
+
+
+def test_a_lock_that_somebody_keeps_is_an_error_after_a_while_and_no_start_that_hangs(home, monkeypatch):
+    monkeypatch.setattr(embedded, "LOCK_SECONDS", 0.2, raising=False)
+    home.mkdir(mode=0o700)
+    with ThreadPoolExecutor(1) as pool:
+        with open(home / "lock", "ab") as theirs:
+            fcntl.flock(theirs, fcntl.LOCK_EX)
+            start = pool.submit(embedded.ensure, home)
+            with pytest.raises(StoreUnavailable, match=rf"another process has kept the lock {home}/lock"):
+                start.result(timeout=20)
+    embedded.ensure(home)
