@@ -311,4 +311,10 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         "protocol": 2,
     }
     merged = {**kwargs, **ours}
-    return Link(lambda: connection_class(**merged), where(kwargs))
+
+    def make() -> Connection:
+        connection = connection_class(**merged)
+        connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
+        return connection
+
+    return Link(make, where(kwargs))
