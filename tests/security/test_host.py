@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import shutil
 import socket
 import stat
 import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +23,8 @@ import pytest
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
+from tests.servers import free_port
+from tests.worker.conftest import Shop, eventually
 
 
 @pytest.fixture
@@ -109,3 +117,101 @@ def test_a_lock_that_somebody_keeps_is_an_error_after_a_while_and_no_start_that_
             with pytest.raises(StoreUnavailable, match=rf"another process has kept the lock {home}/lock"):
                 start.result(timeout=20)
     embedded.ensure(home)
+
+
+# the health port
+
+
+class Flood:
+    """Connections that say nothing, again and again, for as long as the block lasts."""
+
+    def __init__(self, port: int, at_once: int = 60) -> None:
+        self.port, self.at_once = port, at_once
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.made = 0
+
+    def run(self) -> None:
+        idle: deque[socket.socket] = deque()
+        while not self.over.is_set():
+            for _ in range(self.at_once):
+                with contextlib.suppress(OSError):
+                    idle.append(socket.create_connection(("127.0.0.1", self.port), timeout=1))
+                    self.made += 1
+            while len(idle) > 3 * self.at_once:
+                idle.popleft().close()
+            self.over.wait(0.1)
+        for each in idle:
+            each.close()
+
+    def __enter__(self) -> Flood:
+        self.thread.start()
+        eventually(lambda: self.made > 2 * self.at_once)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+
+def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, dict[str, object]]:
+    """Status and answer; 0 if there is none."""
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}/{path}", timeout=5) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+    except OSError:
+        return 0, {}
+
+
+def test_a_flood_of_connections_that_say_nothing_fails_no_probe(shop: Shop):
+    port = free_port()
+    shop.work("--health-port", str(port))
+    eventually(lambda: ask(port, "ready")[0] == 200)
+    with Flood(port):
+        assert [ask(port, "health")[0] for _ in range(50)] == [200] * 50
+
+
+def test_half_a_request_holds_up_no_whole_one(shop: Shop):
+    port = free_port()
+    shop.work("--health-port", str(port))
+    eventually(lambda: ask(port, "ready")[0] == 200)
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(200)]
+    for each in slow:
+        with contextlib.suppress(OSError):
+            each.send(b"GET /health HT")
+    assert ask(port, "health")[0] == 200
+    for each in slow:
+        each.close()
+
+
+def test_the_health_port_listens_where_it_is_told(shop: Shop):
+    port = free_port()
+    worker = shop.work("--health-port", str(port), "--health-host", "127.0.0.2")
+    eventually(lambda: ask(port, "ready", "127.0.0.2")[0] == 200)
+    assert ask(port, "ready", "127.0.0.1")[0] == 0
+    assert f"127.0.0.2:{port}" in worker.text()
+
+
+def test_an_answer_to_a_probe_names_neither_host_nor_process(shop: Shop):
+    port = free_port()
+    worker = shop.work("--health-port", str(port))
+    eventually(lambda: ask(port, "ready")[0] == 200)
+    assert ask(port, "health") == (200, {"missing": []})
+    assert ask(port, "ready") == (200, {"store": True, "state": "working"})
+    assert str(worker.pid) in worker.text()  # which the log says to those who may read it
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--health-host", "127.0.0.1"], 2, "--health-host goes with --health-port"),
+        (["--health-port", "8081", "--health-host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1:8081"),
+    ],
+)
+def test_an_address_where_nobody_can_listen_is_told(shop: Shop, options, code, text):
+    worker = shop.work(*options)
+    assert worker.wait() == code
+    assert text in worker.text()
