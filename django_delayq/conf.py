@@ -181,7 +181,11 @@ def _redis(value: Any) -> str | Mapping[str, Any]:
     if isinstance(value, Mapping) and ("URL" in value or "EMBEDDED" in value):
         return MappingProxyType(dict(value))
     # Never the value itself: it may hold a password.
-    said = f"a dict of {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+    said = (
+        f"a dict of {', '.join(map(str, value)) or 'nothing'}"
+        if isinstance(value, Mapping)
+        else f"a {type(value).__name__}"
+    )
     raise _Wrong(
         'must be an alias in CACHES, a URL, {"URL": …, "OPTIONS": …}, the dotted path of a factory, or "embedded", '
         f"not {said}."

@@ -29,9 +29,7 @@ SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
 DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 NAME: Final = re.compile(r"[\w-]+")
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
-HOW: Final = (
-    "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
-)
+HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ ENVIRONMENT = "DELAYQ_EMBEDDED_DIR"
 LONGEST_SOCKET = 100  # bytes; the kernel takes 107 on Linux and 103 on macOS
 START_SECONDS = 10.0
 LOCK_SECONDS = 30.0  # to wait for another process that starts or stops the server: each takes START_SECONDS at most
-OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")  # what lies in the directory
+# What we put into the directory.
+OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")
 OTHERS: Final = 0o077  # rights of others than the owner
 
 

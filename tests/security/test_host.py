@@ -110,12 +110,11 @@ def test_a_socket_of_another_user_is_no_server_of_ours(home):
 def test_a_lock_that_somebody_keeps_is_an_error_after_a_while_and_no_start_that_hangs(home, monkeypatch):
     monkeypatch.setattr(embedded, "LOCK_SECONDS", 0.2, raising=False)
     home.mkdir(mode=0o700)
-    with ThreadPoolExecutor(1) as pool:
-        with open(home / "lock", "ab") as theirs:
-            fcntl.flock(theirs, fcntl.LOCK_EX)
-            start = pool.submit(embedded.ensure, home)
-            with pytest.raises(StoreUnavailable, match=rf"another process has kept the lock {home}/lock"):
-                start.result(timeout=20)
+    with ThreadPoolExecutor(1) as pool, open(home / "lock", "ab") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        start = pool.submit(embedded.ensure, home)
+        with pytest.raises(StoreUnavailable, match=rf"another process has kept the lock {home}/lock"):
+            start.result(timeout=20)
     embedded.ensure(home)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.core.cache import caches
 from redis import Redis
 
 from django_delayq import checks, conf
-from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.store.address import where
 from django_delayq.store.connection import connect
 from django_delayq.stores import stores
@@ -73,12 +71,9 @@ def clean(text: str) -> None:
 
 def everything_said(call: Callable[[], object]) -> str:
     """The error that comes out, as a person would see it with its causes."""
-    try:
+    with pytest.raises(DelayqError) as caught:
         call()
-    except Exception as error:
-        assert isinstance(error, DelayqError), f"{type(error).__name__} comes out"
-        return "".join(traceback.format_exception(error))
-    pytest.fail("nothing was raised")
+    return "".join(traceback.format_exception(caught.value))
 
 
 def told_by_the_checks() -> str:

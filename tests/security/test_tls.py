@@ -52,9 +52,7 @@ def certify(folder: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Certific
     may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     run("req", "-x509", *key, *may_sign, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
     run("req", *key, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=localhost")
-    (folder / "names").write_text(
-        f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
-    )
+    (folder / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
     run("x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
         "-extfile", "names", "-out", "cert.pem")  # fmt: skip
     return Certificates(*(str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")))
