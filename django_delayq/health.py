@@ -145,8 +145,8 @@ def probe_findings(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
     if count:
         yield _warning(
             "W019",
-            f"{count} {'worker answers' if count == 1 else 'workers answer'} probes on all addresses of the host (--health-port).",
-            "Add --health-host with the address that probes come in by, such as 127.0.0.1; or let a firewall see to it, and silence this.",
+            f"{count} of the workers answer{'s' if count == 1 else ''} probes on all addresses of the host (--health-port).",
+            "Add --health-host with the address by which probes come in; or let a firewall see to it, and silence this.",
         )
 
 

@@ -274,7 +274,7 @@ def test_w019_workers_that_answer_probes_on_all_addresses(settings, own_redis):
     link.close()
     said = deploy(settings, server.url)
     assert list(said) == ["delayq.W019"]
-    assert "1 worker answers" in said["delayq.W019"]
+    assert "1 of the workers answers" in said["delayq.W019"]
     assert "--health-host" in said["delayq.W019"]
 
 

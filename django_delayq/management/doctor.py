@@ -16,6 +16,7 @@ from django.db.models import Count, Min
 
 from django_delayq import clock, conf, ids
 from django_delayq.checks import installed
+from django_delayq.exceptions import ConfigError
 from django_delayq.health import Finding, link_findings, probe_findings, server_findings, version_findings
 from django_delayq.management.acts import confirm
 from django_delayq.management.compare import Comparison, Orphans
@@ -200,7 +201,7 @@ def _redis_findings() -> list[dict[str, str]]:
                         "Run a worker with the role mirror; if one runs, look at its log and at the database.",
                     )
                 )  # fmt: skip
-    except DOWN as error:
+    except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
         found.append(_finding("D007", "error", str(error), "Check DELAYQ['REDIS'], and that the server runs."))
     return found
 
