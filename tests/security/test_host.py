@@ -23,6 +23,7 @@ import pytest
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
+from django_delayq.worker import traces
 from tests.servers import free_port
 from tests.worker.conftest import Shop, eventually
 
@@ -214,3 +215,17 @@ def test_an_address_where_nobody_can_listen_is_told(shop: Shop, options, code, t
     worker = shop.work(*options)
     assert worker.wait() == code
     assert text in worker.text()
+
+
+@pytest.mark.skipif(traces.place() is None, reason="no /dev/shm, or no /proc, here")
+def test_files_of_a_killed_worker_are_removed_by_who_gives_back_what_it_held(shop: Shop):
+    place = traces.place()
+    first = shop.work("--processes", "2")
+    shop.put_many("nap", [(number, 600) for number in range(4)])
+    eventually(lambda: shop.leases() == 4)
+    files = list(place.glob(f"{first.pid}-*"))
+    assert len(files) == 2
+    (place / f"{first.pid}-abc.new").write_bytes(b"")  # as if it had been starting a third one
+    first.kill_tree()
+    shop.work()
+    eventually(lambda: not list(place.glob(f"{first.pid}-*")))
