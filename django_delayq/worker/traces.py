@@ -25,7 +25,7 @@ from django_delayq.worker.holdings import LAYOUT, Holdings
 from django_delayq.worker.lines import Line
 
 MEMORY: Final = Path("/dev/shm")
-_UNFINISHED: Final = ".new"  # the name of a file until all is in it ends so, and begins with the process id, as afterwards
+_UNFINISHED: Final = ".new"  # how a file's name ends until all is in it; it begins with the process id, as afterwards
 _LENGTH: Final = 8  # bytes, at the end of the file
 _OLD: Final = 3_600.0  # seconds after which a file that nobody touches is litter, such as that of another container
 
