@@ -19,14 +19,18 @@ MUTANTS ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
 DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
+# What the client of Redis can make a difference to.
+CLIENT_TESTS ?= tests/security/test_tls.py tests/store tests/producer
+# The lower bounds of the dependencies, as pip takes them: django==5.2 …
+OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-py313 has-py313 test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-py313 has-py313 test-oldest test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
 	@echo "make test        run the tests on servers they start themselves"
-	@echo "make test-all    the same on PostgreSQL, MariaDB, Redis 6.2, Valkey 9, Python 3.13 and in Chromium"
+	@echo "make test-all    the same on PostgreSQL, MariaDB, Redis 6.2, Valkey 9, Python 3.13, the oldest dependencies and in Chromium"
 	@echo "make bench       how fast it is here, in about ten minutes; bench-peers: beside other queues, which it installs"
 	@echo "make campaign    random load under random faults, and a judge (SECONDS=600 SEED=7)"
 	@echo "make lint types docs wheel clean"
@@ -85,6 +89,12 @@ $(STAMPS)/py313: pyproject.toml
 	.venv-313/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test "django>=6.1,<6.2"
 	@touch $@
 
+$(STAMPS)/oldest: $(STAMPS)/venv pyproject.toml
+	$(BIN)/python -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-oldest/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test $(OLDEST)
+	@touch $@
+
 # Whether test-py313 has its interpreter, with what makes environments.
 has-py313:
 	@test -n "$(PY313)" && "$(PY313)" -c "import ensurepip, venv"
@@ -122,6 +132,10 @@ test-valkey: $(STAMPS)/test
 test-py313: $(STAMPS)/py313
 	.venv-313/bin/python -m pytest -m "not slow and not browser" --ignore tests/model $(TESTS)
 
+# An old client leaves sockets to the garbage collector when it cannot connect.
+test-oldest: $(STAMPS)/oldest
+	.venv-oldest/bin/python -m pytest -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(CLIENT_TESTS)
+
 test-browser: $(STAMPS)/browser
 	$(PYTEST) -m browser $(TESTS)
 
@@ -139,7 +153,7 @@ crashpoints: $(STAMPS)/test
 crashpoints-tenth: $(STAMPS)/test
 	$(BIN)/python -m tests.crashpoints --tenth
 
-test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-py313 test-browser
+test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-py313 test-oldest test-browser
 
 lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
@@ -172,4 +186,4 @@ wheel: $(STAMPS)/venv
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) .venv-313 .venv-peers .bench $(STAMPS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-313 .venv-oldest .venv-peers .bench $(STAMPS) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,23 +18,34 @@
 | delayq.W011 | --deploy: snapshots only |
 | delayq.W012 | --deploy: clocks differ |
 | delayq.W013 | --deploy: Redis cannot be reached |
+| delayq.W014 | --deploy: Redis on another host, without TLS |
+| delayq.W015 | --deploy: Redis by network, without a password |
+| delayq.W016 | --deploy: TLS that checks no certificate, or no name |
+| delayq.W017 | --deploy: Redis by network, and jobs are not signed |
+| delayq.W018 | --deploy: the embedded server's directory is not private |
+| delayq.W019 | --deploy: workers answer probes on all addresses |
+| delayq.W020 | --deploy: a dependency newer than those tested |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
-from django_delayq.health import server_findings
+from django_delayq.health import NEWEST, Finding, link_findings, probe_findings, server_findings, version_findings
 from django_delayq.store.address import address, cache_aliases
 from django_delayq.store.connection import connect
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.workers import WorkerRegistry
 from django_delayq.task import registry
+
+LEVELS: Final = {"error": Error, "warning": Warning}
 
 
 @register(Tags.compatibility)
@@ -78,25 +89,48 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def check_server(**_: Any) -> list[CheckMessage]:
-    """The server's settings; only with --deploy, since it connects."""
+    """The way to the server, the server's settings, and what its workers say; only with --deploy, since it connects."""
     if conf.problems():
         return []
     config = conf.get()
     try:
+        # Before anything connects, which starts an embedded server, and mends its directory.
+        found = [
+            *messages(version_findings(installed())),
+            *messages(link_findings(config.redis, signed=bool(config.signer))),
+        ]
+    except ConfigError:
+        return []  # told by E003
+    try:
         link = connect(config.redis, name="delayq:check")
         try:
             facts = Inspector(link, prefix=config.prefix).server()
+            found += messages(server_findings(facts))
+            if facts.role in ("", "master"):
+                found += messages(probe_findings(WorkerRegistry(link, prefix=config.prefix).all()))
         finally:
             link.close()
     except StoreUnavailable as error:
-        return [Warning(str(error), hint="Check DELAYQ['REDIS'], and that the server runs.", id="delayq.W013")]
+        found.append(Warning(str(error), hint="Check DELAYQ['REDIS'], and that the server runs.", id="delayq.W013"))
     except DelayqError as error:
-        return [Warning(str(error), hint="See delayq.E003.", id="delayq.W013")]
-    levels = {"error": Error, "warning": Warning}
-    return [
-        levels[found.level](found.message, hint=found.hint, id=f"delayq.{found.code}")
-        for found in server_findings(facts)
-    ]
+        found.append(Warning(str(error), hint="See delayq.E003.", id="delayq.W013"))
+    return found
+
+
+def installed() -> dict[str, str]:
+    """Distribution -> version, of the dependencies that are here."""
+    found = {}
+    for name in NEWEST:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # vendored: nobody knows which
+            continue
+    return found
+
+
+def messages(findings: Iterable[Finding]) -> list[CheckMessage]:
+    """As Django tells them."""
+    return [LEVELS[one.level](one.message, hint=one.hint, id=f"delayq.{one.code}") for one in findings]
 
 
 def _alias(config: conf.Config) -> Iterator[CheckMessage]:

@@ -66,7 +66,7 @@ class QueueConfig:
 class Config:
     """All settings. `queue(name)` gives one queue's share; `signer` is there if `SIGNING` is on."""
 
-    redis: str | Mapping[str, Any]
+    redis: str | Mapping[str, Any] = field(repr=False)  # it may hold a password
     prefix: str
     database: str
     durability: str
@@ -180,9 +180,15 @@ def _redis(value: Any) -> str | Mapping[str, Any]:
         return value
     if isinstance(value, Mapping) and ("URL" in value or "EMBEDDED" in value):
         return MappingProxyType(dict(value))
+    # Never the value itself: it may hold a password.
+    said = (
+        f"a dict of {', '.join(map(str, value)) or 'nothing'}"
+        if isinstance(value, Mapping)
+        else f"a {type(value).__name__}"
+    )
     raise _Wrong(
         'must be an alias in CACHES, a URL, {"URL": …, "OPTIONS": …}, the dotted path of a factory, or "embedded", '
-        f"not {value!r}."
+        f"not {said}."
     )
 
 

@@ -1,14 +1,24 @@
-"""Is this server fit to keep promises? Pure judgement of facts: the worker's start, `delayq doctor` and the deploy checks share it."""
+"""Is this server fit to keep promises, and the way to it safe? Judgement of facts: the worker's start, `delayq doctor` and the deploy
+checks share it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from django_delayq.store.address import RedisSpec, embedded_fault, is_embedded, way
 from django_delayq.store.inspector import ServerFacts
 
 OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
 MOST_SKEW: Final = 1.0  # seconds
+NEWEST: Final = {
+    "Django": (6, 1),
+    "redis": (8,),
+    "django-redis": (7,),
+}  # that the tests have run with, as far as it matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +94,73 @@ def server_findings(facts: ServerFacts) -> list[Finding]:
             )
         )
     return found
+
+
+def link_findings(redis: RedisSpec, *, signed: bool) -> Iterator[Finding]:
+    """What speaks against the way to the server that this value of `DELAYQ["REDIS"]` names. Nothing is connected or started.
+
+    Raises:
+        ConfigError: it leads nowhere.
+    """
+    if is_embedded(redis):
+        if fault := embedded_fault(redis):
+            yield _warning(
+                "W018",
+                f"Others on this host may read or hold up the jobs of the embedded server: {fault}.",
+                "Give it a directory of its own that belongs to the user who runs the site, with mode 0700.",
+            )
+        return
+    seen = way(redis)
+    if not seen.network:
+        return
+    if not (seen.tls or seen.here):
+        yield _warning(
+            "W014",
+            f"Redis at {seen.where} is reached without TLS: who is on the way reads and changes passwords and jobs.",
+            "Write rediss:// in DELAYQ['REDIS']. On a private network that nobody else is on, silence this check.",
+        )
+    if not seen.password:
+        yield _warning(
+            "W015",
+            f"Redis at {seen.where} is reached without a password: whoever reaches its port can schedule and delete jobs.",
+            "Make a user for delayq, as in docs/operations.md, and name it in DELAYQ['REDIS'].",
+        )
+    if seen.tls and not seen.checked:
+        yield _warning(
+            "W016",
+            f"The certificate of Redis at {seen.where} is not checked, or not its name: whoever answers there gets the password.",
+            "Take ssl_cert_reqs and ssl_check_hostname out of DELAYQ['REDIS'] or the cache, and name the authority by ssl_ca_certs.",
+        )
+    if not signed:
+        yield _warning(
+            "W017",
+            f"Jobs in Redis at {seen.where} are not signed: whoever can write there can run any task with any arguments.",
+            "Set DELAYQ['SIGNING'] to True; see docs/settings.md.",
+        )
+
+
+def probe_findings(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """What speaks against where these workers answer probes, by what they say of themselves."""
+    count = sum(str(worker.get("health", "")).startswith("*:") for worker in workers if not worker.get("silent"))
+    if count:
+        yield _warning(
+            "W019",
+            f"{count} of the workers answer{'s' if count == 1 else ''} probes on all addresses of the host (--health-port).",
+            "Add --health-host with the address by which probes come in; or let a firewall see to it, and silence this.",
+        )
+
+
+def version_findings(installed: Mapping[str, str]) -> Iterator[Finding]:
+    """What of this is newer than anything that this release was tested with. `installed`: distribution -> version."""
+    for name, newest in NEWEST.items():
+        there = tuple(map(int, re.findall(r"\d+", installed.get(name, ""))[: len(newest)]))
+        if there > newest:
+            yield _warning(
+                "W020",
+                f"{name} {installed[name]} is newer than the {'.'.join(map(str, newest))} that this release was tested up to.",
+                "Look for a newer django-delayq; else run your tests with it, and silence this check.",
+            )
+
+
+def _warning(code: str, message: str, hint: str) -> Finding:
+    return Finding(code, "warning", message, hint)

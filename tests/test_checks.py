@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import ssl
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from django.core.checks import run_checks
 from django.db import connections
 
 from django_delayq import checks
-from django_delayq.health import server_findings
+from django_delayq.health import NEWEST, link_findings, server_findings, version_findings
+from django_delayq.store import embedded
 from django_delayq.store.connection import connect
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.workers import WorkerRegistry
 from django_delayq.task import Registry, Task, task
+from tests import servers
 
 
 def found(settings, **delayq) -> dict[str, str]:
@@ -140,7 +146,7 @@ def test_w003_requests_in_transactions_of_another_database(settings, monkeypatch
     del connections["shop"]
 
 
-def deploy(settings, url: str) -> dict[str, str]:
+def deploy(settings, url: str | dict[str, object]) -> dict[str, str]:
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
     return {m.id: f"{m.msg} {m.hint}" for m in checks.check_server()}
 
@@ -176,8 +182,120 @@ def test_e011_and_w012_by_made_up_facts(redis_server):
 
 
 def test_every_id_is_in_the_table_and_has_a_test():
-    from pathlib import Path
-
     table = set(re.findall(r"delayq\.([EW]\d{3}) \|", checks.__doc__ or ""))
     source = Path(__file__).read_text().lower()
     assert {id for id in table if id.lower() not in source} == set()
+
+
+# the way to the server
+
+
+def on_the_way(redis, *, signed: bool = True) -> list[str]:
+    return [finding.code for finding in link_findings(redis, signed=signed)]
+
+
+def test_w014_another_host_without_tls(settings):
+    said = deploy(settings, "redis://:secret@cache.invalid:6379/0")
+    assert "cache.invalid:6379, db 0 is reached without TLS" in said["delayq.W014"]
+    assert "rediss://" in said["delayq.W014"]
+    assert "secret" not in repr(said)
+    for here in ("localhost", "127.0.0.1", "127.8.8.8", "[::1]"):
+        assert on_the_way(f"redis://:secret@{here}:6379/0") == []
+    assert on_the_way("rediss://:secret@cache.invalid:6379/0") == []
+
+
+@pytest.mark.parametrize("backend", ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"])
+def test_w014_by_the_alias_of_a_cache(settings, backend):
+    settings.CACHES = {"default": {"BACKEND": backend, "LOCATION": "redis://:secret@cache.invalid:6379/1"}}
+    assert on_the_way("default") == ["W014"]
+
+
+def test_w015_no_password(settings, own_redis):
+    server = own_redis(port=True, appendonly="yes")
+    settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True}
+    said = deploy(settings, f"{server.tcp_url}/0")
+    assert list(said) == ["delayq.W015"]
+    assert "without a password" in said["delayq.W015"]
+    assert on_the_way("redis://user@localhost:6379/0") == ["W015"]
+    assert on_the_way({"URL": "redis://localhost:6379/0", "OPTIONS": {"password": "secret"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, False),
+        ({"ssl_cert_reqs": "required"}, False),
+        ({"ssl_cert_reqs": "none"}, True),
+        ({"ssl_cert_reqs": None}, True),
+        ({"ssl_cert_reqs": ssl.CERT_NONE}, True),
+        ({"ssl_check_hostname": False}, True),
+    ],
+)
+def test_w016_tls_that_checks_nothing(settings, options, told):
+    said = deploy(settings, {"URL": "rediss://:secret@cache.invalid:6379/0", "OPTIONS": options})
+    assert ("delayq.W016" in said) is told
+
+
+@pytest.mark.parametrize("query", ["ssl_cert_reqs=none", "ssl_check_hostname=false"])
+def test_w016_in_the_address(settings, query):
+    assert "ssl_ca_certs" in deploy(settings, f"rediss://:secret@cache.invalid:6379/0?{query}")["delayq.W016"]
+
+
+def test_w017_jobs_that_are_not_signed_in_a_redis_by_network(settings, own_redis):
+    server = own_redis(port=True, appendonly="yes")
+    url = servers.as_package(f"{server.tcp_url}/0")
+    assert list(deploy(settings, url)) == ["delayq.W017"]
+    settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True}
+    assert deploy(settings, url) == {}
+    assert on_the_way("unix:///run/redis.sock", signed=False) == []
+
+
+def test_w018_an_embedded_directory_that_is_not_private(settings, tmp_path):
+    home = tmp_path / "data"
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"EMBEDDED": str(home)}}
+    home.mkdir()
+    home.chmod(0o755)
+    try:
+        said = {m.id: m.msg for m in checks.check_server()}
+        assert f"{home} is open to other users (mode 0755)" in said["delayq.W018"]
+        assert "delayq.W018" not in {m.id for m in checks.check_server()}, "its start has mended it"
+        assert on_the_way({"EMBEDDED": str(tmp_path / "none")}) == []
+    finally:
+        embedded.stop(home)
+
+
+def test_w019_workers_that_answer_probes_on_all_addresses(settings, own_redis):
+    server = own_redis(appendonly="yes")
+    link = connect(server.url)
+    workers = WorkerRegistry(link, prefix="delayq")
+    for number, health in enumerate(("*:8081", "127.0.0.1:8081", "", 7, None, ["*:1"])):
+        workers.beat(f"host:1:{number}", {"queues": [], "health": health})
+    workers.beat("host:1:old", {"queues": []})
+    link.close()
+    said = deploy(settings, server.url)
+    assert list(said) == ["delayq.W019"]
+    assert "1 of the workers answers" in said["delayq.W019"]
+    assert "--health-host" in said["delayq.W019"]
+
+
+def test_w020_a_dependency_newer_than_those_tested(settings, own_redis, monkeypatch):
+    server = own_redis(appendonly="yes")
+    monkeypatch.setattr(
+        checks, "version", lambda name: {"Django": "6.2a1", "redis": "8.99", "django-redis": "8.0"}[name]
+    )
+    found = [m.msg for m in checks.check_server() if m.id == "delayq.W020"]
+    assert [text.partition(" is newer")[0] for text in found] == ["Django 6.2a1", "django-redis 8.0"]
+    assert list(deploy(settings, server.url)) == ["delayq.W020"]
+
+
+def test_these_tests_run_on_nothing_newer_than_what_is_said_to_be_tested():
+    assert list(version_findings(checks.installed())) == []
+    assert set(checks.installed()) == set(NEWEST)
+
+
+def test_the_oldest_that_are_supported_are_what_one_run_of_the_tests_installs():
+    root = Path(__file__).parents[1]
+    needed = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {re.split("[<>=]", line)[0].lower() for line in needed} == {name.lower() for name in NEWEST}
+    assert all(re.fullmatch(r"[a-z-]+>=[\d.]+", line) for line in needed), "no upper bounds: a check warns beyond"
+    assert "test-oldest" in (root / ".ci" / "run").read_text()

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -15,7 +15,9 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count, Min
 
 from django_delayq import clock, conf, ids
-from django_delayq.health import server_findings
+from django_delayq.checks import installed
+from django_delayq.exceptions import ConfigError
+from django_delayq.health import Finding, link_findings, probe_findings, server_findings, version_findings
 from django_delayq.management.acts import confirm
 from django_delayq.management.compare import Comparison, Orphans
 from django_delayq.management.output import duration, print_json, progress
@@ -25,6 +27,8 @@ from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.models import Job, SetAside
 from django_delayq.overview import DOWN
 from django_delayq.store import formats
+from django_delayq.store.address import is_embedded, way
+from django_delayq.store.inspector import Inspector
 from django_delayq.store.upgrade import FormatStore
 from django_delayq.store.workers import WorkerRegistry
 from django_delayq.stores import stores
@@ -32,6 +36,7 @@ from django_delayq.stores import stores
 MOST_LAG = 60.0  # seconds; a mirror behind by more is a finding
 HALF = 0.5  # of MIRROR_MAX_EVENTS; a mirror behind by more is a finding
 MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
+RISKY = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
 
 
@@ -41,7 +46,7 @@ def doctor(out: TextIO, options: dict[str, Any]) -> int:
         raise CommandError("--fix goes with --deep.", returncode=USAGE)
     findings = _settings_findings()
     if not UNUSABLE & {finding["code"] for finding in findings}:
-        findings += [*_database_findings(), *_redis_findings()]
+        findings += [*_link_findings(), *_database_findings(), *_redis_findings()]
         if options["deep"] and not any(finding["code"] in ("D001", "D003", "D007") for finding in findings):
             findings += _orphans(options)
     errors = sum(finding["level"] == "error" for finding in findings)
@@ -72,6 +77,30 @@ def _settings_findings() -> list[dict[str, str]]:
         )
         for message in found
     ]
+
+
+def _told(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    return [_finding(found.code, found.level, found.message, found.hint) for found in findings]
+
+
+def _link_findings() -> list[dict[str, str]]:
+    config = conf.get()
+    return _told([*version_findings(installed()), *link_findings(config.redis, signed=bool(config.signer))])
+
+
+def _rights_findings(inspector: Inspector) -> list[dict[str, str]]:
+    redis = conf.get().redis
+    if is_embedded(redis) or not way(redis).network:
+        return []
+    names = " and ".join(" ".join(command[:2]) for command in inspector.may(*RISKY))
+    if not names:
+        return []
+    return [
+        _finding(
+            "D014", "warning", f"The Redis user of this project may call {names}, which delayq never does.",
+            "Make a user with no more rights than docs/operations.md lists, and name it in DELAYQ['REDIS'].",
+        )
+    ]  # fmt: skip
 
 
 def _database_findings() -> list[dict[str, str]]:
@@ -130,8 +159,9 @@ def _redis_findings() -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     try:
         inspector = stores.inspector()
-        found += [_finding(f.code, f.level, f.message, f.hint) for f in server_findings(inspector.server())]
+        found += [*_told(server_findings(inspector.server())), *_rights_findings(inspector)]
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
+        found += _told(probe_findings(workers))
         served = {name for worker in workers for name in worker.get("queues", ())}
         for name, queue in config.queues.items():
             if name not in served:
@@ -171,7 +201,7 @@ def _redis_findings() -> list[dict[str, str]]:
                         "Run a worker with the role mirror; if one runs, look at its log and at the database.",
                     )
                 )  # fmt: skip
-    except DOWN as error:
+    except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
         found.append(_finding("D007", "error", str(error), "Check DELAYQ['REDIS'], and that the server runs."))
     return found
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from redis import Redis
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection, parse_url
@@ -20,6 +24,26 @@ TAKEN_OVER = frozenset({
     "host", "port", "db", "path", "username", "password", "credential_provider", "socket_keepalive",
     "socket_keepalive_options", "connection_pool",
 })  # fmt: skip
+# No text quotes more of an address than this, since a password may stand anywhere behind it.
+SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
+DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+NAME: Final = re.compile(r"[\w-]+")
+UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
+HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a server is reached. `network`: not by a unix socket; `here`: it is on this host; `checked`: TLS looks at certificate and
+    name; `password`: there is one, or what provides it.
+    """
+
+    where: str
+    network: bool
+    here: bool
+    tls: bool
+    checked: bool
+    password: bool
 
 
 def address(spec: RedisSpec) -> str:
@@ -28,9 +52,42 @@ def address(spec: RedisSpec) -> str:
     Raises:
         ConfigError: it leads nowhere.
     """
-    if spec == "embedded" or (isinstance(spec, Mapping) and "EMBEDDED" in spec):
-        return ""
-    return where(resolve(spec)[1])
+    return "" if is_embedded(spec) else where(resolve(spec)[1])
+
+
+def is_embedded(spec: RedisSpec) -> bool:
+    """Whether the server is the project's own."""
+    return spec == "embedded" or (isinstance(spec, Mapping) and "EMBEDDED" in spec)
+
+
+def embedded_fault(spec: RedisSpec) -> str:
+    """Why the directory of that embedded server is not private; "" if it is, or not there yet."""
+    return embedded.fault(spec["EMBEDDED"] if isinstance(spec, Mapping) else None)
+
+
+def way(spec: RedisSpec) -> Way:
+    """How the server of that value of `DELAYQ["REDIS"]` is reached, without connecting; not for an embedded one.
+
+    Raises:
+        ConfigError: it leads nowhere.
+    """
+    connection_class, kwargs = resolve(spec)
+    tls = issubclass(connection_class, SSLConnection)
+    return Way(
+        where=where(kwargs),
+        network=not kwargs.get("path"),
+        here="connection_pool" not in kwargs and _is_here(kwargs.get("host", "localhost")),
+        tls=tls,
+        checked=tls and kwargs["ssl_check_hostname"],
+        password=bool(kwargs.get("password") or kwargs.get("credential_provider")),
+    )
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def cache_aliases() -> list[str]:
@@ -44,15 +101,26 @@ def where(kwargs: Mapping[str, Any]) -> str:
     """The address for people, without a password."""
     if kwargs.get("path"):
         return f"unix:{kwargs['path']}, db {kwargs.get('db') or 0}"
+    if service := getattr(kwargs.get("connection_pool"), "service_name", ""):
+        return f"{service} by Sentinel, db {kwargs.get('db') or 0}"
     return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}, db {kwargs.get('db') or 0}"
 
 
 def resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
-    """The class of the connections, and their arguments.
+    """The class of the connections, and their arguments. By TLS a server has to bear the name that it is called by: what redis-py
+    takes for granted there has changed with its versions.
 
     Raises:
         ConfigError: it leads nowhere.
     """
+    connection_class, kwargs = _resolve(spec)
+    if issubclass(connection_class, SSLConnection):
+        checked = kwargs.get("ssl_cert_reqs", "required") not in UNCHECKED
+        kwargs["ssl_check_hostname"] = checked and kwargs.get("ssl_check_hostname", True)
+    return connection_class, kwargs
+
+
+def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
     if isinstance(spec, Mapping):
         if "EMBEDDED" in spec:
             return _from_url(embedded.ensure(spec["EMBEDDED"]), {})
@@ -63,20 +131,41 @@ def resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
         return _from_url(spec["URL"], spec.get("OPTIONS", {}))
     if spec == "embedded":
         return _from_url(embedded.ensure(None), {})
-    if spec.startswith(SCHEMES):
+    if "://" in spec:
         return _from_url(spec, {})
-    if "." in spec:
+    if DOTTED.fullmatch(spec):
         return _from_client(_call_factory(spec))
     return _from_cache(spec)
 
 
 def _from_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
-    try:
-        kwargs = dict(parse_url(url))
-    except ValueError as error:
-        raise ConfigError(f'DELAYQ["REDIS"] has no usable URL: {error}') from error
+    _check(url, 'DELAYQ["REDIS"]')
+    kwargs = dict(parse_url(url))
     connection_class = kwargs.pop("connection_class", Connection)
     return connection_class, {**kwargs, **options}
+
+
+def _check(url: Any, place: str) -> None:
+    """Refuses an address that cannot be read, or that a password with a bare / or @ has torn apart.
+
+    Raises:
+        ConfigError: its text names place and scheme; those of the parsers quote what they stumbled over.
+    """
+    scheme = SCHEME.match(url) if isinstance(url, str) else None
+    said = f"{place} begins with {scheme[0]}" if scheme else f"{place} is an address without a scheme"
+    if scheme is None or not url.startswith(SCHEMES):
+        raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}. {HOW}")
+    _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
+    if "@" in "".join(behind) or not _is_readable(url):
+        raise ConfigError(f"{said}, and what follows is no usable address. {HOW}")
+
+
+def _is_readable(url: str) -> bool:
+    try:
+        parse_url(url)
+    except ValueError:
+        return False
+    return True
 
 
 def _call_factory(path: str) -> Redis:
@@ -85,7 +174,11 @@ def _call_factory(path: str) -> Redis:
         factory = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f'DELAYQ["REDIS"] names the factory {path!r}, which cannot be imported: {error}.') from error
-    client = factory()
+    client: Any = None
+    with _Unsaid() as unsaid:
+        client = factory()
+    if unsaid.error:
+        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}. Call it by hand. {HOW}")
     if not isinstance(client, Redis):
         raise ConfigError(
             f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
@@ -93,24 +186,53 @@ def _call_factory(path: str) -> Redis:
     return client
 
 
-def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
-    from django.core.cache import InvalidCacheBackendError, caches  # a cache is built when it is first asked for
+class _Unsaid:
+    """Takes a ValueError, by which the client refuses an address, and keeps its class alone: the text quotes parts of the address."""
 
-    try:
-        cache = caches[alias]
-    except InvalidCacheBackendError as error:
+    error = ""
+
+    def __enter__(self) -> _Unsaid:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if kind is not None and issubclass(kind, ValueError):
+            self.error = kind.__name__
+        return bool(self.error)
+
+
+def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
+    from django.core.cache import caches  # a cache is built when it is first asked for
+
+    if alias not in caches.settings:
+        said = repr(alias) if NAME.fullmatch(alias) else "a text"
         raise ConfigError(
-            f'DELAYQ["REDIS"] is {alias!r}, which is no alias in CACHES. Add it there, or write a URL such as "redis://localhost:6379/1".'
-        ) from error
-    inner: Any = getattr(cache, "client", None) or getattr(cache, "_cache", None)
-    get_client = getattr(inner, "get_client", None)
-    client = get_client(write=True) if get_client else None
+            f'DELAYQ["REDIS"] is {said}, which is no alias in CACHES. Add it there, or write a URL such as "redis://localhost:6379/1".'
+        )
+    place = f"LOCATION of the cache {alias!r} in DELAYQ['REDIS']"
+    for url in _locations(caches.settings[alias].get("LOCATION")):
+        _check(url, place)
+    client: Any = None
+    with _Unsaid() as unsaid:
+        cache = caches[alias]
+        inner: Any = getattr(cache, "client", None) or getattr(cache, "_cache", None)
+        get_client = getattr(inner, "get_client", None)
+        client = get_client(write=True) if get_client else None
+    if unsaid.error:
+        raise ConfigError(f"{place} is refused by its client, which raises {unsaid.error}. {HOW}")
     if not isinstance(client, Redis):
         raise ConfigError(
             f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis. "
             "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL."
         )
     return _from_client(client)
+
+
+def _locations(location: Any) -> Iterator[str]:
+    """The addresses of a cache, if it has any."""
+    texts = [location] if isinstance(location, str) else location if isinstance(location, (list, tuple)) else []
+    for text in texts:
+        if "://" in str(text):  # not that of a cache on disk or in a table
+            yield from re.split("[;,]", str(text))  # as the backends do it
 
 
 def _from_client(client: Redis) -> tuple[type[Connection], dict[str, Any]]:

@@ -45,6 +45,9 @@ HURRIED = 0.25  # seconds that a call may wait when there is no time left
 # Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
 # codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
 PASSING_CODES = re.compile(r"\b(OOM|READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS|TRYAGAIN|BUSY)\b")
+CODED = re.compile(
+    r"[A-Z]{3,} "
+)  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
 PASSING_CLASSES = frozenset(
     {"OutOfMemoryError", "ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"}
 )
@@ -139,8 +142,8 @@ class Link:
         if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
             raise StoreUnavailable(f"Redis at {self.where} is not available: it was not a moment ago.")
         connection = self._take() if self._deadline is None else self._hurried(self._deadline)
+        self._let_in(connection)
         try:
-            connection.connect()
             connection.send_packed_command([b"".join(_packed(connection, commands))], check_health=False)
         except BaseException as error:
             raise self._broken(connection, error) from error
@@ -166,11 +169,25 @@ class Link:
             StoreUnavailable: the server cannot be reached.
         """
         connection = self._factory()
+        self._let_in(connection)
+        return connection
+
+    def _let_in(self, connection: Connection) -> None:
+        """Connects, unless it is. What a server answers meanwhile may quote what it was sent, the password: of an answer without a
+        code of its own nothing is passed on, nor as the cause.
+        """
+        refused: StoreUnavailable | None = None
         try:
             connection.connect()
-        except (RedisError, OSError) as error:
-            raise self._unavailable(error) from error
-        return connection
+        except BaseException as error:
+            refused = self._broken(connection, error)
+            if not (type(error) is ResponseError and not CODED.match(str(error))):
+                raise refused from error
+        if refused is not None:
+            raise StoreUnavailable(
+                f"Redis at {self.where} is not available: it refused a command by which a client is let in. "
+                "Check user, password and database number in DELAYQ['REDIS'], and what the server is."
+            )
 
     def close(self) -> None:
         """Closes the idle connections. The link may be used again."""
@@ -296,4 +313,10 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         "protocol": 2,
     }
     merged = {**kwargs, **ours}
-    return Link(lambda: connection_class(**merged), where(kwargs))
+
+    def make() -> Connection:
+        connection = connection_class(**merged)
+        connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
+        return connection
+
+    return Link(make, where(kwargs))

@@ -15,11 +15,12 @@ import hashlib
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 from urllib.parse import quote
 
 from django_delayq import clock
@@ -29,6 +30,10 @@ DIRECTORY = ".delayq"
 ENVIRONMENT = "DELAYQ_EMBEDDED_DIR"
 LONGEST_SOCKET = 100  # bytes; the kernel takes 107 on Linux and 103 on macOS
 START_SECONDS = 10.0
+LOCK_SECONDS = 30.0  # to wait for another process that starts or stops the server: each takes START_SECONDS at most
+# What we put into the directory.
+OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")
+OTHERS: Final = 0o077  # rights of others than the owner
 
 
 def ensure(directory: str | os.PathLike[str] | None = None) -> str:
@@ -39,14 +44,14 @@ def ensure(directory: str | os.PathLike[str] | None = None) -> str:
             working directory.
 
     Raises:
-        ConfigError: no server program is installed, or the directory cannot be written.
+        ConfigError: no server program is installed, or the directory cannot be written, or is not this user's own.
         StoreUnavailable: the server does not come up.
     """
     home = _home(directory)
     try:
         path = _socket(home)
+        _prepare(home)
         if not _answers(path):
-            _prepare(home)
             with _locked(home):
                 if not _answers(path):
                     _start(home, path)
@@ -66,7 +71,7 @@ def stop(directory: str | os.PathLike[str] | None = None, *, seconds: float = 10
     home = _home(directory)
     if not home.is_dir():
         return False
-    with _locked(home), open(home / "running", "ab") as running:
+    with _locked(home), _opened(home / "running") as running:
         if _take(running):
             return False
         _say(_socket(home), b"SHUTDOWN\r\n")
@@ -104,11 +109,56 @@ def _home(directory: str | os.PathLike[str] | None) -> Path:
     return Path(directory or os.environ.get(ENVIRONMENT) or DIRECTORY).absolute()
 
 
+def fault(directory: str | os.PathLike[str] | None = None) -> str:
+    """What keeps that directory, and what we have put there, from being private, "DIRECTORY is …"; "" if nothing does, or if nothing
+    is there yet. The next start mends what it can.
+    """
+    home = _home(directory)
+    return next((f"{path} is {said}" for path in _paths(home) if (said := _fault(path, whole=path == home)[0])), "")
+
+
 def _prepare(home: Path) -> None:
+    """Makes the directory, or makes the one that is there private. Without write access for others none of them can have put
+    anything in afterwards; so what is there by our names is looked at too.
+    """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in _paths(home):
+        said, mode = _fault(path, whole=path == home)
+        if said and not mode:
+            raise ConfigError(
+                f"The embedded server does not use {path}: it is {said}. Remove it, run as its owner, or choose another directory."
+            )
+        if said:
+            path.chmod(mode & ~OTHERS)
     ignore = home / ".gitignore"
     if not ignore.exists():
-        ignore.write_text("*\n")  # jobs do not belong into the project's history
+        with _opened(ignore) as file:
+            file.write(b"*\n")  # jobs do not belong into the project's history
+
+
+def _paths(home: Path) -> list[Path]:
+    return [home, *(home / name for name in OURS)]
+
+
+def _fault(path: Path, *, whole: bool) -> tuple[str, int]:
+    """What is wrong with it ("": nothing, or it is not there), and its mode if that is all that is wrong."""
+    try:
+        facts = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return "", 0
+    if stat.S_ISLNK(facts.st_mode):
+        return "a symbolic link", 0
+    if whole and not stat.S_ISDIR(facts.st_mode):
+        return "no directory", 0
+    if facts.st_uid != os.geteuid():
+        return f"of another user ({facts.st_uid})", 0
+    mode = stat.S_IMODE(facts.st_mode)
+    return (f"open to other users (mode {mode:04o})", mode) if mode & OTHERS else ("", 0)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """To append to; made private, and never by way of a link."""
+    return open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "ab")
 
 
 def _socket(home: Path) -> str:
@@ -133,16 +183,27 @@ def _own_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """One at a time: whoever starts or stops the server."""
-    with open(home / "lock", "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """One at a time: whoever starts or stops the server.
+
+    Raises:
+        StoreUnavailable: somebody else does not let go.
+    """
+    deadline = clock.monotonic() + LOCK_SECONDS
+    with _opened(home / "lock") as file:
+        while not _take(file):
+            if clock.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"The embedded server of {home} is neither started nor stopped: for {LOCK_SECONDS:g} s another process has kept "
+                    f"the lock {home / 'lock'}. Find it (fuser {home / 'lock'}) and end it."
+                )
+            clock.sleep(0.02)
         yield
 
 
-def _take(running: IO[bytes]) -> bool:
-    """Takes the lock that a live server holds; False if one does."""
+def _take(file: IO[bytes]) -> bool:
+    """Takes the lock of that file, of which a live server holds one; False if somebody has it."""
     try:
-        fcntl.flock(running, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -167,7 +228,7 @@ def _say(path: str, command: bytes) -> bytes:
 def _start(home: Path, path: str) -> None:
     """Starts the server unless one runs that does not answer yet, and waits until it answers."""
     program, log = server_program(), home / "valkey.log"
-    with open(home / "running", "ab") as running:
+    with _opened(home / "running") as running:
         if _take(running):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # of a server that was killed
@@ -176,10 +237,10 @@ def _start(home: Path, path: str) -> None:
                 "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
                 "--pidfile", str(home / "valkey.pid"), "--logfile", str(log), "--daemonize", "yes",
             ]  # fmt: skip
-            with open(log, "ab") as output:
+            with _opened(log) as output:
                 begun = subprocess.run(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                    pass_fds=[running.fileno()], check=False,
+                    pass_fds=[running.fileno()], umask=OTHERS, check=False,
                 )  # fmt: skip
             if begun.returncode:
                 raise StoreUnavailable(f"The embedded server {program} ended with code {begun.returncode}. See {log}.")
@@ -193,5 +254,5 @@ def _start(home: Path, path: str) -> None:
 
 
 def _ended(home: Path) -> bool:
-    with open(home / "running", "ab") as running:
+    with _opened(home / "running") as running:
         return _take(running)

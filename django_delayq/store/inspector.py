@@ -201,6 +201,21 @@ class Inspector:
             round_trip=round_trip,
         )
 
+    def may(self, *commands: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Which of these commands the server would let our user send; none is sent. None of them, too, where the user may not even ask
+        (a narrow one may not), or the server does not tell.
+        """
+        user = self._ask(("ACL", "WHOAMI"), strict=False)[0]
+        if isinstance(user, Exception):
+            return []
+        replies = self._ask(*(("ACL", "DRYRUN", user, *command) for command in commands), strict=False)
+        if any(
+            isinstance(reply, Exception) for reply in replies
+        ):  # before Redis 7: by the user's rules, if they say all
+            rules = self._ask(("ACL", "GETUSER", user), strict=False)[0]
+            return list(commands) if isinstance(rules, list) and b"+@all" in rules else []
+        return [command for command, reply in zip(commands, replies, strict=True) if reply == b"OK"]
+
     def _snapshots(self) -> bool:
         reply = self._ask(("CONFIG", "GET", "save"), strict=False)[0]
         if isinstance(reply, Exception):

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from django_delayq import clock
 
-MOST_CLIENTS: Final = 32
+MOST_CLIENTS: Final = 128
+MOST_WAITING: Final = 1_024  # until they are accepted; beyond it the kernel makes a client try again after a second
 PATIENCE: Final = 5.0  # seconds for a client to send its request and take the answer
 MOST_BYTES: Final = 4_096
 
@@ -27,17 +28,24 @@ class _Client:
 
 
 class Probe:
-    """A listening socket and its few clients, none of which can block the supervisor.
+    """A listening socket and its few clients, none of which can block the supervisor, nor another client: who has asked is answered
+    before it is dropped, and a new one is never refused for the sake of those that say nothing.
 
     Args:
-        port: where to listen, on all addresses; 0 for any free one (`port` says which).
-        answers: path -> function that says whether all is well, and the facts.
+        port: where to listen; 0 for any free one (`port` says which).
+        answers: path -> function that says whether all is well, and the facts. Whoever reaches the port reads them.
+        host: the address to listen on; "": all of IPv4, "::": all.
+
+    Raises:
+        OSError: it cannot listen there.
     """
 
-    def __init__(self, port: int, answers: dict[str, Callable[[], Answer]]) -> None:
+    def __init__(self, port: int, answers: dict[str, Callable[[], Answer]], *, host: str = "") -> None:
         self._answers = answers
-        self._clients: dict[int, _Client] = {}
-        self._listener = socket.create_server(("", port), backlog=MOST_CLIENTS)
+        self._clients: dict[int, _Client] = {}  # the oldest first
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        both = host == "::" and socket.has_dualstack_ipv6()
+        self._listener = socket.create_server((host, port), family=family, backlog=MOST_WAITING, dualstack_ipv6=both)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
 
@@ -75,13 +83,21 @@ class Probe:
             self._drop(descriptor)
 
     def _accept(self) -> None:
+        """All that wait, up to a number. Most have sent their request by then, and are answered at once."""
         with contextlib.suppress(OSError):
-            sock, _ = self._listener.accept()
-            if len(self._clients) >= MOST_CLIENTS:
-                sock.close()
-                return
-            sock.setblocking(False)
-            self._clients[sock.fileno()] = _Client(sock)
+            for _ in range(MOST_WAITING):
+                sock, _address = self._listener.accept()
+                sock.setblocking(False)
+                if len(self._clients) >= MOST_CLIENTS:
+                    self._make_room()
+                self._clients[sock.fileno()] = _Client(sock)
+                self.ready(sock.fileno())
+
+    def _make_room(self) -> None:
+        oldest = next(iter(self._clients))
+        self.ready(oldest)  # its request may have come meanwhile
+        if oldest in self._clients:
+            self._drop(oldest)
 
     def _serve(self, client: _Client) -> None:
         if not client.answer:

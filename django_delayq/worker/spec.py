@@ -26,6 +26,7 @@ class WorkerSpec:
         sides: further processes, such as the mirror's.
         tidy: whether to drop what has had its time in Redis; the mirror does that too, and knows more.
         wary: a mirror is at work here: nothing is claimed from a store that it has not confirmed.
+        health_port: where GET /health is answered; None: nowhere. health_host: on which address, "" for all.
         version: of the package, for the beat.
     """
 
@@ -43,11 +44,17 @@ class WorkerSpec:
     max_memory: int = 0
     reload: bool = False
     health_port: int | None = None
+    health_host: str = ""
     hooks: Hooks = field(default_factory=Hooks)
     sides: Sequence[Side] = ()
     tidy: bool = True
     wary: bool = False
     version: str = ""
+
+    @property
+    def health_address(self) -> str:
+        """Where probes are answered, as others are told: "*:8080" on all addresses, "" for nowhere."""
+        return "" if self.health_port is None else f"{self.health_host or '*'}:{self.health_port}"
 
     def stores(self, link: Link) -> list[QueueStore]:
         """A store per line, on that link."""

@@ -93,7 +93,9 @@ class Supervisor:
             loops.append(beat.Tidy(stores))
         self._probe: Probe | None = None
         if spec.health_port is not None:
-            self._probe = Probe(spec.health_port, {"/health": self._health, "/ready": self._ready})
+            self._probe = Probe(
+                spec.health_port, {"/health": self._health, "/ready": self._ready}, host=spec.health_host
+            )  # fmt: skip
             self._nursery.to_close.append(self._probe.close)
             loops.append(self._probe)
         if spec.reload:
@@ -157,6 +159,7 @@ class Supervisor:
                 children.resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))
             ),
             "version": spec.version,
+            "health": spec.health_address,
             "format": formats.FORMAT,
             "started": self._started_ms,
             "state": "leaving" if self._stopping else "quiet" if self._quiet else "working",
@@ -387,13 +390,9 @@ class Supervisor:
         # A quiet worker starts no task process anew.
         wanted = self._sides if self._quiet else [*self._tasks, *self._sides]
         missing = [seat.name for seat in wanted if seat.child is None and not seat.over]
-        return not missing or self._stopping, {"worker": self._spec.worker, "missing": missing}
+        return not missing or self._stopping, {"missing": missing}
 
     def _ready(self) -> Answer:
         reached = bool(self._beat.last) and clock.monotonic() - self._beat.last < LATE_BEAT
         well = reached and not self._quiet and not self._stopping and self._health()[0]
-        return well, {
-            "worker": self._spec.worker,
-            "store": reached,
-            "state": self.facts()["state"],
-        }
+        return well, {"store": reached, "state": self.facts()["state"]}

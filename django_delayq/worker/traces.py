@@ -2,7 +2,8 @@
 worker of the same machine knows what it held, and what of that was running.
 
 A file is the holdings as they are, then a head of JSON, then the head's length. It is found under its name only when it is
-complete, and is removed when Redis knows about all that stood in it. Where there is no /dev/shm, or no room, holdings are plain
+complete, and is removed when Redis knows about all that stood in it: by the worker whose process it was, else by the one that gives
+back what it says, which also removes what a worker left unfinished. Where there is no /dev/shm, or no room, holdings are plain
 memory, and jobs of a killed worker wait for the end of their leases.
 """
 
@@ -24,6 +25,7 @@ from django_delayq.worker.holdings import LAYOUT, Holdings
 from django_delayq.worker.lines import Line
 
 MEMORY: Final = Path("/dev/shm")
+_UNFINISHED: Final = ".new"  # how a file's name ends until all is in it; it begins with the process id, as afterwards
 _LENGTH: Final = 8  # bytes, at the end of the file
 _OLD: Final = 3_600.0  # seconds after which a file that nobody touches is litter, such as that of another container
 
@@ -113,7 +115,7 @@ def make(
     )  # fmt: skip
     text = json.dumps(asdict(head)).encode()
     size = Holdings.size(rows, len(lines))
-    unfinished = path.with_suffix(".new")
+    unfinished = path.with_suffix(_UNFINISHED)
     try:
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -139,6 +141,11 @@ def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None)
     """
     seen = {} if seen is None else seen
     for name in sorted(os.listdir(folder)):
+        pid = name.partition("-")[0]
+        if name.endswith(_UNFINISHED) and pid.isdigit() and not _may_live(int(pid)):
+            # Of one who died at it. If that is a process of another container, which we cannot see, it does without a file.
+            (folder / name).unlink(missing_ok=True)
+            continue
         if name in seen and ((origin := seen[name]) is None or not origin.gone()):
             continue
         try:

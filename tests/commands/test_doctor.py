@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock
+from django_delayq.store.workers import WorkerRegistry
 from django_delayq.stores import stores
+from tests import servers
 from tests.commands.conftest import NOWHERE, Answer, beat, lose_redis, without_database
 
 QUEUES = ("default", "orders", "redis")
@@ -159,3 +161,49 @@ def test_settings_that_cannot_work_are_findings_and_the_only_ones(run, orders, s
 def test_every_mistake_in_the_settings_is_told(run, orders, settings):
     settings.DELAYQ = {**settings.DELAYQ, "LAESE": 30, "AUDIT": "none"}
     assert [finding["code"] for finding in run("doctor", "--json").json["findings"]] == ["E001", "E002"]
+
+
+# the way to Redis
+
+
+def by_network(settings, server, *, user: bool = True) -> None:
+    url = f"{server.tcp_url}/0"
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers.as_package(url) if user else url, "SIGNING": True}
+    stores.reset()
+
+
+def test_d014_a_user_that_may_flush_is_told(run, orders, own_redis, settings):
+    by_network(settings, own_redis(port=True), user=False)
+    found = only(run, "D014")
+    assert "may call FLUSHALL and CONFIG SET" in found["message"]
+    assert "docs/operations.md" in found["hint"]
+    assert findings(run("doctor", "--json"), "W015"), "and it has no password"
+
+
+def test_a_user_with_the_documented_rights_is_no_finding(run, orders, own_redis, settings):
+    by_network(settings, own_redis(port=True))
+    codes = {finding["code"] for finding in run("doctor", "--json").json["findings"]}
+    assert not codes & {"D014", "W014", "W015", "W016", "W017"}
+
+
+def test_the_doctor_speaks_of_jobs_that_are_not_signed(run, orders, own_redis, settings):
+    by_network(settings, own_redis(port=True))
+    settings.DELAYQ = {**settings.DELAYQ, "SIGNING": False}
+    assert "not signed" in only(run, "W017")["message"]
+
+
+def test_the_doctor_speaks_of_an_embedded_directory_that_is_refused(run, orders, settings, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "data").symlink_to("elsewhere")
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"EMBEDDED": str(tmp_path / "data")}}
+    stores.reset()
+    assert "data is a symbolic link" in only(run, "W018")["message"]
+    assert "symbolic link" in only(run, "D007")["message"]
+
+
+def test_the_doctor_speaks_of_workers_that_answer_probes_on_all_addresses(run, healthy):
+    registry = WorkerRegistry(stores.link, prefix="delayq")
+    registry.beat("host:1:w", {"queues": list(QUEUES), "health": "*:8081"})
+    assert "on all addresses" in only(run, "W019")["message"]
+    registry.beat("host:1:w", {"queues": list(QUEUES), "health": "127.0.0.1:8081"})
+    assert run("doctor").out == "Nothing is wrong.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ def certificates(tmp_path_factory) -> Certificates:
     return certify(tmp_path_factory.mktemp("tls"))
 
 
-def certify(folder: Path) -> Certificates:
+def certify(folder: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Certificates:
     if shutil.which("openssl") is None:
         missing("no openssl on PATH, which makes the certificates")
 
@@ -51,9 +52,7 @@ def certify(folder: Path) -> Certificates:
     may_sign = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     run("req", "-x509", *key, *may_sign, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
     run("req", *key, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=localhost")
-    (folder / "names").write_text(
-        "subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
-    )
+    (folder / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
     run("x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
         "-extfile", "names", "-out", "cert.pem")  # fmt: skip
     return Certificates(*(str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")))
@@ -133,6 +132,44 @@ def test_a_server_of_another_authority_is_refused(tls, tmp_path):
     with pytest.raises(StoreUnavailable, match=r"(?i)certificate") as error:
         connect(specs(server, others)["url"]).execute("PING")
     assert servers.PASSWORD not in str(error.value)
+
+
+# A trusted certificate of another name: whoever has one may be in the middle.
+
+
+def auths(server: TlsServer) -> int:
+    """How often a password was sent to that server."""
+    stats = opened(server.url).execute("INFO", "commandstats").decode()
+    return sum(int(calls) for calls in re.findall(r"cmdstat_(?:auth|hello):calls=(\d+)", stats))
+
+
+@pytest.mark.parametrize("way", ["url", "options", "user in options", "alias"])
+def test_a_server_of_another_name_is_refused_before_a_password_is_sent(tls, tmp_path, settings, way):
+    others = certify(tmp_path, "DNS:other.example")
+    server = tls(tls_cert_file=others.certificate, tls_key_file=others.key)
+    ways = specs(server, others)
+    settings.CACHES = {
+        "default": {
+            "BACKEND": BACKENDS[0],
+            "LOCATION": ways["options"]["URL"],
+            "OPTIONS": {"CONNECTION_POOL_KWARGS": {"ssl_ca_certs": others.authority}},
+        }
+    }
+    with pytest.raises(StoreUnavailable, match=r"(?i)certificate|hostname"):
+        connect(ways.get(way, "default")).execute("PING")
+    assert auths(server) == 0
+
+
+@pytest.mark.parametrize("told", [{"ssl_cert_reqs": "none"}, {"ssl_check_hostname": False}])
+def test_who_says_that_the_name_is_not_to_be_looked_at_is_obeyed(tls, tmp_path, told):
+    others = certify(tmp_path, "DNS:other.example")
+    server = tls(tls_cert_file=others.certificate, tls_key_file=others.key)
+    spec = specs(server, others)["options"]
+    spec["OPTIONS"] |= told
+    link = connect(spec)
+    assert link.execute("PING") == b"PONG"
+    assert auths(server) == 1
+    link.close()
 
 
 def test_a_server_that_wants_a_certificate_gets_one(tls, certificates):

@@ -191,7 +191,7 @@ def test_a_full_server_refuses_schedules_only(server):
         ("tests.nothing.factory", "cannot be imported"),
         ("tests.store.test_link.no_client", "must return a redis.Redis"),
         ({"HOST": "x"}, 'without "URL"'),
-        ("redis://host:notaport/0", "no usable URL"),
+        ("redis://host:notaport/0", "no usable address"),
     ],
 )
 def test_a_spec_that_names_no_server_is_explained(spec, message):

@@ -177,6 +177,24 @@ def test_litter_is_left_alone_and_removed_when_it_is_old(folder: Path, text: byt
     assert not path.exists()
 
 
+def test_what_a_process_was_writing_when_it_died_is_removed_at_the_next_look(folder: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.posix_fallocate = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        make(folder)
+    os.waitpid(pid, 0)
+    assert len(list(folder.iterdir())) == 1
+    assert found(folder) == []
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_process_is_writing_stays(folder: Path) -> None:
+    path = folder / f"{os.getpid()}-abc.new"
+    path.write_bytes(b"x")
+    assert found(folder) == []
+    assert path.exists()
+
+
 def test_a_head_that_lies_about_its_size_is_litter(folder: Path, killed: Path) -> None:
     killed.write_bytes(killed.read_bytes()[64:])
     assert found(folder) == []

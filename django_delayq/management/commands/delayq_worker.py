@@ -59,6 +59,7 @@ class Command(BaseCommand):
             "--roles", default=",".join(ROLES), help="move: run jobs; mirror: events to rows; relay: rows to Redis"
         )
         parser.add_argument("--health-port", type=_port, help="answer GET /health and /ready there")
+        parser.add_argument("--health-host", default="", help="on that address only (default: on all)")
         parser.add_argument(
             "--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line"
         )
@@ -70,6 +71,8 @@ class Command(BaseCommand):
             config = conf.get()
         except DelayqError as error:
             raise CommandError(str(error)) from error
+        if options["health_host"] and options["health_port"] is None:
+            raise CommandError("--health-host goes with --health-port.", returncode=USAGE)
         roles = _words(options["roles"], ROLES, "role")
         queues = _queues(config, options["queues"], options["exclude_queues"])
         self._check_server(config, burst=options["burst"])
@@ -78,7 +81,9 @@ class Command(BaseCommand):
         try:
             supervisor = Supervisor(spec)
         except OSError as error:
-            raise CommandError(f"The worker cannot listen on port {options['health_port']}: {error}") from error
+            raise CommandError(
+                f"The worker cannot listen on {spec.health_address}: {error}. Choose another --health-port or --health-host."
+            ) from error
         connections.close_all()
         code = supervisor.run()
         if code:
@@ -114,8 +119,8 @@ class Command(BaseCommand):
             f"  tasks      {len(spec.tasks)} registered",
         ]
         link.close()
-        if spec.health_port is not None:
-            lines.append(f"  health     port {spec.health_port}")
+        if spec.health_address:
+            lines.append(f"  health     {spec.health_address}")
         self.stdout.write("\n".join(lines))
 
 
@@ -136,6 +141,7 @@ def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: 
         max_memory=options["max_memory"],
         reload=options["reload"],
         health_port=options["health_port"],
+        health_host=options["health_host"],
         hooks=hooks(),
         sides=[_records(config, queues, records)] if records else [],
         tidy="mirror" not in roles,
