@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from django_delayq import codec
 from django_delayq.exceptions import PayloadError
+from django_delayq.logger import class_name
 
 Kind = Literal["ack", "retry", "snooze", "park", "fail", "crash", "cancel"]
 
@@ -81,12 +82,6 @@ def clean(text: str, limit: int = MAX_MESSAGE) -> str:
         return text
     half = limit // 2 - 20
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
-
-
-def class_name(error: BaseException) -> str:
-    """Where the class of an error is defined: "app.errors.Declined"; builtins by their bare name."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def fingerprint(error: BaseException) -> str:

@@ -29,8 +29,6 @@ from django_delayq.worker.side import Side
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import Supervisor
 
-logger = logging.getLogger("django_delayq.worker")
-
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
