@@ -1,5 +1,5 @@
 """What people may not see: arguments named in `SENSITIVE` or by their task. They are masked wherever people look, and stored as they
-are.
+are. Of a task that is not registered here nobody knows what is to be hidden: if the project hides anything, all of it is.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ def names_of(task: str) -> frozenset[str]:
         return conf.get().sensitive
 
 
+def hides() -> bool:
+    """Whether the project hides anything at all."""
+    return bool(conf.get().sensitive) or any(known.sensitive for known in registry)
+
+
 def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments, masked. Of a task that is not registered here nobody knows which of them are to be hidden:
-    if the project hides anything, all of them are.
-    """
-    names = names_of(task)
+    """Positional and keyword arguments, masked."""
     try:
         signature = registry.get(task).signature
     except UnknownTask:
-        if names or any(known.sensitive for known in registry):
-            return [MASK for _ in args], dict.fromkeys(kwargs, MASK)
-        return list(args), dict(kwargs)
+        return ([MASK for _ in args], dict.fromkeys(kwargs, MASK)) if hides() else (list(args), dict(kwargs))
+    names = names_of(task)
     if not names:
         return list(args), dict(kwargs)
     called = _called(signature, len(args))
@@ -45,6 +46,30 @@ def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tupl
     return shown, value(dict(kwargs), names)
 
 
+def attached(task: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """`meta`, masked."""
+    return arguments(task, [], meta)[1] if _is_gone(task) else value(dict(meta), names_of(task))
+
+
+def result(task: str, given: Any) -> Any:
+    """What a job has returned, masked; None stays None."""
+    if _is_gone(task) and hides():
+        return given if given is None else MASK
+    return value(given, names_of(task))
+
+
+def detail(task: str, given: Any) -> Any:
+    """The detail of an event, masked: that of an edit keeps the former `args` and `kwargs`."""
+    if not isinstance(given, dict):
+        return result(task, given)
+    args, kwargs = given.get("args"), given.get("kwargs")
+    positional, named = arguments(
+        task, args if isinstance(args, list) else [], kwargs if isinstance(kwargs, dict) else {}
+    )
+    shown = {**value(given, names_of(task)), "args": positional, "kwargs": named}
+    return {name: shown[name] for name in given}
+
+
 def value(given: Any, names: frozenset[str]) -> Any:
     """A value in which what stands under one of these names is masked, at any depth."""
     if not names:
@@ -54,6 +79,14 @@ def value(given: Any, names: frozenset[str]) -> Any:
     if isinstance(given, list):
         return [value(inner, names) for inner in given]
     return given
+
+
+def _is_gone(task: str) -> bool:
+    try:
+        registry.get(task)
+    except UnknownTask:
+        return True
+    return False
 
 
 def _called(signature: inspect.Signature, count: int) -> list[str]:

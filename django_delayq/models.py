@@ -148,12 +148,12 @@ class Job(models.Model):
     @property
     def shown_meta(self) -> dict[str, Any]:
         """`meta` for people to see."""
-        return dict(masking.value(self.meta, masking.names_of(self.task)))
+        return masking.attached(self.task, self.meta)
 
     @property
     def shown_result(self) -> Any:
         """The result for people to see."""
-        return masking.value(self.result, masking.names_of(self.task))
+        return masking.result(self.task, self.result)
 
     @property
     def late(self) -> float:
@@ -336,6 +336,10 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         return f"{self.at:%Y-%m-%d %H:%M:%S} {self.kind}"
+
+    def shown_detail(self, task: str) -> Any:
+        """`detail` for people to see. `task`: that of its job, "" if nobody knows it."""
+        return masking.detail(task, self.detail)
 
 
 __all__ = ("Attempt", "Checkpoint", "Event", "Job", "Operation", "Queue", "QueueState", "SetAside", "Step", "Worker")

@@ -4,7 +4,6 @@ out.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +21,14 @@ from django_delayq import changes, clock, selection
 from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.hidden import visible
+from django_delayq.logger import Logger
 from django_delayq.mirror.glance import Glance
 from django_delayq.models import Job, Operation
 from django_delayq.selection import Selection
 from django_delayq.states import Change
 from django_delayq.store.connection import StoreError
 
-logger = logging.getLogger("django_delayq.operations")
+logger = Logger("django_delayq.operations")
 
 CHUNK: Final = 50  # jobs between two looks at the row: a person who pauses waits for no more
 STEPS: Final = 5  # steps of a purge, likewise

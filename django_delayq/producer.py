@@ -7,7 +7,6 @@ that is away raises, or is logged where a transaction of the caller's has been c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -22,6 +21,7 @@ from django_delayq.alter import Move
 from django_delayq.changes import Job
 from django_delayq.exceptions import ConfigError, KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.pending import Publication, Put
 from django_delayq.plan import Plan
 from django_delayq.publish import Publisher, Sent
@@ -32,7 +32,7 @@ from django_delayq.store.scheduling import ScheduleItem, ScheduleReply
 from django_delayq.stores import StoreResting, stores
 from django_delayq.task import OPTIONS, Binding, Bound, Options, Task, install, registry
 
-logger = logging.getLogger("django_delayq.producer")
+logger = Logger("django_delayq.producer")
 
 LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
 T = TypeVar("T")

@@ -16,7 +16,7 @@ FLOORS = {
     "signing": 0, "spread": 0, "hidden": 0,
     "store": 1,
     "conf": 2, "signals": 2, "task": 2, "producer": 2, "changes": 2, "alter": 2, "plan": 2, "outbox": 2, "stores": 2, "health": 2,
-    "effects": 2, "pending": 2, "publish": 2,
+    "effects": 2, "pending": 2, "publish": 2, "logger": 2,
     "masking": 2,
     "edits": 2,
     "worker": 3,
@@ -152,7 +152,8 @@ def test_only_the_worker_has_threads_processes_and_signals():
 
 def test_below_the_mirror_nobody_knows_the_orm():
     below = [name for name in MODULES if floor(name) < 4]
-    known = {"django.db.transaction", "django.db.connections", "django.db.DatabaseError", "django.db.Error"}
+    errors = {"DatabaseError", "Error", "InterfaceError", "OperationalError"}
+    known = {"django.db.transaction", "django.db.connections", *(f"django.db.{name}" for name in errors)}
     assert offenders(lambda name: uses(name, "django.db", "django.contrib") - known, below) == {}
 
 

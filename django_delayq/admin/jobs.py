@@ -40,7 +40,7 @@ class JobAdmin(ReadOnlyAdmin):
     """Every job that the mirror or the outbox has written down."""
 
     list_display = (
-        "state_now", "task_shown", "key_shown", "queue", "run_at_and_late", "attempts_made", "last_error",
+        "state_now", "task_shown", "key_shown", "queue_shown", "run_at_and_late", "attempts_made", "last_error",
     )  # fmt: skip
     list_display_links = ("state_now", "task_shown")
     list_filter = (QueueFilter, TaskFilter)
@@ -107,6 +107,11 @@ class JobAdmin(ReadOnlyAdmin):
     def key_shown(self, job: Job) -> str:
         """The key, without characters that only pretend."""
         return breakable(job.key) or "-"
+
+    @admin.display(description=_("queue"))
+    def queue_shown(self, job: Job) -> str:
+        """The queue's name, likewise."""
+        return visible(job.queue)
 
     @admin.display(description=_("run at"))
     def run_at_and_late(self, job: Job) -> str:

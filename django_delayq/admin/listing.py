@@ -194,7 +194,9 @@ class QueueFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """By name."""
-        return [(name, name) for name in sorted({*conf.get().queues, *filter(None, [request.GET.get("queue")])})]
+        return [
+            (name, visible(name)) for name in sorted({*conf.get().queues, *filter(None, [request.GET.get("queue")])})
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """As they are: `JobList` looks at the address itself."""
@@ -210,7 +212,7 @@ class TaskFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """By name."""
-        return [(name, name) for name in sorted({*registry.names(), *filter(None, [request.GET.get("task")])})]
+        return [(name, visible(name)) for name in sorted({*registry.names(), *filter(None, [request.GET.get("task")])})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """As they are: `JobList` looks at the address itself."""

@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 
-from django_delayq import clock, masking
+from django_delayq import clock
 from django_delayq.admin import forecast, tracebacks
 from django_delayq.admin.show import badge, duration, visible, word
 from django_delayq.mirror.outbox import EDITED
@@ -61,7 +61,7 @@ def of(job: Job, view: JobView | None, *, sensitive: bool = False) -> tuple[list
         *_beginning(job, events),
         *_due(job, view, attempts[:1]),
         *(_attempt(run, view) for run in reversed(attempts[:MOST])),
-        *(_edit(job, event, sensitive) if event.kind == EDITED else _event(event) for event in reversed(events[:MOST])),
+        *(_event(job, event, sensitive) for event in reversed(events[:MOST])),
         *_end(job, attempts[:1]),
     ]
     ordered = _with_deltas(sorted(past, key=lambda moment: moment.at or job.created_at))
@@ -134,19 +134,14 @@ def _attempt(run: Attempt, view: JobView | None) -> Moment:
     )  # fmt: skip
 
 
-def _edit(job: Job, event: Event, sensitive: bool) -> Moment:
-    """Other arguments: what they were, masked unless one may see it."""
-    detail = event.detail if isinstance(event.detail, dict) else {}
-    args, kwargs = list(detail.get("args") or []), dict(detail.get("kwargs") or {})
-    if not sensitive:
-        args, kwargs = masking.arguments(job.task, args, kwargs)
-    before = now("The arguments were: %(before)s") % {"before": json.dumps([args, kwargs], ensure_ascii=False)}
-    text = " · ".join(part for part in (event.reason, before) if part)
-    return Moment(at=event.at, what=now("edited"), who=visible(event.actor), text=visible(text))
-
-
-def _event(event: Event) -> Moment:
-    what, detail = word(event.kind), dict(event.detail or {})
+def _event(job: Job, event: Event, sensitive: bool) -> Moment:
+    """Of other arguments it says what they were, masked unless one may see it."""
+    given = event.detail if sensitive else event.shown_detail(job.task)
+    what, detail = word(event.kind), dict(given) if isinstance(given, dict) else {}
+    if event.kind == EDITED:
+        what, before = now("edited"), json.dumps([detail.get("args"), detail.get("kwargs")], ensure_ascii=False)
+        text = " · ".join(filter(None, (event.reason, now("The arguments were: %(before)s") % {"before": before})))
+        return Moment(at=event.at, what=what, who=visible(event.actor), text=visible(text))
     moved = parse_datetime(str(detail.pop("run_at", "")))
     if moved is not None:
         if event.kind == EventKind.RESCHEDULED and moved <= event.at:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from django_delayq.admin.show import visible
 
 MOST: Final = 12  # frames shown one by one; the whole text has the others
-_FRAME: Final = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<name>.+)$', re.MULTILINE)
+HEAD: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
+_CUT: Final = re.compile(r"… [\d,]+ characters cut …")
 _FOREIGN: Final = re.compile(
     r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib(64)?[/\\]python\d|^<|[/\\]django_delayq[/\\]worker[/\\]"
 )
@@ -35,14 +38,27 @@ class Trace:
 
 
 def read(text: str) -> Trace:
-    """Takes a traceback apart. Of several that caused one another it is the last whose frames count."""
-    last = text[text.rfind("Traceback (most recent call last)") :] if "Traceback (most" in text else text
+    """Takes a traceback apart. Of several that caused one another it is the last whose frames count. They end where the exception
+    speaks: what it says may look like frames, and come from whoever chose the arguments.
+    """
+    lines = text.split("\n")
+    begins = max((number for number, line in enumerate(lines) if line == HEAD), default=len(lines))
+    stack = list(_stack(lines[begins + 1 :]))
     frames = []
-    for found in _FRAME.finditer(last):
-        if _FOREIGN.search(found["file"]):
-            continue
-        rest = last[found.end() + 1 :]
-        line = rest.split("\n", 1)[0]
-        code = line.strip() if line.startswith("    ") else ""
-        frames.append(Frame(visible(f"{found['file']}:{found['line']} {found['name']}"), visible(code)))
+    for line, code in zip(stack, [*stack[1:], ""], strict=False):
+        found = _FRAME.fullmatch(line)
+        if found and not _FOREIGN.search(found["file"]):
+            place = f"{found['file']}:{found['line']} {found['name']}"
+            frames.append(Frame(visible(place), visible(code.strip()) if code.startswith("    ") else ""))
     return Trace(frames[::-1][:MOST], visible(text))
+
+
+def _stack(lines: Iterable[str]) -> Iterator[str]:
+    ahead = iter(lines)
+    for line in ahead:
+        if _CUT.fullmatch(line):
+            next(ahead, "")  # the rest of a line, of which nobody knows how it began
+        elif line.startswith("  "):
+            yield line
+        else:
+            return

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from django.db import close_old_connections, connections
 
+from django_delayq.logger import Logger
 from django_delayq.worker.executor import Hooks
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 
 def hooks() -> Hooks:

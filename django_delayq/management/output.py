@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,25 @@ from typing import Any, Protocol, TextIO
 from uuid import UUID
 
 from django_delayq import clock
+from django_delayq.hidden import visible
 
 
 class Advance(Protocol):
     """Tells a progress bar that so many are done."""
 
     def __call__(self, count: int) -> None: ...
+
+
+class Visible(io.TextIOBase):
+    """Writes to `out` what steers no terminal: errors, keys and arguments come from anywhere. JSON stays the same document."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        """Text or JSON, with whole lines."""
+        self._out.write(visible(text))
+        return len(text)
 
 
 def plain(value: Any) -> Any:
@@ -54,13 +68,8 @@ def shown(value: Any) -> str:
         return value.strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = printable(" ".join(str(value).split()))
+    text = visible(" ".join(str(value).split()))
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-def printable(text: str) -> str:
-    """Text without what would steer a terminal: errors and keys come from anywhere."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 def duration(seconds: float) -> str:

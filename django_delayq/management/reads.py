@@ -8,7 +8,9 @@ from typing import Any, TextIO
 from django.db import DatabaseError
 
 from django_delayq import clock, conf, ids, overview
-from django_delayq.management.output import duration, print_json, print_table, printable, shown
+from django_delayq.hidden import one_line
+from django_delayq.logger import told
+from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.management.selection import filtered, parse_id
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.states import State
@@ -26,7 +28,7 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
         if document["redis"]:
             document["rows"] = overview.count_rows(list(config.queues))
     except DatabaseError as error:
-        document["database"] = f"The database cannot be asked: {error}"
+        document["database"] = f"The database cannot be asked: {told(error)}"
     if options["json"]:
         print_json(out, document)
     else:
@@ -85,8 +87,13 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     document["attempts"] = list(
         runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "traceback")
     )
-    told = Event.objects.using(config.database).filter(job_id=id).order_by("id")
-    document["events"] = list(told.values("at", "kind", "actor", "reason", "detail"))
+    happened = Event.objects.using(config.database).filter(job_id=id).order_by("id")
+    task = job.task if job else ""
+    document["events"] = [
+        {name: getattr(event, name) for name in ("at", "kind", "actor", "reason")}
+        | {"detail": event.shown_detail(task)}
+        for event in happened
+    ]
     if options["json"]:
         print_json(out, document)
         return 1 if trouble else 0
@@ -104,7 +111,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
             print_table(out, [name for name in document[part][0] if name != "traceback"], rows)
     last = next((row["traceback"] for row in reversed(document["attempts"]) if row["traceback"]), "")
     if last:
-        out.write(f"last traceback\n{printable(last)}\n")
+        out.write(f"last traceback\n{last}\n")
     return 1 if trouble else 0
 
 
@@ -158,6 +165,6 @@ def paused(row: dict[str, Any]) -> str:
     """Since when a queue is paused, by whom and why; "" when it is not. `row`: a depth as a dict."""
     if not row["paused_ms"]:
         return ""
-    by = f" by {row['paused_by']}" if row["paused_by"] else ""
-    why = f": {row['paused_reason']}" if row["paused_reason"] else ""
+    by = f" by {one_line(row['paused_by'])}" if row["paused_by"] else ""
+    why = f": {one_line(row['paused_reason'])}" if row["paused_reason"] else ""
     return f"paused since {shown(clock.from_ms(row['paused_ms']))}{by}{why}"

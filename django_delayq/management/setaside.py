@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from django_delayq import conf, ids
-from django_delayq.hidden import visible
+from django_delayq import conf, ids, masking
+from django_delayq.hidden import one_line
 from django_delayq.management.acts import confirm, said
 from django_delayq.management.output import print_json, progress
 from django_delayq.management.selection import known_queue
@@ -40,7 +40,7 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
     if options["retry"]:
         return _retry(out, options, names)
     total = kept.count()
-    found = list(kept.values(*SHOWN)[: options["limit"]])
+    found = [_masked(row) for row in kept.values(*SHOWN)[: options["limit"]]]
     if options["json"]:
         print_json(out, {"total": total, "events": found})
         return 0
@@ -49,11 +49,16 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
     for row in found:
         job = ids.short(row["job_id"]) if row["job_id"] else "?"
         out.write(
-            f"{row['queue']} {row['stream_id']}/{row['item']} {visible(row['kind'])} {job} {row['code']}: {visible(row['text'])}\n"
+            f"{row['queue']} {row['stream_id']}/{row['item']} {one_line(row['kind'])} {job} {row['code']}: {one_line(row['text'])}\n"
         )
     if total > len(found):
         out.write(f"… and {total - len(found)} more.\n")
     return 0
+
+
+def _masked(row: dict[str, Any]) -> dict[str, Any]:
+    """What a database said of a value may quote it."""
+    return {**row, "text": masking.MASK} if masking.hides() else row
 
 
 def _retry(out: TextIO, options: dict[str, Any], names: list[str]) -> int:

@@ -7,6 +7,7 @@ from typing import Any, TextIO
 from django.core.management.base import CommandError
 
 from django_delayq import conf
+from django_delayq.hidden import one_line
 from django_delayq.management.acts import actor, confirm, said
 from django_delayq.store import formats
 from django_delayq.store.upgrade import FormatStore
@@ -57,7 +58,7 @@ def upgrade(out: TextIO, options: dict[str, Any]) -> int:
 
 def _workers() -> list[str]:
     there = [one for one in WorkerRegistry(stores.link, prefix=conf.get().prefix).all() if not one["silent"]]
-    return [f"the worker {one['id']} (version {one.get('version', '?')})" for one in formats.older(there)]
+    return [one_line(f"the worker {one['id']} (version {one.get('version', '?')})") for one in formats.older(there)]
 
 
 def _sentence(older: list[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -11,6 +10,7 @@ from django.db import connections
 from django.db.models import F, QuerySet
 
 from django_delayq import clock, ids
+from django_delayq.logger import Logger
 from django_delayq.mirror import rows
 from django_delayq.mirror.fold import Refused
 from django_delayq.mirror.items import OF_RUNS, item_job
@@ -22,7 +22,7 @@ from django_delayq.store.events import Entry, item, position
 if TYPE_CHECKING:
     from django_delayq.mirror.loop import MirrorLoop
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = Logger("django_delayq.mirror")
 
 CHUNK: Final = 100  # rows per statement
 WIDEST: Final = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -15,10 +14,11 @@ from django_delayq import clock, codec, conf
 from django_delayq.effects import Run
 from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.models import Step
 from django_delayq.states import UNFINISHED, State
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 WHOLE: Final = ""  # the name of the step that is the whole run
 

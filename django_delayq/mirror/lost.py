@@ -4,7 +4,6 @@ copy still has, though they are over by their rows.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -14,6 +13,7 @@ from django.db import transaction
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.mirror import rows
 from django_delayq.models import CANCELLED_HERE, Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
@@ -21,7 +21,7 @@ from django_delayq.store.events import EventLog
 from django_delayq.store.ground import GroundStore
 from django_delayq.store.queue import MOST
 
-logger = logging.getLogger("django_delayq.restore")
+logger = Logger("django_delayq.restore")
 
 LOST: Final = "Redis lost this job; it was of redis durability"
 WAIT: Final = 0.25  # seconds between steps of the wait for those who may adopt one

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from django.db import DatabaseError, InterfaceError, transaction
 
 from django_delayq import clock
+from django_delayq.logger import Logger
 from django_delayq.mirror import rows
 from django_delayq.models import QueueState
 from django_delayq.states import EventKind
@@ -15,7 +15,7 @@ from django_delayq.store.events import Entry
 from django_delayq.store.queue import QueueStore
 
 RESTORE: Final = "restore"  # who pauses a queue that waits for a restore by hand: that is no pause of its own
-logger = logging.getLogger("django_delayq.restore")
+logger = Logger("django_delayq.restore")
 
 
 def note(queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:

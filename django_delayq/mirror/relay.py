@@ -4,7 +4,6 @@ wait behind a running job of their key.
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -16,6 +15,7 @@ from django_delayq import clock, conf
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.mirror import databaseclock, rows
 from django_delayq.mirror.glance import Glance
 from django_delayq.mirror.outbox import DatabaseOutbox
@@ -30,7 +30,7 @@ from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.scheduling import ScheduleReply
 
-logger = logging.getLogger("django_delayq.relay")
+logger = Logger("django_delayq.relay")
 
 YOUNG: Final = 5.0  # seconds for which a row is left to the process that committed it
 IDLE: Final = 1.0  # seconds between looks when nothing is unpublished

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
@@ -15,6 +14,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.mirror import effects, forgotten, lost, pauses, rows, unfinished
 from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.pending import RECENT_MS, Pending, pending
@@ -28,7 +28,7 @@ from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.ground import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem
 from django_delayq.store.queue import MOST, QueueStore
 
-logger = logging.getLogger("django_delayq.restore")
+logger = Logger("django_delayq.restore")
 
 IDLE: Final = 0.25  # seconds between looks at the ground
 LOOK: Final = 5.0  # seconds between looks at the checkpoint while the server stays the same

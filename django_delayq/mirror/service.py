@@ -4,7 +4,6 @@ it gives it a way to wait and a way to stop.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
@@ -15,6 +14,7 @@ from django.db import close_old_connections, connections
 from django_delayq import clock, operations
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.logger import Logger
 from django_delayq.mirror import loop, relay, restore
 from django_delayq.mirror.loop import MirrorLoop
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
@@ -25,7 +25,7 @@ from django_delayq.operations import OperationLoop
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.eventline import EventLine
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = Logger("django_delayq.mirror")
 
 MOST_BACKOFF: Final = 10.0
 MOST_MODESTY: Final = 1.0

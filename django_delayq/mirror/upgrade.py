@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from django_delayq import clock
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.store import formats
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.upgrade import FormatStore
 from django_delayq.store.workers import WorkerRegistry
 
-logger = logging.getLogger("django_delayq.mirror")
+logger = Logger("django_delayq.mirror")
 
 EVERY: Final = 60.0
 TELLING: Final = 1  # from this format on every process leaves word

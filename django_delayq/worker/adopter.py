@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.store.ground import GroundStore, RestoreItem
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.lines import Line, Taken
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 FROZEN: Final = (
     1800.0  # seconds behind the end of its lease at which a run has surely been given up; half of a tombstone's hour

@@ -17,9 +17,10 @@ from typing import Final
 
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.worker.holdings import Holdings
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 QUIET: Final = b"Q"  # claim no more; finish what is here
 RETIRE: Final = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,11 +9,12 @@ from contextvars import copy_context
 
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.worker.executor import Executor
 from django_delayq.worker.lines import Taken
 from django_delayq.worker.settler import Settler
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 AHEAD = 0.05  # seconds of work that a process takes beyond what its threads run
 MOST_AHEAD = 200

@@ -6,12 +6,13 @@ where the task returns, and would else run jobs which the original runs too.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 
-logger = logging.getLogger("django_delayq.worker")
+from django_delayq.logger import Logger
+
+logger = Logger("django_delayq.worker")
 
 _is_copy = False
 

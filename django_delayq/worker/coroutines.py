@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
 from django_delayq.exceptions import SoftTimeout
+from django_delayq.logger import Logger
 from django_delayq.worker import copies, timeouts
 from django_delayq.worker.current import CURRENT, CurrentJob
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 
 class Coroutines:

@@ -7,12 +7,12 @@ nobody else runs the job beside it. Who had to be killed with it is evicted, whi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from django_delayq import clock, codec
 from django_delayq.exceptions import SoftTimeout, UnknownTask
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.store.queue import Outcome, SettleItem
 from django_delayq.worker import retry
 from django_delayq.worker.children import Child
@@ -20,7 +20,7 @@ from django_delayq.worker.executor import AnyTask
 from django_delayq.worker.holdings import ASK, NEVER, RUNNING, Held, Holdings
 from django_delayq.worker.lines import Line
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 PASS = 1.0  # seconds between looks; a run that begins behind one has five seconds at least, see `timeouts.hard_limit`
 SHORTEST = 0.1

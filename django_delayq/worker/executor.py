@@ -126,7 +126,8 @@ class Executor:
         try:
             decoded = _decode(taken)
         except (PayloadError, ValueError) as error:
-            return self._poison(taken, "poison-record", f"the job cannot be read: {error}")
+            text = f"the job cannot be read: {error}"
+            return self._poison(taken, "poison-record", text, "it cannot be read; the job's row says why")
         try:
             task = self._find_task(decoded.header.task)
         except UnknownTask as error:
@@ -158,9 +159,9 @@ class Executor:
         logs.parked(taken, reason, delay, self._worker)
         return Outcome("park", outcome.detail(reason=reason), clock.milliseconds(delay), error, reason)
 
-    def _poison(self, taken: Taken, fingerprint: str, text: str) -> Outcome:
+    def _poison(self, taken: Taken, fingerprint: str, text: str, logged: str = "") -> Outcome:
         written = codec.dumps({"c": "Poison", "m": outcome.clean(text), "p": fingerprint})
-        logs.poison(taken, text, self._worker)
+        logs.poison(taken, logged or text, self._worker)
         return Outcome("fail", written, reason=text)
 
     def _run(self, taken: Taken, decoded: _Decoded, task: AnyTask) -> Outcome:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.worker import traces
@@ -15,7 +15,7 @@ from django_delayq.worker.children import Child
 from django_delayq.worker.remains import Estate, Remains
 from django_delayq.worker.traces import Origin, Trace
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 PASS: Final = 1.0  # seconds between looks
 TOUCH: Final = 600  # looks after which our own files are touched

@@ -4,18 +4,18 @@ interpreter to itself for a minute does not lose its lease.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.worker.children import Child
 from django_delayq.worker.holdings import RUNNING, SETTLING, Held, Holdings
 from django_delayq.worker.lines import Line
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 PASS = 1.0  # seconds between passes, at most
 SHARE = 8  # passes in a lease, at least, and after an error, too: two of them may fail

@@ -1,4 +1,4 @@
-"""What the worker says about jobs, and in which form. Never a payload, a result or an argument."""
+"""What the worker says about jobs, and in which form. Never a payload, a result, an argument, or the text of a task's error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import logging
 from typing import Any, Final
 
 from django_delayq import clock
+from django_delayq.exceptions import ControlFlow
+from django_delayq.logger import Logger, class_name
 from django_delayq.worker.lines import Taken
-from django_delayq.worker.outcome import Outcome, class_name, clean
+from django_delayq.worker.outcome import Outcome
 
-logger = logging.getLogger("django_delayq.worker.job")
+logger = Logger("django_delayq.worker.job")
 root = logging.getLogger("django_delayq")
 
-FIELDS: Final = ("job_id", "task", "queue", "attempt", "worker")
+FIELDS: Final = ("job_id", "task", "queue", "attempt", "worker", "traceback")
 CONSOLE: Final = "%(asctime)s %(levelname)s [%(process)d] %(message)s"
 
 
@@ -26,19 +28,23 @@ def ended(taken: Taken, task: str, outcome: Outcome, took: float, worker: str) -
         level = logging.WARNING if outcome.kind != "snooze" else logging.INFO
     if not logger.isEnabledFor(level):
         return
+    error = outcome.error
     words = [f"{task} {WORDS[outcome.kind]} after {took:.3f} s (job {taken.job.id}, attempt {taken.job.attempt})"]
     if outcome.kind in ("retry", "snooze"):
         words.append(f"again in {clock.text(outcome.delay_ms / 1000)}")
-    if outcome.reason:
-        words.append(clean(outcome.reason))
-    elif outcome.error is not None:
-        words.append(class_name(outcome.error))
-    trace = outcome.error if outcome.error is not None and not outcome.reason and outcome.kind != "snooze" else None
-    logger.log(level, "; ".join(words), exc_info=trace, extra=fields(taken, task, worker))
+    if error is None and outcome.reason:
+        words.append("its result was not kept")
+    if isinstance(error, ControlFlow):
+        words.append(class_name(error))
+    if error is not None or outcome.reason:
+        words.append("the job's row says why")
+    trace = error.__cause__ or error.__context__ if isinstance(error, ControlFlow) else error
+    exc_info = trace if outcome.kind != "snooze" else None
+    logger.log(level, "%s", "; ".join(words), exc_info=exc_info, extra=fields(taken, task, worker))
 
 
 def parked(taken: Taken, reason: str, delay: float, worker: str) -> None:
-    """A job waits for its task to be registered."""
+    """A job waits for its task to be registered, which `reason` names."""
     logger.warning(
         "job %s is parked for %s: %s", taken.job.id, clock.text(delay), reason, extra=fields(taken, "", worker)
     )
@@ -61,7 +67,7 @@ WORDS: Final = {
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: at, level, logger, message, pid, and the fields of a job."""
+    """One JSON object per line: at, level, logger, message, pid, the fields of a job, and the frames of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -72,9 +78,15 @@ class JsonFormatter(logging.Formatter):
             "pid": record.process,
         }
         line |= {name: getattr(record, name) for name in FIELDS if getattr(record, name, "") != ""}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+class ConsoleFormatter(logging.Formatter):
+    """One line of text; the frames of an error follow, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        frames = "".join(f"\n    {line}" for line in getattr(record, "traceback", "").splitlines())
+        return f"{super().format(record)}{frames}"
 
 
 def set_up(form: str, level: int) -> None:
@@ -85,7 +97,7 @@ def set_up(form: str, level: int) -> None:
     if root.handlers:
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(CONSOLE))
+    handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter(CONSOLE))
     root.addHandler(handler)
     root.setLevel(level)
     root.propagate = False

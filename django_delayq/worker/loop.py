@@ -4,16 +4,16 @@ and keeps on after errors.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.logger import Logger
 from django_delayq.store.formats import FormatNewer
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 SHORTEST: Final = 0.05  # seconds: the first pause after an error
 LONGEST: Final = 5.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from collections.abc import Callable, Sequence
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.job import ClaimedJob
+from django_delayq.logger import Logger
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.queue import MOST, Claim, QueueStore
 from django_delayq.store.wake import WakeLine
@@ -22,7 +22,7 @@ from django_delayq.worker.loop import Backoff
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.settler import Settler
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 LONGEST_WAIT = 1.0  # seconds a claimed job may wait here while others could run it
 SOON = 0.1  # seconds until what cannot be adopted yet is told of again

@@ -10,6 +10,7 @@ import hashlib
 import re
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +18,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 from django_delayq import codec
 from django_delayq.exceptions import PayloadError
+from django_delayq.logger import class_name
 
 Kind = Literal["ack", "retry", "snooze", "park", "fail", "crash", "cancel"]
 
 MAX_MESSAGE: Final = 2_000  # characters
 MAX_TRACEBACK: Final = 32_768
+HEAD: Final = "Traceback (most recent call last):\n"
+MARK: Final = "  | "  # as groups of exceptions bear it
+CAUSED: Final = "The above exception was the direct cause of the following exception:"
+DURING: Final = "During handling of the above exception, another exception occurred:"
 _VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d+")
 
 
@@ -83,12 +89,6 @@ def clean(text: str, limit: int = MAX_MESSAGE) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
 
 
-def class_name(error: BaseException) -> str:
-    """Where the class of an error is defined: "app.errors.Declined"; builtins by their bare name."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
 def fingerprint(error: BaseException) -> str:
     """The same for errors of one cause: class, message without numbers and ids, and the place in the project's own code."""
     text = "\n".join((class_name(error), _VARYING.sub("#", _message(error))[:500], _place(error.__traceback__)))
@@ -114,9 +114,31 @@ def _traceback(error: BaseException) -> str:
     while own is not None and own.tb_next is not None and own.tb_frame.f_code.co_filename.startswith(_worker_path()):
         own = own.tb_next  # the frames of the worker tell nothing about the task
     try:
-        return "".join(traceback.format_exception(type(error), error, own))
+        return "".join(_parts(traceback.TracebackException(type(error), error, own, compact=True)))
     except Exception:
         return f"<the traceback of {class_name(error)} cannot be shown>\n"
+
+
+def _parts(error: traceback.TracebackException) -> Iterator[str]:
+    """As Python writes it, but each further line of what an exception says bears a mark, so that none of them can pass for a frame:
+    what it says may come from whoever chose the arguments.
+    """
+    chain: list[tuple[traceback.TracebackException, str]] = []
+    one: traceback.TracebackException | None = error
+    while one is not None:
+        because, context = one.__cause__, None if one.__suppress_context__ else one.__context__
+        chain.append((one, CAUSED if because else DURING if context else ""))
+        one = because or context
+    for one, how in reversed(chain):
+        yield how and f"\n{how}\n\n"
+        if one.exceptions:  # here all lines bear a mark
+            yield from one.format(chain=False)
+            continue
+        if one.stack:
+            yield HEAD
+            yield from one.stack.format()
+        first, *others = "".join(one.format_exception_only()).rstrip("\n").split("\n")
+        yield clean("\n".join((first, *(f"{MARK}{line}" for line in others)))) + "\n"
 
 
 def _place(trace: TracebackType | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable
 
-logger = logging.getLogger("django_delayq.worker")
+from django_delayq.logger import Logger
+
+logger = Logger("django_delayq.worker")
 
 PASS = 1.0
 

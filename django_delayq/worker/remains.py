@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Final, Protocol
 
 from django_delayq import signals
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
 from django_delayq.store.queue import MOST, Outcome, QueueStore, SettleItem
 from django_delayq.worker.children import Child
@@ -18,7 +18,7 @@ from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import WAITING, Held
 from django_delayq.worker.lines import Line
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 # What is said of runs that were given back. By "e" the mirror knows an eviction, which the stream tells as a snooze.
 SAID: Final[Mapping[Outcome, bytes]] = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from random import random
 from typing import Any
 
 from django_delayq import clock
 from django_delayq.ladder import Ladder
+from django_delayq.logger import Logger
 from django_delayq.worker import holdings
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
 

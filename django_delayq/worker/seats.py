@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from django_delayq import clock
+from django_delayq.logger import Logger
 from django_delayq.worker.children import Child, resident_memory
 from django_delayq.worker.spec import WorkerSpec
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 SHORT_LIFE: Final = 5.0  # seconds; a process that ends sooner has a worse cause than one bad job
 LONGEST_PAUSE: Final = 30.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
 from django_delayq.store.queue import MOST, QueueStore, SettleItem
 from django_delayq.worker.adopter import Adopter
@@ -17,7 +17,7 @@ from django_delayq.worker.lines import Line, Taken
 from django_delayq.worker.loop import Backoff
 from django_delayq.worker.outcome import Outcome
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 AGAIN = 0.1  # seconds until what cannot be adopted yet is settled again
 

@@ -13,7 +13,6 @@ process, so that the worker is gone three seconds after it. What it held runs ag
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import signal
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.logger import Logger
 from django_delayq.store import formats
 from django_delayq.store.queue import Outcome
 from django_delayq.store.workers import WorkerRegistry
@@ -41,7 +41,7 @@ from django_delayq.worker.remains import Remains
 from django_delayq.worker.seats import Recycler, Seat
 from django_delayq.worker.spec import WorkerSpec
 
-logger = logging.getLogger("django_delayq.worker")
+logger = Logger("django_delayq.worker")
 
 LAST_WORD: Final = 2.0  # seconds between "give back what runs" and SIGKILL
 SIDES_END: Final = 15.0  # seconds for a side process to finish what is ready

@@ -89,7 +89,7 @@ def test_list_keeps_to_one_line_and_out_of_the_terminals_way(run, orders):
     orders.ended("fail", b'{"c": "shop.Refused", "m": "\\u001b[31mno\\nroute ' + b"x" * 100 + b'"}')
     answer = run("list")
     assert len(answer.lines) == 2
-    assert "shop.Refused: \\x1b[31mno route xx" in answer.out
+    assert "shop.Refused: \\u001b[31mno route xx" in answer.out
     assert answer.lines[1].endswith("…")
 
 

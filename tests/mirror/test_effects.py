@@ -190,8 +190,9 @@ class TestAWholeRun:
         assert (called, len(orders.claim()), payments()) == ([1, 2], 1, 1)
         [record] = [each for each in caplog.records if "hook" in each.message]
         assert str(run.id) in record.message
-        assert record.exc_info is not None
-        assert isinstance(record.exc_info[1], ConnectionError)
+        assert "ConnectionError at " in record.message
+        assert record.message.endswith(" fail")
+        assert "mail server" not in f"{record.message} {vars(record)}", "it might quote an argument"
 
     def test_a_failure_behind_its_own_commit_is_logged_and_another_runs_is_not(self, caplog, monkeypatch):
         run = Run()
@@ -210,7 +211,7 @@ class TestAWholeRun:
         assert effects.run(run, charge) == "charged"
         monkeypatch.undo()
         assert payments() == 1
-        assert "server closed the connection" in caplog.text
+        assert "OperationalError at " in caplog.text
         caplog.clear()
         assert effects.run(Run(id=run.id, nonce="f2"), charge) == "charged"
         assert not caplog.records

@@ -11,7 +11,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from django_delayq.exceptions import DelayqError
+from django_delayq.hidden import visible
+from django_delayq.logger import told
 from django_delayq.management import acts, bench, doctor, reads
+from django_delayq.management.output import Visible
 from django_delayq.management.resign import resign
 from django_delayq.management.restore import restore
 from django_delayq.management.selection import add_filters, add_targets
@@ -90,11 +93,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Runs the subcommand; an error of ours is a sentence, not a traceback."""
         try:
-            code = options["run"](self.stdout, options)
+            code = options["run"](Visible(self.stdout), options)
+        except CommandError as error:
+            raise CommandError(visible(str(error)), returncode=error.returncode) from error
         except DelayqError as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(visible(str(error))) from error
         except DatabaseError as error:
-            raise CommandError(f"The database cannot be asked: {error}") from error
+            raise CommandError(f"The database cannot be asked: {told(error)}") from error
         if code:
             sys.exit(code)
 

@@ -17,6 +17,7 @@ from django_delayq import clock, conf
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.health import server_findings
+from django_delayq.hidden import visible
 from django_delayq.management.hooks import hooks
 from django_delayq.mirror.service import Service
 from django_delayq.store.connection import Link, connect
@@ -28,8 +29,6 @@ from django_delayq.worker.loop import Stop
 from django_delayq.worker.side import Side
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import Supervisor
-
-logger = logging.getLogger("django_delayq.worker")
 
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
@@ -98,15 +97,15 @@ class Command(BaseCommand):
                 link.close()
         except StoreUnavailable as error:
             if burst:
-                raise CommandError(str(error)) from error
-            self.stderr.write(self.style.WARNING(f"{error} The worker starts, and waits for it."))
+                raise CommandError(visible(str(error))) from error
+            self.stderr.write(self.style.WARNING(visible(f"{error} The worker starts, and waits for it.")))
             return
         except DelayqError as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(visible(str(error))) from error
         for finding in server_findings(facts):
             if finding.level == "error":
-                raise CommandError(f"delayq.{finding.code}: {finding} The worker does not start.")
-            self.stderr.write(self.style.WARNING(f"delayq.{finding.code}: {finding}"))
+                raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
+            self.stderr.write(self.style.WARNING(visible(f"delayq.{finding.code}: {finding}")))
 
     def _banner(self, config: Config, queues: Sequence[str], roles: Sequence[str], spec: WorkerSpec) -> None:
         link = connect(config.redis, name="delayq-banner")

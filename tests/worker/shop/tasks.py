@@ -274,3 +274,13 @@ def pay_in_steps(number: int) -> None:
         raise ConnectionError("the shipper is away")
     with delayq.once("ship"):
         Group.objects.create(name=f"parcel {number} {uuid4()}")
+
+
+@delayq.task(backoff="50ms")
+def quote(text: str) -> None:
+    """Fails for good, with errors that all quote the argument."""
+    try:
+        int(text)
+    except ValueError as error:
+        error.add_note(text)
+        raise ExceptionGroup(text, [KeyError(text), error]) from error

@@ -1,0 +1,154 @@
+"""The one way in which this package logs: no text of an exception that might quote an argument, and nothing that forges a line.
+
+Of an exception the log has class, place and frames. What it says stands in the row of the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from traceback import walk_tb
+from types import CodeType
+from typing import Any, Final
+
+from django.db import Error, InterfaceError, OperationalError
+
+from django_delayq.exceptions import DelayqError, PayloadError
+from django_delayq.hidden import one_line
+
+LONGEST: Final = 2_000  # characters of one value
+MOST: Final = 20  # exceptions that caused one another, or that came in one group
+FIRST, LAST = 10, 30  # frames of one exception: the outermost and the innermost
+# What a server says of itself, of its schema or of the connection; all other words of a database may quote what was to be stored.
+TELLING: Final = ("08", "25", "28", "3D", "40", "42", "53", "55", "57", "58")
+OF_CLIENTS: Final = range(2000, 3000)  # MySQL: there is no connection
+BUSY: Final = frozenset({1040, 1044, 1045, 1049, 1053, 1205, 1213})  # MySQL: too many, no access, shutting down, a lock
+
+
+class Logger(logging.LoggerAdapter[logging.Logger]):
+    """A logger of that name. Values are written in one line; an exception among them as `told` has it; one in `exc_info` as class and
+    place behind the message, and with its frames in the record's field `traceback`.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(logging.getLogger(name), {})
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """See `logging.Logger.log`. The record never bears `exc_info`, so no handler sees more than this."""
+        if not self.isEnabledFor(level):
+            return
+        error = _given(kwargs.pop("exc_info", None))
+        fields = {name: _plain(value) for name, value in (kwargs.pop("extra", None) or {}).items()}
+        if error is not None:
+            msg, args = f"{msg}; %s", (*args, summary(error))
+            fields["traceback"] = traceback(error)
+        shown = tuple(map(_plain, args))
+        self.logger.log(level, msg, *shown, extra=fields, stacklevel=kwargs.pop("stacklevel", 1) + 1, **kwargs)
+
+
+def class_name(error: BaseException) -> str:
+    """Where the class of an error is defined: "app.errors.Declined"; builtins by their bare name."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def told(error: BaseException) -> str:
+    """An error in one line. What it says only where those words are ours, or a server's about itself."""
+    if isinstance(error, DelayqError):
+        return class_name(error) if isinstance(error, PayloadError) else _cut(str(error))
+    if isinstance(error, Error):
+        code, tells = _database(error)
+        said = f": {_cut(str(error))}" if tells else ""
+        return f"{class_name(error)}{f' {code}' if code else ''}{said}"
+    if isinstance(error, OSError) and isinstance(error.errno, int):
+        return f"{class_name(error)}: {os.strerror(error.errno)}"
+    if isinstance(error, SyntaxError) and isinstance(error.lineno, int):
+        return f"{class_name(error)} in line {error.lineno}"
+    return class_name(error)
+
+
+def summary(error: BaseException) -> str:
+    """Class and place of an error, the place in the project's own code where it has one: "ValueError at /srv/shop/tasks.py:12 pay"."""
+    places = [_place(code, line) for code, line in _frames(error)]
+    own = [_place(code, line) for code, line in _frames(error) if not code.co_filename.startswith(_foreign_paths())]
+    place = (own or places or [""])[-1]
+    return _cut(f"{class_name(error)}{f' at {place}' if place else ''}")
+
+
+def traceback(error: BaseException) -> str:
+    """Classes and frames of an error, of what caused it, and of those in its group; one per line, without a word that they say."""
+    return "\n".join(_lines(error))
+
+
+def _lines(error: BaseException) -> Iterator[str]:
+    waiting, seen = [("", error)], set[int]()
+    while waiting and len(seen) < MOST:
+        how, one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield f"{how}{_cut(class_name(one))}"
+        frames = [
+            f'  File "{_cut(code.co_filename)}", line {line}, in {_cut(code.co_name)}' for code, line in _frames(one)
+        ]
+        left_out = len(frames) - FIRST - LAST
+        yield from frames if left_out <= 0 else (*frames[:FIRST], f"  … {left_out} more …", *frames[-LAST:])
+        if isinstance(one, BaseExceptionGroup):
+            waiting += [("in this group: ", inner) for inner in reversed(one.exceptions)]
+        if one.__cause__ is not None:
+            waiting.append(("caused by ", one.__cause__))
+        elif one.__context__ is not None and not one.__suppress_context__:
+            waiting.append(("while handling ", one.__context__))
+
+
+def _frames(error: BaseException) -> list[tuple[CodeType, int]]:
+    return [(frame.f_code, line or 0) for frame, line in walk_tb(error.__traceback__)]
+
+
+def _place(code: CodeType, line: int) -> str:
+    return f"{code.co_filename}:{line} {code.co_name}"
+
+
+def _given(exc_info: Any) -> BaseException | None:
+    if isinstance(exc_info, BaseException):
+        return exc_info
+    return sys.exception() if exc_info else None
+
+
+def _plain(value: object) -> object:
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if isinstance(value, BaseException):
+        return _cut(told(value))
+    if isinstance(value, Mapping):
+        return {_cut(str(name)): _plain(inner) for name, inner in value.items()}
+    return _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return one_line(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
+
+
+def _database(error: Error) -> tuple[str, bool]:
+    """The code of a database's error, and whether its text can quote no value."""
+    cause: Any = error.__cause__
+    if state := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
+        return str(state), str(state).startswith(TELLING)
+    if name := getattr(cause, "sqlite_errorname", None):
+        return str(name), True  # SQLite names tables and columns only
+    number = (getattr(cause or error, "args", None) or (0,))[0]
+    if isinstance(number, int) and number:
+        return str(number), number in OF_CLIENTS or number in BUSY
+    return "", isinstance(error, (OperationalError, InterfaceError))
+
+
+@cache
+def _foreign_paths() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    installed = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return (*(f"{path}{os.sep}" for path in installed), f"{Path(__file__).parent}{os.sep}", "<")
