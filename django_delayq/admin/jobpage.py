@@ -29,7 +29,9 @@ DISPLACED: Final[dict[str, Promise]] = {  # what is said of the job that displac
 
 
 def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bool) -> dict[str, Any]:
-    """The context of the page, without the buttons. `jobs`: all that may stand beside it; `sensitive`: with what is masked for others."""
+    """The context of the page, without the buttons. `jobs`: those that may stand beside it; `sensitive`: with what is masked for
+    others.
+    """
     views, trouble = live([job])
     view = views.get(job.pk)
     try:

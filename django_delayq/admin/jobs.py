@@ -164,7 +164,9 @@ class JobAdmin(ReadOnlyAdmin):
         allowed: bool = getattr(self, f"has_{verb.name}_permission")(request, job)
         return allowed and self.has_view_permission(request, job)
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Job], *more: Any, **options: Any
+    ) -> HttpResponse | None:
         """What is ticked are ids."""
         try:
             for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
@@ -172,7 +174,7 @@ class JobAdmin(ReadOnlyAdmin):
         except ValueError:
             messages.error(request, now("Nothing was done: what was ticked is no id of a job. Tick the jobs anew."))
             return None
-        return super().response_action(request, queryset)
+        return super().response_action(request, queryset, *more, **options)
 
     @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
