@@ -137,11 +137,11 @@ class OperationLoop:
 
     def _expected(self, operation: Operation) -> int | None:
         """How many match, if an index leads to them and they are not too many."""
-        if operation.verb == PURGE or not (wanted := chosen(operation)).indexed:
+        if operation.verb == PURGE:
             return None
-        found = wanted.rows(Job.objects.using(self.using)).filter(pk__lte=operation.upto)
-        [count] = selection.count_many([found], MOST_COUNTED, self.using)
-        return count if count <= MOST_COUNTED else None
+        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto)
+        count = selection.count(chosen(operation), ahead, MOST_COUNTED, self.using)
+        return None if count is None or count > MOST_COUNTED else count
 
     def _expect(self, operation: Operation, expected: int) -> None:
         """From now on, so much is done in so much time."""
@@ -155,7 +155,8 @@ class OperationLoop:
         """Counts through the next ten thousand rows. Whoever takes the operation over begins anew."""
         count, last = self._counted.get(operation.pk, (0, None))
         ahead, edge = self._window(operation, last)
-        count += chosen(operation).rows(ahead).count()
+        wanted = chosen(operation)
+        count += selection.meant(wanted, wanted.rows(ahead))
         if edge is None:
             self._counted.pop(operation.pk, None)
             self._expect(operation, count)
@@ -222,11 +223,13 @@ class OperationLoop:
         """The next jobs by id, how far that came, and whether there may be more."""
         wanted = chosen(operation)
         ahead, edge = self._window(operation, operation.last)
-        jobs = list(wanted.rows(ahead).order_by("pk")[:size])
-        if len(jobs) == size:
-            return _meant(wanted, jobs), jobs[-1].pk, True
-        last = edge or (jobs[-1].pk if jobs else operation.last)
-        return _meant(wanted, jobs), last, edge is not None
+        most = selection.STEP if wanted.search.by_argument else size
+        looked = list(wanted.rows(ahead).order_by("pk")[:most])
+        jobs = [job for job in looked if wanted.search.exact(job)][:size]
+        if len(jobs) == size or len(looked) == most:
+            return jobs, (jobs if len(jobs) == size else looked)[-1].pk, True
+        last = edge or (looked[-1].pk if looked else operation.last)
+        return jobs, last, edge is not None
 
     def _do(
         self, operation: Operation, jobs: Sequence[Job], *, repeated: bool
@@ -316,10 +319,6 @@ def refused(operation: Operation, using: str) -> str:
     needed = (operation.permission, *(f"delayq.{name}" for name in asked))
     missing = [name for name in needed if name and not user.has_perm(name)]
     return f"{operation.actor} has no longer the permission {missing[0]}." if missing else ""
-
-
-def _meant(wanted: Selection, jobs: Sequence[Job]) -> list[Job]:
-    return [job for job in jobs if wanted.search.exact(job)]
 
 
 def _light(using: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Any, Final
@@ -18,7 +18,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.timezone import get_current_timezone, is_naive, make_aware
 from django.utils.translation import gettext as now
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, conf, ids, masking
 from django_delayq.exceptions import UnknownTask
 from django_delayq.models import Job
 from django_delayq.states import State
@@ -29,6 +29,7 @@ DERIVED: Final = ("due", "retrying", "unpublished")
 STATES: Final = (*(state.value for state in State), *DERIVED)
 INDEXED: Final = ("id", "key", "queue", "task", "state", "fingerprint")
 LONGEST: Final = 1000  # characters of a search
+MOST_BRACKETS: Final = 50  # in the value of an argument: so deep may it be nested, and no deeper
 
 _WORD: Final = re.compile(r"(?:^|(?<=\s))([a-z_]+):(?=\S)")
 _TOKEN: Final = re.compile(r'(?:([a-z_]+):)?(?:"([^"]*)"|(\S+))')
@@ -36,12 +37,15 @@ _TOKEN: Final = re.compile(r'(?:([a-z_]+):)?(?:"([^"]*)"|(\S+))')
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One condition. `word` is one of WORDS, or "" for text that stands alone."""
+    """One condition. `word` is one of WORDS, or "" for text that stands alone; `tasks`: those that a part of a name, or an argument,
+    stands for.
+    """
 
     word: str
     value: str
     rows: Q
     exact: Callable[[Job], bool] | None = None  # where the database answers only roughly
+    tasks: tuple[str, ...] = ()
 
     @property
     def indexed(self) -> bool:
@@ -64,15 +68,30 @@ class Search:
     def keyed(self) -> bool:
         """Whether an id or a key is looked for, and no task, so that the index of keys leads to all there is."""
         words = {term.word for term in self.terms}
-        return bool(words & {"id", "key"}) or any(not term.word and not _tasks(term.value) for term in self.terms)
+        return bool(words & {"id", "key"}) or any(not term.word and not term.tasks for term in self.terms)
 
     @property
     def single(self) -> bool:
         """Whether it names single jobs, by id or key, so that few rows are left."""
         return any(term.word in ("id", "key", "") for term in self.terms)
 
+    @property
+    def rough(self) -> bool:
+        """Whether the database finds more rows than are meant, so that each has to be looked at: its counts would be wrong."""
+        return any(term.exact for term in self.terms)
+
+    @property
+    def by_argument(self) -> bool:
+        """Whether the arguments of each row have to be looked at."""
+        return any(term.word == "arg" for term in self.terms)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """All tasks that its words stand for."""
+        return tuple(sorted({task for term in self.terms for task in term.tasks}))
+
     def rows(self) -> Q:
-        """The condition on rows."""
+        """The condition on rows. It asks for no argument: a database that looked for one would tell by its time what is masked."""
         found = Q()
         for term in self.terms:
             found &= term.rows
@@ -87,9 +106,18 @@ class Refused(Exception):
     """A term that cannot be understood; the text says what is accepted."""
 
 
-def parse(text: str, at: datetime | None = None) -> Search:
+@dataclass(frozen=True, slots=True)
+class Sense:
+    """What words mean: `-2h` counts from `at`, when *due* is asked too; a part of a name means those of `tasks` that have it."""
+
+    at: datetime
+    tasks: Sequence[str]
+
+
+def parse(text: str, at: datetime | None = None, tasks: Sequence[str] | None = None) -> Search:
     """Reads a search. Text without any known word is an id, a key, the beginning of a key, or a part of a task's name. `at`: the moment
-    from which `-2h` counts, and at which a job is due; now by default.
+    from which `-2h` counts, and at which a job is due; now by default. `tasks`: the names that there are; by default the registered
+    ones.
     """
     text = text.strip()
     if not text:
@@ -101,12 +129,11 @@ def parse(text: str, at: datetime | None = None) -> Search:
     strange = [word for word in used if word not in WORDS and (known or _near(word))]
     if strange:
         return Search(complaints=tuple(_unknown(word) for word in dict.fromkeys(strange)))
-    if not known:
-        return Search((Term("", text, _anything(text)),))
-    return _terms(text, at or clock.now())
+    sense = Sense(at or clock.now(), registry.names() if tasks is None else tasks)
+    return _terms(text, sense) if known else Search((_anything(text, sense),))
 
 
-def _terms(text: str, at: datetime) -> Search:
+def _terms(text: str, sense: Sense) -> Search:
     terms, complaints, alone = [], [], []
     for word, quoted, plain in _TOKEN.findall(text):
         value = quoted or plain
@@ -114,12 +141,11 @@ def _terms(text: str, at: datetime) -> Search:
             alone.append(value)
             continue
         try:
-            terms.append(_READERS[word](value, at))
+            terms.append(_READERS[word](value, sense))
         except Refused as error:
             complaints.append(f"{word}:{value} – {error}")
     if alone:
-        rest = " ".join(alone)
-        terms.append(Term("", rest, _anything(rest)))
+        terms.append(_anything(" ".join(alone), sense))
     for word in WORDS:
         if sum(term.word == word for term in terms) > 1 and word != "arg":
             complaints.append(now("%(word)s: may stand there once.") % {"word": word})
@@ -138,22 +164,23 @@ def _unknown(word: str) -> str:
     return said
 
 
-def _anything(text: str) -> Q:
+def _anything(text: str, sense: Sense) -> Term:
     queues = list(conf.get().queues)
     try:
         # A key may look like an id, as the UUID of an order does.
-        return Q(pk=ids.parse(text)) | Q(queue__in=queues, key=text)
+        return Term("", text, Q(pk=ids.parse(text)) | Q(queue__in=queues, key=text))
     except ValueError:
         pass
-    tasks = _tasks(text)
-    return Q(queue__in=queues, key=text) | Q(queue__in=queues, key__startswith=text) | Q(task__in=tasks) | Q(task=text)
+    tasks = _tasks(text, sense)
+    keys = Q(queue__in=queues, key=text) | Q(queue__in=queues, key__startswith=text)
+    return Term("", text, keys | Q(task__in=tasks) | Q(task=text), tasks=tuple(tasks))
 
 
-def _tasks(part: str) -> list[str]:
-    return [name for name in registry.names() if part.lower() in name.lower()]
+def _tasks(part: str, sense: Sense) -> list[str]:
+    return [name for name in sense.tasks if part.lower() in name.lower()]
 
 
-def _id(value: str, at: datetime) -> Term:
+def _id(value: str, sense: Sense) -> Term:
     try:
         id: UUID = ids.parse(value)
     except ValueError:
@@ -161,7 +188,7 @@ def _id(value: str, at: datetime) -> Term:
     return Term("id", value, Q(pk=id))
 
 
-def _key(value: str, at: datetime) -> Term:
+def _key(value: str, sense: Sense) -> Term:
     queues = list(conf.get().queues)
     if value.endswith("*") and len(value) > 1:
         start = value[:-1]
@@ -169,24 +196,23 @@ def _key(value: str, at: datetime) -> Term:
     return Term("key", value, Q(queue__in=queues, key=value), lambda job: job.key == value)
 
 
-def _task(value: str, at: datetime) -> Term:
-    names = registry.names()
-    if value in names:
-        return Term("task", value, Q(task=value))
-    parts = _tasks(value)
+def _task(value: str, sense: Sense) -> Term:
+    if value in sense.tasks:
+        return Term("task", value, Q(task=value), tasks=(value,))
+    parts = _tasks(value, sense)
     if len(parts) == 1:
-        return Term("task", parts[0], Q(task=parts[0]))
-    return Term("task", value, Q(task__in=[*parts, value]))
+        return Term("task", parts[0], Q(task=parts[0]), tasks=(parts[0],))
+    return Term("task", value, Q(task__in=[*parts, value]), tasks=tuple(parts))
 
 
-def _queue(value: str, at: datetime) -> Term:
+def _queue(value: str, sense: Sense) -> Term:
     return Term("queue", value, Q(queue=value))
 
 
-def _state(value: str, at: datetime) -> Term:
+def _state(value: str, sense: Sense) -> Term:
     if value not in STATES:
         raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
-    return Term("state", value, of_state(value, at))
+    return Term("state", value, of_state(value, sense.at))
 
 
 def of_state(state: str, at: datetime | None = None) -> Q:
@@ -200,20 +226,20 @@ def of_state(state: str, at: datetime | None = None) -> Q:
     return Q(state=state)
 
 
-def _error(value: str, at: datetime) -> Term:
+def _error(value: str, sense: Sense) -> Term:
     return Term("error", value, Q(error__icontains=value))
 
 
-def _fingerprint(value: str, at: datetime) -> Term:
+def _fingerprint(value: str, sense: Sense) -> Term:
     return Term("fingerprint", value, Q(fingerprint=value))
 
 
-def _after(value: str, at: datetime) -> Term:
-    return Term("after", value, Q(run_at__gte=_moment(value, at)))
+def _after(value: str, sense: Sense) -> Term:
+    return Term("after", value, Q(run_at__gte=_moment(value, sense.at)))
 
 
-def _before(value: str, at: datetime) -> Term:
-    return Term("before", value, Q(run_at__lt=_moment(value, at)))
+def _before(value: str, sense: Sense) -> Term:
+    return Term("before", value, Q(run_at__lt=_moment(value, sense.at)))
 
 
 def _moment(value: str, at: datetime) -> datetime:
@@ -234,18 +260,26 @@ def _moment(value: str, at: datetime) -> datetime:
     return moment
 
 
-def _arg(value: str, at: datetime) -> Term:
+def _arg(value: str, sense: Sense) -> Term:
     name, equals, given = value.partition("=")
     if not equals or not name:
         raise Refused(now("name an argument and its value, as in arg:order_id=77."))
+    if given.count("[") + given.count("{") > MOST_BRACKETS:
+        raise Refused(now("a value may have %(most)d brackets at most.") % {"most": MOST_BRACKETS})
     wanted = _values(given)
-    rows = Q()
-    for each in wanted:
-        written = json.dumps(each, separators=(",", ":"), ensure_ascii=True)
-        named = f"{json.dumps(name)}:{written}"
-        rows |= Q(kwargs__contains=f"{named},") | Q(kwargs__contains=f"{named}}}")
-        rows |= Q(args__contains=written)  # by place; which one, `exact` tells
-    return Term("arg", value, rows, lambda job: _has_argument(job, name, wanted))
+    tasks = tuple(task for task in sense.tasks if _shows(task, name))
+    return Term("arg", value, Q(task__in=tasks), lambda job: _has_argument(job, name, wanted), tasks)
+
+
+def _shows(task: str, argument: str) -> bool:
+    """Whether jobs of that task may have an argument of that name, and people see it. Of a task that is not here nobody knows."""
+    try:
+        parameters = registry.get(task).signature.parameters
+    except UnknownTask:
+        return False
+    masked = masking.names_of(task)
+    rest = [one.name for one in parameters.values() if one.kind is one.VAR_KEYWORD and one.name not in masked]
+    return argument not in masked and (argument in parameters or bool(rest))
 
 
 def _values(given: str) -> list[Any]:
@@ -258,16 +292,14 @@ def _values(given: str) -> list[Any]:
 
 
 def _has_argument(job: Job, name: str, wanted: list[Any]) -> bool:
+    if not _shows(job.task, name):
+        return False
     args, given = job.shown_arguments  # masked: nobody is to find out by searching what the page does not show
-    try:
-        names = list(registry.get(job.task).signature.parameters)
-    except UnknownTask:
-        names = []
-    given = {**dict(zip(names, args, strict=False)), **given}
+    given = {**dict(zip(registry.get(job.task).signature.parameters, args, strict=False)), **given}
     return name in given and any(type(given[name]) is type(each) and given[name] == each for each in wanted)
 
 
-_READERS: Final[dict[str, Callable[[str, datetime], Term]]] = {
+_READERS: Final[dict[str, Callable[[str, Sense], Term]]] = {
     "id": _id,
     "key": _key,
     "task": _task,

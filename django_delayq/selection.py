@@ -4,10 +4,11 @@ the whole table. The list of the admin and bulk operations share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from django_delayq.models import Job
 
 VIEWS: Final = ("", "due", "scheduled", "running", "retrying", "failed", "cancelled", "succeeded", "unpublished")
 WINDOW: Final = 10_000  # rows that one request reads through, where no index finds those that are meant
+STEP: Final = 500  # rows read at a time, where each has to be looked at
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -39,7 +41,7 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """What was chosen. All of it holds at once; "" leaves a part open. `at_ms`: the moment at which it was chosen, for what is said
-    relative to one; 0: now.
+    relative to one; 0: now. `tasks`: those that its words stand for; None: the registered ones that fit now.
     """
 
     view: str = ""
@@ -47,11 +49,12 @@ class Selection:
     task: str = ""
     text: str = ""
     at_ms: int = 0
+    tasks: Sequence[str] | None = None
 
     @cached_property
     def search(self) -> search.Search:
         """The text, read."""
-        return search.parse(self.text, self._at)
+        return search.parse(self.text, self._at, self.tasks)
 
     @property
     def shown_view(self) -> str:
@@ -67,7 +70,7 @@ class Selection:
     def indexed(self) -> bool:
         """Whether an index leads to the rows in this order, so that nothing has to be read through."""
         if self.search.single:
-            return True
+            return self.search.keyed or not self.search.by_argument
         if any(not term.indexed for term in self.search.terms if term.word not in ("after", "before")):
             return False
         alone = all(term.word in ("fingerprint", "state") for term in self.search.terms)
@@ -112,7 +115,11 @@ class Selection:
 
     def parts(self) -> dict[str, Any]:
         """For keeping: what `Selection(**parts)` takes."""
-        return {name: value for name, value in asdict(self).items() if value}
+        return {name: value for name, value in asdict(self).items() if value not in ("", 0, None)}
+
+    def fixed(self, at_ms: int) -> Selection:
+        """The same from now on: it means that moment, and the tasks that it stands for here. Another process may know others."""
+        return replace(self, at_ms=at_ms, tasks=list(self.search.tasks) if self.text else None)
 
     @property
     def words(self) -> str:
@@ -147,6 +154,8 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
     back, cursor = (True, before) if before else (False, after)
     order = tuple(map(_turned, selection.order)) if back else selection.order
     start = _read(order, cursor) if cursor else None
+    if selection.search.by_argument:
+        jobs = jobs.defer(None).defer("options", "result")
     rows, cut = selection.rows(jobs), False
     ordered = rows.order_by(*order)
     if start is not None:
@@ -154,36 +163,72 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
     edge = None if selection.indexed else _edge(selection.frame(jobs), order, start)
     if edge is not None:
         ordered = ordered.filter(_upto(order, edge) & ~beyond(order, edge))
+    step = STEP if selection.search.by_argument else size + 1
     if selection.search.keyed and not selection.search.complaints:
-        found, cut = _by_key(jobs, rows, order, start, size + 1)
+        wanted, cut = _by_key(rows, order, start)
+        candidates = _named(jobs, wanted, step)
     else:
-        found = list(ordered[: size + 1])
+        candidates = _through(ordered, order, step)
+    found = list(islice((job for job in candidates if selection.search.exact(job)), size + 1))
     more, found = len(found) > size, found[:size]
     onward = written(order, _values(order, found[-1])) if more else ""
     unfinished = not more and edge is not None
     if unfinished and edge is not None:
         onward = written(order, edge)
-    kept = [job for job in found if selection.search.exact(job)]
-    if back:
-        kept.reverse()
     origin = written(order, _values(order, found[0])) if found and cursor else cursor
+    if back:
+        found.reverse()
     first, last = (onward, origin) if back else (origin, onward)
-    return Page(jobs=kept, before=first, after=last, unfinished=unfinished, cut=cut)
+    return Page(jobs=found, before=first, after=last, unfinished=unfinished, cut=cut)
 
 
-def _by_key(
-    jobs: QuerySet[Job], rows: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | None, size: int
-) -> tuple[list[Job], bool]:
-    """The next rows of a search by key, and whether there were too many to put them all in order. That is done here: asked for an
+def count(selection: Selection, jobs: QuerySet[Job], most: int, using: str) -> int | None:
+    """How many of `jobs` are meant, counted up to `most` + 1; None where too many rows would have to be looked at to tell."""
+    if not selection.indexed or selection.search.complaints:
+        return None
+    rows = selection.rows(jobs).order_by()
+    if not selection.search.rough:
+        return count_many([rows], most, using)[0]
+    looked = rows.defer(None).only("key", "task", *(("args", "kwargs") if selection.search.by_argument else ()))
+    found = list(looked[: WINDOW + 1])
+    return None if len(found) > WINDOW else sum(map(selection.search.exact, found))
+
+
+def meant(selection: Selection, rows: QuerySet[Job]) -> int:
+    """How many of these rows, which the database has found, are meant: all are read, if each has to be looked at."""
+    if not selection.search.rough:
+        return rows.count()
+    return sum(map(selection.search.exact, _through(rows.order_by("pk"), ("id",), STEP)))
+
+
+def _through(ordered: QuerySet[Job], order: Sequence[str], step: int) -> Iterator[Job]:
+    """Those rows, so many at a time."""
+    ahead = ordered
+    while True:
+        found = list(ahead[:step])
+        yield from found
+        if len(found) < step:
+            return
+        ahead = ordered.filter(beyond(order, _values(order, found[-1])))
+
+
+def _named(jobs: QuerySet[Job], wanted: Sequence[UUID], step: int) -> Iterator[Job]:
+    """The rows with these ids, so many at a time, in that order."""
+    for start in range(0, len(wanted), step):
+        part = wanted[start : start + step]
+        found = {job.pk: job for job in jobs.filter(pk__in=part)}
+        yield from (found[pk] for pk in part if pk in found)
+
+
+def _by_key(rows: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | None) -> tuple[list[UUID], bool]:
+    """The ids that a search by key finds, and whether there were too many to put them all in order. That is done here: asked for an
     order, a database may rather walk through the whole table by another index.
     """
     names = [field.removeprefix("-") for field in order]
     places = list(rows.order_by().values_list(*names)[: WINDOW + 1])
     ranked = sorted((_rank(order, place), place[-1]) for place in places[:WINDOW])
     after = None if start is None else _rank(order, start)
-    wanted = [pk for rank, pk in ranked if after is None or rank > after][:size]
-    found = {job.pk: job for job in jobs.filter(pk__in=wanted)}
-    return [found[pk] for pk in wanted if pk in found], len(places) > WINDOW
+    return [pk for rank, pk in ranked if after is None or rank > after], len(places) > WINDOW
 
 
 def _rank(order: Sequence[str], values: Sequence[Any]) -> tuple[int, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import edits
+from django_delayq import edits, masking
 from django_delayq.admin import differences
 from django_delayq.admin.forms import EditForm
 from django_delayq.admin.show import visible
@@ -43,7 +44,21 @@ class Line:
 
 def possible(job: Job, *, sensitive: bool) -> bool:
     """Whether its row is that of a job to edit, of which nothing is masked: one could only save the mask. `sensitive`: nothing is."""
-    return State(job.state) in EDITABLE and (sensitive or job.shown_arguments == (job.args, job.kwargs))
+    return State(job.state) in EDITABLE and (sensitive or not _masked(job))
+
+
+def _masked(job: Job) -> bool:
+    """Whether the page hides any of its arguments, whatever they are: one that is itself the mask is hidden too."""
+    args, kwargs = _without_mask(job.args), _without_mask(job.kwargs)
+    return masking.arguments(job.task, args, kwargs) != (args, kwargs)
+
+
+def _without_mask(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_mask(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_mask(inner) for inner in value]
+    return None if value == masking.MASK else value
 
 
 def signature(job: Job) -> str:

@@ -56,6 +56,10 @@ class Group:
         if not (retrying and self.count):
             self.latest = max(filter(None, (self.latest, row["latest"])))
 
+    def forget(self) -> None:
+        """Leaves out what its sample says."""
+        self.sample, self.error, self.place = None, "", ""
+
     @property
     def samples(self) -> Q:
         """The jobs that may stand for all."""

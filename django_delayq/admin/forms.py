@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -17,7 +16,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, codec, edits
-from django_delayq.admin.show import visible
+from django_delayq.admin.show import indented, visible
 from django_delayq.admin.verbs import Verb
 from django_delayq.admin.wording import worded
 from django_delayq.exceptions import DelayqError, PayloadError
@@ -227,4 +226,4 @@ class EditForm(ReasonForm):
 
 def written(value: Any) -> str:
     """JSON as one edits it."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return indented(value)

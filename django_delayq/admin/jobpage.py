@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -27,8 +28,10 @@ DISPLACED: Final[dict[str, Promise]] = {  # what is said of the job that displac
 }
 
 
-def gather(request: HttpRequest, job: Job, *, sensitive: bool) -> dict[str, Any]:
-    """The context of the page, without the buttons. `sensitive`: with what is masked for others."""
+def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bool) -> dict[str, Any]:
+    """The context of the page, without the buttons. `jobs`: those that may stand beside it; `sensitive`: with what is masked for
+    others.
+    """
     views, trouble = live([job])
     view = views.get(job.pk)
     try:
@@ -55,7 +58,7 @@ def gather(request: HttpRequest, job: Job, *, sensitive: bool) -> dict[str, Any]
         "progress": timeline.progress_of(view),
         "related": [
             (other, badge(other.derived), DISPLACED[job.ending or ""] if other.pk == by else "")
-            for other in related(job, by)
+            for other in related(job, jobs, by)
         ],
         "raw": visible(view.raw.decode("utf-8", "backslashreplace")) if view and request.user.is_superuser else "",
         **_carried(job, sensitive),
@@ -67,11 +70,11 @@ def state_in_charge(job: Job, view: JobView | None) -> State:
     return State(view.state) if view and view.state in set(State) else State(job.state)
 
 
-def related(job: Job, by: UUID | None) -> list[Job]:
-    """The newest jobs of the same key; the job that has displaced this one comes first, however old it is."""
+def related(job: Job, jobs: QuerySet[Job], by: UUID | None) -> list[Job]:
+    """The newest of `jobs` with the same key; the job that has displaced this one comes first, however old it is."""
     if not job.key:
         return []
-    same = Job.objects.using(job._state.db).filter(queue=job.queue, key=job.key).exclude(pk=job.pk)
+    same = jobs.filter(queue=job.queue, key=job.key).exclude(pk=job.pk)
     same = same.defer("args", "kwargs", "options", "result", "error")
     if by is None:
         return list(same.order_by("-pk")[:RELATED])

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
@@ -34,6 +35,9 @@ from django_delayq.states import State
 
 ERROR_SHOWN = 70  # characters of an error in the list
 EXAMPLES = 20  # jobs named on the page that asks before an action
+_ACROSS = forms.BooleanField(required=False)
+# By these a subclass may say which jobs there are, and for whom.
+RULES = ("get_queryset", "has_view_permission", *(f"has_{name}_permission" for name in VERBS))
 
 
 class JobAdmin(ReadOnlyAdmin):
@@ -55,7 +59,7 @@ class JobAdmin(ReadOnlyAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     actions = ("cancel", "run_now", "reschedule", "requeue")
-    operations = True  # whether verbs may be applied to all jobs that match; False where `get_queryset` leaves out some
+    operations: bool | None = None  # whether verbs may be applied to all jobs that match; None: see `starts_operations`
 
     # the list
 
@@ -140,21 +144,42 @@ class JobAdmin(ReadOnlyAdmin):
 
     # actions from the list
 
-    def has_cancel_permission(self, request: HttpRequest) -> bool:
-        """May cancel."""
+    def has_cancel_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May cancel; `obj`: that job."""
         return self.allows(request, "cancel_job")
 
-    def has_run_now_permission(self, request: HttpRequest) -> bool:
+    def has_run_now_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         """May run now."""
         return self.allows(request, "run_now_job")
 
-    def has_reschedule_permission(self, request: HttpRequest) -> bool:
+    def has_reschedule_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         """May reschedule."""
         return self.allows(request, "reschedule_job")
 
-    def has_requeue_permission(self, request: HttpRequest) -> bool:
+    def has_requeue_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         """May requeue."""
         return self.allows(request, "requeue_job")
+
+    def has_edit_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May requeue with other arguments."""
+        return self.allows(request, "edit_job")
+
+    def may(self, request: HttpRequest, verb: Verb, job: Job | None = None) -> bool:
+        """May see that job and do this to it; without a job: to any."""
+        allowed: bool = getattr(self, f"has_{verb.name}_permission")(request, job)
+        return allowed and self.has_view_permission(request, job)
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Job], *more: Any, **options: Any
+    ) -> HttpResponse | None:
+        """What is ticked are ids."""
+        try:
+            for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
+                UUID(text)
+        except ValueError:
+            messages.error(request, now("Nothing was done: what was ticked is no id of a job. Tick the jobs anew."))
+            return None
+        return super().response_action(request, queryset, *more, **options)
 
     @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
     def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
@@ -177,14 +202,21 @@ class JobAdmin(ReadOnlyAdmin):
         return self._ask_then_act(request, queryset, VERBS["requeue"])
 
     def _ask_then_act(self, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse | None:
-        if request.POST.get("select_across") == "1":
+        if _ACROSS.clean(request.POST.get("select_across")):  # as Django reads it: "2" and "true" mean all, too
             if verb not in self.verbs_for_all(request):
                 messages.error(request, now("You may not do this to all jobs that match; tick them one by one."))
                 return None
             return HttpResponseRedirect(self._start_address(request, verb))
         confirmed = "confirmed" in request.POST
         form = form_for(verb, request.POST if confirmed else None)
-        jobs = list(queryset.order_by("pk")[:MOST])
+        ticked = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME)).order_by("pk")[:MOST]
+        found = [job for job in ticked if chosen(request).search.exact(job)]
+        jobs = [job for job in found if self.may(request, verb, job)]
+        if len(jobs) < len(found):
+            text = now("You may not do this to %(count)d of these jobs; they are left alone.")
+            messages.warning(request, text % {"count": len(found) - len(jobs)})
+        if not jobs:
+            return None
         if confirmed and form.is_valid():
             carry_out(request, verb, jobs, reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
             return None
@@ -204,10 +236,18 @@ class JobAdmin(ReadOnlyAdmin):
             return []
         state = chosen(request).shown_view
         states = frozenset({State.SCHEDULED if state in DERIVED else State(state)}) if state else frozenset(State)
-        return [verb for verb in VERBS.values() if verb.states & states and self.allows(request, verb.permission)]
+        return [verb for verb in VERBS.values() if verb.states & states and self.may(request, verb)]
+
+    def starts_operations(self) -> bool:
+        """Whether operations may be about the jobs of this admin. A worker carries them out, which knows no admin: so a subclass with
+        rules of its own about rows has none, unless it says by `operations = True` that these rules leave out no job.
+        """
+        if self.operations is not None:
+            return self.operations
+        return all(getattr(type(self), name) is getattr(JobAdmin, name) for name in RULES)
 
     def _may_start(self, request: HttpRequest) -> bool:
-        here = self.operations and self.address("delayq_operation_start", "cancel") != ""
+        here = self.starts_operations() and self.address("delayq_operation_start", "cancel") != ""
         return here and self.allows(request, "start_operation")
 
     def _start_address(self, request: HttpRequest, verb: Verb) -> str:
@@ -233,22 +273,27 @@ class JobAdmin(ReadOnlyAdmin):
         """Failed jobs, grouped by their cause."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        found = failures.look(ReadOnlyAdmin.get_queryset(self, request))
+        found = failures.look(self.get_queryset(request).defer(None))
+        for group in found.groups:
+            if group.sample and not self.has_view_permission(request, group.sample):
+                group.forget()
         may = self._may_start(request)
         context = self.page_context(
             request, now("Failures"), groups=found.groups, more=found.more, cut=found.cut, window=failures.WINDOW,
             retrying_cut=found.retrying_cut,
-            may_requeue=may and self.allows(request, "requeue_job"), may_cancel=may and self.allows(request, "cancel_job"),
+            may_requeue=may and self.has_requeue_permission(request), may_cancel=may and self.has_cancel_permission(request),
         )  # fmt: skip
         return TemplateResponse(request, "admin/delayq/job/failures.html", context)
 
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Other arguments: the form, then what changes, then the deed; or back to the form as it was left."""
-        if not (self.has_view_permission(request) and self.allows(request, "edit_job")):
+        if not self.has_edit_permission(request):
             raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
             return self.nowhere(request, object_id)
+        if not self.has_edit_permission(request, job):
+            raise PermissionDenied
         if not editing.possible(job, sensitive=self.allows(request, "view_sensitive")):
             messages.error(
                 request, now("This job cannot be edited: it has not failed, or you may not see its arguments.")
@@ -278,8 +323,6 @@ class JobAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """All that is known of one job, and what may be done to it."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
             return self.nowhere(request, object_id)
@@ -287,15 +330,17 @@ class JobAdmin(ReadOnlyAdmin):
 
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
         alone, sensitive = fresh.wanted(request), self.allows(request, "view_sensitive")
-        found = jobpage.gather(request, job, sensitive=sensitive)
+        found = jobpage.gather(request, job, self.get_queryset(request), sensitive=sensitive)
+        found["related"] = [each for each in found["related"] if self.has_view_permission(request, each[0])]
         stored = jobpage.state_in_charge(job, found["live"])
-        allowed = [verb for verb in VERBS.values() if stored in verb.states and self.allows(request, verb.permission)]
+        allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
         context = self.page_context(
             request, visible(job.task), **found,
             verbs=[verb for verb in allowed if not verb.needs_date],
             dated=[verb for verb in allowed if verb.needs_date],
             form=form or form_for(VERBS["reschedule"]), refreshing=form is None and not found["over"],
-            may_edit=stored in editing.EDITABLE and self.allows(request, "edit_job") and editing.possible(job, sensitive=sensitive),
+            may_edit=stored in editing.EDITABLE and self.has_edit_permission(request, job)
+            and editing.possible(job, sensitive=sensitive),
         )  # fmt: skip
         page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
         return fresh.cut_out(request, page) if alone else page
@@ -303,11 +348,13 @@ class JobAdmin(ReadOnlyAdmin):
     def _act(self, verb: Verb, request: HttpRequest, object_id: str) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        if not (self.has_view_permission(request) and self.allows(request, verb.permission)):
+        if not self.may(request, verb):
             raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
             return self.nowhere(request, object_id)
+        if not self.may(request, verb, job):
+            raise PermissionDenied
         form = form_for(verb, request.POST)
         if not form.is_valid():
             return self._page(request, job, form, status=400)
@@ -315,8 +362,18 @@ class JobAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(self._address(job))
 
     def _job(self, request: HttpRequest, object_id: str) -> Job | None:
+        """One of the jobs that this admin has, whole; None for any other.
+
+        Raises:
+            PermissionDenied: this person may not see it.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
         try:
             id: UUID = ids.parse(unquote(object_id))
         except ValueError:
             return None
-        return ReadOnlyAdmin.get_queryset(self, request).filter(pk=id).first()
+        job: Job | None = self.get_queryset(request).defer(None).filter(pk=id).first()
+        if job is not None and not self.has_view_permission(request, job):
+            raise PermissionDenied
+        return job

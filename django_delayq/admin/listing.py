@@ -135,8 +135,9 @@ class JobList(ChangeList):
         named = bool(whole.queue) + bool(whole.task)
         self.result_count = len(page.jobs)
         if self.selection.text or named > 1:
-            if self.selection.indexed and self.multiple(page):
-                [self.result_count] = selection.count_many([self.queryset], overview.MOST_COUNTED, using)
+            if self.multiple(page):
+                counted = selection.count(self.selection, self.unsearched, overview.MOST_COUNTED, using)
+                self.result_count = self.result_count if counted is None else counted
             return {}
         views = [view for view in selection.VIEWS if not named or view not in ("retrying", "unpublished")]
         rows = self.model_admin.get_queryset(self.request)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -12,6 +14,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -21,16 +24,17 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf, operations
+from django_delayq import clock, conf, ids, operations, selection
 from django_delayq.admin import fresh
 from django_delayq.admin.forms import OperationForm, operation_form, reason_given
+from django_delayq.admin.jobs import JobAdmin
 from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge, duration, visible, word
 from django_delayq.admin.verbs import VERBS, Verb, actor, log, note
 from django_delayq.admin.wording import worded
 from django_delayq.models import Job, Operation, Queue
-from django_delayq.selection import Selection, count_many, page
+from django_delayq.selection import Selection
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
@@ -65,6 +69,46 @@ SHORT: Final = {
     operations.PURGE: _("purge"),
 }  # fmt: skip
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a person has seen before starting: when, up to which job, and, as a digest, for which tasks the words stood. It comes back
+    with the form; an operation is about nothing that came later, and about no other tasks.
+    """
+
+    at_ms: int
+    upto: UUID
+    digest: str
+
+    @classmethod
+    def now(cls, wanted: Selection) -> Preview:
+        """Of this moment."""
+        tasks = json.dumps(wanted.tasks)
+        return cls(wanted.at_ms, ids.new(), hashlib.sha256(tasks.encode()).hexdigest()[:16])
+
+    @classmethod
+    def read(cls, text: str, wanted: Selection) -> Preview | None:
+        """What came back; None where it is not of these tasks. Without any: this moment."""
+        here = cls.now(wanted)
+        if not text:
+            return here
+        try:
+            at_ms, upto, digest = text.split(".")
+            seen = cls(int(at_ms), ids.full(upto), digest)
+        except ValueError:
+            return None
+        if seen.digest != here.digest or not 0 < seen.at_ms <= here.at_ms:
+            return None
+        return cls(seen.at_ms, min(seen.upto, here.upto), digest)
+
+    def of(self, wanted: Selection) -> Selection:
+        """The same jobs, as they were meant then."""
+        return replace(wanted, at_ms=self.at_ms)
+
+    def written(self) -> str:
+        """For the form."""
+        return f"{self.at_ms}.{ids.short(self.upto)}.{self.digest}"
 
 
 class LatestPages(AnyPaginator):
@@ -139,39 +183,53 @@ class OperationAdmin(ReadOnlyAdmin):
             raise Http404(now("There is no such verb."))
         if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
             raise PermissionDenied
-        wanted = chosen(request)
+        jobs = self._jobs_to_act_on(request, verb)
+        wanted = chosen(request).fixed(clock.wall_ms())
         complaints = [*strange(request), *wanted.search.complaints]
         if request.method == "POST" and not complaints:
-            form = operation_form(verb, request.POST)
-            if form.is_valid():
-                return self._started(request, verb, wanted, form)
+            form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
+            if seen is None:
+                complaints.append(now("What matches is no longer what you have seen; look at it again."))
+            elif form.is_valid():
+                return self._started(request, verb, seen.of(wanted), seen.upto, form)
         else:
             form = operation_form(verb, None)
-        return self._preview(request, verb, wanted, form, complaints)
+        return self._preview(request, verb, wanted, jobs, form, complaints)
+
+    def _jobs_to_act_on(self, request: HttpRequest, verb: Verb) -> QuerySet[Job]:
+        """The jobs that this site shows to this person.
+
+        Raises:
+            PermissionDenied: its admin of jobs starts no operations, or forbids this one.
+        """
+        if not self.admin_site.is_registered(Job):
+            return Job.objects.using(conf.get().database)
+        jobs = self.admin_site.get_model_admin(Job)
+        if not (isinstance(jobs, JobAdmin) and jobs.starts_operations() and jobs.may(request, verb)):
+            raise PermissionDenied(now("On this site nothing may be done to all jobs that match."))
+        return jobs.get_queryset(request)
 
     def _preview(
-        self, request: HttpRequest, verb: Verb, wanted: Selection, form: OperationForm, complaints: list[str]
-    ) -> HttpResponse:
-        using = conf.get().database
-        jobs = Job.objects.using(using)
-        found = wanted.rows(jobs)
-        count = None
-        if wanted.indexed and not complaints:
-            [count] = count_many([found], MOST_COUNTED, using)
-        looked = [] if complaints else _sample(wanted)
+        self, request: HttpRequest, verb: Verb, wanted: Selection, jobs: QuerySet[Job], form: OperationForm,
+        complaints: list[str],
+    ) -> HttpResponse:  # fmt: skip
+        count, looked = None, list[Job]()
+        if not complaints:
+            count = selection.count(wanted, jobs, MOST_COUNTED, conf.get().database)
+            looked = selection.page(wanted, jobs, EXAMPLES).jobs
         context = self.page_context(
             request, now("%(verb)s: all jobs that match") % {"verb": verb.label}, verb=verb, form=form,
             words=visible(wanted.words), complaints=complaints, examples=looked,
             count=count if count is None or count <= MOST_COUNTED else MOST_COUNTED, over=bool(count and count > MOST_COUNTED),
-            back=self._jobs(request), none=count == 0,
+            back=self._jobs(request), none=count == 0, preview=Preview.now(wanted).written(),
         )  # fmt: skip
-        return TemplateResponse(
-            request, "admin/delayq/operation/start.html", context, status=400 if form.errors else 200
-        )
+        bad = form.errors or (complaints and request.method == "POST")
+        return TemplateResponse(request, "admin/delayq/operation/start.html", context, status=400 if bad else 200)
 
-    def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, form: OperationForm) -> HttpResponse:
-        parts = {**wanted.parts(), "at_ms": clock.wall_ms()}
-        fields: dict[str, Any] = {"selection": parts, "options": form.options()}
+    def _started(
+        self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm
+    ) -> HttpResponse:
+        fields: dict[str, Any] = {"selection": wanted.parts(), "options": form.options(), "upto": upto}
         operation = Operation.objects.using(conf.get().database).create(
             **fields, verb=verb.name, actor=actor(request), user=str(request.user.pk),
             permission=f"delayq.{verb.permission}", reason=form.cleaned_data["reason"], seconds=form.cleaned_data["over"] or 0,
@@ -184,9 +242,7 @@ class OperationAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """How far it is, what became of each job, and what may be done."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        alone, operation = fresh.wanted(request), self._operation(object_id)
+        alone, operation = fresh.wanted(request), self._operation(request, object_id)
         if operation is None:
             return self.nowhere(request, object_id)
         words, understood = described(operation)
@@ -208,7 +264,7 @@ class OperationAdmin(ReadOnlyAdmin):
             return HttpResponseNotAllowed(["POST"])
         if not (self.has_view_permission(request) and self.allows(request, "steer_operation")):
             raise PermissionDenied
-        operation = self._operation(object_id)
+        operation = self._operation(request, object_id)
         if operation is None:
             return self.nowhere(request, object_id)
         reason = reason_given(request)
@@ -231,12 +287,22 @@ class OperationAdmin(ReadOnlyAdmin):
             )
         return HttpResponseRedirect(self._address(operation))
 
-    def _operation(self, object_id: str) -> Operation | None:
+    def _operation(self, request: HttpRequest, object_id: str) -> Operation | None:
+        """One of those that this admin has; None for any other.
+
+        Raises:
+            PermissionDenied: this person may not see it.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
         try:
             id = UUID(unquote(object_id))
         except ValueError:
             return None
-        return Operation.objects.using(conf.get().database).filter(pk=id).first()
+        operation: Operation | None = self.get_queryset(request).filter(pk=id).first()
+        if operation is not None and not self.has_view_permission(request, operation):
+            raise PermissionDenied
+        return operation
 
     def _jobs(self, request: HttpRequest) -> str:
         """The list that the operation came from; on a site without jobs the index."""
@@ -272,10 +338,6 @@ def _title(verb: str) -> Any:
     if verb == operations.PURGE:
         return now("Purge")
     return VERBS[verb].label if verb in VERBS else visible(verb)
-
-
-def _sample(wanted: Selection) -> list[Job]:
-    return page(wanted, Job.objects.using(conf.get().database), EXAMPLES).jobs
 
 
 def _left(operation: Operation) -> str:

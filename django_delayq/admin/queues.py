@@ -9,6 +9,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -50,6 +51,10 @@ class QueueAdmin(ReadOnlyAdmin):
     def has_pause_permission(self, request: HttpRequest) -> bool:
         """May pause and resume."""
         return self.allows(request, "pause_queue")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """None: there are no rows of queues, and those of jobs, whose table this model names, are not for who may see queues."""
+        return super().get_queryset(request).none()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """All queues at a glance."""

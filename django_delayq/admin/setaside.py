@@ -62,9 +62,10 @@ class SetAsideAdmin(ReadOnlyAdmin):
             "code",
             "noticed_shown",
             "tries",
-            "length_shown",
         )
-        return (*shown, "text_shown", "why_shown", "bytes_shown") if self.allows(request, "view_sensitive") else shown
+        # The length too: that of a masked value could be told from it.
+        sensitive = ("length_shown", "text_shown", "why_shown", "bytes_shown")
+        return (*shown, *sensitive) if self.allows(request, "view_sensitive") else shown
 
     def job_for(self, request: HttpRequest) -> str:
         """The column of the job: with a link for those whom it leads somewhere."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final
+from typing import Any, Final
 
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
@@ -13,8 +14,10 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import clock
 from django_delayq.hidden import visible
 
-__all__ = ["badge", "breakable", "duration", "visible", "word"]
+__all__ = ["badge", "breakable", "duration", "indented", "visible", "word"]
 
+MOST_INDENT: Final = 4  # times as long as on one line
+_INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 _JOINTS: Final = re.compile(r"(?<=[._/:])(?=\w)")  # of `shop.tasks.close_order` and `/srv/shop/tasks.py:41`
 
 LOOKS = {
@@ -43,6 +46,19 @@ def badge(state: str) -> str:
 def breakable(text: str) -> SafeString:
     """A dotted name or a path, which a narrow column breaks at its joints rather than within a word; copied, it is as it was."""
     return format_html_join(SafeString("<wbr>"), "{}", ((part,) for part in _JOINTS.split(visible(text))))
+
+
+def indented(value: Any) -> str:
+    """JSON over several lines; on one where lines would be mostly indent: 60 KB of brackets would be 6 MB."""
+    line = json.dumps(value, ensure_ascii=False)
+    parts: list[str] = []
+    room = MOST_INDENT * len(line) + 1000
+    for part in _INDENTED.iterencode(value):
+        room -= len(part)
+        if room < 0:
+            return line
+        parts.append(part)
+    return "".join(parts)
 
 
 def word(name: str) -> str:

@@ -16,13 +16,14 @@ from django.utils.translation import gettext as now
 
 from django_delayq import clock
 from django_delayq.admin import forecast, tracebacks
-from django_delayq.admin.show import badge, duration, visible, word
+from django_delayq.admin.show import badge, duration, indented, visible, word
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.inspector import JobView
 
 ONE_LINE = 80  # characters
+MOST_SHOWN = 50_000  # characters of arguments, of a result
 MOST = 200  # attempts, and as many events: a job that is snoozed every second has thousands
 
 
@@ -87,9 +88,14 @@ def behind(job: Job, view: JobView | None) -> bool:
 
 
 def pretty(value: Any) -> str:
-    """JSON for a person: on one line if it fits."""
+    """JSON for a person: on one line if it fits, and not more of it than a page bears."""
     line = visible(json.dumps(value, ensure_ascii=False))
-    return line if len(line) <= ONE_LINE else visible(json.dumps(value, ensure_ascii=False, indent=2))
+    if len(line) <= ONE_LINE:
+        return line
+    text = visible(indented(value))
+    if len(text) <= MOST_SHOWN:
+        return text
+    return f"{text[:MOST_SHOWN]}\n{now('… and %(count)d characters more') % {'count': len(text) - MOST_SHOWN}}"
 
 
 def progress_of(view: JobView | None) -> Progress | None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.defaultfilters import filesizeformat
 from django.urls import URLPattern, path, reverse
@@ -52,6 +53,10 @@ class WorkerAdmin(ReadOnlyAdmin):
     def has_stop_permission(self, request: HttpRequest) -> bool:
         """May stop workers."""
         return self.allows(request, "stop_worker")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """None: there are no rows of workers, and those of jobs, whose table this model names, are not for who may see workers."""
+        return super().get_queryset(request).none()
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """All workers."""

@@ -1,14 +1,37 @@
-"""What the pages write down with `{{ …|visible }}`: text that came from a job, a worker or a person. And numbers."""
+"""What the pages write down with `{{ …|visible }}`: text that came from a job, a worker or a person. And numbers, and the policy that
+they bear.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
 from django import template
+from django.contrib import admin
+from django.template.loader import get_template
+from django.templatetags.static import static
 from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 
 from django_delayq.admin import show
 
 register = template.Library()
+_FRAME: Final = Path(admin.__file__).parent / "templates/admin/base.html"
+
+
+@register.simple_tag
+def content_security_policy() -> str:
+    """What our pages allow a browser to load: what comes from this site and from where its static files lie. "" where another app
+    brings the frame of the admin, as themes do: most of them write code into their pages.
+    """
+    frame = getattr(get_template("admin/base.html"), "origin", None)
+    if frame is None or Path(frame.name) != _FRAME:
+        return ""
+    place = urlsplit(static("delayq/admin.css"))
+    elsewhere = f"{place.scheme}://{place.netloc}" if place.scheme else place.netloc
+    return f"default-src 'self' {elsewhere}".rstrip()
 
 
 @register.filter

@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 import django_delayq as delayq
+from django_delayq.task import registry
 from tests.commands.conftest import Shop, beat, lose_redis
 from tests.mirror.conftest import Orders  # noqa: F401
 
@@ -62,6 +63,19 @@ def staff(transactional_db) -> Staff:
         return client
 
     return log_in
+
+
+@pytest.fixture
+def more_tasks(monkeypatch) -> Callable[..., None]:
+    """Registers tasks for one test: `more_tasks("pay", lambda pin: None, sensitive=["pin"])`."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+    def add(name: str, fn: Callable[..., Any] | None = None, **options: Any) -> None:
+        def nothing() -> None: ...
+
+        delayq.task(name=name, queue="orders", **options)(fn or nothing)
+
+    return add
 
 
 def page(job: delayq.Job) -> str:

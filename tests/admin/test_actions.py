@@ -10,6 +10,7 @@ import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Event, Job
 from tests.admin.conftest import JOBS, act, choose, lose_redis, page, said
+from tests.tasks_for_tests import close_order
 
 VERBS = ("cancel", "run_now", "reschedule", "requeue")
 
@@ -94,6 +95,38 @@ def test_all_jobs_that_match_lead_to_an_operation(orders, staff):
     refused = choose(staff("view_job", "cancel_job"), "cancel", jobs[:1], query="?state=scheduled", select_across="1")
     assert "tick them one by one" in said(refused)[0]
     assert {orders.in_redis(job) for job in jobs} == {"scheduled"}
+
+
+@pytest.mark.parametrize("across", ["1", "2", "true", "on", "-1", "00"])
+@pytest.mark.parametrize("confirmed", [{}, {"confirmed": "1"}])
+def test_all_that_match_are_never_meant_by_an_action_however_the_form_says_so(orders, staff, across, confirmed):
+    jobs = orders.scheduled(3)
+    client = staff("view_job", "cancel_job")
+    refused = choose(client, "cancel", jobs[:1], query="?state=scheduled", select_across=across, **confirmed)
+    assert {orders.in_redis(job) for job in jobs} == {"scheduled"}
+    assert "tick them one by one" in said(refused)[0]
+
+
+@pytest.mark.parametrize("across", ["0", "", "false", "False"])
+def test_without_all_that_match_the_ticked_ones_are_meant(orders, staff, across):
+    jobs = orders.scheduled(3)
+    choose(staff(), "cancel", jobs[:1], select_across=across, confirmed="1")
+    assert [orders.in_redis(job) for job in jobs] == ["finished", "scheduled", "scheduled"]
+
+
+def test_a_ticked_job_that_the_search_only_nearly_means_is_left_alone(orders, staff):
+    jobs = [delayq.schedule(close_order, number, delay="1h", key=key) for number, key in ((1, "k"), (77, "K"))]
+    orders.fold()
+    choose(staff(), "cancel", jobs, query="?q=arg:order_id=7", confirmed="1")
+    choose(staff(), "cancel", jobs, query="?q=key:k*", confirmed="1")
+    assert [orders.in_redis(job) for job in jobs] == ["finished", "scheduled"]
+
+
+@pytest.mark.parametrize("ticked", ["x", "7", "' or 1=1", "\x00"])
+def test_what_is_ticked_by_hand_and_is_no_id_is_said(orders, staff, ticked):
+    orders.scheduled(1)
+    form = {"action": "cancel", "_selected_action": [ticked], "index": "0", "confirmed": "1"}
+    assert "Tick the jobs anew" in said(staff().post(JOBS, form, follow=True))[0]
 
 
 def test_without_redis_nothing_is_done_and_that_is_said(orders, staff, settings):

@@ -334,3 +334,26 @@ def test_the_end_of_a_job_says_which_worker_brought_it(orders, staff):
     moment = staff().get(page(orders.ended("ack"))).context["moments"][-1]
     assert moment.what == "succeeded"
     assert moment.who == Job.objects.get().worker != ""
+
+
+def test_arguments_nested_deep_make_no_page_of_megabytes(orders, staff):
+    deep = 7
+    for _ in range(60):
+        deep = [deep]
+    job = delayq.schedule(close_order, [deep] * 400, meta={"deep": [deep] * 100})
+    [claimed] = orders.claim()
+    orders.settle(claimed, "fail")
+    orders.fold()
+    client = staff("view_job", "edit_job")
+    assert len(client.get(page(job)).content) < 600_000
+    edit = client.get(f"{JOBS}{job.id}/edit/")
+    assert edit.status_code == 200
+    assert len(edit.content) < 600_000
+
+
+def test_of_long_arguments_the_page_shows_the_beginning_and_says_how_much_is_left(orders, staff):
+    job = delayq.schedule(close_order, "x" * 60_000)
+    orders.fold()
+    text = staff("view_job").get(page(job)).content.decode()
+    assert text.count("x" * 1000) < 60
+    assert "characters more" in text

@@ -12,9 +12,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils.html import escape
 
+import django_delayq as delayq
+from django_delayq import ids
+from django_delayq.admin import JobAdmin
 from django_delayq.admin import operations as pages
 from django_delayq.models import Event, Operation
 from django_delayq.operations import OperationLoop
+from django_delayq.task import registry
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, said
 from tests.admin.test_operations import begin, work
 
@@ -135,8 +139,60 @@ def test_the_list_offers_what_one_may_do_to_all_of_it(orders, staff):
     assert offered("?state=failed&queue=orders") == ["requeue"]
     assert offered("?q=state:failed") == ["requeue"]
     assert offered("?q=stat:failed") == []
-    assert offered("?state=scheduled&priority=1") == []  # an operation would not know of that filter
     assert offered("?state=failed", staff("view_job", "requeue_job")) == []
+
+
+def test_nothing_is_offered_where_a_filter_is_in_use_that_no_operation_knows(orders, staff, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_filter", (*JobAdmin.list_filter, "priority"))
+    orders.scheduled(1)
+    answer = staff().get(f"{JOBS}?state=scheduled&priority=0")
+    assert len(answer.context["cl"].result_list) == 1
+    assert answer.context["for_all"] == []
+
+
+def preview(client, address: str) -> str:
+    return client.get(address).context["preview"]
+
+
+def test_it_is_about_nothing_that_came_after_its_preview(orders, staff):
+    orders.scheduled(2)
+    client, address = staff(), f"{START}cancel/?state=scheduled"
+    seen = preview(client, address)
+    orders.scheduled(1)
+    client.post(address, {"preview": seen})
+    work()
+    assert Operation.objects.get().counts == {"done": 2}
+
+
+def test_of_a_preview_that_is_no_longer_true_nothing_is_started(orders, staff, more_tasks):
+    orders.scheduled(2)
+    client, address = staff(), f"{START}cancel/?q=task:order"
+    seen = preview(client, address)
+    assert preview(client, address).rsplit(".")[2] == seen.rsplit(".")[2]
+    more_tasks("order_refunds")
+    for given in (seen, "nonsense", "1.2.3", f"{2**60}.{seen.split('.', 1)[1]}"):
+        answer = client.post(address, {"preview": given})
+        assert answer.status_code == 400, given
+        assert "no longer what you have seen" in answer.content.decode()
+    assert not Operation.objects.exists()
+    client.post(address, {"preview": preview(client, address)})
+    assert Operation.objects.get().selection["tasks"] == ["order_refunds", "tests.tasks_for_tests.close_order"]
+
+
+def test_it_is_about_the_tasks_of_its_preview_whatever_comes_with_a_deploy(orders, staff, more_tasks):
+    orders.scheduled(2)
+    client = staff()
+    client.post(f"{START}cancel/?q=task:order", {})
+    client.post(f"{START}cancel/?q=refunds", {})
+    more_tasks("order_refunds")
+    delayq.schedule(registry.get("order_refunds"), delay="1h", queue="orders")
+    orders.fold()
+    Operation.objects.update(
+        upto=ids.new()
+    )  # as if the deploy had been before the start, on the host of the worker alone
+    work()
+    first, second = Operation.objects.order_by("id")
+    assert (first.counts, second.counts) == ({"done": 2}, {})
 
 
 def test_it_is_paused_resumed_and_cancelled_with_a_reason(orders, staff):

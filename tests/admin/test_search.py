@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock, ids, search
+from django_delayq import clock, ids, search, selection
 from django_delayq.models import Job
 from django_delayq.selection import Selection
 from tests.admin.conftest import JOBS
@@ -171,3 +171,53 @@ def test_a_date_at_the_end_of_time_ends_no_page(orders, staff, settings, zone, w
     response = staff().get(JOBS, {"q": f"{word}:{date}"})
     assert response.status_code == 200
     assert list(response.context["cl"].result_list) == []
+
+
+@pytest.mark.parametrize("value", ["[" * 940, "[" * 51, '{"a":' * 60, "[" * 51 + "]" * 51])
+def test_a_value_nested_too_deep_is_said_and_no_error_of_the_site(orders, staff, value):
+    orders.scheduled()
+    response = staff().get(JOBS, {"q": f"arg:x={value}"})
+    assert response.status_code == 200
+    assert "50 brackets at most" in response.content.decode()
+    assert list(response.context["cl"].result_list) == []
+
+
+def test_a_value_with_some_brackets_is_found(orders):
+    delayq.schedule(close_order, 7, note=[[1], {"a": [2]}], delay="1h")
+    orders.fold()
+    assert found('arg:note=[[1],{"a":[2]}]') == [7]
+
+
+def test_no_argument_of_a_task_that_is_not_here_is_searched_for(orders):
+    delayq.schedule(close_order, 7, note="open", delay="1h")
+    orders.fold()
+    assert found("arg:note=open") == [7]
+    Job.objects.update(task="shop.gone")
+    assert found("arg:note=open") == []
+
+
+def test_arguments_are_found_among_many_jobs_page_by_page(orders, monkeypatch):
+    monkeypatch.setattr(selection, "WINDOW", 12)
+    monkeypatch.setattr(selection, "STEP", 5)
+    for number in range(30):
+        delayq.schedule(close_order, number, note="odd" if number % 2 else "even", delay="1h")
+    orders.fold()
+    wanted, numbers, after = Selection(text="arg:note=odd"), [], ""
+    for _ in range(12):
+        page = selection.page(wanted, Job.objects.all(), 4, after=after)
+        assert len(page.jobs) <= 4
+        numbers += [job.args[0] for job in page.jobs]
+        after = page.after
+        if not after:
+            break
+    assert numbers == list(range(29, 0, -2))
+    back = selection.page(wanted, Job.objects.all(), 4, before=selection.written(("-id",), (page.jobs[-1].pk,)))
+    assert [job.args[0] for job in back.jobs] == [9, 7, 5, 3]
+
+
+@pytest.mark.parametrize(("text", "counted"), [("key:a*", 3), ("key:a* arg:order_id=1", 1), ("arg:order_id=1", None)])
+def test_a_count_is_exact_or_there_is_none(orders, text, counted):
+    for number, key in enumerate(("ab", "abc", "a", "A", "b")):
+        delayq.schedule(close_order, number, key=key, delay="1h")
+    orders.fold()
+    assert selection.count(Selection(text=text), Job.objects.all(), 100, "default") == counted

@@ -1,0 +1,209 @@
+"""A subclass that leaves out rows leaves them out everywhere: pages, forms, acts, counts, what stands beside a job."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from types import ModuleType
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.sites import AdminSite
+from django.contrib.auth.models import Group, User
+from django.urls import path
+
+import django_delayq as delayq
+from django_delayq.admin import JobAdmin, OperationAdmin
+from django_delayq.models import Job, Operation
+from django_delayq.stores import stores
+from tests.admin.conftest import JOBS, OPERATIONS, act, choose, page, said
+from tests.admin.test_operations import begin
+from tests.mirror.conftest import Orders
+from tests.tasks_for_tests import close_order
+
+TEAM = "/team/delayq/job/"
+CLAIMS = count()
+VERBS = ("cancel", "run_now", "reschedule", "requeue")
+
+
+@pytest.fixture
+def team(orders, staff, settings):
+    """A browser of the team that has the queue "orders"."""
+    settings.ROOT_URLCONF = "tests.admin.team"
+    client = staff()
+    User.objects.get().groups.add(Group.objects.create(name="orders"))
+    return client
+
+
+def failed(queue: str, message: str, **options) -> delayq.Job:
+    line = Orders(queue)
+    line._claims = next(CLAIMS)
+    job = delayq.schedule(close_order, 7, note=message, queue=queue, max_attempts=1, **options)
+    [claimed] = line.claim()
+    line.settle(claimed, "fail", detail=json.dumps({"c": "E", "m": message, "p": f"p-{message}"}).encode())
+    line.fold()
+    return job
+
+
+def waiting(queue: str) -> delayq.Job:
+    job = delayq.schedule(close_order, 7, delay="1h", queue=queue)
+    Orders(queue).fold()
+    return job
+
+
+@pytest.mark.parametrize("place", ["change", "edit", "history", "cancel", "run_now", "reschedule", "requeue", ""])
+def test_the_page_of_a_job_of_another_team_is_that_of_no_job(team, place):
+    mine, other = failed("orders", "mine"), failed("default", "theirs")
+    way = f"{place}/" if place else ""
+    for client_address in (f"{TEAM}{other.id}/{way}", f"{TEAM}{other.id}/{way}?live=1"):
+        post = place in VERBS
+        answer = (team.post if post else team.get)(client_address, {"delay": "1h"}, follow=True)
+        assert answer.redirect_chain[-1][0] in ("/team/", TEAM)
+        assert "theirs" not in answer.content.decode()
+        assert "doesn’t exist" in said(answer)[0]
+    assert team.get(f"{TEAM}{mine.id}/change/").status_code == 200
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_done_to_a_job_of_another_team(team, verb):
+    other = failed("default", "theirs") if verb == "requeue" else waiting("default")
+    before = stores.inspector().job("default", other.id)
+    form = {"action": verb, "_selected_action": [str(other.id)], "index": "0", "confirmed": "1", "delay": "1d"}
+    team.post(TEAM, form)
+    team.post(f"{TEAM}{other.id}/{verb}/", {"delay": "1d"})
+    after = stores.inspector().job("default", other.id)
+    assert (after.state, after.date_ms) == (before.state, before.date_ms)
+    assert not LogEntry.objects.exists()
+
+
+def test_lists_counts_and_failures_know_none_of_them(team):
+    mine = [failed("orders", "mine") for _ in range(2)]
+    other = failed("default", "theirs")
+    shown = team.get(TEAM).context["cl"]
+    assert {job.pk for job in shown.result_list} == {job.id for job in mine}
+    assert {str(tab.label): tab.count for tab in shown.tabs}["Failed"] == "2"
+    for query in (f"?q={other.id}", "?queue=default", "?q=queue:default", "?q=error:theirs", "?q=arg:note=theirs"):
+        assert list(team.get(TEAM + query).context["cl"].result_list) == [], query
+    failures = team.get(f"{TEAM}failures/")
+    assert [group.count for group in failures.context["groups"]] == [2]
+    assert "theirs" not in failures.content.decode()
+
+
+def test_a_team_starts_no_operation_by_any_address(team):
+    waiting("orders")
+    assert team.get(TEAM).context["for_all"] == []
+    for verb in VERBS:
+        place = f"/team/delayq/operation/start/{verb}/"
+        assert team.get(place).status_code in (403, 404)
+        assert team.post(place, {"delay": "1h"}).status_code in (403, 404)
+    refused = team.post(TEAM, {"action": "cancel", "_selected_action": ["0"], "select_across": "1", "index": "0"})
+    assert refused.status_code == 302
+    assert not Operation.objects.exists()
+
+
+# rules of any kind
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """`without(job)`: the admin of jobs leaves it out."""
+    inherited = JobAdmin.get_queryset
+
+    def leave_out(job: delayq.Job) -> None:
+        monkeypatch.setattr(JobAdmin, "get_queryset", lambda self, request: inherited(self, request).exclude(pk=job.id))
+
+    return leave_out
+
+
+def test_jobs_of_the_same_key_are_those_that_the_admin_has(orders, staff, without):
+    first, second = (orders.ended("ack", key="k") for _ in range(2))
+    last = orders.ended("fail", key="k")
+    client = staff()
+    assert page(first) in client.get(page(last)).content.decode()
+    without(first)
+    text = client.get(page(last)).content.decode()
+    assert page(first) not in text
+    assert page(second) in text
+
+
+def test_an_object_rule_is_asked_for_each_job(orders, staff, monkeypatch):
+    mine, other = (orders.ended("fail", key="k", max_attempts=1, detail=b'{"c":"E","p":"a"}') for _ in range(2))
+    inherited = JobAdmin.has_view_permission
+
+    def rule(self, request, obj=None):
+        return inherited(self, request, obj) and (obj is None or obj.pk != other.id)
+
+    monkeypatch.setattr(JobAdmin, "has_view_permission", rule)
+    client = staff()
+    assert client.get(page(mine)).status_code == 200
+    assert page(other) not in client.get(page(mine)).content.decode()
+    for place in ("change", "edit", "history"):
+        assert client.get(f"{JOBS}{other.id}/{place}/").status_code == 403, place
+    assert client.post(act(other, "requeue")).status_code == 403
+    assert said(choose(client, "requeue", [mine, other], confirmed="1")) == [
+        "You may not do this to 1 of these jobs; they are left alone.",
+        "1 requeued.",
+    ]
+    assert orders.in_redis(other) == "failed"
+    assert page(other) not in client.get(f"{JOBS}failures/").content.decode()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_may_be_done_is_asked_for_each_job(orders, staff, monkeypatch, verb):
+    mine, other = (orders.ended("fail") if verb == "requeue" else orders.scheduled()[0] for _ in range(2))
+    monkeypatch.setattr(
+        JobAdmin, f"has_{verb}_permission", lambda self, request, obj=None: not obj or obj.pk == mine.id
+    )
+    client, fields = staff(), {"delay": "1d"}
+    assert f"../{verb}/" in client.get(page(mine)).content.decode()
+    assert f"../{verb}/" not in client.get(page(other)).content.decode()
+    assert client.post(act(other, verb), fields).status_code == 403
+    answer = choose(client, verb, [other], confirmed="1", **fields)
+    assert said(answer) == ["You may not do this to 1 of these jobs; they are left alone."]
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("rules", "started"),
+    [
+        ({}, True),
+        ({"get_queryset": lambda self, request: JobAdmin.get_queryset(self, request)}, False),
+        ({"has_view_permission": lambda self, request, obj=None: True}, False),
+        ({"has_cancel_permission": lambda self, request, obj=None: True}, False),
+        ({"get_queryset": lambda self, request: JobAdmin.get_queryset(self, request), "operations": True}, True),
+        ({"operations": False}, False),
+    ],
+)
+def test_a_subclass_with_rules_of_its_own_has_no_operations_unless_it_says_so(orders, staff, settings, rules, started):
+    orders.scheduled(1)
+    site, addresses = AdminSite(), ModuleType("addresses")
+    site.register(Operation, OperationAdmin)
+    site.register(Job, type("Ruled", (JobAdmin,), rules))
+    addresses.urlpatterns = [path("admin/", site.urls)]
+    settings.ROOT_URLCONF = addresses
+    client = staff()
+    assert bool(client.get(f"{JOBS}?state=scheduled").context["for_all"]) == started
+    assert client.get(f"{OPERATIONS}start/cancel/?state=scheduled").status_code == (200 if started else 403)
+    client.post(f"{OPERATIONS}start/cancel/?state=scheduled", {})
+    assert Operation.objects.exists() == started
+
+
+def test_an_operation_that_its_admin_leaves_out_is_none(orders, staff, monkeypatch):
+    operation, client = begin(), staff()
+    inherited = OperationAdmin.get_queryset
+    monkeypatch.setattr(OperationAdmin, "get_queryset", lambda self, request: inherited(self, request).none())
+    for place in ("change/", "change/?live=1", "history/"):
+        assert client.get(f"{OPERATIONS}{operation.pk}/{place}").status_code == 302, place
+    assert client.post(f"{OPERATIONS}{operation.pk}/pause/").status_code == 302
+    operation.refresh_from_db()
+    assert operation.stage == "waiting"
+
+
+@pytest.mark.parametrize("model", ["queue", "worker"])
+@pytest.mark.parametrize("place", ["history", "change", "delete"])
+def test_the_pages_of_queues_and_workers_tell_of_no_job(orders, staff, model, place):
+    [job] = orders.scheduled()
+    answer = staff(f"view_{model}").get(f"/admin/delayq/{model}/{job.id}/{place}/", follow=True)
+    assert "close_order" not in answer.content.decode()
+    assert answer.redirect_chain or answer.status_code == 403
