@@ -218,13 +218,13 @@ def ran_after_cancel(case: Case) -> Iterator[Violation]:
         for op in changes:
             if not (op.what in ("cancel", "cancel_key") and op.done):
                 continue
+            row = case.final.rows.get(job)
+            if row is not None and not row.durable and case.history.rolled_over(op.at, op.until):
+                continue  # Redis forgot the cancel, and perhaps the job, before the row had heard of it
             for run in case.runs.get(job, ()):
                 if run.at > op.until and not case.requeued(job, op.at, run.at):
                     after = (run.at - op.until) / 1e6
                     yield Violation("run after cancel", job, f"{op.id} answered done {after:.0f} ms before it began")
-            row = case.final.rows.get(job)
-            if row is not None and not row.durable and row.state == "scheduled" and case.history.forgot(op.at):
-                continue  # Redis forgot job and cancel before the row had heard of the cancel; nobody brings such a job back
             if row is not None and row.state != "cancelled" and not case.requeued(job, op.at):
                 yield Violation("run after cancel", job, f"{op.id} answered done, and its row says {row.state}")
 

@@ -145,6 +145,10 @@ class History:
         """Whether Redis forgot something since."""
         return any(fault.kind in FORGETTING and fault.until > after for fault in self.faults)
 
+    def rolled_over(self, after: int, before: int) -> bool:
+        """Whether a copy that may be older than `before` has taken over since `after`."""
+        return any(fault.kind in FORGETTING and fault.at <= before and fault.until > after for fault in self.faults)
+
     def stepped(self, after: int, before: int) -> bool:
         """Whether the clock was stepped in between."""
         return any(step.at <= before and step.until >= after for step in self.steps)
