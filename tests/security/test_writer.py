@@ -13,6 +13,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import conf, edits, ids, outbox
+from django_delayq.admin.wording import worded
 from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
 from django_delayq.models import Event, Job, SetAside
@@ -445,6 +446,12 @@ def test_no_pattern_takes_a_second_for_30_000_characters(pattern):
 def test_what_tells_errors_apart_takes_no_second_for_any_text(piece):
     began = time.perf_counter()
     rows.fingerprint((piece * LONG)[:LONG])
+    assert time.perf_counter() - began < 1.0
+
+
+def test_an_error_of_any_length_is_shown_within_a_second():
+    began = time.perf_counter()
+    worded("Redis at x is not available: " * 4_000)
     assert time.perf_counter() - began < 1.0
 
 
