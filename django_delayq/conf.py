@@ -324,7 +324,7 @@ def _signer(prefix: str, *, strict: bool) -> Signer:
     )
 
 
-def _derived(secret: str, value: str) -> bytes:
+def _derived(secret: str | bytes, value: str) -> bytes:
     return salted_hmac("django_delayq.signing", value, secret=secret, algorithm="sha256").digest()
 
 

@@ -23,8 +23,8 @@ _ALPHABET: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs with the first key, and accepts all of them: `keys` are the derived ones, the newest first, at least one. `former`: likewise,
-    of the form without a prefix; none if that is not accepted.
+    """Signs with the first key, and accepts all of them: `keys` are the derived ones, the newest first, at least one. `former`:
+    likewise, of the form without a prefix; none if that is not accepted.
     """
 
     keys: tuple[bytes, ...] = field(repr=False)

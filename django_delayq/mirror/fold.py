@@ -4,8 +4,8 @@ An entry that a row has folded before changes nothing in it (`last_event`), so a
 and if its clock is behind besides, new entries bear older ids: what they tell is known by its Event row, the end of a run by its
 Attempt or, where AUDIT keeps none, by the row.
 
-What no release could have meant (a kind that is none, an event of a job without a job, or of another queue's) is handed back in `aside`;
-what cannot be read raises `Unfoldable`, and the loop finds out which item it is.
+What no release could have meant (a kind that is none, an event of a job without a job, or of another queue's) is handed back in
+`aside`; what cannot be read raises `Unfoldable`, and the loop finds out which item it is.
 
 Events bear no signature. So with a signer none leads a row out of its end, but the requeues that were asked for here.
 """

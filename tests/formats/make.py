@@ -40,7 +40,7 @@ def make(commit: str, to: Path, *, signed: bool = False) -> None:
         filled = json.loads(stage.run(tree, "rolling.fill"))
         rows = subprocess.run(
             [sys.executable, "-c", ROWS, str(ROOT)], env=stage.environment(tree, "make"), capture_output=True, text=True,
-            check=True,
+            check=True, cwd=folder,
         )  # fmt: skip
         whole = {
             "made_ms": filled["now_ms"],

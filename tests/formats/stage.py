@@ -51,7 +51,8 @@ class Stage:
     def environment(self, tree: Path, name: str) -> dict[str, str]:
         return {
             **os.environ, **self._environment, "PYTHONPATH": f"{tree}{os.pathsep}{PROJECT}", "ROLLING_NAME": name,
-            "ROLLING_SIGNING": json.dumps(self.signing), "DJANGO_SETTINGS_MODULE": "rolling.settings", "ROLLING_LEDGER": str(self.ledger), "PYTHONDONTWRITEBYTECODE": "1",
+            "ROLLING_SIGNING": json.dumps(self.signing),
+            "DJANGO_SETTINGS_MODULE": "rolling.settings", "ROLLING_LEDGER": str(self.ledger), "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
 
     def run(self, tree: Path, *words: str, expect: int = 0) -> str:

@@ -1,5 +1,5 @@
-"""Thousands of absurd records, events and fields beside the work of honest loops: no row lies beyond what is promised, and no pass takes
-long. The same in every run; the whole of it is marked slow.
+"""Thousands of absurd records, events and fields beside the work of honest loops: no row lies beyond what is promised, and no pass
+takes long. The same in every run; the whole of it is marked slow.
 """
 
 from __future__ import annotations
@@ -63,12 +63,22 @@ class Absurd:
         return piece * self.random.choice((1, 3, 50, 50, 50, 30_000 if self.random.random() < 0.03 else 5))
 
     def body(self) -> str:
-        forged = {"c": self.text(), "m": self.text(), "r": {"paid": True}, "s": self.random.random() * 1e15, "p": self.text()[:9]}
-        record = f'1n{self.random.choice("or")} {NAME}\n[[666],{{}}]'
-        return self.random.choice((json.dumps(forged), json.dumps({"m": self.text()}), self.text(), record, "a date without a job"))
+        forged = {
+            "c": self.text(),
+            "m": self.text(),
+            "r": {"paid": True},
+            "s": self.random.random() * 1e15,
+            "p": self.text()[:9],
+        }
+        record = f"1n{self.random.choice('or')} {NAME}\n[[666],{{}}]"
+        return self.random.choice(
+            (json.dumps(forged), json.dumps({"m": self.text()}), self.text(), record, "a date without a job")
+        )
 
     def event(self) -> list[tuple[Any, ...]]:
-        kind = self.random.choice([kind.value for kind in EventKind if kind not in (EventKind.PAUSED, EventKind.RESUMED)])
+        kind = self.random.choice(
+            [kind.value for kind in EventKind if kind not in (EventKind.PAUSED, EventKind.RESUMED)]
+        )
         fields = " ".join([self.id(), *(self.number() for _ in range(self.random.randrange(5)))])
         value = fields + ("\n" + self.body() if self.random.random() < 0.7 else "")
         at = self.number() if self.random.random() < 0.1 else self.now_ms
@@ -76,9 +86,12 @@ class Absurd:
 
     def record(self) -> list[tuple[Any, ...]]:
         id, lane = self.id(), self.random.choice(("high", "normal", "low"))
-        header = f"1{self.random.choice('nhlx')}{self.random.choice('orx')}{self.random.choice(('', '5', '9' * 3000, '1:5', ':::'))} {NAME}"
+        most = self.random.choice(("", "5", "9" * 3000, "1:5", ":::"))
+        header = f"1{self.random.choice('nhlx')}{self.random.choice('orx')}{most} {NAME}"
         raw = self.random.choice((f"{header}\n[[666],{{}}]", f"{header} key\n{self.body()}", self.text()))
-        run = self.random.choice((f"1:0:n:{self.text()[:90]}", self.text(), f"{self.number()}:{self.number()}:n:a", "1:0:n:"))
+        run = self.random.choice(
+            (f"1:0:n:{self.text()[:90]}", self.text(), f"{self.number()}:{self.number()}:n:a", "1:0:n:")
+        )
         more = self.random.choice((
             ("ZADD", f"{self.keys}:schedule:{lane}", "1", id), ("ZADD", f"{self.keys}:leases", "1", id),
             ("ZADD", f"{self.keys}:failed", "1", id), ("ZADD", f"{self.keys}:finished", "1.5", id),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq import conf, ids, signing
+from django_delayq import ids, signing
 from django_delayq.store.queue import QueueStore, SettleItem
 from django_delayq.stores import stores
 from tests.tasks_for_tests import close_order, ping
