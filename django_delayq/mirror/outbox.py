@@ -161,12 +161,10 @@ class DatabaseOutbox:
 
     def note_requeue(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
         """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
-        failpoint("outbox.note_requeue")
         note = Event.objects.using(using).create(
             job_id=job, queue=queue, at=clock.now(), kind=ASKED, actor=rows.clean(actor, 200), reason=rows.clean(reason),
             stream_id=f"row:{ids.new().hex}",
         )  # fmt: skip
-        failpoint("outbox.noted_requeue")
         return int(note.pk)
 
     def forget_requeue(self, note: int, using: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from django_delayq import signing
-from tests.formats.stage import ROOT
+from django_delayq import conf, signing
+from django_delayq.signing import Signer
+from tests.formats.stage import ROOT, Stage
 from tests.formats.test_dumps import go_on, load
 from tests.formats.test_side_by_side import push
 
@@ -19,9 +20,20 @@ def test_the_dump_is_signed():
     assert all(signing.split(record.encode("latin-1"))[1] for record in jobs)
 
 
+def sign_what_was_moved(stage: Stage) -> None:
+    """Records that expire: their expiry was moved with all dates of the dump, so the release before would have signed another."""
+    signer = Signer((conf._derived("only for tests", "record"),))
+    flat = stage.link.execute("HGETALL", "delayq:{orders}:jobs")
+    for id, record in zip(flat[::2], flat[1::2], strict=True):
+        if not signer.verifies(record, queue="orders", id=id.decode()):
+            assert b"expires" in record
+            stage.link.execute("HSET", "delayq:{orders}:jobs", id, signer.sign(record, queue="orders", id=id.decode()))
+
+
 def test_a_signed_queue_of_an_older_release_goes_on_and_is_brought_into_the_strict_form(stage):
     stage.signing = True
     expected = load(stage, SIGNED)
+    sign_what_was_moved(stage)
     go_on(stage, expected, "runs", "ends")
     stage.manage(ROOT, "delayq", "upgrade", "--yes")
     found = json.loads(stage.manage(ROOT, "delayq", "resign", "--yes", "--json"))
