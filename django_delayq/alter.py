@@ -144,6 +144,29 @@ def _last(act: Cancel | Move, queue: str, key: str) -> Change:
     return (None if row is None else act.of_row(row)) or Change.UNKNOWN
 
 
+def put_back(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Change]) -> Change:
+    """Asks Redis for a requeue. With SIGNING a note of it is committed before: no event leads a row out of its end without one, since
+    events bear no signature. If nobody knows what Redis has done, the note stays.
+
+    Raises:
+        ConfigError: with SIGNING, where there is no database side.
+    """
+    config = conf.get()
+    if config.signer is None:
+        return act()
+    note = outbox.need().note_requeue(id, queue, actor, reason, config.database)
+    change = act()
+    if change is not Change.DONE:
+        outbox.need().forget_requeue(note, config.database)
+    return change
+
+
+def waits_for_commit() -> bool:
+    """Whether a requeue must wait for the end of the open transaction: its note has to be there for others before Redis is asked."""
+    config = conf.get()
+    return config.signer is not None and transaction.get_connection(config.database).in_atomic_block
+
+
 def everywhere(ask: Callable[[str], Change]) -> Change:
     """The first answer of a queue that knows the job."""
     for name in conf.get().queues:

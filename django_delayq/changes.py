@@ -6,6 +6,7 @@ by `transaction.on_commit`. Only a change of a job that the same open transactio
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +24,8 @@ from django_delayq.states import FINISHED, UNFINISHED, Change, State
 from django_delayq.store.queue import MOST
 from django_delayq.stores import stores
 from django_delayq.task import Options
+
+logger = logging.getLogger("django_delayq")
 
 
 class Job:
@@ -179,8 +182,12 @@ def requeue(
     any more. By job, by id, or by `key` and `queue`: the latest job of that key, however it stands, so that nothing older runs after
     one that succeeded. Only the database knows which that is.
 
+    With SIGNING it is noted in the database before Redis is asked. In an open transaction it happens at the commit, if that comes;
+    `done` then says that nothing stood against it at the call.
+
     Raises:
         StoreUnavailable: as for `cancel`; or Redis was rolled back, and the rows that end jobs again are still being compared.
+        ConfigError: with SIGNING, where `django_delayq` is not in INSTALLED_APPS.
     """
     _check_words("requeue()", actor, reason)
     if key is not None:
@@ -205,11 +212,38 @@ def requeue(
     vouched = row is not None and row.state in (State.FAILED, State.CANCELLED)
     if row is not None and row.state is State.CANCELLED:
         _forget_cancel(id)
-    with stores.guarded():
-        if record is not None and record.key:
+    if alter.waits_for_commit():
+        return _requeue_at_commit(id, name, record, actor, reason)
+
+    def act() -> Change:
+        with stores.guarded():
+            return stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
+
+    if record is not None and record.key:
+        with stores.guarded():
             Publisher(stores.queue(name), using, actor=actor).complete(record.key)  # whoever holds it by its row
-        change = stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
+    change = alter.put_back(id, name, actor, reason, act)
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
+
+
+def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str) -> Change:
+    with stores.guarded():
+        view = stores.inspector().job(queue, id)
+        holder = stores.inspector().find(queue, record.key) if record is not None and record.key else None
+    if view is None and record is None:
+        return Change.UNKNOWN
+    if view is not None and view.state in ("scheduled", "running"):
+        return Change.RUNNING if view.state == "running" else Change.CONFLICT
+    if holder not in (None, id):
+        return Change.CONFLICT
+
+    def carry_out() -> None:
+        change = requeue(id, queue=queue, actor=actor, reason=reason)
+        if change is not Change.DONE:
+            logger.warning("job %s of %s was not requeued at the commit: %s", id, queue, change)
+
+    transaction.on_commit(carry_out, using=conf.get().database, robust=True)
+    return Change.DONE
 
 
 def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:

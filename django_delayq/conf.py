@@ -201,10 +201,10 @@ def _retention(value: Any) -> Mapping[str, float | None]:
     return {state: _optional_duration(kept) for state, kept in value.items()}
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _Wrong(f"must be True or False, not {value!r}.")
-    return value
+def _signing(value: Any) -> bool | str:
+    if not isinstance(value, bool) and value != "strict":
+        raise _Wrong(f"must be True, False or 'strict', not {value!r}.")
+    return value if isinstance(value, bool) else "strict"
 
 
 def _names(value: Any) -> frozenset[str]:
@@ -246,7 +246,7 @@ READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "MAX_CRASHES": _whole(0),
     "MAX_PAYLOAD": _whole(64),
     "RETENTION": _retention,
-    "SIGNING": _flag,
+    "SIGNING": _signing,
     "SENSITIVE": _names,
     "MIRROR_MAX_EVENTS": _whole(1000),
     "MIRROR_FULL": _choice("block", "grow"),
@@ -309,9 +309,9 @@ def _read(given: Any) -> tuple[list[Problem], Config | None]:
             if queue:
                 queues[name] = queue
     signer = None
-    if values.pop("SIGNING", False):
+    if signing := values.pop("SIGNING", False):
         try:
-            signer = _signer()
+            signer = _signer(values.get("PREFIX", ""), strict=signing == "strict")
         except ImproperlyConfigured as error:
             hint = "Set SECRET_KEY, or turn SIGNING off."
             found.append(Problem("E007", f'{SETTING}["SIGNING"]', f"needs Django's SECRET_KEY: {error}", hint))
@@ -321,12 +321,17 @@ def _read(given: Any) -> tuple[list[Problem], Config | None]:
     return [], Config(**fields, signer=signer, queues=MappingProxyType(queues))
 
 
-def _signer() -> Signer:
+def _signer(prefix: str, *, strict: bool) -> Signer:
     # Keys of our own, derived: what signs records signs nothing else of the project, and the other way round.
-    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     return Signer(
-        tuple(salted_hmac("django_delayq.signing", "record", secret=key, algorithm="sha256").digest() for key in keys)
+        tuple(_derived(secret, f"record of {prefix}") for secret in secrets),
+        () if strict else tuple(_derived(secret, "record") for secret in secrets),
     )
+
+
+def _derived(secret: str | bytes, value: str) -> bytes:
+    return salted_hmac("django_delayq.signing", value, secret=secret, algorithm="sha256").digest()
 
 
 def _twins(names: Iterable[Any]) -> Iterator[Problem]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django_delayq import clock, codec, conf, outbox
+from django.db import transaction
+
+from django_delayq import alter, clock, codec, conf, outbox
 from django_delayq.exceptions import PayloadError
 from django_delayq.job import JobRecord
 from django_delayq.states import Change, State
@@ -46,6 +49,10 @@ def edit_and_requeue(
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)
     record = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
+    if alter.waits_for_commit():
+        again = partial(edit_and_requeue, job, args, kwargs, actor=actor, reason=reason)
+        transaction.on_commit(again, using=using, robust=True)
+        return Change.DONE
     changes: list[Change] = []
 
     def act() -> bool:
@@ -55,8 +62,11 @@ def edit_and_requeue(
         return changes[-1] is Change.DONE
 
     # Redis is asked while the row is locked: of two who edit one job, the second finds it scheduled, and changes nothing.
-    outbox.need().edit(job, list(args), dict(kwargs), act, actor, reason, using)
-    change = changes[0] if changes else Change.CONFLICT
+    def edit() -> Change:
+        outbox.need().edit(job, list(args), dict(kwargs), act, actor, reason, using)
+        return changes[0] if changes else Change.CONFLICT
+
+    change = alter.put_back(job, row.queue, actor, reason, edit)
     return Change.CONFLICT if change is Change.UNKNOWN else change
 
 

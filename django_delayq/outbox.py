@@ -116,6 +116,12 @@ class Outbox(Protocol):
     def forget_cancel(self, job: UUID, using: str) -> None:
         """Takes back what an earlier release has noted of a cancel."""
 
+    def note_requeue(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
+        """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
+
+    def forget_requeue(self, note: int, using: str) -> None:
+        """Takes that note back: Redis has refused it."""
+
     def edit(
         self,
         job: UUID,

@@ -34,6 +34,7 @@ WORDS: dict[str, Promise] = {
     "paused": _("paused"), "finished": _("finished"), "working": _("working"), "quiet": _("quiet"), "leaving": _("leaving"),
     "gone": _("gone"), "merged": _("merged"), "rescheduled": _("rescheduled"), "claimed": _("claimed"),
     "cancel_requested": _("cancel requested"), "requeued": _("requeued"), "expired": _("expired"), "aside": _("aside"),
+    "requeue_asked": _("asked to requeue"),
     "restored": _("restored"), "dropped": _("dropped"), "resumed": _("resumed"), "purged": _("purged"),
 }  # fmt: skip
 

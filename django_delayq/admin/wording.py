@@ -10,6 +10,7 @@ from typing import Final
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+LONGEST: Final = 2_000  # characters of a sentence of ours
 CAUSE: Final = "cause"  # a group that may be such a sentence itself
 WITHIN: Final = 2  # of these, how many within one another
 SENTENCES: Final[tuple[tuple[str, Promise], ...]] = (
@@ -44,6 +45,8 @@ _KNOWN: Final = [(re.compile(pattern, re.DOTALL), said) for pattern, said in SEN
 def worded(error: object, *, within: int = WITHIN) -> str:
     """An error, or what it said, for the reader of a page; as it is, where it is not known here. `within`: how deep to go on."""
     text = str(error)
+    if len(text) > LONGEST:
+        return text  # a pattern with two gaps would try all pairs of places
     for pattern, said in _KNOWN:
         if found := pattern.fullmatch(text):
             groups = found.groupdict()

@@ -12,7 +12,7 @@ from django_delayq import conf
 from django_delayq.management.acts import confirm, said
 from django_delayq.management.output import progress
 from django_delayq.management.selection import USAGE, known_queue
-from django_delayq.signing import Signer, Standing
+from django_delayq.signing import Standing
 from django_delayq.store.queue import MOST
 from django_delayq.stores import stores
 
@@ -26,7 +26,11 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
         raise CommandError("SIGNING is off, so there is nothing to sign. See docs/settings.md.", returncode=USAGE)
     names = [known_queue(options["queue"]) or ""] if options["queue"] else list(config.queues)
     wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
-    found = Counter(standing for name in names for batch in _records(name, config.signer) for _, _, standing in batch)
+    for name in names:
+        stores.queue(name).signs(
+            anew=True
+        )  # else what was written a moment after the upgrade would be left in the former form
+    found = Counter(standing for name in names for batch in _records(name) for _, _, standing in batch)
     todo = sum(found[standing] for standing in wanted)
     document: dict[str, Any] = {standing: found[standing] for standing in ("newest", "older", "unsigned", "wrong")}
     if options["dry_run"]:
@@ -37,7 +41,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     signed = 0
     with progress(todo, "signing", quiet=options["json"]) as advance:
         for name in names if todo else ():
-            for batch in _records(name, config.signer):
+            for batch in _records(name):
                 done = _sign(name, [(id, read) for id, read, standing in batch if standing in wanted])
                 signed += done
                 advance(done)
@@ -50,9 +54,11 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     return 1 if found["wrong"] or (found["unsigned"] and not options["unsigned"]) else 0
 
 
-def _records(queue: str, signer: Signer) -> Iterator[list[Record]]:
+def _records(queue: str) -> Iterator[list[Record]]:
+    signs = stores.queue(queue).signs()
+    assert signs is not None
     for batch in stores.inspector().records(queue):
-        yield [(id, read, signer.standing(read, queue=queue, id=id)) for id, read in batch]
+        yield [(id, read, signs.standing(read, queue=queue, id=id)) for id, read in batch]
 
 
 def _sign(queue: str, items: list[tuple[str, bytes]]) -> int:

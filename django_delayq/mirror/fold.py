@@ -4,8 +4,10 @@ An entry that a row has folded before changes nothing in it (`last_event`), so a
 and if its clock is behind besides, new entries bear older ids: what they tell is known by its Event row, the end of a run by its
 Attempt or, where AUDIT keeps none, by the row.
 
-What no release could have meant (a kind that is none, an event of a job without a job) is handed back in `aside`; what cannot be
-read raises `Unfoldable`, and the loop finds out which item it is.
+What no release could have meant (a kind that is none, an event of a job without a job, or of another queue's) is handed back in
+`aside`; what cannot be read raises `Unfoldable`, and the loop finds out which item it is.
+
+Events bear no signature. So with a signer none leads a row out of its end, but the requeues that were asked for here.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
 from django_delayq.mirror.items import (
     CARRYING,
+    ENDED,
     ENDED_BADLY,
     ENDS,
     EXPIRED,
@@ -30,6 +33,8 @@ from django_delayq.mirror.items import (
     NO_JOB,
     NO_SUCH_JOB,
     OF_QUEUES,
+    OTHER_QUEUE,
+    OUT_OF_ENDS,
     SECOND_DATE,
     TOLD,
     UNKNOWN_KIND,
@@ -47,6 +52,10 @@ from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.events import Entry, Item, position
 
+# What an event may not change in a row that has ended: all that people read of the end.
+KEPT: Final = (
+    "state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into",
+)  # fmt: skip
 NO_PROBLEM: Final = frozenset({AttemptOutcome.SUCCEEDED, AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})
 
 
@@ -64,7 +73,8 @@ class Refused:
 class Batch:
     """Rows under change. The loop fills `jobs` and `attempts` with what the database has, keyed by id and by (id, fence),
     `records` with what Redis keeps of failed jobs that have no row, `told` with those of `told_behind` that have Event rows, and
-    `committed` with those that have ended otherwise than by success of which an atomic run has committed, and what it returned.
+    `committed` with those that have ended otherwise than by success of which an atomic run has committed, and what it returned,
+    `asked` with the notes of requeues that were asked for: those that have been carried out it hands back in `answered`.
     """
 
     queue: str
@@ -75,6 +85,8 @@ class Batch:
     told: set[tuple[UUID, str]] = field(default_factory=set)
     committed: Mapping[UUID, Any] = field(default_factory=dict)
     signer: Signer | None = None
+    asked: Mapping[UUID, list[int]] = field(default_factory=dict)
+    answered: list[int] = field(default_factory=list)
     changed: dict[UUID, JobRow] = field(default_factory=dict)
     changed_attempts: dict[tuple[UUID, str], RunRow] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -118,13 +130,23 @@ class Batch:
             job = self.jobs.get(id)
             if job is not None and id not in folded and self._folded_before(job, kind, item, entry):
                 continue
+            if job is not None and job.queue != self.queue:
+                self.aside.append(Refused(entry, item, OTHER_QUEUE))
+                continue
+            stays = self._stays(job, id, kind)
+            if stays and kind in OUT_OF_ENDS:
+                self.aside.append(Refused(entry, item, ENDED))
+                continue
             if job is None:
                 job = self._missing(id, item, at)
                 if job is None:
                     continue
                 self.jobs[id] = job
             folded.add(id)
+            kept = [getattr(job, name) for name in KEPT] if stays else ()
             self._apply(job, kind, item, entry, at)
+            for name, value in zip(KEPT, kept, strict=False):
+                setattr(job, name, value)
             if job.settled == CANCELLED_HERE:
                 self._follow_cancel(job, kind, at)
             elif (job.settled or id in self.committed) and job.state != State.SUCCEEDED:
@@ -135,6 +157,16 @@ class Batch:
             self.changed[id] = job
             if kind in TOLD and not is_debounced(kind, item):
                 self._tell(entry, item.number, kind, id, at, told(kind, item))
+
+    def _stays(self, job: JobRow | None, id: UUID, kind: EventKind) -> bool:
+        """Whether the row has ended, and this event may not change that. A note of a requeue is good for one."""
+        if self.signer is None:
+            return False
+        notes = self.asked.get(id) if kind is EventKind.REQUEUED else None
+        if notes:
+            self.answered.append(notes.pop(0))
+            return False
+        return job is not None and job.state in FINISHED
 
     def _folded_before(self, job: JobRow, kind: EventKind, item: Item, entry: Entry) -> bool:
         if position(job.last_event) < position(entry.id):

@@ -41,6 +41,14 @@ NO_JOB: Final = "a date without a job"  # what claim.lua says of a date whose re
 MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
 NOBODY: Final = UUID(int=0)
 SECOND_DATE: Final = "a second date of a running job"
+OTHER_QUEUE: Final = "other queue"  # an entry of one queue speaks of a job of another
+ENDED: Final = (
+    "ended"  # the row has ended, and with SIGNING no event leads out of that, unless a requeue was asked for here
+)
+ASKED: Final = (
+    "requeue_asked"  # an event that no script writes: a requeue was asked for, and the mirror has not folded it
+)
+OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # their only meaning is that a job goes on
 _full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
 
 

@@ -16,12 +16,13 @@ from django_delayq.failpoints import failpoint
 from django_delayq.mirror import arrays, aside, effects, pauses, snoozes
 from django_delayq.mirror.fold import Batch, Refused
 from django_delayq.mirror.items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
+from django_delayq.mirror.pending import requeues_asked
 from django_delayq.mirror.rows import KNOWN, JobRow, RunRow
 from django_delayq.mirror.turns import turn
 from django_delayq.mirror.verdict import about_data, may_be_size
 from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
-from django_delayq.states import State
+from django_delayq.states import EventKind, State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, Entry, EventLog, NewerEvents, position
 from django_delayq.store.formats import FORMAT
@@ -267,8 +268,11 @@ class MirrorLoop:
         return Batch(
             queue=self.queue.name, audit=self.queue.audit, jobs=jobs, attempts=attempts,
             records=self._records(entries, jobs), told=self._told(told_behind(entries, jobs)), signer=self.signer,
-            committed=self._committed(entries),
+            committed=self._committed(entries), asked=self._asked(entries),
         )  # fmt: skip
+
+    def _asked(self, entries: list[Entry]) -> dict[UUID, list[int]]:
+        return requeues_asked(ids_of(entries, {EventKind.REQUEUED}), self.using) if self.signer is not None else {}
 
     def _told(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
         """Those of them that have an Event row."""
@@ -334,6 +338,8 @@ class MirrorLoop:
         snoozes.forget(runs, self.using)
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
+        if batch.answered:
+            Event.objects.using(self.using).filter(pk__in=batch.answered).delete()
         aside.write(batch.aside, self.queue.name, self.partition, self.using)
         if batch.caught_up:  # apart, and only these: an atomic run may commit its own word meanwhile
             marked = Job.objects.using(self.using).filter(pk__in=batch.caught_up, settled=CANCELLED_HERE)

@@ -16,6 +16,7 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import databaseclock, effects, inserts, pauses, rows
+from django_delayq.mirror.items import ASKED
 from django_delayq.models import CANCELLED_HERE, Checkpoint, Event, Job
 from django_delayq.outbox import OutboxItem, OutboxRow, Told
 from django_delayq.states import UNFINISHED, EventKind, State
@@ -160,6 +161,18 @@ class DatabaseOutbox:
         failpoint("outbox.forget")
         Job.objects.using(using).filter(pk=job, settled=CANCELLED_HERE).update(settled="")
         failpoint("outbox.forgotten")
+
+    def note_requeue(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
+        """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
+        note = Event.objects.using(using).create(
+            job_id=job, queue=queue, at=clock.now(), kind=ASKED, actor=rows.clean(actor, 200), reason=rows.clean(reason),
+            stream_id=f"row:{ids.new().hex}",
+        )  # fmt: skip
+        return int(note.pk)
+
+    def forget_requeue(self, note: int, using: str) -> None:
+        """Redis has refused it."""
+        Event.objects.using(using).filter(pk=note, kind=ASKED).delete()
 
     def edit(
         self,

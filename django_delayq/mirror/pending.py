@@ -12,11 +12,13 @@ from django.db.models import F, Q
 from django.db.models.functions import Left
 
 from django_delayq import clock
+from django_delayq.mirror.items import ASKED
 from django_delayq.models import CANCELLED_HERE, Event, Job
 from django_delayq.states import EventKind, State
 from django_delayq.store.events import position
 
 RECENT_MS: Final = 3_600_000  # how much older than what was folded last such a change may be
+CHUNK: Final = 500  # ids per query
 MS: Final = 13  # digits of a moment in the id of an entry, until the year 2286
 
 
@@ -32,6 +34,19 @@ class Pending:
     actor: str
     reason: str
     stream_id: str
+
+
+def requeues_asked(jobs: Collection[UUID], using: str) -> dict[UUID, list[int]]:
+    """The notes of requeues of these jobs that were asked for here, the oldest first. Within a transaction; locked, to be read as they
+    are now, and not as when that began.
+    """
+    found: dict[UUID, list[int]] = {}
+    wanted = list(set(jobs))
+    for start in range(0, len(wanted), CHUNK):
+        notes = Event.objects.using(using).filter(job_id__in=wanted[start : start + CHUNK], kind=ASKED)
+        for id, note in notes.select_for_update().order_by("pk").values_list("job_id", "pk"):
+            found.setdefault(id, []).append(note)
+    return found
 
 
 def pending(

@@ -24,9 +24,10 @@ ENDED_MERGED, ENDED_REPLACED, ENDED_EXPIRED = (
 )  # in `ending`: how a cancelled job was displaced
 MERGED = "key held by"  # so begins the error of a row that was merged into the job that held its key
 NO_RECORD = "the record of this job did not reach the database"
-_VARYING = re.compile(r"\S*\d\S*")
+_WORD, _DIGIT = re.compile(r"\S+"), re.compile(r"\d")
 NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")
 LONGEST_TEXT = 100_000  # characters of an error or a traceback; the rest is cut
+LONGEST_LINE = 2_000  # characters of the first line of an error that tell errors apart
 
 
 @dataclass(slots=True, eq=False)
@@ -191,7 +192,9 @@ def clean(text: str, longest: int = LONGEST_TEXT) -> str:
 
 def fingerprint(text: str) -> str:
     """For an error that came without one, such as a worker's crash: the same for texts that differ in numbers and ids only."""
-    first = _VARYING.sub("#", text.strip().split("\n", 1)[0])[:500]
+    line = text.strip().split("\n", 1)[0][:LONGEST_LINE]
+    # Word by word: one pattern that looks for a digit within a word would go back through words without one.
+    first = _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], line)[:500]
     return hashlib.sha1(first.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:12] if first else ""
 
 

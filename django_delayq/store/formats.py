@@ -8,20 +8,22 @@ while a deploy rolls. A process that finds a newer number than it knows writes n
 | format | adds |
 |---|---|
 | 0 | what was written before formats had numbers |
-| 1 | entries of the stream bear `f`, the format that they were written in |
+| 1 | entries of the stream bear `f`, the format that they were written in; signatures of records cover the prefix |
 
 A change of format adds a row here, a dump under `tests/formats`, and a section in `docs/upgrading.md`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from django_delayq import clock
+from django_delayq.signing import Signer
 from django_delayq.store.connection import StoreError
 
 FORMAT = 1  # the newest that this release knows
+PREFIX_SIGNED: Final = 1  # from this format on signatures of records cover the prefix
 REFUSED: Final = "FORMAT"  # the code of the reply of a script that meets a newer one
 QUIET_MS: Final = (
     3_600_000  # no process of an older release has been there for so long: then the format is raised by itself
@@ -58,10 +60,25 @@ class Word:
         return "!"
 
 
+class Form:
+    """In which form the records of a queue are signed: that without a prefix while it has format 0, unless that is not accepted."""
+
+    def __init__(self, signer: Signer | None) -> None:
+        self._signer = self._now = signer
+        self._until = float("-inf")
+
+    def signer(self, look: Callable[[], Any], *, anew: bool = False) -> Signer | None:
+        """The one that signs; None where nothing is signed. `look` reads `meta.format`; it is called once a minute, or `anew`."""
+        if self._signer is not None and self._signer.former and (anew or clock.monotonic() >= self._until):
+            self._now = self._signer if number(look()) >= PREFIX_SIGNED else self._signer.before_upgrade()
+            self._until = clock.monotonic() + TELL
+        return self._now
+
+
 def number(raw: Any) -> int:
     """The format that a field says; 0 for none, or for what nobody of us has written."""
     text = raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
 
 
 def check(queue: str, raw: Any) -> int:

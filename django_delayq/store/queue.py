@@ -97,6 +97,7 @@ class QueueStore:
         self.partition = partition
         self.keys = Keys.of(prefix, queue, partition)
         self._word = formats.Word()
+        self._form = formats.Form(signer)
 
     @property
     def offer(self) -> str:
@@ -109,8 +110,12 @@ class QueueStore:
 
     def written(self, record: JobRecord) -> bytes:
         """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
-        raw = record.encode()
-        return raw if self.signer is None else self.signer.sign(raw, queue=self.queue, id=ids.short(record.id))
+        raw, signs = record.encode(), self.signs()
+        return raw if signs is None else signs.sign(raw, queue=self.queue, id=ids.short(record.id))
+
+    def signs(self, *, anew: bool = False) -> Signer | None:
+        """The signer, in the form that the queue's format wants; None: nothing is signed. `anew`: asks Redis, else once a minute."""
+        return self._form.signer(lambda: self.link.execute("HGET", self.keys["meta"], "format"), anew=anew)
 
     def schedule(
         self,
@@ -336,12 +341,13 @@ class QueueStore:
         changed since. Needs a signer.
         """
         bounded(items)
-        if self.signer is None:
+        signs = self.signs()
+        if signs is None:
             raise ValueError("a store without a signer cannot sign")
         arguments: list[Any] = []
         for id, record in items:
             read_as = hashlib.sha1(record, usedforsecurity=False).hexdigest()
-            arguments += (id, read_as, self.signer.sign(record, queue=self.queue, id=id))
+            arguments += (id, read_as, signs.sign(record, queue=self.queue, id=id))
         return [answer.decode() for answer in self.run("resign", None, "", "", *arguments)]
 
     def tidy(

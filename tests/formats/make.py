@@ -1,4 +1,5 @@
-"""Makes a dump with the code of a release: `python -m tests.formats.make COMMIT tests/formats/format0.json`.
+"""Makes a dump with the code of a release: `python -m tests.formats.make COMMIT tests/formats/format0.json`. With --signed behind it
+the records are signed.
 
 It takes the package from the history, starts a Redis and a SQLite of its own, runs `rolling.fill` of `project/` there under that
 release, and writes down what is in both. Each format has its dump, made by the last release that wrote it; a dump is not made again.
@@ -26,7 +27,7 @@ json.dump(read_rows(apps, "default"), sys.stdout)
 """
 
 
-def make(commit: str, to: Path) -> None:
+def make(commit: str, to: Path, *, signed: bool = False) -> None:
     """Writes the dump of that commit."""
     with tempfile.TemporaryDirectory() as folder, RedisServer() as redis:
         tree = Path(folder) / "tree"
@@ -34,12 +35,12 @@ def make(commit: str, to: Path) -> None:
         if unpack(commit, tree) is None:
             sys.exit(f"{commit} is not in the history of {ROOT}")
         database = {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{folder}/db.sqlite3"}
-        stage = Stage(redis, database, Path(folder))
+        stage = Stage(redis, database, Path(folder), signing=signed)
         stage.manage(tree, "migrate", "-v", "0")
         filled = json.loads(stage.run(tree, "rolling.fill"))
         rows = subprocess.run(
             [sys.executable, "-c", ROWS, str(ROOT)], env=stage.environment(tree, "make"), capture_output=True, text=True,
-            check=True,
+            check=True, cwd=folder,
         )  # fmt: skip
         whole = {
             "made_ms": filled["now_ms"],
@@ -52,4 +53,4 @@ def make(commit: str, to: Path) -> None:
 
 
 if __name__ == "__main__":
-    make(sys.argv[1], Path(sys.argv[2]))
+    make(sys.argv[1], Path(sys.argv[2]), signed="--signed" in sys.argv)

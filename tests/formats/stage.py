@@ -34,9 +34,14 @@ class Run(NamedTuple):
 
 
 class Stage:
-    """Redis, a database, a ledger. `tree`s are folders that hold a release of django_delayq."""
+    """Redis, a database, a ledger. `tree`s are folders that hold a release of django_delayq. `signing`: the setting of processes that
+    are started from now on.
+    """
 
-    def __init__(self, redis: RedisServer, database: dict[str, Any], folder: Path) -> None:
+    def __init__(
+        self, redis: RedisServer, database: dict[str, Any], folder: Path, *, signing: bool | str = False
+    ) -> None:
+        self.signing = signing
         self.folder = folder
         self.ledger = folder / "ledger"
         self.link: Link = connect(redis.url, name="stage")
@@ -46,6 +51,7 @@ class Stage:
     def environment(self, tree: Path, name: str) -> dict[str, str]:
         return {
             **os.environ, **self._environment, "PYTHONPATH": f"{tree}{os.pathsep}{PROJECT}", "ROLLING_NAME": name,
+            "ROLLING_SIGNING": json.dumps(self.signing),
             "DJANGO_SETTINGS_MODULE": "rolling.settings", "ROLLING_LEDGER": str(self.ledger), "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq import conf, ids, signing
+from django_delayq import ids, signing
 from django_delayq.store.queue import QueueStore, SettleItem
 from django_delayq.stores import stores
 from tests.tasks_for_tests import close_order, ping
@@ -22,7 +22,7 @@ def raw(job: delayq.Job) -> bytes:
 
 
 def standing(job: delayq.Job) -> str:
-    return conf.get().signer.standing(raw(job), queue=job.queue, id=ids.short(job.id))
+    return stores.queue(job.queue).signs(anew=True).standing(raw(job), queue=job.queue, id=ids.short(job.id))
 
 
 def rotate(settings, *, keep: bool = True) -> None:

@@ -268,7 +268,7 @@ else
     if backup == worker then
       redis.call('HDEL', k_meta, 'backup', 'backup_until')
     end
-  elseif not backup or backup == worker or backup_until <= now then
+  elseif not backup or backup == worker or backup_until <= now or backup_until > now + 2 * SAFETY then
     wait = math.min(ahead + 25, SAFETY)
     redis.call('HSET', k_meta, 'backup', worker, 'backup_until', int(now + wait + GRACE))
   else

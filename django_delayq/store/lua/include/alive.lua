@@ -13,6 +13,10 @@ local function alive(lease, away, moved)
   if now ~= last then
     redis.call('HSET', k_meta, 'alive', int(now))
   end
+  if till and till > now + lease then -- further ahead than anybody could have meant: it must not hold takeovers up for ever
+    till = now + lease
+    redis.call('HSET', k_meta, 'guard_until', int(till))
+  end
   local silent = last and now - last > lease / 2
   local guarded = from and till and from < now and now < till -- "nan", too, lies nowhere
   if away > lease / 2 or (moved and (silent or guarded)) then

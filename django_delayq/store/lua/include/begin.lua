@@ -18,6 +18,9 @@ local stands = redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'ro
 -- The format, 0 when nothing says so. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
 -- one nothing is read, and nothing written.
 local format = tonumber(stands[1] or 0) or 0
+if not (format >= 0 and format < 10000) or format % 1 ~= 0 then -- nobody of us has written that
+  format = 0
+end
 if format > FORMAT then
   return redis.error_reply('FORMAT ' .. string.format('%.0f', format))
 end
@@ -84,7 +87,8 @@ local function present()
 end
 
 -- Header of a record: "1<lane><o|r>[<max attempts>[:<expires ms>]] <task>[ <key>]\n". Returns lane, durable, expires, key, or nil.
--- %f keeps the match from going back through a task that never ends. Jobs of one task without keys have one line, which is read once;
+-- %f keeps the match from going back through a task that never ends, and numbers are taken apart behind it, since two runs of digits in
+-- one pattern would be tried in every way. Jobs of one task without keys have one line, which is read once;
 -- of a record that is all one line, or none of ours, nothing is kept.
 local lines = {}
 local function header(record)
@@ -95,11 +99,15 @@ local function header(record)
   local line = string.sub(record, 1, stop)
   local read = lines[line]
   if not read then
-    local lane, safety, expires, key = string.match(line, '^1([hnl])([or])%d*:?(%d*) %S+%f[%s] ?([^\n]*)\n')
+    local lane, safety, most, key = string.match(line, '^1([hnl])([or])([%d:]*) %S+%f[%s] ?([^\n]*)\n')
     if not lane then
       return nil
     end
-    read = {lane, safety == 'o', tonumber(expires) or 0, key}
+    local colon = string.find(most, ':', 1, true)
+    if colon and string.find(most, ':', colon + 1, true) then
+      return nil
+    end
+    read = {lane, safety == 'o', colon and tonumber(string.sub(most, colon + 1)) or 0, key}
     lines[line] = read
   end
   return read[1], read[2], read[3], read[4]

@@ -16,7 +16,7 @@ local function run_of(value)
   if not read then
     local attempt, crashes, lane, nonce = string.match(value, '^(%d+):(%d+):([hnlHNL]):(%w*)')
     local past = attempt and string.sub(value, #attempt + #crashes + #nonce + 5)
-    if not attempt or #attempt > 9 or #crashes > 9 or (past ~= '' and not string.find(past, '^:e?%d*u?%d*$')) or #past > 32 then
+    if not attempt or #attempt > 9 or #crashes > 9 or #past > 32 or (past ~= '' and not string.find(past, '^:e?%d*u?%d*$')) then
       return nil
     end
     read = {tonumber(attempt), tonumber(crashes), lane, nonce, string.sub(past, 2)}
