@@ -16,7 +16,7 @@ def visible(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The same, with line ends and tabs spelled out too, so that nothing in the text looks like another line."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    return text if text.isprintable() else visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _spelled(found: re.Match[str]) -> str:

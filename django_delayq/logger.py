@@ -43,7 +43,8 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         if not self.isEnabledFor(level):
             return
         error = _given(kwargs.pop("exc_info", None))
-        fields = {name: _plain(value) for name, value in (kwargs.pop("extra", None) or {}).items()}
+        extra = kwargs.pop("extra", None)
+        fields = {name: _plain(value) for name, value in extra.items()} if extra else {}
         if error is not None:
             msg, args = f"{msg}; %s", (*args, summary(error))
             fields["traceback"] = traceback(error)
@@ -121,6 +122,8 @@ def _given(exc_info: Any) -> BaseException | None:
 
 
 def _plain(value: object) -> object:
+    if type(value) is str:
+        return _cut(value)
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, BaseException):
@@ -131,7 +134,7 @@ def _plain(value: object) -> object:
 
 
 def _cut(text: str) -> str:
-    return one_line(text if len(text) <= LONGEST else f"{text[:LONGEST]}…")
+    return one_line(text) if len(text) <= LONGEST else f"{one_line(text[:LONGEST])}…"
 
 
 def _database(error: Error) -> tuple[str, bool]:

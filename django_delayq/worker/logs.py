@@ -85,8 +85,8 @@ class ConsoleFormatter(logging.Formatter):
     """One line of text; the frames of an error follow, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        frames = "".join(f"\n    {line}" for line in getattr(record, "traceback", "").splitlines())
-        return f"{super().format(record)}{frames}"
+        text, frames = super().format(record), getattr(record, "traceback", "")
+        return text + "".join(f"\n    {line}" for line in frames.split("\n")) if frames else text
 
 
 def set_up(form: str, level: int) -> None:
