@@ -6,7 +6,6 @@ by `transaction.on_commit`. Only a change of a job that the same open transactio
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +17,7 @@ from django_delayq import alter, clock, conf, ids, outbox, plan
 from django_delayq.alter import Cancel, Move
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.job import JobRecord, validate_key
+from django_delayq.logger import Logger
 from django_delayq.pending import Pending
 from django_delayq.publish import Publisher
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
@@ -25,7 +25,7 @@ from django_delayq.store.queue import MOST
 from django_delayq.stores import stores
 from django_delayq.task import Options
 
-logger = logging.getLogger("django_delayq")
+logger = Logger("django_delayq")
 
 
 class Job:

@@ -26,7 +26,6 @@ TAKEN_OVER = frozenset({
 })  # fmt: skip
 # No text quotes more of an address than this, since a password may stand anywhere behind it.
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
-DOTTED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 NAME: Final = re.compile(r"[\w-]+")
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
 HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
@@ -133,7 +132,7 @@ def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
         return _from_url(embedded.ensure(None), {})
     if "://" in spec:
         return _from_url(spec, {})
-    if DOTTED.fullmatch(spec):
+    if "." in spec and all(map(str.isidentifier, spec.split("."))):
         return _from_client(_call_factory(spec))
     return _from_cache(spec)
 
