@@ -25,7 +25,7 @@ CLIENT_TESTS ?= tests/security/test_tls.py tests/store tests/producer
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-py313 has-py313 test-oldest test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo test test-engine test-around test-seldom test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-py313 has-py313 test-oldest test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
@@ -102,8 +102,21 @@ has-py313:
 demo: $(STAMPS)/demo
 	$(BIN)/python example_project/demo.py
 
+# Two halves at a time: they mostly wait. With TESTS=… just these.
 test: $(STAMPS)/test
+ifeq ($(TESTS),tests)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-engine test-around
+else
 	$(PYTEST) -m "not slow and not browser" $(TESTS)
+endif
+
+ENGINE := tests/mirror tests/store tests/model tests/producer tests/formats tests/nouns tests/crashpoints
+
+test-engine: $(STAMPS)/test
+	$(PYTEST) -m "not slow and not browser" $(ENGINE)
+
+test-around: $(STAMPS)/test
+	$(PYTEST) -m "not slow and not browser" $(addprefix --ignore ,$(ENGINE)) tests
 
 # May run side by side (make -j2): mutants of the model keep a processor busy, the others mostly wait.
 test-slow: test-slow-others test-slow-model test-slow-outage
@@ -112,7 +125,11 @@ test-slow-others: $(STAMPS)/postgres
 	$(PYTEST) -m "slow and not browser" --ignore tests/model $(TESTS)
 
 test-slow-model: $(STAMPS)/test
-	$(PYTEST) -m "slow and not browser" tests/model
+	$(PYTEST) -m "slow and not seldom and not browser" tests/model
+
+# Faults of the model that chance decides about, some minutes each: none must get by, but one may take several goes.
+test-seldom: $(STAMPS)/test
+	$(PYTEST) -m seldom tests/model
 
 test-slow-outage: $(STAMPS)/postgres
 	DELAYQ_TEST_DB=postgres $(PYTEST) -m "slow and not browser" tests/worker/test_database_down.py

@@ -81,7 +81,8 @@ class Move:
 
     def told(self, changed: Changed) -> Told:
         return Told(
-            event=changed.event, kind=EventKind.RESCHEDULED, run_at_ms=changed.due_ms, actor=self.actor, reason=self.reason
+            event=changed.event, kind=EventKind.RESCHEDULED, run_at_ms=changed.due_ms, actor=self.actor, reason=self.reason,
+            proposed=self._policy != "",
         )  # fmt: skip
 
     def pending(self, found: Pending) -> Change:

@@ -218,7 +218,7 @@ def _moved(put: Put, holder: UUID) -> bool:
     """Gives the holder this date, as any other change does. False if that cannot be now: the script decides when this one is put in."""
     plan, item = put.plan, put.plan.item()
     try:
-        move = Move("", plan.on_conflict, item.delay_ms, item.due_ms or 0, plan.on_conflict)
+        move = Move("schedule", plan.on_conflict, item.delay_ms, item.due_ms or 0, plan.on_conflict)
         return alter.one(move, holder, plan.queue.name) in (Change.DONE, Change.RUNNING)
     except (StoreUnavailable, Error):
         return False

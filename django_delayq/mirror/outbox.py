@@ -108,6 +108,8 @@ class DatabaseOutbox:
                     return True  # the mirror was first
                 failpoint("outbox.tell")
                 if mine.filter(last_event=seen).update(**values):
+                    if told.proposed:
+                        Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor).delete()
                     self._note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
                     break
                 if told.kind == EventKind.CANCELLED and effects.committed([job], using):

@@ -366,7 +366,7 @@ CHANGES = [
         "k_leases, id) then\n    status = 'running'\n",
         "k_leases, id) then\n    status = 'running'\n    redis.call('ZADD', LANES[lane], int(due), id)\n",
     ),
-    lua("a new date is not told", "reschedule", "    event('rescheduled', id .. ' ' .. int(due))\n", ""),
+    lua("a new date is not told", "reschedule", "      event('rescheduled', id", "      local _ = (id"),
     lua("requeue steals a key", "requeue", "key ~= '' and holder_of(key)", "false"),
     lua("requeue leaves the key", "requeue", "if key ~= '' then\n", "if false then\n"),
     lua("requeue leaves it among the failed", "requeue", "        redis.call('ZREM', k_failed, id)\n", ""),

@@ -32,7 +32,7 @@ for i = 9, #ARGV do
       due = date -- another call was quicker
     else
       redis.call('ZADD', LANES[lane], int(due), id)
-      event('rescheduled', id .. ' ' .. int(due))
+      event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
       moved = true
     end
   elseif record or (id ~= '' and redis.call('ZSCORE', k_finished, id)) then
