@@ -105,6 +105,7 @@ demo: $(STAMPS)/demo
 # Two halves at a time: they mostly wait. With TESTS=… just these.
 test: $(STAMPS)/test
 ifeq ($(TESTS),tests)
+	@echo "Two halves at a time, some minutes; each is printed when it is done."
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-engine test-around
 else
 	$(PYTEST) -m "not slow and not browser" $(TESTS)

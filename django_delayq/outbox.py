@@ -65,7 +65,7 @@ class OutboxRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """A change that Redis has made and answered, for the row: `event` is the stream id of what tells the mirror of it. `kind`: of that
-    event; `run_at_ms`: its date, of one that was moved; `proposed`: another call of `schedule` has moved it, and the last time is noted.
+    event; `run_at_ms`: its date, of one that was moved; `proposed`: another call of `schedule` moved it; the last time is noted.
     """
 
     event: str
