@@ -11,7 +11,7 @@ def visible(text: str) -> str:
     """Text whose control characters are spelled out: the marks that turn the direction of writing would reorder what stands
     around them, and make one word look like another (CVE-2021-42574). Line ends and tabs stay. JSON stays JSON, and means the same.
     """
-    return _HIDDEN.sub(_spelled, text)
+    return text if text.isprintable() else _HIDDEN.sub(_spelled, text)
 
 
 def one_line(text: str) -> str:

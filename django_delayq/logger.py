@@ -124,6 +124,8 @@ def _given(exc_info: Any) -> BaseException | None:
 def _plain(value: object) -> object:
     if type(value) is str:
         return _cut(value)
+    if type(value) is str:  # before all else: most are
+        return _cut(value)
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, BaseException):
