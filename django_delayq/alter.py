@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import transaction
 
 from django_delayq import conf, outbox
-from django_delayq.exceptions import StoreUnavailable
+from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.outbox import OutboxRow, Told
 from django_delayq.pending import Pending
 from django_delayq.publish import TRIES, Publisher
@@ -163,9 +163,21 @@ def put_back(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Ch
 
 
 def waits_for_commit() -> bool:
-    """Whether a requeue must wait for the end of the open transaction: its note has to be there for others before Redis is asked."""
+    """Whether a requeue must wait for the end of the open transaction: its note has to be there for others before Redis is asked.
+
+    Raises:
+        ConfigError: transactions are managed by hand, and nobody is told of their end.
+    """
     config = conf.get()
-    return config.signer is not None and transaction.get_connection(config.database).in_atomic_block
+    connection = transaction.get_connection(config.database)
+    if config.signer is None or connection.in_atomic_block:
+        return config.signer is not None
+    if not connection.get_autocommit():
+        raise ConfigError(
+            f"With SIGNING a requeue is noted in the database {config.database!r} before Redis is asked; autocommit is off there, so "
+            "nobody would see the note. Requeue within transaction.atomic(), or with autocommit on."
+        )
+    return False
 
 
 def everywhere(ask: Callable[[str], Change]) -> Change:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,9 +12,12 @@ from django.db import transaction
 from django_delayq import alter, clock, codec, conf, outbox
 from django_delayq.exceptions import PayloadError
 from django_delayq.job import JobRecord
+from django_delayq.logger import Logger
 from django_delayq.states import Change, State
 from django_delayq.stores import stores
 from django_delayq.task import registry
+
+logger = Logger("django_delayq")
 
 
 def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -50,8 +52,7 @@ def edit_and_requeue(
     check(row.record.task, row.queue, args, kwargs)
     record = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
     if alter.waits_for_commit():
-        again = partial(edit_and_requeue, job, args, kwargs, actor=actor, reason=reason)
-        transaction.on_commit(again, using=using, robust=True)
+        _at_commit(job, args, kwargs, actor, reason, using)
         return Change.DONE
     changes: list[Change] = []
 
@@ -68,6 +69,15 @@ def edit_and_requeue(
 
     change = alter.put_back(job, row.queue, actor, reason, edit)
     return Change.CONFLICT if change is Change.UNKNOWN else change
+
+
+def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor: str, reason: str, using: str) -> None:
+    def carry_out() -> None:
+        change = edit_and_requeue(job, args, kwargs, actor=actor, reason=reason)
+        if change is not Change.DONE:
+            logger.warning("job %s was not edited and requeued at the commit: %s", job, change)
+
+    transaction.on_commit(carry_out, using=using, robust=True)
 
 
 def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> JobRecord:

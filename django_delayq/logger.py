@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import ssl
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -64,8 +66,12 @@ def told(error: BaseException) -> str:
         return class_name(error) if isinstance(error, PayloadError) else _cut(str(error))
     if isinstance(error, Error):
         code, tells = _database(error)
-        said = f": {_cut(str(error))}" if tells else ""
+        # PostgreSQL's own words: behind them the driver quotes the statement, which may have values in it.
+        said = getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or str(error)
+        said = f": {_cut(said)}" if tells else ""
         return f"{class_name(error)}{f' {code}' if code else ''}{said}"
+    if isinstance(error, (ssl.SSLError, socket.gaierror)):  # whose numbers are no errno
+        return _cut(f"{class_name(error)}: {getattr(error, 'reason', '') or error.strerror}")
     if isinstance(error, OSError) and isinstance(error.errno, int):
         return f"{class_name(error)}: {os.strerror(error.errno)}"
     if isinstance(error, SyntaxError) and isinstance(error.lineno, int):

@@ -111,6 +111,8 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("expire", State.SCHEDULED, State.CANCELLED, "claim"),
     Transition("expire", State.SCHEDULED, State.FAILED, "claim"),
     Transition("expire", State.RUNNING, State.FAILED, "claim"),
+    Transition("expire", State.SCHEDULED, State.CANCELLED, "schedule"),
+    Transition("expire", State.SCHEDULED, State.FAILED, "schedule"),
     Transition("set aside", State.SCHEDULED, State.FAILED, "claim"),
     Transition("set aside", State.RUNNING, State.FAILED, "claim"),
     Transition("extend", State.RUNNING, State.RUNNING, "extend"),

@@ -33,6 +33,7 @@ START_SECONDS = 10.0
 LOCK_SECONDS = 30.0  # to wait for another process that starts or stops the server: each takes START_SECONDS at most
 # What we put into the directory.
 OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")
+LEFT: Final = ("temp-", "dump.rdb")  # begins what a server leaves that was killed while it wrote
 OTHERS: Final = 0o077  # rights of others than the owner
 
 
@@ -128,6 +129,11 @@ def _prepare(home: Path) -> None:
             raise ConfigError(
                 f"The embedded server does not use {path}: it is {said}. Remove it, run as its owner, or choose another directory."
             )
+        if said and path == home and (strange := _strange(home)):
+            raise ConfigError(
+                f"The embedded server does not use {home}: it is {said}, and has other contents ({strange}), which would be closed to "
+                "those others. Name a directory of its own."
+            )
         if said:
             path.chmod(mode & ~OTHERS)
     ignore = home / ".gitignore"
@@ -137,7 +143,17 @@ def _prepare(home: Path) -> None:
 
 
 def _paths(home: Path) -> list[Path]:
-    return [home, *(home / name for name in OURS)]
+    files = home / "appendonlydir"
+    return [
+        home,
+        *(home / name for name in OURS),
+        *(files.iterdir() if files.is_dir() and os.access(files, os.X_OK) else ()),
+    ]
+
+
+def _strange(home: Path) -> str:
+    """What is there, and not by our names; "" if nothing is."""
+    return next((path.name for path in home.iterdir() if path.name not in OURS and not path.name.startswith(LEFT)), "")
 
 
 def _fault(path: Path, *, whole: bool) -> tuple[str, int]:
@@ -146,6 +162,8 @@ def _fault(path: Path, *, whole: bool) -> tuple[str, int]:
         facts = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return "", 0
+    except PermissionError:
+        return "out of reach for this user", 0
     if stat.S_ISLNK(facts.st_mode):
         return "a symbolic link", 0
     if whole and not stat.S_ISDIR(facts.st_mode):

@@ -61,6 +61,8 @@ UNMARKED = {
     "mirror/outbox.py": {
         "add": "within the transaction of its caller, who has the failpoints",
         "_note": "within the transactions of those who call it",
+        "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
+        "forget_requeue": "the same",
     },
     "mirror/forgotten.py": {"mend": "within the transaction of `RestoreLoop._finish`"},
     "mirror/lost.py": {"end": "a person asks for it, and asks again"},

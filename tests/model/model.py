@@ -203,6 +203,8 @@ class Model(Grounds):
         last, self.alive = self.alive, self.now
         silent = 0 if last is None or self.now - last <= lease_ms / 2 else self.now - last
         away = away if away > lease_ms / 2 else 0
+        if self.guard and self.guard[1] > self.now + lease_ms:  # the clock was put back, or somebody else wrote it
+            self.guard = self.guard[0], self.now + lease_ms
         active = self.guard is not None and self.guard[0] < self.now < self.guard[1]
         since = self.guard[0] if self.guard and active else self.now
         if away or (moved and (silent or active)):
@@ -367,7 +369,7 @@ class Model(Grounds):
                 due = found.date
             else:
                 found.date = due
-                self._event("rescheduled", id, due)
+                self._event("rescheduled", id, due, *([policy] if policy else []))
         if id and change is Change.UNKNOWN and self._may_run(lacking):
             change = Change.RUNNING
         return Changed(change, full(id) if id else None, self.ground, due_ms=due)

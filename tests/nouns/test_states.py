@@ -60,7 +60,14 @@ def test_event_kinds_are_exactly_those_of_the_stream() -> None:
         ("park", {(State.RUNNING, State.SCHEDULED, "settle")}),
         (
             "expire",
-            {(State.SCHEDULED, State.CANCELLED, "claim"), *((before, State.FAILED, "claim") for before in UNFINISHED)},
+            {
+                *(
+                    (State.SCHEDULED, after, script)
+                    for after in (State.CANCELLED, State.FAILED)
+                    for script in ("claim", "schedule")
+                ),
+                (State.RUNNING, State.FAILED, "claim"),
+            },
         ),
         ("set aside", {(before, State.FAILED, "claim") for before in UNFINISHED}),
         ("replace", {(State.SCHEDULED, State.CANCELLED, "schedule")}),

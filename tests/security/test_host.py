@@ -67,6 +67,16 @@ def test_what_an_older_release_left_open_is_closed_at_the_next_call(home):
     assert open_to_others(home) == {}
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "appendonly.aof"])
+def test_a_directory_that_others_use_too_is_neither_closed_to_them_nor_believed(home, name):
+    home.mkdir()
+    home.chmod(0o777)
+    (home / name).write_text("of somebody")
+    with pytest.raises(ConfigError, match=rf"open to other users.*{name}.*a directory of its own"):
+        embedded.ensure(home)
+    assert home.stat().st_mode & 0o777 == 0o777
+
+
 def test_a_directory_that_is_a_symbolic_link_is_refused(home):
     elsewhere = home.parent / "elsewhere"
     elsewhere.mkdir()

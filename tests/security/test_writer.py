@@ -18,6 +18,7 @@ from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
 from django_delayq.models import Event, Job, SetAside
 from django_delayq.signing import Signer
+from django_delayq.store.queue import QueueStore
 from django_delayq.stores import stores
 from tests.mirror.conftest import Orders
 from tests.store.board import LEASE, NOW
@@ -346,6 +347,34 @@ def test_an_edit_leads_a_row_out_of_its_end(signed, within):
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.args) == ("scheduled", [2])
     assert not Event.objects.filter(kind="requeue_asked").exists()
+
+
+def test_an_edit_that_fails_at_the_commit_leaves_the_other_hooks_alone(signed, monkeypatch):
+    job, called = ended(signed, "failed"), []
+
+    def away(*_all, **_more):
+        raise delayq.StoreUnavailable("Redis is away")
+
+    with transaction.atomic():
+        assert edits.edit_and_requeue(job.id, [2], {}) is DONE
+        transaction.on_commit(lambda: called.append("next"))
+        monkeypatch.setattr(QueueStore, "requeue", away)
+    assert called == ["next"]
+    assert Job.objects.get(pk=job.id).state == "failed"
+
+
+def test_without_autocommit_a_requeue_is_refused_before_anything_has_happened(signed):
+    job = ended(signed, "failed")
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(delayq.ConfigError, match=r"autocommit is off.*transaction\.atomic"):
+            job.requeue()
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+    signed.fold()
+    assert Job.objects.get(pk=job.id).state == "failed"
+    assert signed.claim() == []
 
 
 def test_without_a_database_a_requeue_raises(signed, monkeypatch):
