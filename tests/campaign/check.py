@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.campaign.history import FOREVER, History, Op, QueueLeft, Run
 
@@ -205,11 +206,20 @@ def _delay_ms(op: Op) -> int:
 
 
 def double_settled(case: Case) -> Iterator[Violation]:
-    """Two attempts of one job that both ended it well."""
-    times = Counter(job for job, _, _, outcome in case.final.attempts if outcome == "succeeded")
-    for job, count in times.items():
-        if count > 1:
-            yield Violation("double-settled", job, f"{count} of its attempts succeeded")
+    """Two attempts of one job that both ended it well; but for an end that the copy which took over did not have. If the row had not
+    heard of it by then, the job ran again, and the row may hear of both.
+    """
+    well: dict[str, set[str]] = {}
+    for job, _, fence, outcome in case.final.attempts:
+        if outcome == "succeeded":
+            well.setdefault(job, set()).add(fence)
+    for job, fences in well.items():
+        runs = sorted(
+            (run for run in case.runs.get(job, ()) if run.fence.partition("/")[0] in fences), key=lambda run: run.at
+        )
+        forgotten = all(case.history.rolled_over_between(one.until, other.at) for one, other in pairwise(runs))
+        if len(fences) > 1 and not (len(runs) == len(fences) and forgotten):
+            yield Violation("double-settled", job, f"{len(fences)} of its attempts succeeded")
 
 
 def ran_after_cancel(case: Case) -> Iterator[Violation]:

@@ -149,6 +149,10 @@ class History:
         """Whether a copy that may be older than `before` has taken over since `after`."""
         return any(fault.kind in FORGETTING and fault.at <= before and fault.until > after for fault in self.faults)
 
+    def rolled_over_between(self, end: int, begin: int) -> bool:
+        """Whether a copy that was made before this `end`, or while it happened, has taken over between it and this `begin`."""
+        return any(fault.kind in FORGETTING and fault.at <= end <= fault.until <= begin for fault in self.faults)
+
     def stepped(self, after: int, before: int) -> bool:
         """Whether the clock was stepped in between."""
         return any(step.at <= before and step.until >= after for step in self.steps)

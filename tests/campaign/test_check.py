@@ -71,6 +71,12 @@ def two_attempts_succeeded(history: History) -> None:
     history.final.attempts.append(("plain", 1, "another", "succeeded"))
 
 
+def a_job_ran_twice_though_the_copy_had_its_end(history: History) -> None:
+    two_attempts_succeeded(history)
+    history.runs.append(run("plain", start=20, end=21, fence="another"))
+    history.faults = [FaultSeen(kind="roll back redis", at=at(10), since=at(12), until=at(12))]
+
+
 def a_run_after_its_cancel(history: History) -> None:
     history.runs.append(run("stopped", start=5, end=6))
 
@@ -272,6 +278,7 @@ def it_never_comes_to_rest(history: History) -> None:
         (a_second_attempt_before_its_time, "early"),
         (a_run_of_a_job_that_nobody_scheduled, "early"),
         (two_attempts_succeeded, "double-settled"),
+        (a_job_ran_twice_though_the_copy_had_its_end, "double-settled"),
         (a_run_after_its_cancel, "run after cancel"),
         (a_run_after_a_cancel_by_key, "run after cancel"),
         (a_run_of_a_row_that_waited_while_its_key_was_cancelled, "run after cancel"),
@@ -464,6 +471,19 @@ def test_a_redis_that_forgets_is_no_loss_for_jobs_of_redis_durability_only() -> 
     add(history, scheduled("volatile", queue="redis"))
     assert "lost" in kinds(history)
     assert judge(Case(history, keeps_all=False)) == []
+
+
+def test_a_job_whose_end_the_copy_did_not_have_may_run_again() -> None:
+    history = good()
+    a_job_ran_twice_though_the_copy_had_its_end(history)
+    assert "double-settled" in kinds(history)
+    [first, _] = (one for one in history.runs if one.job == "plain")
+    history.final.attempts = [
+        (job, number, first.fence if job == "plain" and fence != "another" else fence, outcome)
+        for job, number, fence, outcome in history.final.attempts
+    ]
+    history.faults = [FaultSeen(kind="roll back redis", at=first.at, since=at(12), until=at(12))]
+    assert "double-settled" not in kinds(history)
 
 
 def test_a_cancel_that_redis_forgot_together_with_its_job_need_not_be_in_the_row() -> None:
