@@ -26,6 +26,7 @@ TAKEN_OVER = frozenset({
 })  # fmt: skip
 # No text quotes more of an address than this, since a password may stand anywhere behind it.
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
+HOST: Final = re.compile(r"[\w.:%-]+")  # names, and addresses of both kinds
 NAME: Final = re.compile(r"[\w-]+")
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
 HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
@@ -161,10 +162,10 @@ def _check(url: Any, place: str) -> None:
 
 def _is_readable(url: str) -> bool:
     try:
-        parse_url(url)
+        host = parse_url(url).get("host")
     except ValueError:
         return False
-    return True
+    return host is None or HOST.fullmatch(host) is not None
 
 
 def _call_factory(path: str) -> Redis:
