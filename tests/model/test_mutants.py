@@ -97,7 +97,8 @@ def noticed(machine: Any) -> bool:
             run_state_machine_as_test(machine, settings=budget)
         except AssertionError:
             return True
-        except ExceptionGroup as several:  # noticed, and not again when it was tried once more: ids bear the clock of the server
+        except ExceptionGroup as several:
+            # Noticed, and not again when it was tried once more: ids bear the clock of the server.
             if several.subgroup(AssertionError) is None:
                 raise
             return True
