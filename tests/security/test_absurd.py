@@ -5,6 +5,7 @@ takes long. The same in every run; the whole of it is marked slow.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from django_delayq.mirror.rows import STUB
 from django_delayq.models import Job
 from django_delayq.states import FINISHED, EventKind
 from django_delayq.store import ground
+from django_delayq.stores import stores
 from tests.tasks_for_tests import close_order
 from tests.worker.bench import Bench, task
 
@@ -125,9 +127,14 @@ class Scene:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
+        began = self._worked()
         yield
-        self.slowest = max(self.slowest, (name, time.perf_counter() - began), key=lambda one: one[1])
+        self.slowest = max(self.slowest, (name, self._worked() - began), key=lambda one: one[1])
+
+    def _worked(self) -> float:
+        """Seconds for which this process and Redis have worked: a busy machine makes neither longer."""
+        cpu = stores.link.execute("INFO", "cpu").decode()
+        return time.process_time() + sum(float(used) for used in re.findall(r"used_cpu_(?:sys|user):([\d.]+)", cpu))
 
     def put(self, number: int, queue: str = "q", **options: Any) -> delayq.Job:
         job = delayq.schedule(close_order.using(queue=queue, **options), number)
