@@ -209,11 +209,11 @@ def requeue(
     record = row.record if row is not None else None
     if record is not None and 0 < record.expires_ms <= clock.wall_ms():
         record = replace(record, expires_ms=0)  # else it would expire again at once
+    if alter.waits_for_commit():
+        return _requeue_at_commit(id, name, record, actor, reason)
     vouched = row is not None and row.state in (State.FAILED, State.CANCELLED)
     if row is not None and row.state is State.CANCELLED:
         _forget_cancel(id)
-    if alter.waits_for_commit():
-        return _requeue_at_commit(id, name, record, actor, reason)
 
     def act() -> Change:
         with stores.guarded():

@@ -151,7 +151,7 @@ def _database(error: Error) -> tuple[str, bool]:
     if state := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
         return str(state), str(state).startswith(TELLING)
     if name := getattr(cause, "sqlite_errorname", None):
-        return str(name), True  # SQLite names tables and columns only
+        return str(name), True  # SQLite names tables, columns, and paths in JSON, of which no statement of ours has any
     number = (getattr(cause or error, "args", None) or (0,))[0]
     if isinstance(number, int) and number:
         return str(number), number in OF_CLIENTS or number in BUSY

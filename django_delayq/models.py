@@ -92,8 +92,8 @@ class Job(models.Model):
     cancel_requested = models.BooleanField(_("cancel requested"), default=False)
     published = models.DateTimeField(_("published"), null=True, blank=True)
     last_event = models.CharField(max_length=40, blank=True, default="")
-    # NULL, since workers of the release before write rows that do not name them.
-    ending = models.CharField(max_length=10, null=True)  # noqa: DJ001
+    # NULL, since workers of the release before write rows that do not name these.
+    ending = models.CharField(max_length=10, null=True)  # noqa: DJ001  # old code inserts rows without it
     merged_into = models.UUIDField(null=True)
     delay_ms = models.BigIntegerField(null=True)
 

@@ -109,7 +109,9 @@ class DatabaseOutbox:
                 failpoint("outbox.tell")
                 if mine.filter(last_event=seen).update(**values):
                     if told.proposed:
-                        Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor).delete()
+                        Event.objects.using(using).filter(
+                            job=job, kind=told.kind, actor=told.actor, reason=told.reason
+                        ).delete()
                     self._note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
                     break
                 if told.kind == EventKind.CANCELLED and effects.committed([job], using):

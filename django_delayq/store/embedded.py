@@ -115,7 +115,10 @@ def fault(directory: str | os.PathLike[str] | None = None) -> str:
     is there yet. The next start mends what it can.
     """
     home = _home(directory)
-    return next((f"{path} is {said}" for path in _paths(home) if (said := _fault(path, whole=path == home)[0])), "")
+    try:
+        return next((f"{path} is {said}" for path in _paths(home) if (said := _fault(path, whole=path == home)[0])), "")
+    except OSError as error:
+        return f"{home} is out of reach: {error.strerror}"
 
 
 def _prepare(home: Path) -> None:
@@ -147,7 +150,7 @@ def _paths(home: Path) -> list[Path]:
     return [
         home,
         *(home / name for name in OURS),
-        *(files.iterdir() if files.is_dir() and os.access(files, os.X_OK) else ()),
+        *(files.iterdir() if files.is_dir() and os.access(files, os.R_OK | os.X_OK) else ()),
     ]
 
 
@@ -162,8 +165,6 @@ def _fault(path: Path, *, whole: bool) -> tuple[str, int]:
         facts = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return "", 0
-    except PermissionError:
-        return "out of reach for this user", 0
     if stat.S_ISLNK(facts.st_mode):
         return "a symbolic link", 0
     if whole and not stat.S_ISDIR(facts.st_mode):

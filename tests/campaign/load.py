@@ -21,12 +21,12 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.campaign.settings")
 django.setup()
 
-from django.db import DatabaseError, InterfaceError, connection, transaction  # noqa: E402
+from django.db import DatabaseError, InterfaceError, connection, transaction  # noqa: E402  # Django first
 
-import django_delayq as delayq  # noqa: E402
-from django_delayq import changes  # noqa: E402
-from tests.campaign.app import tasks  # noqa: E402
-from tests.campaign.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402
+import django_delayq as delayq  # noqa: E402  # Django first
+from django_delayq import changes  # noqa: E402  # Django first
+from tests.campaign.app import tasks  # noqa: E402  # Django first
+from tests.campaign.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)

@@ -11,12 +11,12 @@ import django
 
 django.setup()
 
-import django_delayq as delayq  # noqa: E402
-from django_delayq import clock, conf, ids  # noqa: E402
-from django_delayq.mirror.loop import MirrorLoop  # noqa: E402
-from django_delayq.store.queue import QueueStore, SettleItem  # noqa: E402
-from django_delayq.stores import stores  # noqa: E402
-from rolling.tasks import effect, note, stumble  # noqa: E402
+import django_delayq as delayq  # noqa: E402  # Django first
+from django_delayq import clock, conf, ids  # noqa: E402  # Django first
+from django_delayq.mirror.loop import MirrorLoop  # noqa: E402  # Django first
+from django_delayq.store.queue import QueueStore, SettleItem  # noqa: E402  # Django first
+from django_delayq.stores import stores  # noqa: E402  # Django first
+from rolling.tasks import effect, note, stumble  # noqa: E402  # Django first
 
 WORKER = "gone:1:w"
 expected: dict[str, dict[str, object]] = {}
