@@ -142,11 +142,11 @@ def redis() -> None:
     from django_delayq import clock, conf, ids
     from django_delayq.mirror import rows
     from django_delayq.models import Job
+    from django_delayq.producer.stores import stores
     from django_delayq.store.events import EventLog
+    from django_delayq.store.items import ScheduleItem
     from django_delayq.store.queue import MOST, QueueStore
-    from django_delayq.store.scheduling import ScheduleItem
-    from django_delayq.store.workers import WorkerRegistry
-    from django_delayq.stores import stores
+    from django_delayq.store.worker_registry import WorkerRegistry
 
     started, count, config = time.monotonic(), 0, conf.get()
     for queue in config.queues:

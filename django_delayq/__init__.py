@@ -10,7 +10,6 @@ delayq.schedule(close_order, order.pk, delay="30m", key=f"close-order:{order.pk}
 
 from __future__ import annotations
 
-from django_delayq.changes import Job, cancel, get, pause, requeue, reschedule, resume, run_now
 from django_delayq.exceptions import (
     ConfigError,
     DelayqError,
@@ -27,9 +26,10 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
-from django_delayq.producer import schedule, schedule_many
+from django_delayq.producer.schedule import schedule, schedule_many
+from django_delayq.producer.task import Task, task
+from django_delayq.producer.verbs import Job, cancel, get, pause, requeue, reschedule, resume, run_now
 from django_delayq.states import Change, State
-from django_delayq.task import Task, task
 from django_delayq.worker.current import CurrentJob, current, once
 
 __version__ = "0.1.0"

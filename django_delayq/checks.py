@@ -38,12 +38,19 @@ from django.db import connections
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
-from django_delayq.health import NEWEST, Finding, link_findings, probe_findings, server_findings, version_findings
+from django_delayq.producer.task import registry
 from django_delayq.store.address import address, cache_aliases
 from django_delayq.store.connection import connect
+from django_delayq.store.fitness import (
+    NEWEST,
+    Finding,
+    link_findings,
+    probe_findings,
+    server_findings,
+    version_findings,
+)
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.task import registry
+from django_delayq.store.worker_registry import WorkerRegistry
 
 LEVELS: Final = {"error": Error, "warning": Warning}
 

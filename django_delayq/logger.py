@@ -21,7 +21,7 @@ from typing import Any, Final
 from django.db import Error, InterfaceError, OperationalError
 
 from django_delayq.exceptions import DelayqError, PayloadError
-from django_delayq.hidden import one_line
+from django_delayq.text import one_line
 
 LONGEST: Final = 2_000  # characters of one value
 MOST: Final = 20  # exceptions that caused one another, or that came in one group

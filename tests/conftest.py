@@ -76,7 +76,7 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
 @pytest.fixture
 def delayq_redis(redis_server: SharedRedis) -> Iterator[SharedRedis]:
     """The shared server, with the producer's link and breaker fresh."""
-    from django_delayq.stores import stores
+    from django_delayq.producer.stores import stores
 
     stores.reset()
     yield redis_server

@@ -14,12 +14,12 @@ from django.core.checks import run_checks
 from django.db import connections
 
 from django_delayq import checks
-from django_delayq.health import NEWEST, link_findings, server_findings, version_findings
+from django_delayq.producer.task import Registry, Task, task
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
+from django_delayq.store.fitness import NEWEST, link_findings, server_findings, version_findings
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.task import Registry, Task, task
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
 
 
@@ -83,7 +83,9 @@ def test_e003_an_alias_that_is_not_on_redis(settings):
 def tasks(monkeypatch) -> Registry:
     own = Registry()
     monkeypatch.setattr(checks, "registry", own)
-    monkeypatch.setattr(sys.modules["django_delayq.task"], "registry", own)  # the package has a `task` of its own
+    monkeypatch.setattr(
+        sys.modules["django_delayq.producer.task"], "registry", own
+    )  # the package has a `task` of its own
     return own
 
 

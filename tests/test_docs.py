@@ -15,10 +15,10 @@ import django_delayq
 from django_delayq import conf, signals
 from django_delayq.management.commands.delayq import Command as Delayq
 from django_delayq.management.commands.delayq_worker import Command as Worker
+from django_delayq.producer.task import OPTIONS, POLICIES, task
 from django_delayq.states import TRANSITIONS, AttemptOutcome, Change, State
 from django_delayq.store.keys import NAMES
 from django_delayq.store.scripts import SCRIPTS
-from django_delayq.task import OPTIONS, POLICIES, task
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -82,7 +82,12 @@ def subcommands() -> dict[str, argparse.ArgumentParser]:
 
 def check_ids() -> set[str]:
     package = ROOT / "django_delayq"
-    sources = [package / "checks.py", package / "conf.py", package / "health.py", *package.glob("management/**/*.py")]
+    sources = [
+        package / "checks.py",
+        package / "conf.py",
+        package / "store/fitness.py",
+        *package.glob("management/**/*.py"),
+    ]
     return {id for source in sources for id in CHECK.findall(source.read_text())}
 
 

@@ -10,21 +10,25 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "django_delayq"
 
-# Longest match wins. The facade (`__init__`) and the app stand above all.
+# A module of the root is a room of its own; a folder is one, and so is a folder in it that is named here. Each imports what stands
+# lower only. The face (`__init__`) and the app stand above all.
 FLOORS = {
-    "states": 0, "job": 0, "ladder": 0, "clock": 0, "ids": 0, "codec": 0, "exceptions": 0, "refusal": 0, "failpoints": 0,
-    "signing": 0, "spread": 0, "hidden": 0,
-    "store": 1,
-    "conf": 2, "signals": 2, "task": 2, "producer": 2, "changes": 2, "alter": 2, "plan": 2, "outbox": 2, "stores": 2, "health": 2,
-    "effects": 2, "pending": 2, "publish": 2, "logger": 2,
-    "masking": 2,
-    "edits": 2,
-    "worker": 3,
-    "models": 4, "bookkeeping": 4, "columns": 4, "migrations": 4, "mirror": 4, "search": 4, "selection": 4, "operations": 4,
-    "vitals": 5,
-    "checks": 5, "overview": 5, "admin": 5, "management": 5, "templatetags": 5, "testing": 5, "contrib": 5, "views": 5, "urls": 5,
-    "apps": 6, "": 6,
+    "clock": 0, "spread": 0, "states": 0, "text": 0, "signals": 0,
+    "exceptions": 1, "ids": 1, "ladder": 1, "signing": 1,
+    "failpoints": 2, "refusal": 2, "record": 2, "logger": 2, "conf": 2, "models": 2,
+    "codec": 3, "store": 3, "migrations": 3,
+    "producer": 4, "worker": 4,
+    "worker.process": 5, "console": 5,
+    "worker.supervisor": 6, "mirror": 6, "checks": 6,
+    "admin": 7, "management": 7,
+    "apps": 8, "templatetags": 8, "": 8,
 }  # fmt: skip
+# At the root stand nouns, which need the standard library only, and what Django asks for by name.
+NOUNS = {
+    "clock", "codec", "exceptions", "failpoints", "ids", "ladder", "record", "refusal", "signing", "spread", "states", "text",
+}  # fmt: skip
+DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags"}
+FOLDERS = {"console", "mirror", "producer", "store", "worker"}
 
 THREADS = {"threading", "multiprocessing", "signal", "concurrent", "asyncio"}
 PROCESSES = {"fork", "forkpty", "kill", "killpg", "posix_spawn", "posix_spawnp", "execv", "execve", "waitpid"}
@@ -49,7 +53,9 @@ def tree(name: str) -> ast.Module:
 
 
 def room(name: str) -> str:
-    return name.split(".")[0]
+    """The longest name of a room that it stands in."""
+    parts = name.split(".")
+    return next((joined for n in (2, 1) if (joined := ".".join(parts[:n])) in FLOORS), parts[0])
 
 
 def floor(name: str) -> int:
@@ -99,27 +105,66 @@ def offenders(rule: Callable[[str], Iterable[str]], among: Iterable[str] = MODUL
 
 
 def test_every_module_has_a_floor_and_no_floor_is_for_a_ghost():
-    rooms = {room(name) for name in MODULES}
-    planned = {"admin", "templatetags", "testing", "contrib", "views", "urls"}
-    assert rooms <= set(FLOORS), "say on which floor the new module stands"
-    assert set(FLOORS) <= rooms | planned
+    assert {room(name) for name in MODULES} == set(FLOORS), "say on which floor the new room stands"
 
 
 def test_imports_go_downward_only():
     def upward(name: str) -> set[str]:
-        face = (
-            {""} if floor(name) >= 5 else set()
-        )  # `import django_delayq as delayq`: commands and the admin use it as users do
-        return {other for other in own(name) - face if floor(other) > floor(name)}
+        face = {""} if floor(name) >= 7 else set()  # commands and the admin use it as users do
+        return {other for other in own(name) - face if room(other) != room(name) and floor(other) >= floor(name)}
 
     assert offenders(upward) == {}
 
 
+CIRCLE = {
+    "producer.changes",
+    "producer.commit",
+    "producer.plan",
+    "producer.schedule",
+    "producer.task",
+    "producer.verbs",
+    "producer.edit",
+}
+
+
+def test_within_a_room_no_two_modules_import_each_other():
+    def circle(name: str) -> set[str]:
+        seen: set[str] = set()
+        todo = list(own(name))
+        while todo:
+            if (other := todo.pop()) not in seen:
+                seen.add(other)
+                todo += own(other)
+        return {name} & seen - {""}
+
+    assert set(offenders(circle)) <= {"mirror.mirror_loop", "mirror.set_aside", *CIRCLE}
+
+
+def test_at_the_root_stand_nouns_and_what_django_asks_for():
+    assert {name.split(".")[0] for name in MODULES} == NOUNS | {"logger"} | DJANGOS | FOLDERS
+
+
+def test_no_two_modules_have_one_name():
+    stems: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        if path.stem != "__init__" and name != "templatetags.delayq":  # `{% load delayq %}`, as the command is called
+            stems.setdefault(path.stem, []).append(name)
+    shared = {stem: names for stem, names in stems.items() if len(names) > 1}
+    assert shared == {}
+
+
+def test_each_folder_says_its_law():
+    folders = [
+        name for name, path in MODULES.items() if path.stem == "__init__" and name and room(name) != "migrations"
+    ]
+    silent = [name for name in folders if "May import" not in (ast.get_docstring(tree(name)) or "")]
+    assert set(silent) <= {"models", "management.commands", "templatetags"}, "what it may import, threads, queries"
+
+
 def test_the_nouns_need_nothing_but_the_standard_library():
     known = sys.stdlib_module_names | {"django_delayq"}
-    nouns = [name for name in MODULES if floor(name) == 0]
     assert (
-        offenders(lambda name: {dotted for dotted in imports(name) if dotted.split(".")[0] not in known}, nouns) == {}
+        offenders(lambda name: {dotted for dotted in imports(name) if dotted.split(".")[0] not in known}, NOUNS) == {}
     )
 
 
@@ -144,22 +189,24 @@ def test_only_the_worker_has_threads_processes_and_signals():
         threads = {word for word in spelt if word.split(".")[0] in THREADS} - locks
         return threads | spelt & {f"os.{verb}" for verb in PROCESSES}
 
-    others = [name for name in MODULES if room(name) != "worker"]
+    others = [name for name in MODULES if not room(name).startswith("worker")]
     assert offenders(active, others) == {}
     # The embedded server is a process too, but no worker.
     assert offenders(lambda name: uses(name, "subprocess"), set(others) - {"store.embedded"}) == {}
 
 
 def test_below_the_mirror_nobody_knows_the_orm():
-    below = [name for name in MODULES if floor(name) < 4]
+    engine = {"conf", "signals", *NOUNS}
+    below = [name for name in MODULES if name in engine or name.split(".")[0] in ("store", "producer", "worker")]
     errors = {"DatabaseError", "Error", "InterfaceError", "OperationalError"}
     known = {"django.db.transaction", "django.db.connections", *(f"django.db.{name}" for name in errors)}
     assert offenders(lambda name: uses(name, "django.db", "django.contrib") - known, below) == {}
 
 
 def test_the_engine_does_not_read_for_people():
-    makers = {"store", "stores", "health"}  # these are it, make it, or judge what it found
-    engine = [name for name in MODULES if floor(name) < 5 and room(name) not in makers]
+    makers = {"store", "producer.stores"}  # these are it, or make it
+    rooms = {"producer", "worker", "worker.process", "worker.supervisor", "mirror"}
+    engine = [name for name in MODULES if room(name) in rooms and name not in makers]
     assert offenders(lambda name: own(name) & {"store.inspector"}, engine) == {}
 
 

@@ -18,12 +18,12 @@ import django_delayq as delayq
 from benchmarks import tasks
 from benchmarks.adapters import base
 from django_delayq import clock, conf
-from django_delayq import plan as plans
 from django_delayq.mirror import rows
-from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
-from django_delayq.stores import stores
+from django_delayq.producer import plan as plans
+from django_delayq.producer.stores import stores
 
 TASKS = {name: getattr(tasks, name) for name in ("nothing", "late", "nap", "update")}
 ROLES = os.environ.get("BENCH_ROLES", "move")

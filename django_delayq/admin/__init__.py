@@ -1,14 +1,16 @@
 """The admin: Jobs, Queues, Workers, Operations, and events set aside. It reads rows and Redis, and acts through the producer's
 functions only.
+
+May import everything but the commands. It queries through the models and `console`; no threads, and it writes no row of a job.
 """
 
 from django.contrib import admin
 
-from django_delayq.admin.jobs import JobAdmin
-from django_delayq.admin.operations import OperationAdmin
-from django_delayq.admin.queues import QueueAdmin
-from django_delayq.admin.setaside import SetAsideAdmin
-from django_delayq.admin.workers import WorkerAdmin
+from django_delayq.admin.job_admin import JobAdmin
+from django_delayq.admin.operation_admin import OperationAdmin
+from django_delayq.admin.queue_admin import QueueAdmin
+from django_delayq.admin.set_aside_admin import SetAsideAdmin
+from django_delayq.admin.worker_admin import WorkerAdmin
 from django_delayq.models import Job, Operation, Queue, SetAside, Worker
 
 

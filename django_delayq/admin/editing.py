@@ -10,16 +10,17 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import edits, masking
-from django_delayq.admin import differences
+from django_delayq.admin import diff
+from django_delayq.admin.actions import actor, log
 from django_delayq.admin.forms import EditForm
 from django_delayq.admin.show import visible
-from django_delayq.admin.verbs import actor, log
 from django_delayq.admin.wording import worded
+from django_delayq.console import masking
 from django_delayq.exceptions import DelayqError, UnknownTask
 from django_delayq.models import Job
+from django_delayq.producer import edit
+from django_delayq.producer.task import registry
 from django_delayq.states import Change, State
-from django_delayq.task import registry
 
 EDITABLE = frozenset({State.FAILED, State.CANCELLED})
 ANSWERS = {
@@ -72,14 +73,14 @@ def signature(job: Job) -> str:
 def difference(form: EditForm) -> list[Line]:
     """What changes, line by line."""
     looks = {"+": "added", "-": "removed", " ": "same"}
-    return [Line(mark, visible(text), looks[mark]) for mark, text in differences.lines(form.before, form.after)]
+    return [Line(mark, visible(text), looks[mark]) for mark, text in diff.lines(form.before, form.after)]
 
 
 def carry_out(request: HttpRequest, job: Job, form: EditForm) -> None:
     """Does it, logs it, and says what became of it."""
     reason = form.cleaned_data["reason"]
     try:
-        change = edits.edit_and_requeue(
+        change = edit.edit_and_requeue(
             job.pk, form.cleaned_data["args"], form.cleaned_data["kwargs"], actor=actor(request), reason=reason
         )
     except DelayqError as error:

@@ -9,16 +9,17 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
 
-from django_delayq import clock, conf, overview
+from django_delayq import clock, conf
 from django_delayq.admin.show import duration, visible
+from django_delayq.console import overview
 from django_delayq.exceptions import QueueUnknown, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
 from django_delayq.states import State
 from django_delayq.store.inspector import JobView, QueueDepth
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
-from django_delayq.task import registry
+from django_delayq.store.worker_registry import WorkerRegistry
 
 STEPS: Final = 8  # of a ladder, shown one by one
 

@@ -15,12 +15,13 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, codec, edits
+from django_delayq import clock, codec
+from django_delayq.admin.actions import Verb
 from django_delayq.admin.show import indented, visible
-from django_delayq.admin.verbs import Verb
 from django_delayq.admin.wording import worded
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.models import Job
+from django_delayq.producer import edit
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
 
@@ -192,7 +193,7 @@ class EditForm(ReasonForm):
         cleaned = super().clean() or self.cleaned_data
         if not self.errors:
             try:
-                edits.check(self.job.task, self.job.queue, cleaned["args"], cleaned["kwargs"])
+                edit.check(self.job.task, self.job.queue, cleaned["args"], cleaned["kwargs"])
             except DelayqError as error:
                 raise ValidationError(worded(error)) from None
             if self.before == self.after:

@@ -17,16 +17,17 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import conf, overview, selection
+from django_delayq import conf
 from django_delayq.admin.show import visible
 from django_delayq.admin.wording import worded
+from django_delayq.console import overview, selection
+from django_delayq.console.search import LONGEST, STATES
+from django_delayq.console.selection import Selection
 from django_delayq.models import Job
-from django_delayq.search import LONGEST, STATES
-from django_delayq.selection import Selection
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
 from django_delayq.states import UNFINISHED
 from django_delayq.store.inspector import JobView
-from django_delayq.stores import stores
-from django_delayq.task import registry
 
 BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
 NARROWING = ("q", "queue", "task", VIEW)  # what a `Selection` is made of

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
-from django_delayq.hidden import visible
+from django_delayq.text import visible
 
 __all__ = ["badge", "breakable", "duration", "indented", "visible", "word"]
 

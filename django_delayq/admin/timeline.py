@@ -17,6 +17,7 @@ from django.utils.translation import gettext as now
 from django_delayq import clock
 from django_delayq.admin import forecast, tracebacks
 from django_delayq.admin.show import badge, duration, indented, visible, word
+from django_delayq.console import masking
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
@@ -142,7 +143,7 @@ def _attempt(run: Attempt, view: JobView | None) -> Moment:
 
 def _event(job: Job, event: Event, sensitive: bool) -> Moment:
     """Of other arguments it says what they were, masked unless one may see it."""
-    given = event.detail if sensitive else event.shown_detail(job.task)
+    given = event.detail if sensitive else masking.detail(job.task, event.detail)
     what, detail = word(event.kind), dict(given) if isinstance(given, dict) else {}
     if event.kind == EDITED:
         what, before = now("edited"), json.dumps([detail.get("args"), detail.get("kwargs")], ensure_ascii=False)

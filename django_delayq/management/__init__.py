@@ -1,1 +1,4 @@
-"""Management commands."""
+"""Management commands, and what each subcommand of `delayq` does.
+
+May import everything but the admin. No threads; jobs change only through the producer.
+"""

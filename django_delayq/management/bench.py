@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, TextIO
 from django.core.management.base import CommandError
 
 from django_delayq import conf
+from django_delayq.management.bench_run import Bench, Figures, Size
+from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json
-from django_delayq.management.selection import USAGE
-from django_delayq.management.trial import Bench, Figures, Size
 
 Grade = Literal["good", "fair", "poor"]
 

@@ -16,22 +16,22 @@ from django.db.models import Count, Min
 
 from django_delayq import clock, conf, ids
 from django_delayq.checks import installed
+from django_delayq.console.overview import DOWN
 from django_delayq.exceptions import ConfigError
-from django_delayq.health import Finding, link_findings, probe_findings, server_findings, version_findings
-from django_delayq.management.acts import confirm
+from django_delayq.management.change_commands import confirm
 from django_delayq.management.compare import Comparison, Orphans
+from django_delayq.management.job_filters import USAGE
+from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration, print_json, progress
-from django_delayq.management.reads import paused
-from django_delayq.management.selection import USAGE
-from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job, SetAside
-from django_delayq.overview import DOWN
+from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import is_embedded, way
+from django_delayq.store.fitness import Finding, link_findings, probe_findings, server_findings, version_findings
+from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.upgrade import FormatStore
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
 
 MOST_LAG = 60.0  # seconds; a mirror behind by more is a finding
 HALF = 0.5  # of MIRROR_MAX_EVENTS; a mirror behind by more is a finding

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TextIO
 from uuid import UUID
 
 from django_delayq import clock
-from django_delayq.hidden import visible
+from django_delayq.text import visible
 
 
 class Advance(Protocol):

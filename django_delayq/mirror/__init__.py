@@ -1,3 +1,4 @@
-"""Floor 4: the database side. The outbox writes rows before Redis knows them; the mirror writes down what Redis did; the relay pushes
-what Redis does not have; prune deletes what is old.
+"""The database side: writes the outbox, folds events into rows, publishes what Redis does not have, restores, prunes.
+
+May import all below it, and the ORM. No threads: each loop does one pass at a time for whoever calls it. No other folder writes rows.
 """

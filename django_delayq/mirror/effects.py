@@ -11,12 +11,12 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import Exists, OuterRef, Subquery
 
 from django_delayq import clock, codec, conf
-from django_delayq.effects import Run
 from django_delayq.exceptions import LeaseLost, PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Step
 from django_delayq.states import UNFINISHED, State
+from django_delayq.worker.atomic import Run
 
 logger = Logger("django_delayq.worker")
 

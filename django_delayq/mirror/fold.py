@@ -20,9 +20,9 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
-from django_delayq.mirror.items import (
+from django_delayq.mirror.database_errors import FOLDING, Unfoldable
+from django_delayq.mirror.event_items import (  # fmt: skip
     CARRYING,
     ENDED,
     ENDED_BADLY,
@@ -44,10 +44,10 @@ from django_delayq.mirror.items import (
     item_job,
     moment,
     told,
-)  # fmt: skip
+)
 from django_delayq.mirror.rows import JobRow, RunRow
-from django_delayq.mirror.verdict import FOLDING, Unfoldable
 from django_delayq.models import CANCELLED_HERE, Event
+from django_delayq.record import JobRecord
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.events import Entry, Item, position

@@ -18,8 +18,8 @@ from django_delayq.mirror import rows
 from django_delayq.models import CANCELLED_HERE, Attempt, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, State
 from django_delayq.store.events import EventLog
-from django_delayq.store.ground import GroundStore
 from django_delayq.store.queue import MOST
+from django_delayq.store.recovery import GroundStore
 
 logger = Logger("django_delayq.restore")
 

@@ -1,4 +1,4 @@
-"""The outbox: the producer's protocol (`django_delayq.outbox`) over the job table."""
+"""The outbox: the producer's protocol (`django_delayq.producer.database`) over the job table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import databaseclock, effects, inserts, pauses, rows
-from django_delayq.mirror.items import ASKED
+from django_delayq.mirror import database_clock, effects, pauses, rows
+from django_delayq.mirror.event_items import ASKED
+from django_delayq.mirror.writers import inserts
 from django_delayq.models import CANCELLED_HERE, Checkpoint, Event, Job
-from django_delayq.outbox import OutboxItem, OutboxRow, Told
+from django_delayq.producer.database import OutboxItem, OutboxRow, Told
 from django_delayq.states import UNFINISHED, EventKind, State
 from django_delayq.store.events import position
 
@@ -41,12 +42,12 @@ class DatabaseOutbox:
         if connection.vendor in inserts.VENDORS:
             inserts.insert(items, connection)
             return
-        now = databaseclock.now(connection)
+        now = database_clock.now(connection)
         Job.objects.using(using).bulk_create(
             rows.new_row(
                 item.record,
                 item.queue,
-                clock.from_ms(item.run_at_ms) if item.delay_ms is None else databaseclock.later(now, item.delay_ms),
+                clock.from_ms(item.run_at_ms) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
                 priority=item.priority,
                 on_conflict=item.on_conflict,
                 delay_ms=item.delay_ms,
@@ -60,7 +61,7 @@ class DatabaseOutbox:
         found = list(Job.objects.using(using).filter(pk__in=jobs)) if jobs else []
         now = None
         if any(row.delay_ms is not None and row.published is None for row in found):
-            now = databaseclock.now(transaction.get_connection(using))
+            now = database_clock.now(transaction.get_connection(using))
         read = []
         for row in found:
             with contextlib.suppress(PayloadError):
@@ -155,7 +156,7 @@ class DatabaseOutbox:
         """Gives an unpublished row another date: of the caller's transaction, in it; or one that waits behind another job."""
         run_at = clock.from_ms(run_at_ms)
         if delay_ms is not None:
-            run_at = databaseclock.later(databaseclock.now(transaction.get_connection(using)), delay_ms)
+            run_at = database_clock.later(database_clock.now(transaction.get_connection(using)), delay_ms)
         failpoint("outbox.move")
         if self._unpublished(job, using).update(run_at=run_at, delay_ms=delay_ms):
             self._note(job, "", EventKind.RESCHEDULED, actor, reason, using)

@@ -11,8 +11,8 @@ from django.db.models import Exists, OuterRef
 from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
+from django_delayq.mirror.checkpoint import turn
 from django_delayq.mirror.rows import ENDED_MERGED
-from django_delayq.mirror.turns import turn
 from django_delayq.models import Attempt, Checkpoint, Event, Job, Operation, SetAside, Step
 from django_delayq.states import FINISHED, State
 from django_delayq.store.connection import Link

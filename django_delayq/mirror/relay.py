@@ -16,19 +16,19 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import databaseclock, rows
-from django_delayq.mirror.glance import Glance
+from django_delayq.mirror import database_clock, rows
+from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror.exists import Glance
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.mirror.turns import turn
 from django_delayq.models import Checkpoint, Job
-from django_delayq.outbox import OutboxRow
-from django_delayq.publish import Publisher, late
+from django_delayq.producer.database import OutboxRow
+from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
+from django_delayq.store.items import ScheduleReply
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.scheduling import ScheduleReply
 
 logger = Logger("django_delayq.relay")
 
@@ -92,7 +92,7 @@ class RelayLoop:
             # Mostly there is none at all; then Redis need not be asked.
             if not self._any.found():
                 return IDLE
-            now = databaseclock.now(connections[self.using])
+            now = database_clock.now(connections[self.using])
             if not self._unpublished(now).exists():
                 return IDLE
             self._mark = position(self.log.last_id()), now

@@ -15,18 +15,18 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import effects, forgotten, lost, pauses, rows, unfinished
-from django_delayq.mirror.loop import MirrorLoop
-from django_delayq.mirror.pending import RECENT_MS, Pending, pending
-from django_delayq.mirror.turns import turn
+from django_delayq.mirror import effects, lost, pauses, rows, unfinished, way_back
+from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.unfolded import RECENT_MS, Pending, pending
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
-from django_delayq.store import read
+from django_delayq.store import decode
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
-from django_delayq.store.ground import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem
 from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem
 
 logger = Logger("django_delayq.restore")
 
@@ -186,12 +186,12 @@ class RestoreLoop:
 
     def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
         self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
-        if self._lost is None and ground.generation and forgotten.way_of(checkpoint) == ground.generation:
+        if self._lost is None and ground.generation and way_back.way_of(checkpoint) == ground.generation:
             self._lost = self._mark_lost(ground)
         if not ground.generation or ground.confirmed == ground.server:
             self._remind(checkpoint)
             return
-        forgotten.note_server(self.queue.name, self.partition, ground.server, self.using)
+        way_back.note_server(self.queue.name, self.partition, ground.server, self.using)
         pauses.again(self.store, self.using)
         if ground.confirmed is not None:
             changes = pending(self.queue.name, self.using, checkpoint.last_event)
@@ -252,7 +252,7 @@ class RestoreLoop:
 
     def _others_are_at_it(self, ground: Ground) -> bool:
         at_ms, who, *_ = [*ground.restoring.split(" "), "", ""]
-        return bool(who) and who not in (self._who, ACTOR) and abs(ground.now_ms - read.moment_ms(at_ms)) < BUSY_MS
+        return bool(who) and who not in (self._who, ACTOR) and abs(ground.now_ms - decode.moment_ms(at_ms)) < BUSY_MS
 
     def _restore(self, ground: Ground, checkpoint: Checkpoint) -> Iterator[float]:
         total = self.unfinished().count()
@@ -264,7 +264,7 @@ class RestoreLoop:
             )  # fmt: skip
         ahead_ms = ground.now_ms - clock.wall_ms() if ground.now_ms else 0  # of this host's clock
         older = ground.older and ground.generation in (checkpoint.restored, checkpoint.generation)
-        begun = forgotten.way_of(checkpoint) == ground.generation
+        begun = way_back.way_of(checkpoint) == ground.generation
         self._resumes = begun and not older and ground.rolled in (ADOPT, REST)
         if self._resumes or (not older and ground.confirmed is None):
             # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
@@ -285,7 +285,7 @@ class RestoreLoop:
             for _ in lost.leave(self.log, self.ground, self.using):
                 self._go_on(way, phase)
                 yield 0.0
-        forgotten.take_in(self.queue.name, self.using, checkpoint.last_event)
+        way_back.take_in(self.queue.name, self.using, checkpoint.last_event)
         self._go_on(way, ADOPT)
         stands = self.store.ground()
         for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
@@ -304,11 +304,11 @@ class RestoreLoop:
         self._finish(way)
 
     def _note(self, ground: Ground, way: str) -> None:
-        forgotten.note_server(self.queue.name, self.partition, ground.server, self.using, way)
+        way_back.note_server(self.queue.name, self.partition, ground.server, self.using, way)
 
     def _mark_lost(self, ground: Ground) -> Iterator[float]:
         yield from lost.mark(self.log, self.queue, self.using)
-        forgotten.forget_way(self.queue.name, self.partition, ground.generation, self.using)
+        way_back.forget_way(self.queue.name, self.partition, ground.generation, self.using)
 
     def _go_on(self, way: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""
@@ -373,7 +373,7 @@ class RestoreLoop:
         # Both or neither: whoever finds the generation restored mends no rows.
         with turn(self.queue.name, self.partition, self.using) as (mine, checkpoint):
             mine.update(restored=way.generation)
-            forgotten.mend(self.queue.name, self.using)
+            way_back.mend(self.queue.name, self.using)
             failpoint("restore.note")
         failpoint("restore.noted")
         self._go_on(way, "", mirrored=checkpoint.last_event)

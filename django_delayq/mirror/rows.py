@@ -11,8 +11,8 @@ from uuid import UUID
 
 from django_delayq import clock, codec
 from django_delayq.exceptions import PayloadError
-from django_delayq.job import JobRecord, lane_of
 from django_delayq.models import Job, JSONText
+from django_delayq.record import JobRecord, lane_of
 from django_delayq.states import AttemptOutcome, State
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}

@@ -11,19 +11,19 @@ from typing import Any, Final, Protocol
 from django.db import Error as DriverError
 from django.db import close_old_connections, connections
 
-from django_delayq import clock, operations
+from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.mirror import loop, relay, restore
-from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror import mirror_loop, operations, relay, restore
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.operations import OperationLoop
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.upgrade import UpgradeLoop
-from django_delayq.operations import OperationLoop
+from django_delayq.mirror.upgrade_loop import UpgradeLoop
 from django_delayq.store.connection import Link, StoreError
-from django_delayq.store.eventline import EventLine
+from django_delayq.store.event_line import EventLine
 
 logger = Logger("django_delayq.mirror")
 
@@ -137,7 +137,7 @@ class Service:
         ]  # fmt: skip
         self._restores = list(self._keepers)
         self._folders = [
-            Keeper(f"the mirror of {one.queue.name}", one, idle=loop.IDLE, asleep=STREAM, races=True)
+            Keeper(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True)
             for one in self.mirrors
         ]
         self._keepers += self._folders

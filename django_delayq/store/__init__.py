@@ -1,1 +1,4 @@
-"""Floor 1: everything that speaks to Redis or Valkey. No other package of the app imports `redis`."""
+"""All that speaks to Redis or Valkey; no other folder imports `redis`.
+
+May import the nouns. No settings, no models, no threads; the embedded server is its one process.
+"""

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.job import says_durable
-from django_delayq.store import formats, read, scripts
+from django_delayq.record import says_durable
+from django_delayq.store import decode, formats, scripts
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
-from django_delayq.store.workers import WorkerRegistry
+from django_delayq.store.worker_registry import WorkerRegistry
 
 FIRST = "0-0"  # before every entry
 
@@ -68,6 +68,14 @@ class NewerEvents(StoreError):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind the mirror of a queue is: entries that wait, and the age of the oldest in seconds."""
+
+    entries: int
+    seconds: float
+
+
 class EventLog:
     """Reads and trims the stream of one partition.
 
@@ -101,7 +109,7 @@ class EventLog:
         said = [self._link.execute("HGET", self.keys["meta"], "format")]
         beats = WorkerRegistry(self._link, prefix=self.keys.prefix).all()
         said += [str(beat.get("format", 0)) for beat in beats if not beat["silent"]]
-        return any(read.number(one) > format for one in said)
+        return any(decode.number(one) > format for one in said)
 
     def trim(self, upto: str, *, surplus: int = 0, server: str = "") -> None:
         """Drops the entries up to and including the stream id `upto`, if the server still is the run that they were read from.
@@ -128,9 +136,9 @@ class EventLog:
         while True:
             cursor, flat = self._link.execute("HSCAN", self.keys["jobs"], cursor, "COUNT", 200)
             yield [
-                (read.text(id), says_durable(raw))
+                (decode.text(id), says_durable(raw))
                 for id, raw in zip(flat[::2], flat[1::2], strict=True)
-                if read.job_id(id) is not None
+                if decode.job_id(id) is not None
             ]
             if cursor == b"0":
                 return
@@ -161,16 +169,16 @@ class EventLog:
 
     def generation(self) -> str:
         """The generation of the store's data; "" while it has none (never used, or wiped)."""
-        return read.text(self._link.execute("HGET", self.keys["meta"], "generation"))
+        return decode.text(self._link.execute("HGET", self.keys["meta"], "generation"))
 
 
 def _entry(id: bytes, pairs: list[bytes]) -> Entry:
-    at_ms, by, why = read.moment_ms(id.partition(b"-")[0]), "", ""  # as scripts write it, unless they say otherwise
+    at_ms, by, why = decode.moment_ms(id.partition(b"-")[0]), "", ""  # as scripts write it, unless they say otherwise
     format = 0
     items: list[Item] = []
     for kind, value in zip(pairs[::2], pairs[1::2], strict=True):
         if kind == b"at":
-            at_ms = read.moment_ms(value) or at_ms
+            at_ms = decode.moment_ms(value) or at_ms
         elif kind == b"by":
             by = value.decode("utf-8", "replace")
         elif kind == b"why":

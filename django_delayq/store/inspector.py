@@ -12,8 +12,8 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.job import JobRecord
-from django_delayq.store import read, scripts
+from django_delayq.record import JobRecord
+from django_delayq.store import decode, scripts
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 
@@ -136,7 +136,7 @@ class Inspector:
             named = (
                 (name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True)
             )
-            yield [(name, record) for name, record in named if read.job_id(name) is not None]
+            yield [(name, record) for name, record in named if decode.job_id(name) is not None]
             if cursor == b"0":
                 return
 
@@ -144,7 +144,7 @@ class Inspector:
         """The id of the unfinished job that holds the business key."""
         keys = Keys(self.prefix, queue, partition)
         holder = self._link.execute("HGET", keys["keys"], key)
-        id = None if holder is None else read.job_id(holder)
+        id = None if holder is None else decode.job_id(holder)
         if id is None:
             return None
         try:  # as the scripts do: a job holds a key only if it says so itself
@@ -166,7 +166,7 @@ class Inspector:
         else:
             name = "leases" if view == "running" else "failed"
             raw = self._link.execute("ZRANGE", keys[name], offset, offset + limit - 1)
-        return [id for id in map(read.job_id, raw) if id is not None]
+        return [id for id in map(decode.job_id, raw) if id is not None]
 
     def unread(self, queues: Sequence[str]) -> tuple[int, int]:
         """How many events of these queues the mirror has not folded yet, and the age of the oldest in ms by Redis' clock."""
@@ -175,7 +175,7 @@ class Inspector:
             ("TIME",), *(("XLEN", key) for key in keys), *(("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
         )
         (seconds, micros), lengths, firsts = replies[0], replies[1 : 1 + len(keys)], replies[1 + len(keys) :]
-        dates = [read.moment_ms(first[0][0].partition(b"-")[0]) for first in firsts if first]
+        dates = [decode.moment_ms(first[0][0].partition(b"-")[0]) for first in firsts if first]
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         return sum(lengths), max(0, now_ms - min(dates, default=now_ms))
 
@@ -249,7 +249,7 @@ def _depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
 
 
 def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
-    dates = [read.moment_ms(first[1]) for first in replies[6:9] if first]
+    dates = [decode.moment_ms(first[1]) for first in replies[6:9] if first]
     running, runs, failed, events, oldest, meta = replies[9:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
     paused, by, why, generation, restoring, surplus = ((value or b"").decode("utf-8", "replace") for value in meta)
@@ -262,12 +262,12 @@ def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         failed=failed,
         oldest_late_ms=max(0, now_ms - first) if first else 0,
         next_due_ms=first,
-        paused_ms=read.moment_ms(paused) or int(bool(paused)),
+        paused_ms=decode.moment_ms(paused) or int(bool(paused)),
         paused_by=by,
         paused_reason=why,
         events=events,
-        untold=events + min(read.number(surplus), events * MOST_BESIDE),
-        events_late_ms=max(0, now_ms - read.moment_ms(oldest[0][1][1])) if oldest else 0,
+        untold=events + min(decode.number(surplus), events * MOST_BESIDE),
+        events_late_ms=max(0, now_ms - decode.moment_ms(oldest[0][1][1])) if oldest else 0,
         generation=generation,
         restoring=" of ".join(restoring.split(" ")[-2:]),
     )
@@ -290,11 +290,11 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         id=job,
         queue=queue,
         state=state.decode(),  # type: ignore[arg-type]  # inspect.lua answers with these words only
-        date_ms=read.moment_ms(date),
+        date_ms=decode.moment_ms(date),
         now_ms=now_ms,
         attempt=int(attempt),
         crashes=int(crashes),
-        fence=read.text(fence),
+        fence=decode.text(fence),
         cancel_by=cancel_by.decode("utf-8", "replace"),
         progress=progress.decode("utf-8", "replace"),
         record=record,

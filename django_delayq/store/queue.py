@@ -12,14 +12,14 @@ from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.job import ClaimedJob, JobRecord, with_past
+from django_delayq.record import ClaimedJob, JobRecord, with_past
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
-from django_delayq.store import formats, read, scripts, write
+from django_delayq.store import decode, encode, formats, scripts
 from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.items import STATUSES, Changed, ScheduleItem, ScheduleMode, ScheduleReply
 from django_delayq.store.keys import Keys
-from django_delayq.store.scheduling import STATUSES, Changed, ScheduleItem, ScheduleMode, ScheduleReply
 
 MOST: Final = 200  # jobs per script call
 HOUR_MS: Final = 3_600_000
@@ -106,7 +106,7 @@ class QueueStore:
 
     def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any) -> Any:
         """A script on this partition, with its arguments as they are. Returns the raw reply."""
-        return scripts.run(self.link, scripts.load(script), self.keys, *write.head(now_ms, by, why), *arguments)
+        return scripts.run(self.link, scripts.load(script), self.keys, *encode.head(now_ms, by, why), *arguments)
 
     def written(self, record: JobRecord) -> bytes:
         """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
@@ -155,7 +155,7 @@ class QueueStore:
                 ids.short(record.id), self.written(record), item.on_conflict,
                 "" if item.due_ms is None else item.due_ms, "" if item.delay_ms is None else item.delay_ms,
             )  # fmt: skip
-        head = write.head(self._word.now(now_ms), actor, reason)
+        head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
         return lambda: _scheduled(items, arguments[4::5], answer())
 
@@ -169,7 +169,7 @@ class QueueStore:
         )
         if isinstance(found, Exception):
             raise found
-        return f"{read.text(found[0])}:{read.text(found[1])}"
+        return f"{decode.text(found[0])}:{decode.text(found[1])}"
 
     def claim(
         self,
@@ -192,10 +192,10 @@ class QueueStore:
 
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
         """
-        told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, write.flag(wary), away_ms)
+        told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, encode.flag(wary), away_ms)
         reply = self.run("claim", self._word.now(now_ms), worker, "", *told)
         queue, partition = self.queue, self.partition
-        generation, server = read.text(reply[0]), read.text(reply[1])
+        generation, server = decode.text(reply[0]), decode.text(reply[1])
         ground = f"{generation}:{server}"
         jobs = [
             ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, queue, partition, ground)
@@ -266,9 +266,9 @@ class QueueStore:
         now_ms: int | None = None,
     ) -> Changed:
         """As `cancel`. `job`: an id, or the business key as text. `unless`: on that ground nothing is done: `unknown`."""
-        ground, *found = self.run("cancel", now_ms, actor, reason, lacking, unless, write.target(job))
+        ground, *found = self.run("cancel", now_ms, actor, reason, lacking, unless, encode.target(job))
         event, status, id = found or (b"", b"unknown", b"")
-        return Changed(Change(status.decode()), _id(id), read.text(ground), read.text(event))
+        return Changed(Change(status.decode()), _id(id), decode.text(ground), decode.text(event))
 
     def reschedule(
         self,
@@ -286,10 +286,10 @@ class QueueStore:
         """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`."""
         date = "" if due_ms is None else due_ms, delay_ms or 0
         ground, *found = self.run(
-            "reschedule", now_ms, actor, reason, *date, unless, lacking, policy, write.target(job)
+            "reschedule", now_ms, actor, reason, *date, unless, lacking, policy, encode.target(job)
         )
         event, status, id, due = found or (b"", b"unknown", b"", b"0")
-        return Changed(Change(status.decode()), _id(id), read.text(ground), read.text(event), int(due))
+        return Changed(Change(status.decode()), _id(id), decode.text(ground), decode.text(event), int(due))
 
     def requeue(
         self,
@@ -377,8 +377,8 @@ def _scheduled(
     items: Sequence[ScheduleItem], shorts: Sequence[str], reply: Sequence[bytes]
 ) -> tuple[str, list[ScheduleReply]]:
     if len(reply) == 1:
-        return read.text(reply[0]), []
-    return read.text(reply[0]), [
+        return decode.text(reply[0]), []
+    return decode.text(reply[0]), [
         # Mostly the job itself: its id need not be read again.
         ScheduleReply(STATUSES[status], item.record.id if given == holder or not holder else ids.full(holder), int(due))
         for item, given, status, holder, due in zip(

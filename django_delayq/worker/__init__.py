@@ -1,1 +1,4 @@
-"""Floor 3, the worker: a supervisor process, the task processes it forks, and the loops in both. Nothing here knows the database."""
+"""The worker: a supervisor process, the task processes that it forks, and what both know.
+
+May import the nouns, the settings, signals and the store. No models, no queries; threads and processes are here and nowhere else.
+"""

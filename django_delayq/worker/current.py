@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
-from django_delayq import clock, effects, ids
+from django_delayq import clock, ids
 from django_delayq.exceptions import LeaseLost
+from django_delayq.worker import atomic
 
 
 class Grip(Protocol):
@@ -150,4 +151,4 @@ def once(name: str) -> AbstractContextManager[bool]:
             kept. Let it pass, and write nothing more: that other run goes on with the job.
         ValueError: the name is empty or longer than 100 characters.
     """
-    return effects.need().once(current(), name)
+    return atomic.need().once(current(), name)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.exceptions import ControlFlow
 from django_delayq.logger import Logger, class_name
-from django_delayq.worker.lines import Taken
+from django_delayq.worker.line import Taken
 from django_delayq.worker.outcome import Outcome
 
 logger = Logger("django_delayq.worker.job")

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 import django_delayq as delayq
-from django_delayq.task import registry
+from django_delayq.producer.task import registry
 from tests.commands.conftest import Shop, beat, lose_redis
 from tests.mirror.conftest import Orders  # noqa: F401
 

@@ -12,12 +12,13 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
 import django_delayq as delayq
-from django_delayq import codec, edits
-from django_delayq.admin import differences
+from django_delayq import codec
+from django_delayq.admin import diff
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
 from django_delayq.models import Event, Job, Operation
+from django_delayq.producer import edit
+from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.stores import stores
 from tests.admin.conftest import QUEUES, lose_redis, page, said
 from tests.admin.test_operations import work
 from tests.tasks_for_tests import close_order
@@ -95,13 +96,13 @@ def test_large_numbers_stay_exact(orders, staff):
 
 def test_of_two_who_edit_one_job_one_is_told_that_the_other_was_faster(orders):
     job = orders.ended("fail", max_attempts=1)
-    assert edits.edit_and_requeue(job.id, [8], {}) is Change.DONE
-    assert edits.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT  # its row says failed until it is folded
+    assert edit.edit_and_requeue(job.id, [8], {}) is Change.DONE
+    assert edit.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT  # its row says failed until it is folded
     assert Job.objects.get().args == [8]
     assert arguments_in_redis(job) == [[8], {}]
     assert Event.objects.filter(kind="edited").count() == 1
     orders.fold()
-    assert edits.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT
+    assert edit.edit_and_requeue(job.id, [9], {}) is Change.CONFLICT
 
 
 def test_a_form_that_was_opened_before_somebody_else_edited_is_refused(orders, staff):
@@ -116,7 +117,7 @@ def test_a_form_that_was_opened_before_somebody_else_edited_is_refused(orders, s
 def test_a_held_key_leaves_everything_as_it_was(orders):
     job = orders.ended("fail", key="k", max_attempts=1)
     orders.scheduled(key="k")
-    assert edits.edit_and_requeue(job.id, [8], {}) is Change.CONFLICT
+    assert edit.edit_and_requeue(job.id, [8], {}) is Change.CONFLICT
     assert Job.objects.get(pk=job.id).args == [7]
     assert not Event.objects.filter(kind="edited").exists()
 
@@ -133,7 +134,7 @@ def test_what_has_not_ended_badly_is_not_edited(orders, staff):
     client = staff()
     for job in (orders.scheduled()[0], orders.running(), orders.ended("ack")):
         assert "cannot be edited" in said(client.get(form_of(job), follow=True))[0]
-        assert edits.edit_and_requeue(job.id, [8], {}) in (Change.CONFLICT, Change.FINISHED)
+        assert edit.edit_and_requeue(job.id, [8], {}) in (Change.CONFLICT, Change.FINISHED)
         assert "/edit/" not in client.get(page(job)).content.decode()
 
 
@@ -185,9 +186,9 @@ def test_who_sees_only_masks_cannot_save_them(orders, staff, settings):
 
 def test_too_much_is_refused(orders):
     with pytest.raises(PayloadTooLarge):
-        edits.check("tests.tasks_for_tests.close_order", "orders", [7], {"note": "x" * 70_000})
+        edit.check("tests.tasks_for_tests.close_order", "orders", [7], {"note": "x" * 70_000})
     with pytest.raises(PayloadError):
-        edits.check("tests.tasks_for_tests.close_order", "orders", [object()], {})
+        edit.check("tests.tasks_for_tests.close_order", "orders", [object()], {})
 
 
 def test_markup_in_arguments_shows_as_text(orders, staff):
@@ -204,7 +205,7 @@ def test_markup_in_arguments_shows_as_text(orders, staff):
 
 def kept(before: str, after: str) -> int:
     """How many lines stay, once it is sure that nothing is left out or made up."""
-    found = differences.lines(before, after)
+    found = diff.lines(before, after)
     assert [line for mark, line in found if mark in " -"] == before.splitlines()
     assert [line for mark, line in found if mark in " +"] == after.splitlines()
     return sum(mark == " " for mark, _ in found)
@@ -223,7 +224,7 @@ def test_the_difference_is_as_small_as_can_be(before, after, stay):
 
 def test_what_differs_all_over_is_shown_whole_after_a_bounded_amount_of_work(monkeypatch):
     looked = Counter()
-    runs = differences._runs
+    runs = diff._runs
 
     class Counted(str):
         __slots__ = ()
@@ -233,7 +234,7 @@ def test_what_differs_all_over_is_shown_whole_after_a_bounded_amount_of_work(mon
             looked["lines"] += 1
             return str.__eq__(self, other)
 
-    monkeypatch.setattr(differences, "_runs", lambda old, new: runs(list(map(Counted, old)), list(map(Counted, new))))
+    monkeypatch.setattr(diff, "_runs", lambda old, new: runs(list(map(Counted, old)), list(map(Counted, new))))
     for before, after in (
         ([1, 2] * 8_000, [2, 1, 2, 2] * 4_000),
         (range(100_000, 110_000), range(200_000, 210_000)),
@@ -242,11 +243,11 @@ def test_what_differs_all_over_is_shown_whole_after_a_bounded_amount_of_work(mon
         text = json.dumps(list(before), indent=2)
         looked.clear()
         kept(text, json.dumps(list(after), indent=2))
-        assert 0 < looked["lines"] <= differences.WORK
+        assert 0 < looked["lines"] <= diff.WORK
 
 
 def test_the_page_of_an_edit_works_within_that_bound(orders, staff, monkeypatch):
-    monkeypatch.setattr(differences, "WORK", 0)
+    monkeypatch.setattr(diff, "WORK", 0)
     job = orders.ended("fail", max_attempts=1)
     shown = give(staff(), job, [8], {"note": "right"})
     marks = [line.mark for line in shown.context["lines"] if line.text == "]"]

@@ -9,11 +9,12 @@ from datetime import timedelta
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock, conf, overview
+from django_delayq import clock, conf
 from django_delayq.admin import forecast, tracebacks
+from django_delayq.console import overview
 from django_delayq.models import Attempt, Job
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, act, beat, lose_redis, page
 from tests.tasks_for_tests import close_order, ping
 

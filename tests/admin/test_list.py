@@ -11,8 +11,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 import django_delayq as delayq
-from django_delayq import clock, ids, overview, selection
+from django_delayq import clock, ids
 from django_delayq.admin import JobAdmin
+from django_delayq.console import overview, selection
 from django_delayq.models import Job
 from tests.admin.conftest import JOBS, act, choose, lose_redis, page
 from tests.tasks_for_tests import close_order

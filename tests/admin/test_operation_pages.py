@@ -16,9 +16,9 @@ import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.admin import JobAdmin
 from django_delayq.admin import operations as pages
+from django_delayq.mirror.operations import OperationLoop
 from django_delayq.models import Event, Operation
-from django_delayq.operations import OperationLoop
-from django_delayq.task import registry
+from django_delayq.producer.task import registry
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, said
 from tests.admin.test_operations import begin, work
 

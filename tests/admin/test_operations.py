@@ -10,11 +10,14 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 
 import django_delayq as delayq
-from django_delayq import changes, clock, operations, selection
+from django_delayq import clock
+from django_delayq.console import selection
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.mirror import operations
+from django_delayq.mirror.operations import OperationLoop
 from django_delayq.models import Event, Job, Operation
-from django_delayq.operations import OperationLoop
-from django_delayq.stores import stores
+from django_delayq.producer import verbs
+from django_delayq.producer.stores import stores
 from tests.admin.conftest import lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -158,7 +161,7 @@ def test_a_paused_one_waits_and_goes_on_where_it_was(orders):
 def test_a_cancelled_one_ends_and_stays_cancelled(orders, monkeypatch):
     orders.scheduled(7)
     operation = begin()
-    cancel = changes.cancel
+    cancel = verbs.cancel
 
     def and_somebody_cancels_the_operation(*args: Any, **kwargs: Any) -> Any:
         Operation.objects.update(stage=Stage.CANCELLED)
@@ -353,7 +356,7 @@ def test_a_purge_empties_a_queue(orders, monkeypatch):
 
 
 def test_a_purge_gets_past_rows_that_are_not_mirrored_yet(orders, monkeypatch):
-    monkeypatch.setattr(changes, "MOST", 2)  # rows a step
+    monkeypatch.setattr(verbs, "MOST", 2)  # rows a step
     for number in range(24):
         delayq.schedule(close_order, number, delay="1h")  # each looks as if Redis might lack it
     operation, loop = begin("purge", selection={"queue": "orders"}), OperationLoop(using="default")

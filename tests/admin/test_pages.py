@@ -11,10 +11,10 @@ from django.contrib.admin.models import LogEntry
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.admin import show
+from django_delayq.console.overview import look
 from django_delayq.models import Event, Job
-from django_delayq.overview import look
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, WORKERS, act, beat, choose, lose_redis, page, said
 from tests.admin.test_operations import begin
 from tests.tasks_for_tests import close_order

@@ -15,7 +15,7 @@ from django.urls import path
 import django_delayq as delayq
 from django_delayq.admin import JobAdmin, OperationAdmin
 from django_delayq.models import Job, Operation
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, OPERATIONS, act, choose, page, said
 from tests.admin.test_operations import begin
 from tests.mirror.conftest import Orders

@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock, ids, search, selection
+from django_delayq import clock, ids
+from django_delayq.console import search, selection
+from django_delayq.console.selection import Selection
 from django_delayq.models import Job
-from django_delayq.selection import Selection
 from tests.admin.conftest import JOBS
 from tests.tasks_for_tests import close_order
 

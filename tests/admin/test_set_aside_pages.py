@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.models import Job, SetAside
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from tests.admin.conftest import SET_ASIDE, said
 from tests.tasks_for_tests import close_order
 

@@ -8,10 +8,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import translation
 
-from django_delayq import codec, edits, operations
+from django_delayq import codec
 from django_delayq.admin.wording import SENTENCES, worded
 from django_delayq.exceptions import DelayqError
-from django_delayq.stores import stores
+from django_delayq.mirror import operations
+from django_delayq.producer import edit
+from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -23,7 +25,7 @@ def said(act, *given) -> str:
 
 
 def check(args, kwargs, task=close_order.name, queue="orders") -> str:
-    return said(edits.check, task, queue, args, kwargs)
+    return said(edit.check, task, queue, args, kwargs)
 
 
 def refusals() -> list[str]:

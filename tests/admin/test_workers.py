@@ -10,9 +10,9 @@ from django.contrib.admin.models import LogEntry
 
 from django_delayq import clock, conf, ids
 from django_delayq.models import Event
+from django_delayq.producer.stores import stores
 from django_delayq.store.keys import workers_key
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests.admin.conftest import WORKERS, beat, lose_redis, said
 
 NASTY = "<script>alert(1)</script>"

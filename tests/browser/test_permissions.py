@@ -153,7 +153,7 @@ def clerk(tabs, example, there) -> Callable[[str], Page]:
 @pytest.fixture(scope="module")
 def ids(example, there) -> dict[str, str]:
     """What stands in addresses."""
-    look = "from django_delayq.overview import look\nprint(look().workers[0]['id'])"
+    look = "from django_delayq.console.overview import look\nprint(look().workers[0]['id'])"
     return {**{name: there[name] for name in ("failed", "waiting", "operation", "aside")}, "worker": example.run(look)}
 
 

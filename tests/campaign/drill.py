@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.job import ClaimedJob, JobRecord
+from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.store.connection import connect
 from django_delayq.store.events import EventLog, Item
 from django_delayq.store.queue import QueueStore, ScheduleItem, SettleItem

@@ -38,10 +38,10 @@ SHOWN = 110  # characters of a finding
 
 # What the drill cannot see, and why: tests/model or tests/worker/test_loops.py hold these. All others it must notice.
 UNSEEN: dict[str, str] = {
-    "worker/mover.py: what waits is never given back": "jobs that wait too long run late, and nothing else is wrong",
+    "worker/process/mover.py: what waits is never given back": "jobs that wait too long run late, and nothing else is wrong",
     "store/lua/confirm.lua: a dead restore stands in the way": "for a millisecond, which a real clock does not hit",
     "store/lua/claim.lua: a server that was started anew goes unseen": "the drill starts no server anew",
-    "worker/deadlines.py: the ladder of a function is not asked": "no task of the drill has a hard deadline",
+    "worker/supervisor/deadlines.py: the ladder of a function is not asked": "no task of the drill has a hard deadline",
 }
 
 

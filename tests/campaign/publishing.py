@@ -7,8 +7,8 @@ from typing import Any
 from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.store.events import EventLog
-from django_delayq.store.ground import GroundStore
-from django_delayq.store.scheduling import ScheduleItem, ScheduleReply
+from django_delayq.store.items import ScheduleItem, ScheduleReply
+from django_delayq.store.recovery import GroundStore
 from tests.campaign.drill import Scene
 from tests.campaign.situations import FAR
 

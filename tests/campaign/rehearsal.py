@@ -17,10 +17,10 @@ from typing import Any
 from unittest import mock
 from uuid import UUID
 
-from django_delayq import changes, producer
-from django_delayq.changes import Job
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.plan import Plan
+from django_delayq.producer import schedule, verbs
+from django_delayq.producer.plan import Plan
+from django_delayq.producer.verbs import Job
 from django_delayq.states import Change
 from tests.campaign import load
 
@@ -59,10 +59,10 @@ def _answered(down: bool) -> Iterator[None]:
         return list(Change)[next(answers) % len(Change)]
 
     calls: list[tuple[Any, str, Callable[..., Any]]] = [
-        (producer, "_put_all", put),
+        (schedule, "_put_all", put),
         (load.transaction, "atomic", nullcontext),
     ]
-    calls += [(changes, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]
+    calls += [(verbs, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]
     patches = [mock.patch.object(place, name, stub) for place, name, stub in calls]
     for patch in patches:
         patch.start()

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from django_delayq.exceptions import DelayqError
 from django_delayq.store.connection import connect
 from django_delayq.store.keys import Keys
-from django_delayq.worker import traces
+from django_delayq.worker.supervisor import holdings_files
 from tests import servers
 from tests.campaign import faketime
 
@@ -109,7 +109,7 @@ class Worker(Actor):
 
     def forget(self) -> None:
         """Takes away what would tell others of this host what it holds."""
-        place = traces.place()
+        place = holdings_files.place()
         for path in place.glob(f"{self.pid}-*") if place is not None else ():
             path.unlink(missing_ok=True)
 

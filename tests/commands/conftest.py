@@ -17,8 +17,8 @@ from django.db.backends.base.base import NO_DB_ALIAS
 import django_delayq as delayq
 from django_delayq import clock, conf
 from django_delayq.models import Job
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order
 
@@ -90,7 +90,7 @@ class Shop(Orders):
     def unpublished(self, monkeypatch: pytest.MonkeyPatch, *, age: float = 60, **options: Any) -> delayq.Job:
         """A committed row that Redis does not have, as if the web process had died right after the commit."""
         with monkeypatch.context() as patch:
-            patch.setattr("django_delayq.producer._send_rows", lambda publisher, puts: [])
+            patch.setattr("django_delayq.producer.schedule._send_rows", lambda publisher, puts: [])
             job = delayq.schedule(close_order, 7, **{"delay": "1h", **options})
         Job.objects.filter(pk=job.id).update(created_at=clock.now() - timedelta(seconds=age))
         return job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.management import bench
-from django_delayq.management.trial import Size
+from django_delayq.management.bench_run import Size
 from django_delayq.models import Attempt, Checkpoint, Job
 from tests.commands.conftest import lose_redis
 
@@ -55,7 +55,7 @@ def test_it_removes_its_traces_when_it_fails_in_the_middle(run, orders, redis_se
     def fail(*_: object) -> None:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("django_delayq.management.trial.Bench.work", fail)
+    monkeypatch.setattr("django_delayq.management.bench_run.Bench.work", fail)
     before = keys(redis_server)
     with pytest.raises(RuntimeError):
         run("bench", "--yes")

@@ -6,8 +6,9 @@ import uuid
 
 import pytest
 
-from django_delayq import changes, ids
+from django_delayq import ids
 from django_delayq.models import Event, Job
+from django_delayq.producer import verbs
 from tests.commands.conftest import lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -259,7 +260,7 @@ def test_redis_down_is_one_sentence(run, orders, settings):
 
 def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, monkeypatch):
     jobs = orders.scheduled(3)
-    real, calls = changes.cancel, []
+    real, calls = verbs.cancel, []
 
     def failing(*args, **options):
         calls.append(args)
@@ -267,7 +268,7 @@ def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, mon
             lose_redis(settings)
         return real(*args, **options)
 
-    monkeypatch.setattr("django_delayq.changes.cancel", failing)
+    monkeypatch.setattr("django_delayq.producer.verbs.cancel", failing)
     answer = run("cancel", *[job.id for job in jobs], "--json")
     assert answer.code == 1
     assert answer.json["counts"] == {"done": 2}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from django_delayq.management import acts
+from django_delayq.management import change_commands
 from django_delayq.management.commands.delayq import Command
 from django_delayq.management.output import duration, print_table, progress
 from tests.commands.conftest import lose_redis
@@ -103,8 +103,8 @@ def test_the_actor_is_known_even_without_a_user_name(monkeypatch):
     def nobody() -> str:
         raise OSError("no username set in the environment")
 
-    monkeypatch.setattr(acts.getpass, "getuser", nobody)
-    assert acts.actor() == "cli"
+    monkeypatch.setattr(change_commands.getpass, "getuser", nobody)
+    assert change_commands.actor() == "cli"
 
 
 def test_a_table_has_columns_as_wide_as_what_they_hold(capsys):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
 from tests.commands.conftest import NOWHERE, Answer, beat, lose_redis, without_database
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf
+from django_delayq.mirror.checkpoint import turn
 from django_delayq.mirror.prune import PruneLoop
-from django_delayq.mirror.turns import turn
 from django_delayq.models import Attempt, Event, Job, Operation
 from tests.commands.conftest import lose_redis
 

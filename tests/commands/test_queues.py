@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.models import Event, Job
+from django_delayq.producer.stores import stores
 from django_delayq.states import State
-from django_delayq.stores import stores
 from tests.commands.conftest import lose_redis
 
 

@@ -7,10 +7,10 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.management import compare
-from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from tests.tasks_for_tests import close_order
 
 

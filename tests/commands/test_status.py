@@ -110,7 +110,7 @@ def test_status_without_redis_gives_programs_the_same(run, busy, settings):
 
 
 def test_status_counts_rows_up_to_a_limit_only(run, busy, settings, monkeypatch):
-    monkeypatch.setattr("django_delayq.overview.MOST_COUNTED", 2)
+    monkeypatch.setattr("django_delayq.console.overview.MOST_COUNTED", 2)
     lose_redis(settings)
     assert run("status").lines[4].split()[:3] == ["orders", "2+", "1"]
     assert Job.objects.filter(state="scheduled").count() == 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import conf
-from django_delayq.mirror.upgrade import UpgradeLoop
+from django_delayq.mirror.upgrade_loop import UpgradeLoop
+from django_delayq.producer.stores import stores
 from django_delayq.store import formats, scripts
-from django_delayq.store.upgrade import FormatStore
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.store.format_store import FormatStore
+from django_delayq.store.worker_registry import WorkerRegistry
 
 
 @pytest.fixture

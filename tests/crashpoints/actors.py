@@ -20,10 +20,10 @@ from django.core.management import call_command
 from django.core.signals import setting_changed
 from django.db import connections
 
-from django_delayq import failpoints, operations
-from django_delayq.mirror import service
+from django_delayq import failpoints
+from django_delayq.mirror import operations, service
 from django_delayq.mirror.relay import RelayLoop
-from django_delayq.worker import beat
+from django_delayq.worker.supervisor import beat
 from tests.crashpoints.app import tasks
 
 _PR_SET_PDEATHSIG = 1

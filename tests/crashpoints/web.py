@@ -12,11 +12,12 @@ from uuid import UUID
 from django.db import transaction
 
 import django_delayq as delayq
-from django_delayq import conf, edits, failpoints, ids, producer
-from django_delayq.mirror.loop import MirrorLoop
+from django_delayq import conf, failpoints, ids
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Attempt, Event, Operation, SetAside, Step
 from django_delayq.models import Job as Row
-from django_delayq.stores import stores
+from django_delayq.producer import edit, schedule
+from django_delayq.producer.stores import stores
 from tests.crashpoints.actors import Answers
 from tests.crashpoints.app import tasks
 from tests.crashpoints.cases import Case
@@ -134,13 +135,13 @@ class Web:
     @contextmanager
     def _kept_from_redis(self, kept: bool = True) -> Iterator[None]:
         """What is scheduled here is committed, and not published."""
-        publish = producer._send_rows
+        publish = schedule._send_rows
         if kept:
-            producer._send_rows = lambda publisher, puts: []
+            schedule._send_rows = lambda publisher, puts: []
         try:
             yield
         finally:
-            producer._send_rows = publish
+            schedule._send_rows = publish
 
     def _withdraw(self) -> None:
         with self._kept_from_redis():
@@ -246,7 +247,7 @@ class Web:
         return lambda: self._edit_by_id(job.id)
 
     def _edit_by_id(self, id: UUID, queue: str = "") -> Any:
-        return edits.edit_and_requeue(id, [self.seconds], {})
+        return edit.edit_and_requeue(id, [self.seconds], {})
 
     def _run_now(self, job: Any) -> Callable[[], Any]:
         return job.run_now  # type: ignore[no-any-return]

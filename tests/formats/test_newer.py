@@ -10,8 +10,8 @@ import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Checkpoint, Job
+from django_delayq.producer.stores import stores
 from django_delayq.store import formats
-from django_delayq.stores import stores
 from tests.formats.stage import ROOT, eventually
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order

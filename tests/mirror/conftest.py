@@ -6,12 +6,12 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import conf
 from django_delayq.mirror import restore
-from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link, ScriptMissing
 from django_delayq.store.queue import QueueStore, SettleItem
-from django_delayq.stores import stores
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order
 

@@ -10,11 +10,12 @@ from django.db import DatabaseError, connection
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.job import JobRecord
-from django_delayq.mirror import arrays, rows
-from django_delayq.mirror.loop import ATTEMPT_COLUMNS, ATTEMPT_FIELDS, JOB_COLUMNS, JOB_FIELDS
+from django_delayq.mirror import rows
+from django_delayq.mirror.mirror_loop import ATTEMPT_COLUMNS, ATTEMPT_FIELDS, JOB_COLUMNS, JOB_FIELDS
 from django_delayq.mirror.rows import KNOWN, JobRow, RunRow
+from django_delayq.mirror.writers import arrays
 from django_delayq.models import Attempt, Job, JSONText
+from django_delayq.record import JobRecord
 from tests.tasks_for_tests import close_order, ping
 
 NASTY = 'quote " \' back \\ \\" {a,b} NULL %s % \n\t ü 你好 🙂'

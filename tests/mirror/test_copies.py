@@ -10,8 +10,8 @@ from django_delayq import clock, ids
 from django_delayq.mirror import restore
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Event, Job
+from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link
-from django_delayq.stores import stores
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.mirror.test_road import ran
 from tests.servers import USER

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.models import Attempt, Checkpoint, Event, Job, SetAside
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
 

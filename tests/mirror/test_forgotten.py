@@ -13,8 +13,8 @@ from django_delayq.mirror import restore
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.restore import needed
 from django_delayq.models import Attempt, Checkpoint, Event, Job
-from django_delayq.store.ground import GroundStore
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
+from django_delayq.store.recovery import GroundStore
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.db import connection
 
 import django_delayq as delayq
-from django_delayq.mirror.glance import Glance
+from django_delayq.mirror.exists import Glance
 from django_delayq.models import Job
 from tests.tasks_for_tests import close_order
 

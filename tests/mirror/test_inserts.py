@@ -9,11 +9,12 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from django_delayq import clock, codec, ids
-from django_delayq.job import JobRecord
-from django_delayq.mirror import databaseclock, inserts, rows
+from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.outbox import DatabaseOutbox
+from django_delayq.mirror.writers import inserts
 from django_delayq.models import Job
-from django_delayq.outbox import OutboxItem
+from django_delayq.producer.database import OutboxItem
+from django_delayq.record import JobRecord
 
 PAYLOADS = [
     codec.dumps(value)
@@ -89,14 +90,14 @@ def test_the_stored_texts_are_those_of_model_instances():
 def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite's clock is that of the host")
-    before = databaseclock.now(connection)
+    before = database_clock.now(connection)
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
     monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
     given = [
         replace(items()[0], record=replace(items()[0].record, id=ids.new()), delay_ms=90_000) for _ in range(count)
     ]
     DatabaseOutbox().add(given, "default")
-    after = databaseclock.now(connection)
+    after = database_clock.now(connection)
     for row in Job.objects.all():
         assert before <= row.created_at <= after
         assert abs(row.run_at - row.created_at - timedelta(seconds=90)) < timedelta(milliseconds=5)

@@ -10,11 +10,11 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import restore
-from django_delayq.mirror.pending import pending
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.mirror.unfolded import pending
 from django_delayq.models import Checkpoint, Event, Job
+from django_delayq.producer.stores import stores
 from django_delayq.store.keys import Keys
-from django_delayq.stores import stores
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.mirror.test_road import due_in, ran, relayed
 from tests.tasks_for_tests import close_order

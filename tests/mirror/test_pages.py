@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq.mirror import loop
+from django_delayq.mirror import mirror_loop
 from django_delayq.store.events import FIRST
 from tests.tasks_for_tests import close_order
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 )
 def test_a_batch_has_each_entry_once_and_no_more_than_it_takes(orders, monkeypatch, entries, items, page, read):
     for name, value in (("ENTRIES", entries), ("ITEMS", items), ("PAGE", page)):
-        monkeypatch.setattr(loop, name, value)
+        monkeypatch.setattr(mirror_loop, name, value)
     for number in range(10):
         delayq.schedule(close_order, number, delay="1h")
-    found = [entry.id for entry in orders.mirror._read(FIRST, loop.ENTRIES)]
+    found = [entry.id for entry in orders.mirror._read(FIRST, mirror_loop.ENTRIES)]
     assert found == [entry.id for entry in orders.mirror.log.read(FIRST, 100)][:read]

@@ -8,7 +8,7 @@ from django.db import connection, transaction
 import django_delayq as delayq
 from django_delayq import models
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from tests.mirror.restoring import bring_back, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 

@@ -6,14 +6,14 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, failpoints, ids
-from django_delayq.job import JobRecord
-from django_delayq.mirror import forgotten, lost, restore, unfinished
+from django_delayq.mirror import lost, restore, unfinished, way_back
 from django_delayq.mirror.effects import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Event, Job
-from django_delayq.store.ground import GroundStore, RestoreItem
-from django_delayq.store.scheduling import ScheduleItem
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
+from django_delayq.record import JobRecord
+from django_delayq.store.items import ScheduleItem
+from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.mirror.restoring import Committing, bring_back, end_what_is_lost, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 
@@ -206,7 +206,7 @@ def looks_for_the_lost(orders, loop, wipe):
         loop.queue = replace(loop.queue, lease=0.2)
         wipe()
         settle_down(orders, loop)
-        assert forgotten.way_of(loop.look()[1])
+        assert way_back.way_of(loop.look()[1])
 
     return bring_about
 

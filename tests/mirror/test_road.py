@@ -11,9 +11,9 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Checkpoint, Event, Job, Step
-from django_delayq.publish import Publisher
-from django_delayq.store.ground import GroundStore, RestoreItem
-from django_delayq.stores import stores
+from django_delayq.producer.publish import Publisher
+from django_delayq.producer.stores import stores
+from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order, ping
 

@@ -70,7 +70,7 @@ def test_what_came_before_the_line_was_armed_is_folded_too(server):
 
 
 def test_a_silence_calls_nobody_but_the_mirror(server, service, monkeypatch):
-    monkeypatch.setattr("django_delayq.store.eventline.BLOCK", 0.1)
+    monkeypatch.setattr("django_delayq.store.event_line.BLOCK", 0.1)
     delayq.schedule(close_order, 1, delay="1h")
     rest(service)  # armed anew, for a tenth of a second
     assert called(service)

@@ -10,7 +10,7 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.models import Job
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 

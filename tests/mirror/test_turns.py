@@ -7,8 +7,8 @@ import threading
 import pytest
 from django.db import DatabaseError, connection
 
-from django_delayq.mirror import turns
-from django_delayq.mirror.turns import turn
+from django_delayq.mirror import checkpoint
+from django_delayq.mirror.checkpoint import turn
 from django_delayq.models import Checkpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def test_the_first_turn_makes_the_checkpoint_and_each_is_counted():
     for count in (1, 2):
-        with turn("orders", 0, "default") as (mine, checkpoint):
-            assert (checkpoint.turns, mine.get().queue) == (count, "orders")
+        with turn("orders", 0, "default") as (mine, held):
+            assert (held.turns, mine.get().queue) == (count, "orders")
     assert Checkpoint.objects.count() == 1
 
 
@@ -25,7 +25,7 @@ def test_a_turn_that_has_fallen_asleep_is_over(monkeypatch):
     can_say_so = connection.vendor == "postgresql" or (connection.vendor == "mysql" and connection.mysql_is_mariadb)
     if not can_say_so:
         pytest.skip("this database cannot end a transaction that sleeps")
-    monkeypatch.setattr(turns, "FROZEN", 1)
+    monkeypatch.setattr(checkpoint, "FROZEN", 1)
     asleep, awake, trouble = threading.Event(), threading.Event(), []
 
     def sleeper() -> None:

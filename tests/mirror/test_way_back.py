@@ -12,7 +12,7 @@ from django_delayq import clock, ids
 from django_delayq.mirror import restore, unfinished
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Event, Job
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from django_delayq.job import JobRecord
+from django_delayq.record import JobRecord
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys

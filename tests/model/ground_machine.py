@@ -10,13 +10,13 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from django_delayq.job import ClaimedJob
+from django_delayq.record import ClaimedJob
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, position
-from django_delayq.store.ground import GroundStore, RestoreItem
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import QueueStore
+from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.model import dump as dumps
 from tests.model.contents import full
 from tests.model.machine import QueueMachine

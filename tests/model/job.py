@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django_delayq.job import JobRecord
+from django_delayq.record import JobRecord
 from django_delayq.states import State
 
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from django_delayq.job import ClaimedJob, JobRecord
+from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.states import State
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.ground import GroundStore
+from django_delayq.store.items import Changed, ScheduleItem
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import Claim, QueueStore, SettleItem
-from django_delayq.store.scheduling import Changed, ScheduleItem
+from django_delayq.store.recovery import GroundStore
 from tests.model import dump as dumps
 from tests.model import invariants
 from tests.model.contents import full, short

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from django_delayq.job import ClaimedJob, JobRecord
+from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
+from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, SettleItem, Tidied
-from django_delayq.store.scheduling import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from tests.model.contents import full, short
 from tests.model.dump import LANES
 from tests.model.grounds import Grounds

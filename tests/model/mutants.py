@@ -403,7 +403,7 @@ GROUND = ground_mutants.ALL
 ALL = [*LUA, *STORE, *GROUND, *WORKER]
 # What the dice come upon after many steps, or not at all: these are looked for by command, since CI holds nothing that chance decides.
 SELDOM = frozenset({
-    "store/ground.py: the ground of a run is not sent",
+    "store/recovery.py: the ground of a run is not sent",
     "store/lua/cancel.lua: claim does not look what was asked",
     "store/lua/claim.lua: a row that runs counts a crash",
     "store/lua/claim.lua: a row that runs does not begin again",

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from django_delayq.store import scripts
-from django_delayq.store.ground import GroundStore
 from django_delayq.store.queue import QueueStore
+from django_delayq.store.recovery import GroundStore
 from tests.campaign.mutants import UNSEEN
 from tests.model import ground_machine
 from tests.model.machine import machine

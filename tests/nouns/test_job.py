@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from django_delayq import clock
 from django_delayq.exceptions import PayloadError
-from django_delayq.job import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, lane_of, validate_key
+from django_delayq.record import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, lane_of, validate_key
 
 ID = UUID("01980000-0000-7000-8000-000000000001")
 

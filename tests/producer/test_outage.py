@@ -9,11 +9,11 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids, signals
-from django_delayq.job import JobRecord
 from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
-from django_delayq.stores import stores
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]

@@ -16,17 +16,17 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import conf, ids
-from django_delayq.job import JobRecord
 from django_delayq.mirror import restore
 from django_delayq.mirror.fold import KEPT
-from django_delayq.mirror.loop import MirrorLoop
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.rows import STUB
 from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from django_delayq.record import JobRecord
 from django_delayq.states import FINISHED, EventKind
-from django_delayq.store import ground
-from django_delayq.stores import stores
+from django_delayq.store import recovery
 from tests.tasks_for_tests import close_order
 from tests.worker.bench import Bench, task
 
@@ -212,7 +212,9 @@ def play(scene: Scene, link: Any, acts: int, seed: int) -> None:
 def scene(redis_server, transactional_db, settings, monkeypatch) -> Iterator[Callable[[bool], Scene]]:
     made: list[Scene] = []
     monkeypatch.setattr(restore, "LOOK", 0.0)
-    monkeypatch.setattr(ground, "ADOPTION_MS", 0)  # nobody runs what is due here; to wait for that is most of the time
+    monkeypatch.setattr(
+        recovery, "ADOPTION_MS", 0
+    )  # nobody runs what is due here; to wait for that is most of the time
 
     def make(signed: bool) -> Scene:
         settings.DELAYQ = {**settings.DELAYQ, "PREFIX": "t", "SIGNING": signed, "QUEUES": {"q": {}, "other": {}}}

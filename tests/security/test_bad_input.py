@@ -7,7 +7,8 @@ import time
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock, ids, overview
+from django_delayq import clock, ids
+from django_delayq.console import overview
 from django_delayq.models import Event, Job
 from django_delayq.store.connection import StoreError
 from django_delayq.store.inspector import Inspector

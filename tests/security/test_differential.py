@@ -15,8 +15,8 @@ from django.db import connection
 
 from django_delayq import clock, ids
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside
-from django_delayq.stores import stores
-from django_delayq.task import registry
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
 from tests.admin.conftest import ALL, JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS, beat, more_tasks, orders, staff
 from tests.admin.test_operations import begin, work
 

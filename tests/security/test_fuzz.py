@@ -8,16 +8,17 @@ from django.core.management import CommandError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from django_delayq import codec, conf, ids, masking, spread
+from django_delayq import codec, conf, ids, spread
+from django_delayq.console import masking
 from django_delayq.exceptions import PayloadError
-from django_delayq.job import JobRecord
 from django_delayq.management.commands.delayq_worker import Command
+from django_delayq.mirror.database_errors import Unfoldable
+from django_delayq.mirror.event_items import job_ids
 from django_delayq.mirror.fold import Batch
-from django_delayq.mirror.items import job_ids
-from django_delayq.mirror.verdict import Unfoldable
+from django_delayq.record import JobRecord
 from django_delayq.states import EventKind
-from django_delayq.store import events, read
-from django_delayq.store.workers import _read as read_worker
+from django_delayq.store import decode, events
+from django_delayq.store.worker_registry import _read as read_worker
 from tests.security.vandal import Vandal
 from tests.worker.bench import Bench, task
 
@@ -74,9 +75,9 @@ def test_a_payload_is_read_or_refused(raw):
 
 @given(st.binary(max_size=30))
 def test_what_is_no_number_date_or_id_counts_as_none(raw):
-    assert 0 <= read.moment_ms(raw) <= read.number(raw) <= 2**53
-    read.text(raw)
-    assert read.job_id(raw) is None or len(raw) == 22
+    assert 0 <= decode.moment_ms(raw) <= decode.number(raw) <= 2**53
+    decode.text(raw)
+    assert decode.job_id(raw) is None or len(raw) == 22
 
 
 @given(

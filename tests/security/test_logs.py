@@ -16,7 +16,7 @@ import django_delayq as delayq
 from django_delayq.mirror.effects import DatabaseEffects
 from django_delayq.mirror.service import Keeper
 from django_delayq.models import Job
-from django_delayq.store.workers import WorkerRegistry
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests.mirror.conftest import unpublished
 from tests.tasks_for_tests import close_order
 from tests.worker.bench import Bench, task

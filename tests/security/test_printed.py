@@ -10,10 +10,12 @@ from uuid import UUID
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock, edits, ids
+from django_delayq import clock, ids
 from django_delayq.admin import tracebacks
 from django_delayq.admin.wording import worded
+from django_delayq.console import masking
 from django_delayq.models import Event, Job, SetAside
+from django_delayq.producer import edit
 from django_delayq.states import Change
 from tests.admin.conftest import page, staff
 from tests.tasks_for_tests import close_order
@@ -35,7 +37,7 @@ def edited(orders, settings) -> delayq.Job:
     job = delayq.schedule(close_order, 1, note=SECRET, max_attempts=1)
     orders.settle(orders.claim()[0], "fail", detail=b'{"c":"ValueError","m":"no"}')
     orders.fold()
-    assert edits.edit_and_requeue(job.id, [2], {"note": SECRET}, actor="clerk") is Change.DONE
+    assert edit.edit_and_requeue(job.id, [2], {"note": SECRET}, actor="clerk") is Change.DONE
     orders.fold()
     assert Event.objects.get(kind="edited").detail == {"args": [1], "kwargs": {"note": SECRET}}
     return job
@@ -159,9 +161,12 @@ def test_result_and_meta_of_a_task_that_is_gone_are_masked_whole(orders, setting
     orders.fold()
     Job.objects.filter(pk=job.id).update(task="shop.gone")
     row = Job.objects.get(pk=job.id)
-    assert (row.shown_result, row.shown_meta) == ({"pin": SECRET}, {"pin": SECRET}), "the project hides nothing"
+    assert (masking.result(row.task, row.result), masking.attached(row.task, row.meta)) == (
+        {"pin": SECRET},
+        {"pin": SECRET},
+    ), "the project hides nothing"
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
-    assert (row.shown_result, row.shown_meta) == ("***", {"pin": "***"})
+    assert (masking.result(row.task, row.result), masking.attached(row.task, row.meta)) == ("***", {"pin": "***"})
     for words in (("inspect", job.id), ("inspect", job.id, "--json"), ("list", "--json")):
         assert SECRET not in run(*words).out, words
     assert SECRET not in staff("view_job").get(page(job)).content.decode()

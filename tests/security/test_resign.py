@@ -6,8 +6,8 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import ids, signing
+from django_delayq.producer.stores import stores
 from django_delayq.store.queue import QueueStore, SettleItem
-from django_delayq.stores import stores
 from tests.tasks_for_tests import close_order, ping
 
 

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 import django_delayq as delayq
-from django_delayq import masking
+from django_delayq.console import masking
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Job
-from django_delayq.task import Registry, Task
+from django_delayq.producer.task import Registry, Task
 from tests.admin.conftest import page, staff
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping

@@ -12,14 +12,15 @@ import pytest
 from django.db import transaction
 
 import django_delayq as delayq
-from django_delayq import conf, edits, ids, outbox
+from django_delayq import conf, ids
 from django_delayq.admin.wording import worded
-from django_delayq.job import JobRecord
 from django_delayq.mirror import rows
 from django_delayq.models import Event, Job, SetAside
+from django_delayq.producer import database, edit
+from django_delayq.producer.stores import stores
+from django_delayq.record import JobRecord
 from django_delayq.signing import Signer
 from django_delayq.store.queue import QueueStore
-from django_delayq.stores import stores
 from tests.mirror.conftest import Orders
 from tests.store.board import LEASE, NOW
 from tests.tasks_for_tests import close_order, ping
@@ -340,9 +341,9 @@ def test_an_edit_leads_a_row_out_of_its_end(signed, within):
     job = ended(signed, "failed")
     if within:
         with transaction.atomic():
-            assert edits.edit_and_requeue(job.id, [2], {}) is DONE
+            assert edit.edit_and_requeue(job.id, [2], {}) is DONE
     else:
-        assert edits.edit_and_requeue(job.id, [2], {}) is DONE
+        assert edit.edit_and_requeue(job.id, [2], {}) is DONE
     signed.fold()
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.args) == ("scheduled", [2])
@@ -356,7 +357,7 @@ def test_an_edit_that_fails_at_the_commit_leaves_the_other_hooks_alone(signed, m
         raise delayq.StoreUnavailable("Redis is away")
 
     with transaction.atomic():
-        assert edits.edit_and_requeue(job.id, [2], {}) is DONE
+        assert edit.edit_and_requeue(job.id, [2], {}) is DONE
         transaction.on_commit(lambda: called.append("next"))
         monkeypatch.setattr(QueueStore, "requeue", away)
     assert called == ["next"]
@@ -379,7 +380,7 @@ def test_without_autocommit_a_requeue_is_refused_before_anything_has_happened(si
 
 def test_without_a_database_a_requeue_raises(signed, monkeypatch):
     job = ended(signed, "failed")
-    monkeypatch.setattr(outbox, "_installed", None)
+    monkeypatch.setattr(database, "_installed", None)
     with pytest.raises(delayq.ConfigError, match="INSTALLED_APPS"):
         delayq.requeue(job.id, queue="orders")
 

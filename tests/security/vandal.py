@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from django_delayq import ids
-from django_delayq.job import JobRecord
+from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 

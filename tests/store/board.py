@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.job import JobRecord
+from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.events import EventLog
 from django_delayq.store.keys import Keys

@@ -7,7 +7,7 @@ import pytest
 from django_delayq import clock, ids
 from django_delayq.states import Change
 from django_delayq.store.events import FIRST
-from django_delayq.store.ground import GroundStore
+from django_delayq.store.recovery import GroundStore
 from tests.store.board import NOW, job_id, record
 
 

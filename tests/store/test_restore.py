@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.store.connection import StoreError
-from django_delayq.store.ground import GroundStore, RestoreItem
+from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.store.board import LEASE, NOW, job_id, record
 
 ELSEWHERE = "old:server"  # the ground of a claim before Redis lost what it held

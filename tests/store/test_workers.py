@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.store.keys import asked_key, workers_key
-from django_delayq.store.workers import ASKED_MS, WorkerRegistry
+from django_delayq.store.worker_registry import ASKED_MS, WorkerRegistry
 
 
 @pytest.fixture

@@ -9,21 +9,22 @@ from typing import Any
 
 from django_delayq import codec, ids
 from django_delayq.exceptions import UnknownTask
-from django_delayq.job import JobRecord
 from django_delayq.ladder import Ladder
+from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.worker.adopter import Adopter
-from django_delayq.worker.consumer import Basket, Consumer, Pace
-from django_delayq.worker.deadlines import Deadlines
 from django_delayq.worker.evictions import Evictions
-from django_delayq.worker.executor import Executor, Hooks
 from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.keeper import Keeper
-from django_delayq.worker.lines import Line
-from django_delayq.worker.mover import Mover
-from django_delayq.worker.remains import Remains
-from django_delayq.worker.settler import Settler
+from django_delayq.worker.line import Line
+from django_delayq.worker.process.adopter import Adopter
+from django_delayq.worker.process.consumer import Basket, Consumer, Pace
+from django_delayq.worker.process.executor import Executor
+from django_delayq.worker.process.mover import Mover
+from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.spec import Hooks
+from django_delayq.worker.supervisor.deadlines import Deadlines
+from django_delayq.worker.supervisor.keeper import Keeper
+from django_delayq.worker.supervisor.process_recovery import Remains
 from tests.store.board import Board
 
 

@@ -16,7 +16,7 @@ import pytest
 from django.db import ConnectionHandler
 
 from django_delayq import codec, ids
-from django_delayq.job import JobRecord
+from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.events import Entry, EventLog
 from django_delayq.store.keys import Keys

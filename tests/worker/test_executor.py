@@ -11,11 +11,11 @@ from django.utils import translation
 
 import django_delayq as delayq
 from django_delayq import ids, signals
-from django_delayq.job import JobRecord
 from django_delayq.ladder import Ladder
+from django_delayq.record import JobRecord
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.parking import Parking
+from django_delayq.worker.process.unknown_tasks import Parking
 from tests.worker.bench import Bench
 
 
@@ -284,7 +284,7 @@ def test_a_timeout_comes_from_the_job_the_task_or_the_queue(bench: Bench) -> Non
 
 
 def test_a_soft_timeout_never_reaches_the_next_job() -> None:
-    from django_delayq.worker.timeouts import SoftTimer
+    from django_delayq.worker.process.timeouts import SoftTimer
 
     timer = SoftTimer()
     stop = threading.Event()
@@ -336,7 +336,7 @@ def test_the_log_says_which_job_is_poison(bench: Bench, caplog) -> None:
 
 
 def test_a_soft_timeout_comes_not_before_the_task_has_begun() -> None:
-    from django_delayq.worker.timeouts import SoftTimer
+    from django_delayq.worker.process.timeouts import SoftTimer
 
     timer, done = SoftTimer(), []
 

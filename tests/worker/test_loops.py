@@ -11,8 +11,8 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import StoreError
 from django_delayq.worker.holdings import RUNNING, WAITING
-from django_delayq.worker.keeper import longest_pause
 from django_delayq.worker.outcome import Outcome
+from django_delayq.worker.supervisor.keeper import longest_pause
 from tests.worker.bench import Bench
 
 

@@ -16,16 +16,17 @@ import pytest
 
 from django_delayq import clock, failpoints
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.worker import logs, parking
-from django_delayq.worker.children import Nursery
-from django_delayq.worker.consumer import Pace
+from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.worker import logs
 from django_delayq.worker.loop import Backoff, Rota, run
-from django_delayq.worker.parking import Parking
-from django_delayq.worker.reloader import Reloader
-from django_delayq.worker.seats import Seat
-from django_delayq.worker.side import PipeStop
-from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.loop_process import PipeStop
+from django_delayq.worker.process import unknown_tasks
+from django_delayq.worker.process.consumer import Pace
+from django_delayq.worker.process.unknown_tasks import Parking
+from django_delayq.worker.supervisor.children import Nursery
+from django_delayq.worker.supervisor.reloader import Reloader
+from django_delayq.worker.supervisor.slots import Seat
+from django_delayq.worker.supervisor.supervisor import Supervisor
 
 
 class Counter:
@@ -119,12 +120,12 @@ def test_a_parked_job_waits_longer_each_time_and_not_for_ever(monkeypatch) -> No
     parked = Parking()
     assert [parked.delay("a") for _ in range(5)] == [60, 120, 300, 600, 600]
     assert parked.delay("b") == 60
-    now[0] = parking.PATIENCE + 1
+    now[0] = unknown_tasks.PATIENCE + 1
     assert parked.delay("a") is None
 
 
 def test_the_parking_forgets_the_oldest_beyond_its_size(monkeypatch) -> None:
-    monkeypatch.setattr(parking, "MOST", 2)
+    monkeypatch.setattr(unknown_tasks, "MOST", 2)
     parked = Parking()
     for id in "abc":
         parked.delay(id)

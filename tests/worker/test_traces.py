@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 
 from django_delayq.worker import holdings as h
-from django_delayq.worker import traces
 from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.supervisor import holdings_files
 from tests.worker.bench import line
 from tests.worker.conftest import eventually
 
-pytestmark = pytest.mark.skipif(traces.place() is None, reason="no /dev/shm, or no /proc, here")
+pytestmark = pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm, or no /proc, here")
 ID = "0351GEiPiO6ubpyarjQkn6"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = traces.place(tmp_path)
+    made = holdings_files.place(tmp_path)
     assert made is not None
     return made
 
 
 def make(folder: Path | None) -> tuple[Holdings, Path | None]:
-    return traces.make(
+    return holdings_files.make(
         folder, worker="w/1", store="delayq here", rows=4, lines=[line("q"), line("orders", max_crashes=7)]
     )
 
@@ -53,8 +53,8 @@ def killed(folder: Path) -> Path:
     return path
 
 
-def found(folder: Path, store: str = "delayq here") -> list[traces.Trace]:
-    return list(traces.left(folder, store))
+def found(folder: Path, store: str = "delayq here") -> list[holdings_files.Trace]:
+    return list(holdings_files.left(folder, store))
 
 
 def test_what_a_living_process_holds_is_found_when_it_dies_after_the_first_look(folder: Path) -> None:
@@ -67,25 +67,25 @@ def test_what_a_living_process_holds_is_found_when_it_dies_after_the_first_look(
         signal.pause()
     os.close(theirs)
     os.read(ours, 1)
-    seen: dict[str, traces.Origin | None] = {}
+    seen: dict[str, holdings_files.Origin | None] = {}
     (path,) = folder.iterdir()
     for _ in range(2):
-        assert list(traces.left(folder, "delayq here", seen)) == []
+        assert list(holdings_files.left(folder, "delayq here", seen)) == []
         assert seen[path.name] is not None
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(ours)
-    (trace,) = traces.left(folder, "delayq here", seen)
+    (trace,) = holdings_files.left(folder, "delayq here", seen)
     trace.remove()
 
 
 def test_a_file_of_another_store_is_not_opened_again(folder: Path, killed: Path) -> None:
-    seen: dict[str, traces.Origin | None] = {}
-    assert list(traces.left(folder, "delayq elsewhere", seen)) == []
+    seen: dict[str, holdings_files.Origin | None] = {}
+    assert list(holdings_files.left(folder, "delayq elsewhere", seen)) == []
     assert seen == {killed.name: None}
-    assert list(traces.left(folder, "delayq here", seen)) == []
+    assert list(holdings_files.left(folder, "delayq here", seen)) == []
     seen.clear()
-    (trace,) = traces.left(folder, "delayq here", seen)
+    (trace,) = holdings_files.left(folder, "delayq here", seen)
     trace.remove()
 
 
@@ -140,14 +140,14 @@ def test_a_stopped_process_lives(folder: Path) -> None:
 
 
 def test_a_number_that_another_process_bears_now_is_gone() -> None:
-    me = traces.origin()
+    me = holdings_files.origin()
     assert not me.gone()
     assert replace(me, born=str(int(me.born) - 1)).gone()
 
 
 @pytest.mark.parametrize("machine", ["", "another start of it"])
 def test_nobody_judges_a_process_of_another_machine(machine: str) -> None:
-    assert not replace(traces.origin(), machine=machine, born="1").gone()
+    assert not replace(holdings_files.origin(), machine=machine, born="1").gone()
 
 
 def test_another_store_is_no_business_of_ours(folder: Path, killed: Path) -> None:
@@ -169,7 +169,7 @@ def test_litter_is_left_alone_and_removed_when_it_is_old(folder: Path, text: byt
     path = folder / "litter"
     path.write_bytes(text)
     assert found(folder) == []
-    traces.touch([path])
+    holdings_files.touch([path])
     assert found(folder) == []
     assert path.exists()
     os.utime(path, (0, 0))
@@ -202,7 +202,7 @@ def test_a_head_that_lies_about_its_size_is_litter(folder: Path, killed: Path) -
 
 def test_a_folder_that_others_may_write_to_is_not_used(folder: Path) -> None:
     folder.chmod(0o777)
-    assert traces.place(folder.parent) is None
+    assert holdings_files.place(folder.parent) is None
 
 
 def test_holdings_are_plain_memory_where_there_is_no_room(tmp_path: Path) -> None:

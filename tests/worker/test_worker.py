@@ -10,7 +10,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.workers import WorkerRegistry
+from django_delayq.store.worker_registry import WorkerRegistry
 from tests.servers import free_port
 from tests.worker.conftest import Shop, eventually
 

@@ -11,15 +11,15 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from django_delayq.exceptions import DelayqError
-from django_delayq.hidden import visible
 from django_delayq.logger import told
-from django_delayq.management import acts, bench, doctor, reads
+from django_delayq.management import bench, change_commands, doctor, look_commands
+from django_delayq.management.job_filters import add_filters, add_targets
 from django_delayq.management.output import Visible
-from django_delayq.management.resign import resign
-from django_delayq.management.restore import restore
-from django_delayq.management.selection import add_filters, add_targets
-from django_delayq.management.setaside import set_aside
-from django_delayq.management.upgrade import upgrade
+from django_delayq.management.resign_command import resign
+from django_delayq.management.restore_command import restore
+from django_delayq.management.set_aside_command import set_aside
+from django_delayq.management.upgrade_command import upgrade
+from django_delayq.text import visible
 
 Run = Callable[[TextIO, dict[str, Any]], int]
 
@@ -40,14 +40,14 @@ class Command(BaseCommand):
             found.add_argument("--json", action="store_true", help="one JSON document instead of text")
             return found
 
-        add("status", reads.status, "how full the queues are, who works, how far behind the mirror is")
-        add_filters(add("list", reads.list_jobs, "jobs, newest first"), limit=50)
-        add("inspect", reads.inspect, "everything about one job").add_argument("id", metavar="ID")
+        add("status", look_commands.status, "how full the queues are, who works, how far behind the mirror is")
+        add_filters(add("list", look_commands.list_jobs, "jobs, newest first"), limit=50)
+        add("inspect", look_commands.inspect, "everything about one job").add_argument("id", metavar="ID")
         for name, run, text in (
-            ("cancel", acts.cancel, "cancel jobs; a running one gets a request"),
-            ("reschedule", acts.reschedule, "give scheduled jobs another date"),
-            ("run-now", acts.run_now, "make scheduled jobs due at once"),
-            ("requeue", acts.requeue, "put failed or cancelled jobs back, with a fresh ladder"),
+            ("cancel", change_commands.cancel, "cancel jobs; a running one gets a request"),
+            ("reschedule", change_commands.reschedule, "give scheduled jobs another date"),
+            ("run-now", change_commands.run_now, "make scheduled jobs due at once"),
+            ("requeue", change_commands.requeue, "put failed or cancelled jobs back, with a fresh ladder"),
         ):
             act = add(name, run, text)
             add_targets(act)
@@ -56,16 +56,16 @@ class Command(BaseCommand):
                 act.add_argument("--delay", help="from now, as in 90s, 1h30m, 2d")
                 act.add_argument("--run-at", help="a date with its time zone, as in 2030-01-31T18:00:00+01:00")
         for name, run, text in (
-            ("pause", acts.pause, "claim no more jobs of a queue; running ones go on"),
-            ("resume", acts.resume, "let a paused queue go on"),
+            ("pause", change_commands.pause, "claim no more jobs of a queue; running ones go on"),
+            ("resume", change_commands.resume, "let a paused queue go on"),
         ):
             act = add(name, run, text)
             act.add_argument("queue")
             act.add_argument("--reason", default="", help="why; shown in the admin")
-        empty = add("purge", acts.purge, "cancel every scheduled job of a queue")
+        empty = add("purge", change_commands.purge, "cancel every scheduled job of a queue")
         empty.add_argument("queue")
         _changing(empty)
-        old = add("prune", acts.prune, "delete rows of finished jobs whose retention has passed")
+        old = add("prune", change_commands.prune, "delete rows of finished jobs whose retention has passed")
         old.add_argument("--queue", help="only this queue")
         _changing(old, reason=False)
         again = add("resign", resign, "sign records again with the newest key, after SECRET_KEY has changed")

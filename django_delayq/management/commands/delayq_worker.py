@@ -16,19 +16,20 @@ import django_delayq
 from django_delayq import clock, conf
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.health import server_findings
-from django_delayq.hidden import visible
-from django_delayq.management.hooks import hooks
+from django_delayq.management.connections import hooks
 from django_delayq.mirror.service import Service
+from django_delayq.producer.task import registry
 from django_delayq.store.connection import Link, connect
+from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
-from django_delayq.task import registry
-from django_delayq.worker import beat, logs
-from django_delayq.worker.lines import lines_of
+from django_delayq.text import visible
+from django_delayq.worker import logs
+from django_delayq.worker.line import lines_of
 from django_delayq.worker.loop import Stop
-from django_delayq.worker.side import Side
+from django_delayq.worker.loop_process import Side
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.supervisor import beat
+from django_delayq.worker.supervisor.supervisor import Supervisor
 
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2

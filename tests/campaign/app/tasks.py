@@ -13,8 +13,8 @@ from django.conf import settings
 from django.db import transaction
 
 import django_delayq as delayq
-from django_delayq.task import registry
-from django_delayq.worker import parking
+from django_delayq.producer.task import registry
+from django_delayq.worker.process import unknown_tasks
 from tests.campaign import record
 
 RETRY_MS = 100  # the least delay between two attempts of any task here
@@ -166,6 +166,6 @@ if hasattr(delayq, "once"):
 
     NAMES.append("stepwise")
 
-parking.STEPS = (1.0, 2.0)  # type: ignore[misc]  # a campaign has no minute to wait
+unknown_tasks.STEPS = (1.0, 2.0)  # type: ignore[misc]  # a campaign has no minute to wait
 if settings.CAMPAIGN_WITHOUT:
     del registry._tasks[f"{__name__}.{settings.CAMPAIGN_WITHOUT}"]

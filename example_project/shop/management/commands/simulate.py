@@ -19,8 +19,8 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 import django_delayq as delayq
-from django_delayq.store.workers import WorkerRegistry
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
 from shop.models import Ledger, Order, Product
 from shop.tasks import close_order
 

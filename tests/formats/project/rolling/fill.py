@@ -13,9 +13,9 @@ django.setup()
 
 import django_delayq as delayq  # noqa: E402  # Django first
 from django_delayq import clock, conf, ids  # noqa: E402  # Django first
-from django_delayq.mirror.loop import MirrorLoop  # noqa: E402  # Django first
+from django_delayq.mirror.mirror_loop import MirrorLoop  # noqa: E402  # Django first
+from django_delayq.producer.stores import stores  # noqa: E402  # Django first
 from django_delayq.store.queue import QueueStore, SettleItem  # noqa: E402  # Django first
-from django_delayq.stores import stores  # noqa: E402  # Django first
 from rolling.tasks import effect, note, stumble  # noqa: E402  # Django first
 
 WORKER = "gone:1:w"
@@ -131,7 +131,7 @@ def main() -> None:
     due("told")
     fold()
     due("untold")
-    with mock.patch("django_delayq.producer._publish"):
+    with mock.patch("django_delayq.producer.schedule._publish"):
         put(note, "unpublished, due", ends="succeeded", runs=1)
         put(note, "unpublished, tomorrow", ends="scheduled", runs=0, delay="1d", key="unpublished")
         withdrawn = put(note, "unpublished, cancelled", ends="cancelled", runs=0, delay="1d")

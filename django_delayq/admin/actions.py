@@ -1,0 +1,180 @@
+"""The four things a person may do to jobs, each with its permission, its function and its honest words for every answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.text import capfirst
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, conf, ids
+from django_delayq.admin.show import visible
+from django_delayq.admin.wording import worded
+from django_delayq.console.overview import DOWN
+from django_delayq.exceptions import QueueUnknown
+from django_delayq.mirror import rows
+from django_delayq.models import Event, Job
+from django_delayq.producer import verbs
+from django_delayq.states import Change, State
+
+MOST: Final = 1000  # jobs per request: each is one round trip, and a request should end
+Act = Callable[..., Change]
+Text = str | Promise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """`states`: those of jobs to which its button belongs; `needs_date`: it asks for one. `answers`: in words, per `Change`."""
+
+    name: str
+    label: Text
+    question: Text
+    permission: str
+    act: Act
+    states: frozenset[State]
+    answers: Mapping[Change, Text]
+    needs_date: bool = False
+
+
+_SAME: Final[dict[Change, Text]] = {
+    Change.RUNNING: _("%(count)d already running"),
+    Change.FINISHED: _("%(count)d already finished"),
+    Change.UNKNOWN: _("%(count)d not known to Redis"),
+    Change.CONFLICT: _("%(count)d in conflict"),
+}
+_WAITING: Final = frozenset({State.SCHEDULED})
+
+VERBS: Final = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="cancel",
+            label=_("Cancel"),
+            question=_("Cancel these jobs? One that runs already is asked to stop, and is not retried."),
+            permission="cancel_job",
+            act=verbs.cancel,
+            states=frozenset({State.SCHEDULED, State.RUNNING}),
+            answers={
+                **_SAME,
+                Change.DONE: _("%(count)d cancelled"),
+                Change.RUNNING: _("%(count)d already running (asked to stop)"),
+            },
+        ),
+        Verb(
+            name="run_now",
+            label=_("Run now"),
+            question=_("Run these jobs now?"),
+            permission="run_now_job",
+            act=verbs.run_now,
+            states=_WAITING,
+            answers={**_SAME, Change.DONE: _("%(count)d made due now")},
+        ),
+        Verb(
+            name="reschedule",
+            label=_("Reschedule"),
+            question=_("Give these jobs another date?"),
+            permission="reschedule_job",
+            act=verbs.reschedule,
+            states=_WAITING,
+            answers={**_SAME, Change.DONE: _("%(count)d rescheduled")},
+            needs_date=True,
+        ),
+        Verb(
+            name="requeue",
+            label=_("Requeue"),
+            question=_("Put these jobs back, due now and with all their attempts?"),
+            permission="requeue_job",
+            act=verbs.requeue,
+            states=frozenset({State.FAILED, State.CANCELLED}),
+            answers={
+                **_SAME,
+                Change.DONE: _("%(count)d requeued"),
+                Change.CONFLICT: _("%(count)d not requeued (not failed or cancelled, or another job holds the key)"),
+            },
+        ),
+    )
+}
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of each job; `untried` were left alone because of `trouble`."""
+
+    counts: Counter[Change] = field(default_factory=Counter)
+    untried: int = 0
+    trouble: str = ""
+
+    def tell(self, request: HttpRequest, verb: Verb) -> None:
+        """A message with every count."""
+        parts = [str(verb.answers[change]) % {"count": self.counts[change]} for change in Change if self.counts[change]]
+        if parts:
+            level = messages.SUCCESS if set(self.counts) == {Change.DONE} else messages.WARNING
+            messages.add_message(request, level, capfirst(", ".join(parts)) + ".")
+        if self.untried:
+            messages.error(
+                request, now("%(count)d left alone: %(trouble)s") % {"count": self.untried, "trouble": self.trouble}
+            )
+
+
+def actor(request: HttpRequest) -> str:
+    """Who acts, for the events."""
+    return f"admin:{request.user.get_username()}"
+
+
+def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: str, **date: Any) -> Report:
+    """Does it to each job, and logs it where it had an effect."""
+    report, touched, down = Report(), [], False
+    for job in jobs:
+        if down:
+            report.untried += 1
+            continue
+        try:
+            change = verb.act(job.pk, queue=job.queue, actor=actor(request), reason=reason, **date)
+        except (*DOWN, QueueUnknown) as error:
+            down = not isinstance(error, QueueUnknown)  # that is about this job; Redis being away is about all
+            report.trouble, report.untried = worded(error), report.untried + 1
+            continue
+        report.counts[change] += 1
+        if change is Change.DONE or (change is Change.RUNNING and verb.name == "cancel"):
+            touched.append(job)
+    log(request, Job, [(str(job.pk), str(job)) for job in touched], _sentence(verb, reason))
+    return report
+
+
+def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str) -> None:
+    """One LogEntry per object, given as (id, text)."""
+    content_type = ContentType.objects.get_for_model(model, for_concrete_model=False)
+    LogEntry.objects.bulk_create(
+        LogEntry(
+            user_id=str(request.user.pk),
+            content_type=content_type,
+            object_id=id,
+            object_repr=visible(text)[:200],
+            action_flag=CHANGE,
+            change_message=visible(sentence),
+        )
+        for id, text in objects
+    )
+
+
+def note(request: HttpRequest, kind: str, reason: str, **detail: Any) -> None:
+    """An event that is no job's and no queue's: of a worker or an operation, which pass through no script of Redis."""
+    told: Any = detail
+    Event.objects.using(conf.get().database).create(
+        job=None, queue="", at=clock.now(), kind=kind, actor=rows.clean(actor(request), 200), reason=rows.clean(reason),
+        detail=told, stream_id=f"row:{ids.new().hex}",
+    )  # fmt: skip
+
+
+def _sentence(verb: Verb, reason: str) -> str:
+    return f"{verb.label}: {reason}" if reason else str(verb.label)

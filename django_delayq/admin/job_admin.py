@@ -1,0 +1,379 @@
+"""Jobs in the admin: the list with its actions, the job page with its buttons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import ERROR_FLAG, ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import ids
+from django_delayq.admin import editing, failures, job_page, live, timeline
+from django_delayq.admin.actions import MOST, VERBS, Verb, carry_out
+from django_delayq.admin.forms import EditForm, form_for
+from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import badge, breakable, duration, visible
+from django_delayq.console.search import DERIVED
+from django_delayq.models import Job
+from django_delayq.states import State
+
+ERROR_SHOWN = 70  # characters of an error in the list
+EXAMPLES = 20  # jobs named on the page that asks before an action
+_ACROSS = forms.BooleanField(required=False)
+# By these a subclass may say which jobs there are, and for whom.
+RULES = ("get_queryset", "has_view_permission", *(f"has_{name}_permission" for name in VERBS))
+
+
+class JobAdmin(ReadOnlyAdmin):
+    """Every job that the mirror or the outbox has written down."""
+
+    list_display = (
+        "state_now", "task_shown", "key_shown", "queue_shown", "run_at_and_late", "attempts_made", "last_error",
+    )  # fmt: skip
+    list_display_links = ("state_now", "task_shown")
+    list_filter = (QueueFilter, TaskFilter)
+    search_fields = ("id", "key", "task")
+    search_help_text = _(
+        "An id, a key or its beginning, a part of a task's name; or "
+        "id: key: task: queue: state: error: arg:order_id=77 after:-2h before:2026-05-01 fingerprint:"
+    )
+    sortable_by = ()
+    list_per_page = 50
+    list_max_show_all = 200
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    actions = ("cancel", "run_now", "reschedule", "requeue")
+    operations: bool | None = None  # whether verbs may be applied to all jobs that match; None: see `starts_operations`
+
+    # the list
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """The one that asks Redis."""
+        return JobList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """Without what only the job page shows, which may be long."""
+        return super().get_queryset(request).defer("args", "kwargs", "options", "result")
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """That of the view; see `Selection.order`."""
+        return chosen(request).order
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """As they are: `JobList` has searched."""
+        return queryset, False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """With a notice when Redis cannot be asked, and with what may be done to all that match."""
+        alone = live.wanted(request)
+        response = super().changelist_view(request, extra_context)
+        listed = getattr(response, "context_data", {}) or {}
+        if (shown := listed.get("cl")) is not None:
+            listed["trouble"] = shown.trouble
+            complaints = shown.complaints
+            listed["for_all"] = [
+                (verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if not complaints
+            ]
+            if alone and isinstance(response, TemplateResponse):
+                return live.cut_out(request, response)
+        return response
+
+    @admin.display(description=_("state"))
+    def state_now(self, job: Job) -> str:
+        """The state, by Redis' word where there is one."""
+        view = getattr(job, "live", None)
+        return badge(timeline.state_of(job, view))
+
+    @admin.display(description=_("task"))
+    def task_shown(self, job: Job) -> str:
+        """The task's name, without characters that only pretend."""
+        return breakable(job.task)
+
+    @admin.display(description=_("key"))
+    def key_shown(self, job: Job) -> str:
+        """The key, without characters that only pretend."""
+        return breakable(job.key) or "-"
+
+    @admin.display(description=_("queue"))
+    def queue_shown(self, job: Job) -> str:
+        """The queue's name, likewise."""
+        return visible(job.queue)
+
+    @admin.display(description=_("run at"))
+    def run_at_and_late(self, job: Job) -> str:
+        """To the second, in the time zone of the admin; and for how long it has been due."""
+        date = f"{job.run_at.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+        if job.late < 1:
+            return date
+        late = now("%(duration)s late") % {"duration": duration(job.late)}
+        return format_html('{} <span class="delayq-error">{}</span>', date, late)
+
+    @admin.display(description=_("attempts"))
+    def attempts_made(self, job: Job) -> str:
+        """Made and allowed."""
+        crashes = f" +{job.crashes}\u2009✗" if job.crashes else ""
+        return f"{job.attempts}/{job.max_attempts}{crashes}"
+
+    @admin.display(description=_("last error"))
+    def last_error(self, job: Job) -> str:
+        """Its first line."""
+        line = visible(job.error.strip().split("\n", 1)[0])
+        shown = line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 1] + "…"
+        look = "delayq-soft" if job.state == State.CANCELLED else "delayq-error"  # there it is the reason of a person
+        return (
+            format_html('<span class="{}" title="{}">{}</span>', look, line[:1000], breakable(shown)) if shown else "-"
+        )
+
+    # actions from the list
+
+    def has_cancel_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May cancel; `obj`: that job."""
+        return self.allows(request, "cancel_job")
+
+    def has_run_now_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May run now."""
+        return self.allows(request, "run_now_job")
+
+    def has_reschedule_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May reschedule."""
+        return self.allows(request, "reschedule_job")
+
+    def has_requeue_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May requeue."""
+        return self.allows(request, "requeue_job")
+
+    def has_edit_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May requeue with other arguments."""
+        return self.allows(request, "edit_job")
+
+    def may(self, request: HttpRequest, verb: Verb, job: Job | None = None) -> bool:
+        """May see that job and do this to it; without a job: to any."""
+        allowed: bool = getattr(self, f"has_{verb.name}_permission")(request, job)
+        return allowed and self.has_view_permission(request, job)
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Job], *more: Any, **options: Any
+    ) -> HttpResponse | None:
+        """What is ticked are ids."""
+        try:
+            for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
+                UUID(text)
+        except ValueError:
+            messages.error(request, now("Nothing was done: what was ticked is no id of a job. Tick the jobs anew."))
+            return None
+        return super().response_action(request, queryset, *more, **options)
+
+    @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks, then cancels."""
+        return self._ask_then_act(request, queryset, VERBS["cancel"])
+
+    @admin.action(description=_("Run selected jobs now"), permissions=["run_now"])
+    def run_now(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks, then makes them due."""
+        return self._ask_then_act(request, queryset, VERBS["run_now"])
+
+    @admin.action(description=_("Reschedule selected jobs"), permissions=["reschedule"])
+    def reschedule(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks for the date, then moves them."""
+        return self._ask_then_act(request, queryset, VERBS["reschedule"])
+
+    @admin.action(description=_("Requeue selected jobs"), permissions=["requeue"])
+    def requeue(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Asks, then puts them back."""
+        return self._ask_then_act(request, queryset, VERBS["requeue"])
+
+    def _ask_then_act(self, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse | None:
+        if _ACROSS.clean(request.POST.get("select_across")):  # as Django reads it: "2" and "true" mean all, too
+            if verb not in self.verbs_for_all(request):
+                messages.error(request, now("You may not do this to all jobs that match; tick them one by one."))
+                return None
+            return HttpResponseRedirect(self._start_address(request, verb))
+        confirmed = "confirmed" in request.POST
+        form = form_for(verb, request.POST if confirmed else None)
+        ticked = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME)).order_by("pk")[:MOST]
+        found = [job for job in ticked if chosen(request).search.exact(job)]
+        jobs = [job for job in found if self.may(request, verb, job)]
+        if len(jobs) < len(found):
+            text = now("You may not do this to %(count)d of these jobs; they are left alone.")
+            messages.warning(request, text % {"count": len(found) - len(jobs)})
+        if not jobs:
+            return None
+        if confirmed and form.is_valid():
+            carry_out(request, verb, jobs, reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
+            return None
+        context = self.page_context(
+            request, verb.label, verb=verb, form=form, examples=jobs[:EXAMPLES], more=max(0, len(jobs) - EXAMPLES),
+            action=request.POST.get("action", verb.name), selected=request.POST.getlist(ACTION_CHECKBOX_NAME),
+            checkbox=ACTION_CHECKBOX_NAME, back=request.get_full_path(),
+        )  # fmt: skip
+        return TemplateResponse(request, "admin/delayq/job/ask.html", context)
+
+    # all that match
+
+    def verbs_for_all(self, request: HttpRequest) -> list[Verb]:
+        """What this person may do to all jobs of this list; nothing where a filter is in use that an operation does not know."""
+        known = {*NARROWING, BEHIND, AHEAD, ERROR_FLAG}
+        if not self._may_start(request) or set(request.GET) - known:
+            return []
+        state = chosen(request).shown_view
+        states = frozenset({State.SCHEDULED if state in DERIVED else State(state)}) if state else frozenset(State)
+        return [verb for verb in VERBS.values() if verb.states & states and self.may(request, verb)]
+
+    def starts_operations(self) -> bool:
+        """Whether operations may be about the jobs of this admin. A worker carries them out, which knows no admin: so a subclass with
+        rules of its own about rows has none, unless it says by `operations = True` that these rules leave out no job.
+        """
+        if self.operations is not None:
+            return self.operations
+        return all(getattr(type(self), name) is getattr(JobAdmin, name) for name in RULES)
+
+    def _may_start(self, request: HttpRequest) -> bool:
+        here = self.starts_operations() and self.address("delayq_operation_start", "cancel") != ""
+        return here and self.allows(request, "start_operation")
+
+    def _start_address(self, request: HttpRequest, verb: Verb) -> str:
+        given = request.GET.copy()
+        for name in (BEHIND, AHEAD, ERROR_FLAG):
+            given.pop(name, None)
+        place = reverse("admin:delayq_operation_start", args=[verb.name], current_app=self.admin_site.name)
+        return f"{place}?{given.urlencode()}" if given else place
+
+    # the job page
+
+    def get_urls(self) -> list[URLPattern]:
+        """One address per verb, besides Django's."""
+        own = [
+            path(f"<path:object_id>/{name}/", self._view(partial(self._act, verb)), name=f"delayq_job_{name}")
+            for name, verb in VERBS.items()
+        ]
+        own.append(path("<path:object_id>/edit/", self._view(self.edit), name="delayq_job_edit"))
+        failed = path("failures/", self._view(self.failures), name="delayq_job_failures")
+        return [failed, *own, *super().get_urls()]
+
+    def failures(self, request: HttpRequest) -> HttpResponse:
+        """Failed jobs, grouped by their cause."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = failures.look(self.get_queryset(request).defer(None))
+        for group in found.groups:
+            if group.sample and not self.has_view_permission(request, group.sample):
+                group.forget()
+        may = self._may_start(request)
+        context = self.page_context(
+            request, now("Failures"), groups=found.groups, more=found.more, cut=found.cut, window=failures.WINDOW,
+            retrying_cut=found.retrying_cut,
+            may_requeue=may and self.has_requeue_permission(request), may_cancel=may and self.has_cancel_permission(request),
+        )  # fmt: skip
+        return TemplateResponse(request, "admin/delayq/job/failures.html", context)
+
+    def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Other arguments: the form, then what changes, then the deed; or back to the form as it was left."""
+        if not self.has_edit_permission(request):
+            raise PermissionDenied
+        job = self._job(request, object_id)
+        if job is None:
+            return self.nowhere(request, object_id)
+        if not self.has_edit_permission(request, job):
+            raise PermissionDenied
+        if not editing.possible(job, sensitive=self.allows(request, "view_sensitive")):
+            messages.error(
+                request, now("This job cannot be edited: it has not failed, or you may not see its arguments.")
+            )
+            return HttpResponseRedirect(self._address(job))
+        form = EditForm(job, request.POST if request.method == "POST" else None)
+        changed = request.method == "POST" and request.POST.get("digest") != form.digest
+        good = request.method == "POST" and form.is_valid() and not changed
+        back = "back" in request.POST
+        if good and "confirmed" in request.POST and not back:
+            editing.carry_out(request, job, form)
+            return HttpResponseRedirect(self._address(job))
+        context = self.page_context(
+            request, now("Edit and requeue"), job=job, short_id=ids.short(job.pk), form=form, changed=changed,
+            lines=editing.difference(form) if good and not back else None, signature=editing.signature(job),
+        )  # fmt: skip
+        status = 400 if request.method == "POST" and not good else 200
+        return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=status)
+
+    def _address(self, job: Job) -> str:
+        return reverse("admin:delayq_job_change", args=[job.pk], current_app=self.admin_site.name)
+
+    def _view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        return self.admin_site.admin_view(view)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """All that is known of one job, and what may be done to it."""
+        job = self._job(request, object_id)
+        if job is None:
+            return self.nowhere(request, object_id)
+        return self._page(request, job)
+
+    def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
+        alone, sensitive = live.wanted(request), self.allows(request, "view_sensitive")
+        found = job_page.gather(request, job, self.get_queryset(request), sensitive=sensitive)
+        found["related"] = [each for each in found["related"] if self.has_view_permission(request, each[0])]
+        stored = job_page.state_in_charge(job, found["live"])
+        allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
+        context = self.page_context(
+            request, visible(job.task), **found,
+            verbs=[verb for verb in allowed if not verb.needs_date],
+            dated=[verb for verb in allowed if verb.needs_date],
+            form=form or form_for(VERBS["reschedule"]), refreshing=form is None and not found["over"],
+            may_edit=stored in editing.EDITABLE and self.has_edit_permission(request, job)
+            and editing.possible(job, sensitive=sensitive),
+        )  # fmt: skip
+        page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
+        return live.cut_out(request, page) if alone else page
+
+    def _act(self, verb: Verb, request: HttpRequest, object_id: str) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not self.may(request, verb):
+            raise PermissionDenied
+        job = self._job(request, object_id)
+        if job is None:
+            return self.nowhere(request, object_id)
+        if not self.may(request, verb, job):
+            raise PermissionDenied
+        form = form_for(verb, request.POST)
+        if not form.is_valid():
+            return self._page(request, job, form, status=400)
+        carry_out(request, verb, [job], reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
+        return HttpResponseRedirect(self._address(job))
+
+    def _job(self, request: HttpRequest, object_id: str) -> Job | None:
+        """One of the jobs that this admin has, whole; None for any other.
+
+        Raises:
+            PermissionDenied: this person may not see it.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            id: UUID = ids.parse(unquote(object_id))
+        except ValueError:
+            return None
+        job: Job | None = self.get_queryset(request).defer(None).filter(pk=id).first()
+        if job is not None and not self.has_view_permission(request, job):
+            raise PermissionDenied
+        return job

@@ -1,0 +1,105 @@
+"""What the page of a job shows, gathered: the row, Redis' word, the timeline, the sentence, related jobs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import ids
+from django_delayq.admin import forecast, timeline
+from django_delayq.admin.listing import live
+from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.wording import worded
+from django_delayq.console import masking
+from django_delayq.console.overview import DOWN
+from django_delayq.mirror.rows import ENDED_MERGED, ENDED_REPLACED
+from django_delayq.models import Job
+from django_delayq.states import State
+from django_delayq.store.inspector import JobView
+
+RELATED: Final = 10  # jobs of the same key
+DISPLACED: Final[dict[str, Promise]] = {  # what is said of the job that displaced this one
+    ENDED_MERGED: _("it held the key, so this one was merged into it"),
+    ENDED_REPLACED: _("it replaced this one"),
+}
+
+
+def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bool) -> dict[str, Any]:
+    """The context of the page, without the buttons. `jobs`: those that may stand beside it; `sensitive`: with what is masked for
+    others.
+    """
+    views, trouble = live([job])
+    view = views.get(job.pk)
+    try:
+        why = forecast.why_not_yet(job, view, trouble)
+    except DOWN as error:
+        why, trouble = "", trouble or worded(error)
+    by = displaced_by(job)
+    moments, cut = timeline.of(job, view, sensitive=sensitive)
+    return {
+        "job": job,
+        "original": job,
+        "short_id": ids.short(job.pk),
+        "live": view,
+        "trouble": trouble,
+        "why": why,
+        "error": visible(job.error),
+        "key": visible(job.key),
+        "state": badge(timeline.state_of(job, view)),
+        "late": duration(job.late) if job.late >= 1 else "",
+        "moments": moments,
+        "cut": cut,
+        "behind": timeline.behind(job, view),
+        "over": job.state == State.SUCCEEDED,  # every other state may be left, by a worker or by somebody
+        "progress": timeline.progress_of(view),
+        "related": [
+            (other, badge(other.derived), DISPLACED[job.ending or ""] if other.pk == by else "")
+            for other in related(job, jobs, by)
+        ],
+        "raw": visible(view.raw.decode("utf-8", "backslashreplace")) if view and request.user.is_superuser else "",
+        **_carried(job, sensitive),
+    }
+
+
+def state_in_charge(job: Job, view: JobView | None) -> State:
+    """The state that decides which buttons there are: Redis' where it has one."""
+    return State(view.state) if view and view.state in set(State) else State(job.state)
+
+
+def related(job: Job, jobs: QuerySet[Job], by: UUID | None) -> list[Job]:
+    """The newest of `jobs` with the same key; the job that has displaced this one comes first, however old it is."""
+    if not job.key:
+        return []
+    same = jobs.filter(queue=job.queue, key=job.key).exclude(pk=job.pk)
+    same = same.defer("args", "kwargs", "options", "result", "error")
+    if by is None:
+        return list(same.order_by("-pk")[:RELATED])
+    return [*same.filter(pk=by), *same.exclude(pk=by).order_by("-pk")[:RELATED]]
+
+
+def displaced_by(job: Job) -> UUID | None:
+    """The job into which this one was merged, or which has replaced it."""
+    return job.merged_into if job.ending in DISPLACED else None
+
+
+def _carried(job: Job, sensitive: bool) -> dict[str, str]:
+    """Arguments, meta and result as JSON."""
+    if sensitive:
+        args, kwargs, meta, result = job.args, job.kwargs, job.meta, job.result
+    else:
+        args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
+        meta, result = (
+            masking.attached(job.task, job.meta),
+            masking.result(job.task, job.result),
+        )
+    return {
+        "args": timeline.pretty(args) if args else "",
+        "kwargs": timeline.pretty(kwargs) if kwargs else "",
+        "meta": timeline.pretty(meta) if meta else "",
+        "result": "" if result is None else timeline.pretty(result),
+    }

@@ -1,0 +1,363 @@
+"""Operations in the admin: preview and start, then progress, pause, resume, cancel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, conf, ids
+from django_delayq.admin import live
+from django_delayq.admin.actions import VERBS, Verb, actor, log, note
+from django_delayq.admin.forms import OperationForm, operation_form, reason_given
+from django_delayq.admin.job_admin import JobAdmin
+from django_delayq.admin.listing import chosen, strange
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import badge, duration, visible, word
+from django_delayq.admin.wording import worded
+from django_delayq.console import selection
+from django_delayq.console.selection import Selection
+from django_delayq.mirror import operations
+from django_delayq.models import Job, Operation, Queue
+
+if TYPE_CHECKING:
+    AnyPaginator = Paginator[Any]
+else:
+    AnyPaginator = Paginator
+
+MOST_COUNTED: Final = 100_000  # in a preview; the record keeper counts them all
+MOST_LISTED: Final = 10_000  # operations, the latest
+EXAMPLES: Final = 20
+Stage = Operation.Stage
+
+# What may be done to an operation: from which stages, to which, and what is said.
+STEERING: Final[dict[str, tuple[tuple[str, ...], str, Any, Any]]] = {
+    "pause": ((Stage.WAITING, Stage.RUNNING), Stage.PAUSED, _("Pause"), _("Paused: at most one more chunk is done.")),
+    "resume": ((Stage.PAUSED,), Stage.RUNNING, _("Resume"), _("It goes on where it was.")),
+    "cancel": (
+        (Stage.WAITING, Stage.RUNNING, Stage.PAUSED), Stage.CANCELLED, _("Cancel the rest"),
+        _("Cancelled: what is done stays done."),
+    ),
+}  # fmt: skip
+DONE: Final = {
+    "pause": "operation_paused",
+    "resume": "operation_resumed",
+    "cancel": "operation_cancelled",
+}  # kinds of events
+OUTCOMES: Final = {
+    "done": _("done"), "running": _("already running"), "finished": _("already finished"), "conflict": _("in conflict"),
+    "unknown": _("not known to Redis"), "left": _("left alone"), "again": _("done before an interruption"),
+}  # fmt: skip
+SHORT: Final = {
+    "cancel": _("cancel"), "run_now": _("run now"), "reschedule": _("reschedule"), "requeue": _("requeue"),
+    operations.PURGE: _("purge"),
+}  # fmt: skip
+OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a person has seen before starting: when, up to which job, and, as a digest, for which tasks the words stood. It comes back
+    with the form; an operation is about nothing that came later, and about no other tasks.
+    """
+
+    at_ms: int
+    upto: UUID
+    digest: str
+
+    @classmethod
+    def now(cls, wanted: Selection) -> Preview:
+        """Of this moment."""
+        tasks = json.dumps(wanted.tasks)
+        return cls(wanted.at_ms, ids.new(), hashlib.sha256(tasks.encode()).hexdigest()[:16])
+
+    @classmethod
+    def read(cls, text: str, wanted: Selection) -> Preview | None:
+        """What came back; None where it is not of these tasks. Without any: this moment."""
+        here = cls.now(wanted)
+        if not text:
+            return here
+        try:
+            at_ms, upto, digest = text.split(".")
+            seen = cls(int(at_ms), ids.full(upto), digest)
+        except ValueError:
+            return None
+        if seen.digest != here.digest or not 0 < seen.at_ms <= here.at_ms:
+            return None
+        return cls(seen.at_ms, min(seen.upto, here.upto), digest)
+
+    def of(self, wanted: Selection) -> Selection:
+        """The same jobs, as they were meant then."""
+        return replace(wanted, at_ms=self.at_ms)
+
+    def written(self) -> str:
+        """For the form."""
+        return f"{self.at_ms}.{ids.short(self.upto)}.{self.digest}"
+
+
+class LatestPages(AnyPaginator):
+    """Ends where counting would begin to cost."""
+
+    @cached_property
+    def count(self) -> int:
+        """Of rows, up to MOST_LISTED."""
+        rows: Any = self.object_list
+        return int(rows.order_by()[:MOST_LISTED].count())
+
+
+class OperationAdmin(ReadOnlyAdmin):
+    """One verb for all jobs that match; carried out by the record keeper of a worker."""
+
+    list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "actor_shown", "created_shown")
+    list_display_links = ("stage_shown", "verb_shown")
+    list_filter = ("stage",)
+    sortable_by = ()
+    list_per_page = 50
+    paginator = LatestPages
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    actions = None
+
+    @admin.display(description=_("stage"))
+    def stage_shown(self, operation: Operation) -> str:
+        """As a badge."""
+        return badge(operation.stage)
+
+    @admin.display(description=_("verb"))
+    def verb_shown(self, operation: Operation) -> str:
+        """In a word."""
+        return str(SHORT.get(operation.verb) or visible(operation.verb))
+
+    @admin.display(description=_("jobs"))
+    def jobs_meant(self, operation: Operation) -> str:
+        """The search that describes them."""
+        return visible(described(operation)[0]) or now("all")
+
+    @admin.display(description=_("progress"))
+    def progress_shown(self, operation: Operation) -> str:
+        """Seen of expected."""
+        if not operation.expected:
+            return str(operation.seen)
+        return format_html("<bdi>{} / {}</bdi>", operation.seen, operation.expected)
+
+    @admin.display(description=_("actor"))
+    def actor_shown(self, operation: Operation) -> str:
+        """Who started it, without characters that only pretend."""
+        return visible(operation.actor)
+
+    @admin.display(description=_("created"))
+    def created_shown(self, operation: Operation) -> str:
+        """To the second, in the time zone of the admin."""
+        return f"{operation.created_at.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+
+    def get_urls(self) -> list[URLPattern]:
+        """start, and one address for each way to steer, besides Django's."""
+        view = self.admin_site.admin_view
+        own = [path("start/<str:name>/", view(self.start), name="delayq_operation_start")]
+        own += [
+            path(f"<path:object_id>/{act}/", view(partial(self._steer, act)), name=f"delayq_operation_{act}")
+            for act in STEERING
+        ]
+        return own + super().get_urls()
+
+    def start(self, request: HttpRequest, name: str) -> HttpResponse:
+        """GET: what would be done, to how many, with a sample. POST: starts it."""
+        verb = VERBS.get(name)
+        if verb is None:
+            raise Http404(now("There is no such verb."))
+        if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
+            raise PermissionDenied
+        jobs = self._jobs_to_act_on(request, verb)
+        wanted = chosen(request).fixed(clock.wall_ms())
+        complaints = [*strange(request), *wanted.search.complaints]
+        if request.method == "POST" and not complaints:
+            form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
+            if seen is None:
+                complaints.append(now("What matches is no longer what you have seen; look at it again."))
+            elif form.is_valid():
+                return self._started(request, verb, seen.of(wanted), seen.upto, form)
+        else:
+            form = operation_form(verb, None)
+        return self._preview(request, verb, wanted, jobs, form, complaints)
+
+    def _jobs_to_act_on(self, request: HttpRequest, verb: Verb) -> QuerySet[Job]:
+        """The jobs that this site shows to this person.
+
+        Raises:
+            PermissionDenied: its admin of jobs starts no operations, or forbids this one.
+        """
+        if not self.admin_site.is_registered(Job):
+            return Job.objects.using(conf.get().database)
+        jobs = self.admin_site.get_model_admin(Job)
+        if not (isinstance(jobs, JobAdmin) and jobs.starts_operations() and jobs.may(request, verb)):
+            raise PermissionDenied(now("On this site nothing may be done to all jobs that match."))
+        return jobs.get_queryset(request)
+
+    def _preview(
+        self, request: HttpRequest, verb: Verb, wanted: Selection, jobs: QuerySet[Job], form: OperationForm,
+        complaints: list[str],
+    ) -> HttpResponse:  # fmt: skip
+        count, looked = None, list[Job]()
+        if not complaints:
+            count = selection.count(wanted, jobs, MOST_COUNTED, conf.get().database)
+            looked = selection.page(wanted, jobs, EXAMPLES).jobs
+        context = self.page_context(
+            request, now("%(verb)s: all jobs that match") % {"verb": verb.label}, verb=verb, form=form,
+            words=visible(wanted.words), complaints=complaints, examples=looked,
+            count=count if count is None or count <= MOST_COUNTED else MOST_COUNTED, over=bool(count and count > MOST_COUNTED),
+            back=self._jobs(request), none=count == 0, preview=Preview.now(wanted).written(),
+        )  # fmt: skip
+        bad = form.errors or (complaints and request.method == "POST")
+        return TemplateResponse(request, "admin/delayq/operation/start.html", context, status=400 if bad else 200)
+
+    def _started(
+        self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm
+    ) -> HttpResponse:
+        fields: dict[str, Any] = {"selection": wanted.parts(), "options": form.options(), "upto": upto}
+        operation = Operation.objects.using(conf.get().database).create(
+            **fields, verb=verb.name, actor=actor(request), user=str(request.user.pk),
+            permission=f"delayq.{verb.permission}", reason=form.cleaned_data["reason"], seconds=form.cleaned_data["over"] or 0,
+        )  # fmt: skip
+        _record(request, operation, "operation_started", f"{verb.label}: {wanted.words}", operation.reason)
+        messages.success(request, now("Started. A worker carries it out; you may leave this page."))
+        return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """How far it is, what became of each job, and what may be done."""
+        alone, operation = live.wanted(request), self._operation(request, object_id)
+        if operation is None:
+            return self.nowhere(request, object_id)
+        words, understood = described(operation)
+        may = self.allows(request, "steer_operation")
+        steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
+        context = self.page_context(
+            request, now("Operation"), operation=operation, original=operation, stage=badge(operation.stage), steps=steps,
+            verb=_title(operation.verb), words=visible(words), jobs=urlencode({"q": words}) if understood else "",
+            counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
+            over=duration(operation.seconds) if operation.seconds else "", left=_left(operation),
+            reason=visible(operation.reason), refreshing=not operation.over, trouble=worded(operation.trouble),
+            options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
+        )  # fmt: skip
+        page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
+        return live.cut_out(request, page) if alone else page
+
+    def _steer(self, act: str, request: HttpRequest, object_id: str) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_view_permission(request) and self.allows(request, "steer_operation")):
+            raise PermissionDenied
+        operation = self._operation(request, object_id)
+        if operation is None:
+            return self.nowhere(request, object_id)
+        reason = reason_given(request)
+        if reason is None:
+            return HttpResponseRedirect(self._address(operation))
+        before, after, label, said = STEERING[act]
+        fields: dict[str, Any] = {"stage": after}
+        if act == "resume":
+            fields |= {"paced_from": None, "trouble": ""}
+        if act == "cancel":
+            fields["finished_at"] = clock.now()
+        mine = Operation.objects.using(conf.get().database).filter(pk=operation.pk, stage__in=before)
+        if mine.update(**fields):
+            _record(request, operation, DONE[act], str(label), reason)
+            messages.success(request, said)
+        else:
+            operation.refresh_from_db()
+            messages.warning(
+                request, now("Nothing changed: it is %(stage)s already.") % {"stage": word(operation.stage)}
+            )
+        return HttpResponseRedirect(self._address(operation))
+
+    def _operation(self, request: HttpRequest, object_id: str) -> Operation | None:
+        """One of those that this admin has; None for any other.
+
+        Raises:
+            PermissionDenied: this person may not see it.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            id = UUID(unquote(object_id))
+        except ValueError:
+            return None
+        operation: Operation | None = self.get_queryset(request).filter(pk=id).first()
+        if operation is not None and not self.has_view_permission(request, operation):
+            raise PermissionDenied
+        return operation
+
+    def _jobs(self, request: HttpRequest) -> str:
+        """The list that the operation came from; on a site without jobs the index."""
+        jobs = self.address("delayq_job_changelist")
+        return f"{jobs}?{request.GET.urlencode()}" if jobs else self.address("index")
+
+    def _address(self, operation: Operation) -> str:
+        return reverse("admin:delayq_operation_change", args=[operation.pk], current_app=self.admin_site.name)
+
+
+def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
+    """Starts the operation that cancels all scheduled jobs of a queue."""
+    fields: dict[str, Any] = {"selection": {"queue": queue}}
+    operation = Operation.objects.using(conf.get().database).create(
+        **fields, verb=operations.PURGE, actor=actor(request), user=str(request.user.pk),
+        permission="delayq.purge_queue", reason=reason,
+    )  # fmt: skip
+    said = f"{now('Purge')}: {queue}"
+    _record(request, operation, "operation_started", said, reason)
+    log(request, Queue, [(queue, queue)], _said(said, reason))
+    return operation
+
+
+def described(operation: Operation) -> tuple[str, bool]:
+    """The search that describes its jobs, and whether it is one: of an operation of a newer version only what is stored can be told."""
+    try:
+        return operations.chosen(operation).words, True
+    except TypeError:
+        return json.dumps(operation.selection, ensure_ascii=False), False
+
+
+def _title(verb: str) -> Any:
+    if verb == operations.PURGE:
+        return now("Purge")
+    return VERBS[verb].label if verb in VERBS else visible(verb)
+
+
+def _left(operation: Operation) -> str:
+    """How long the rest may take, by the pace that was asked for or by what was done so far."""
+    if operation.over or not operation.expected or not operation.seen or operation.started_at is None:
+        return ""
+    spent = (clock.now() - operation.started_at).total_seconds()
+    rest = max(0, operation.expected - operation.seen)
+    seconds = rest * operation.seconds / operation.expected if operation.seconds else rest * spent / operation.seen
+    return duration(seconds) if rest else ""
+
+
+def _record(request: HttpRequest, operation: Operation, kind: str, text: str, reason: str) -> None:
+    """In the admin's log and as an event."""
+    log(request, Operation, [(str(operation.pk), str(operation))], _said(text, reason))
+    jobs = described(operation)[0]
+    note(request, kind, reason, operation=str(operation.pk), verb=operation.verb, jobs=jobs)
+
+
+def _said(text: str, reason: str) -> str:
+    return f"{text}: {reason}" if reason else text

@@ -1,0 +1,155 @@
+"""Queues in the admin: the dashboard, and pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import conf
+from django_delayq.admin import dashboard, live
+from django_delayq.admin.actions import actor, log
+from django_delayq.admin.forms import PurgeForm, reason_given
+from django_delayq.admin.operation_admin import begin_purge
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import visible
+from django_delayq.admin.wording import worded
+from django_delayq.console.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
+from django_delayq.console.vitals import vitals
+from django_delayq.models import Queue
+from django_delayq.producer import verbs
+
+ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
+    "pause": (verbs.pause, _("Paused: %(queue)s. Nothing more is claimed."), _("Paused already: %(queue)s.")),
+    "resume": (verbs.resume, _("Resumed: %(queue)s."), _("Not paused: %(queue)s.")),
+}
+
+
+class QueueAdmin(ReadOnlyAdmin):
+    """The queues of the settings; their numbers come from Redis, and from the database while Redis is down.
+
+    A subclass may name other templates: `list_template` is the page, `live_template` the part of it that is fetched anew,
+    `remedies_template` what to do about a bad sign.
+    """
+
+    list_template = "admin/delayq/queue/list.html"
+    live_template = "admin/delayq/queue/live.html"
+    remedies_template = "admin/delayq/queue/remedies.html"
+
+    class Media:
+        css = {"all": ("delayq/dashboard.css",)}
+
+    def has_pause_permission(self, request: HttpRequest) -> bool:
+        """May pause and resume."""
+        return self.allows(request, "pause_queue")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """None: there are no rows of queues, and those of jobs, whose table this model names, are not for who may see queues."""
+        return super().get_queryset(request).none()
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """All queues at a glance."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {**self.page_context(request, _("Queues")), **self.board(request), **(extra_context or {})}
+        return live.respond(request, self.list_template, self.live_template, context)
+
+    def board(self, request: HttpRequest) -> dict[str, Any]:
+        """What the dashboard shows."""
+        seen, unpublished, names = look(), count_unpublished(), list(conf.get().queues)
+        rows, trouble = dashboard.rows(seen) if not seen.trouble else ([], worded(seen.trouble))
+        chosen = request.GET.get("queue", "")
+        counts = {} if rows else count_rows(names)
+        return {
+            "trouble": trouble,
+            "vitals": vitals(seen, unpublished),
+            "queues": rows,
+            "rows": {visible(name): [*map(count_shown, of_queue.values())] for name, of_queue in counts.items()},
+            "idle": not seen.present,
+            "unpublished": count_shown(unpublished) if unpublished else "",
+            "ahead": dashboard.forecast([chosen] if chosen in names else names) if rows else [],
+            "names": [(name, visible(name)) for name in names],
+            "chosen": chosen if chosen in names else "",
+            "failing": failing_tasks(),
+            "may_pause": self.has_pause_permission(request),
+            "may_purge": self.allows(request, "purge_queue"),
+            "may_see_jobs": self.allows(request, "view_job"),
+        }
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Where the log of actions leads: the list."""
+        return HttpResponseRedirect(self._list_url())
+
+    def get_urls(self) -> list[URLPattern]:
+        """pause, resume and purge, and the remedies, besides Django's."""
+        view = self.admin_site.admin_view
+        own = [path(f"<path:name>/{act}/", view(partial(self._act, act)), name=f"delayq_queue_{act}") for act in ACTS]
+        own.append(path("<path:name>/purge/", view(self.purge), name="delayq_queue_purge"))
+        return [*own, path("remedies/", view(self.remedies_view), name="delayq_queue_remedies"), *super().get_urls()]
+
+    def purge(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Asks for the queue's name, typed; then starts an operation that empties it."""
+        if not (self.has_view_permission(request) and self.allows(request, "purge_queue")):
+            raise PermissionDenied
+        queue = unquote(name)
+        if queue not in conf.get().queues:
+            raise Http404(now("There is no queue of that name."))
+        form = PurgeForm(queue, request.POST if request.method == "POST" else None)
+        if form.is_valid():
+            operation = begin_purge(request, queue, form.cleaned_data["reason"])
+            messages.success(request, now("Started. A worker carries it out; you may leave this page."))
+            return HttpResponseRedirect(self.page_of(request, operation) or self._list_url())
+        found = {each.name: each for each in look().queues}.get(queue)
+        context = self.page_context(
+            request, now("Purge %(queue)s") % {"queue": queue}, queue=queue, form=form,
+            count=found.depth.scheduled if found else None,
+        )  # fmt: skip
+        status = 400 if form.errors else 200
+        return TemplateResponse(request, "admin/delayq/queue/purge.html", context, status=status)
+
+    def remedies_view(self, request: HttpRequest) -> HttpResponse:
+        """What each vital sign means, and what to do when it is bad."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return TemplateResponse(request, self.remedies_template, self.page_context(request, _("Remedies")))
+
+    def _act(self, act: str, request: HttpRequest, name: str) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_view_permission(request) and self.has_pause_permission(request)):
+            raise PermissionDenied
+        queue = unquote(name)
+        if queue not in conf.get().queues:
+            raise Http404(now("There is no queue of that name."))
+        change, done, nothing = ACTS[act]
+        reason = reason_given(request)
+        if reason is None:
+            return HttpResponseRedirect(self._list_url())
+        try:
+            changed = change(queue, actor=actor(request), reason=reason)
+        except DOWN as error:
+            messages.error(request, worded(error))
+        else:
+            if changed:
+                log(request, Queue, [(queue, queue)], f"{act}: {reason}" if reason else act)
+            messages.add_message(
+                request,
+                messages.SUCCESS if changed else messages.WARNING,
+                (done if changed else nothing) % {"queue": queue},
+            )
+        return HttpResponseRedirect(self._list_url())
+
+    def _list_url(self) -> str:
+        return reverse("admin:delayq_queue_changelist", current_app=self.admin_site.name)

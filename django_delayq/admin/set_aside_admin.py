@@ -1,0 +1,173 @@
+"""Events that the mirror could not take in, in the admin: to look at, and to try again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from django.contrib import admin, messages
+from django.db import Error as DriverError
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_delayq import conf, ids
+from django_delayq.admin.actions import log
+from django_delayq.admin.operation_admin import LatestPages
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import visible
+from django_delayq.admin.wording import worded
+from django_delayq.console.overview import DOWN
+from django_delayq.mirror import set_aside
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.models import Job, SetAside
+from django_delayq.producer.stores import stores
+
+TRY_AGAIN: Final = _("Try again")
+MOST_SHOWN: Final = 20_000  # bytes
+
+
+class SetAsideAdmin(ReadOnlyAdmin):
+    """Read only, with the action "try again". What stood in the stream may hold arguments: those see it who may see masked ones."""
+
+    list_filter = ("queue", "code")
+    sortable_by = ()
+    list_per_page = 50
+    paginator = LatestPages
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    actions = ("try_again",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Without the bytes, which may be many, until they are asked for."""
+        return super().get_queryset(request).defer("raw")
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        """One line each."""
+        return ("place", "kind_shown", self.job_for(request), "code", "noticed_shown", "tries")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """All but the bytes, and these for whom they are."""
+        job = self.job_for(request)
+        shown = (
+            "place",
+            "kind_shown",
+            job,
+            "at_shown",
+            "actor_shown",
+            "code",
+            "noticed_shown",
+            "tries",
+        )
+        # The length too: that of a masked value could be told from it.
+        sensitive = ("length_shown", "text_shown", "why_shown", "bytes_shown")
+        return (*shown, *sensitive) if self.allows(request, "view_sensitive") else shown
+
+    def job_for(self, request: HttpRequest) -> str:
+        """The column of the job: with a link for those whom it leads somewhere."""
+        return "job_linked" if self.allows(request, "view_job") else "job_shown"
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """All of them."""
+        return self.get_fields(request, obj)
+
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """May try again."""
+        return self.allows(request, "retry_setaside")
+
+    @admin.display(description=_("stream entry"))
+    def place(self, kept: SetAside) -> str:
+        """Queue, entry and item."""
+        return f"{kept.queue} {kept.stream_id}/{kept.item}"
+
+    @admin.display(description=_("kind"))
+    def kind_shown(self, kept: SetAside) -> str:
+        """Without characters that only pretend."""
+        return visible(kept.kind)
+
+    @admin.display(description=_("job"))
+    def job_shown(self, kept: SetAside) -> str:
+        """As logs name it."""
+        return ids.short(kept.job_id) if kept.job_id else "?"
+
+    @admin.display(description=_("job"))
+    def job_linked(self, kept: SetAside) -> str:
+        """With a link to its page, where this site has such pages."""
+        address = (
+            self.address("delayq_job_change", kept.job_id) if kept.job_id and self.admin_site.is_registered(Job) else ""
+        )
+        return format_html('<a href="{}">{}</a>', address, self.job_shown(kept)) if address else self.job_shown(kept)
+
+    @admin.display(description=_("at"))
+    def at_shown(self, kept: SetAside) -> str:
+        """When it happened."""
+        return _second(kept.at)
+
+    @admin.display(description=_("noticed"))
+    def noticed_shown(self, kept: SetAside) -> str:
+        """When it was first refused."""
+        return _second(kept.noticed_at)
+
+    @admin.display(description=_("bytes"))
+    def length_shown(self, kept: SetAside) -> str:
+        """How many there were, and whether some are lost."""
+        if not set_aside.is_cut(kept):
+            return str(kept.length)
+        return now("%(length)d, of which the database could take %(kept)d; so it cannot be taken in any more") % {
+            "length": kept.length, "kept": len(kept.raw),
+        }  # fmt: skip
+
+    @admin.display(description=_("actor"))
+    def actor_shown(self, kept: SetAside) -> str:
+        """Who did what this tells."""
+        return visible(kept.actor)
+
+    @admin.display(description=_("refused because"))
+    def text_shown(self, kept: SetAside) -> str:
+        """In the words of the database, which may repeat what it refused."""
+        return visible(kept.text)
+
+    @admin.display(description=_("reason"))
+    def why_shown(self, kept: SetAside) -> str:
+        """What whoever did it gave as a reason."""
+        return visible(kept.why)
+
+    @admin.display(description=_("as it stood in the stream"))
+    def bytes_shown(self, kept: SetAside) -> str:
+        """The bytes, as text."""
+        text = visible(bytes(kept.raw[:MOST_SHOWN]).decode("utf-8", "backslashreplace"))
+        hint = now("The first %(count)d bytes.") % {"count": MOST_SHOWN} if len(kept.raw) > MOST_SHOWN else ""
+        return format_html(
+            '<pre class="delayq-bytes" tabindex="0">{}</pre><span class="delayq-hint">{}</span>', text, hint
+        )
+
+    @admin.action(description=TRY_AGAIN, permissions=["retry"])
+    def try_again(self, request: HttpRequest, queryset: QuerySet[SetAside]) -> None:
+        """Takes in what can be taken in now."""
+        config = conf.get()
+        done = refused = 0
+        log(request, SetAside, [(str(kept.pk), str(kept)) for kept in queryset.defer("raw")], str(TRY_AGAIN))
+        try:
+            for name in sorted(set(queryset.order_by().values_list("queue", flat=True)) & set(config.queues)):
+                common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+                chosen = list(queryset.filter(queue=name).values_list("pk", flat=True))
+                with stores.guarded():
+                    taken, left = set_aside.retry(MirrorLoop(stores.link, config.queue(name), **common), chosen)
+                done, refused = done + taken, refused + left
+        except (*DOWN, DriverError) as error:
+            messages.error(request, worded(error))
+        if done:
+            text = ngettext("%(count)d event is in its row now.", "%(count)d events are in their rows now.", done)
+            messages.success(request, text % {"count": done})
+        if refused:
+            text = ngettext("%(count)d event was refused again.", "%(count)d events were refused again.", refused)
+            messages.warning(request, text % {"count": refused})
+
+
+def _second(moment: datetime) -> str:
+    """To the second, in the time zone of the admin."""
+    return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,153 @@
+"""Workers in the admin: who is there, what each runs, who is gone; quiet and stop."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.defaultfilters import filesizeformat
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, conf
+from django_delayq.admin import live
+from django_delayq.admin.actions import actor, log, note
+from django_delayq.admin.forms import reason_given
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.wording import worded
+from django_delayq.console import overview
+from django_delayq.console.overview import DOWN, look
+from django_delayq.models import Worker
+from django_delayq.producer.stores import stores
+from django_delayq.store import decode
+from django_delayq.store.worker_registry import WorkerRegistry
+
+ASKED: Final = {
+    "quiet": _("Asked %(worker)s to claim no more. It hears of it within about five seconds."),
+    "stop": _("Asked %(worker)s to stop. It hears of it within about five seconds, and then finishes what runs."),
+}
+GONE: Final = _("%(worker)s is not there: it has left, or has said nothing for half a minute. Nothing was asked.")
+
+
+class WorkerAdmin(ReadOnlyAdmin):
+    """What the workers write about themselves into Redis every few seconds.
+
+    A subclass may name other templates: `list_template` is the page, `live_template` the part of it that is fetched anew.
+    """
+
+    list_template = "admin/delayq/worker/list.html"
+    live_template = "admin/delayq/worker/live.html"
+
+    class Media:
+        css = {"all": ("delayq/dashboard.css",)}
+
+    def has_quiet_permission(self, request: HttpRequest) -> bool:
+        """May tell workers to claim no more."""
+        return self.allows(request, "quiet_worker")
+
+    def has_stop_permission(self, request: HttpRequest) -> bool:
+        """May stop workers."""
+        return self.allows(request, "stop_worker")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """None: there are no rows of workers, and those of jobs, whose table this model names, are not for who may see workers."""
+        return super().get_queryset(request).none()
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """All workers."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        seen = look()
+        context = self.page_context(
+            request, _("Workers"), trouble=worded(seen.trouble), workers=[_shown(facts) for facts in seen.workers],
+            may_quiet=self.has_quiet_permission(request), may_stop=self.has_stop_permission(request),
+            may_see_jobs=self.allows(request, "view_job"),
+        )  # fmt: skip
+        return live.respond(request, self.list_template, self.live_template, {**context, **(extra_context or {})})
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """No page of its own: the list says all."""
+        return HttpResponseRedirect(self._list_url())
+
+    def get_urls(self) -> list[URLPattern]:
+        """quiet and stop, besides Django's."""
+        view = self.admin_site.admin_view
+        own = [path(f"<path:name>/{act}/", view(partial(self._ask, act)), name=f"delayq_worker_{act}") for act in ASKED]
+        return [*own, *super().get_urls()]
+
+    def _ask(self, act: str, request: HttpRequest, name: str) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        allowed = self.has_quiet_permission(request) if act == "quiet" else self.has_stop_permission(request)
+        if not (allowed and self.has_view_permission(request)):
+            raise PermissionDenied
+        worker, reason = unquote(name), reason_given(request)
+        if reason is None:
+            return HttpResponseRedirect(self._list_url())
+        by = f"{actor(request)}: {reason}" if reason else actor(request)
+        try:
+            with stores.guarded():
+                asked = WorkerRegistry(stores.link, prefix=conf.get().prefix).ask(worker, act, by=visible(by))
+        except DOWN as error:
+            messages.error(request, worded(error))
+        else:
+            if asked:
+                log(request, Worker, [(worker, worker)], f"{act}: {reason}" if reason else act)
+                note(request, f"worker_{act}", reason, worker=worker)
+            text = ASKED[act] if asked else GONE
+            messages.add_message(
+                request, messages.SUCCESS if asked else messages.WARNING, text % {"worker": visible(worker)}
+            )
+        return HttpResponseRedirect(self._list_url())
+
+    def _list_url(self) -> str:
+        return reverse("admin:delayq_worker_changelist", current_app=self.admin_site.name)
+
+
+def _shown(facts: dict[str, Any]) -> dict[str, Any]:
+    now_ms = clock.wall_ms()
+    beat_ms = overview.whole(facts, "beat")
+    return {
+        "id": facts["id"],
+        "name": visible(facts["id"]),
+        "place": " · ".join(visible(str(facts[key]))[:200] for key in ("host", "pid") if facts.get(key)),
+        "version": visible(str(facts.get("version", "")))[:50],
+        "sides": [visible(side) for side in facts.get("sides", ())],
+        "badge": badge("gone" if facts["silent"] else visible(str(facts.get("state", "working")))[:20]),
+        "silent": facts["silent"],
+        "silence": duration(max(0, now_ms - beat_ms) // 1000),
+        "asked": facts.get("asked", ""),
+        "queues": [visible(queue) for queue in overview.served(facts)],
+        "processes": overview.whole(facts, "processes"),
+        "threads": overview.whole(facts, "threads"),
+        "slots": overview.slots(facts),
+        "busy": overview.whole(facts, "busy"),
+        "jobs": [] if facts["silent"] else _jobs(facts.get("jobs"), now_ms),
+        "done": overview.whole(facts, "done"),
+        "failed": overview.whole(facts, "failed"),
+        "memory": filesizeformat(overview.whole(facts, "memory")),
+        "started": clock.from_ms(overview.whole(facts, "started")),
+        "beat": clock.from_ms(beat_ms),
+    }
+
+
+def _jobs(told: Any, now_ms: int) -> list[dict[str, Any]]:
+    """What it says it runs; anybody who can write to Redis can say anything, so what is none of ours is left out."""
+    found = []
+    for job in told if isinstance(told, list) else ():
+        id = decode.job_id(job.get("id")) if isinstance(job, dict) and isinstance(job.get("id"), str) else None
+        if id is not None:
+            age = max(0, now_ms - overview.whole(job, "started")) // 1000
+            found.append({
+                "id": id, "task": visible(str(job.get("task") or "?"))[:200], "queue": visible(str(job.get("queue", "")))[:100],
+                "attempt": overview.whole(job, "attempt"), "age": duration(age) if age else "<1s",
+            })  # fmt: skip
+    return found

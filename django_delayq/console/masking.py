@@ -1,0 +1,104 @@
+"""What people may not see: arguments named in `SENSITIVE` or by their task. They are masked wherever people look, and stored as they
+are. Of a task that is not registered here nobody knows what is to be hidden: if the project hides anything, all of it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from django_delayq import conf
+from django_delayq.exceptions import UnknownTask
+from django_delayq.producer.task import registry
+
+MASK: Final = "***"
+
+
+def names_of(task: str) -> frozenset[str]:
+    """The names masked for jobs of that task, at any depth."""
+    try:
+        return conf.get().sensitive | registry.get(task).sensitive
+    except UnknownTask:
+        return conf.get().sensitive
+
+
+def hides() -> bool:
+    """Whether the project hides anything at all."""
+    return bool(conf.get().sensitive) or any(known.sensitive for known in registry)
+
+
+def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments, masked."""
+    try:
+        signature = registry.get(task).signature
+    except UnknownTask:
+        return ([MASK for _ in args], dict.fromkeys(kwargs, MASK)) if hides() else (list(args), dict(kwargs))
+    names = names_of(task)
+    if not names:
+        return list(args), dict(kwargs)
+    called = _called(signature, len(args))
+    shown = [MASK if name in names else value(item, names) for name, item in zip(called, args, strict=True)]
+    rest = _rest(signature)
+    if rest in names:  # def task(**secrets)
+        known = signature.parameters
+        return shown, {name: value(item, names) if name in known else MASK for name, item in kwargs.items()}
+    return shown, value(dict(kwargs), names)
+
+
+def attached(task: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """`meta`, masked."""
+    return arguments(task, [], meta)[1] if _is_gone(task) else value(dict(meta), names_of(task))
+
+
+def result(task: str, given: Any) -> Any:
+    """What a job has returned, masked; None stays None."""
+    if _is_gone(task) and hides():
+        return given if given is None else MASK
+    return value(given, names_of(task))
+
+
+def detail(task: str, given: Any) -> Any:
+    """The detail of an event, masked: that of an edit keeps the former `args` and `kwargs`."""
+    if not isinstance(given, dict):
+        return result(task, given)
+    args, kwargs = given.get("args"), given.get("kwargs")
+    positional, named = arguments(
+        task, args if isinstance(args, list) else [], kwargs if isinstance(kwargs, dict) else {}
+    )
+    shown = {**value(given, names_of(task)), "args": positional, "kwargs": named}
+    return {name: shown[name] for name in given}
+
+
+def value(given: Any, names: frozenset[str]) -> Any:
+    """A value in which what stands under one of these names is masked, at any depth."""
+    if not names:
+        return given
+    if isinstance(given, dict):
+        return {name: MASK if name in names else value(inner, names) for name, inner in given.items()}
+    if isinstance(given, list):
+        return [value(inner, names) for inner in given]
+    return given
+
+
+def _is_gone(task: str) -> bool:
+    try:
+        registry.get(task)
+    except UnknownTask:
+        return True
+    return False
+
+
+def _called(signature: inspect.Signature, count: int) -> list[str]:
+    """What the function calls each of so many positional arguments; all that goes into `*rest` is called so."""
+    found: list[str] = []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return (found + [name] * count)[:count]
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            found.append(name)
+    return (found + [""] * count)[:count]
+
+
+def _rest(signature: inspect.Signature) -> str:
+    return next((name for name, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD), "")

@@ -1,0 +1,236 @@
+"""The measurements of `delayq bench`, on the user's own servers, under a prefix of their own and with rows of a queue of their own."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+
+from django_delayq import clock, codec, ids
+from django_delayq.conf import Config, QueueConfig
+from django_delayq.management.bench_worker import Trial
+from django_delayq.management.connections import hooks
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.outbox import DatabaseOutbox
+from django_delayq.models import Attempt, Checkpoint, Event, Job
+from django_delayq.producer.database import OutboxItem
+from django_delayq.producer.task import Task
+from django_delayq.record import JobRecord
+from django_delayq.store.connection import Link, connect
+from django_delayq.store.items import ScheduleItem
+from django_delayq.store.keys import NAMES, Keys, workers_key
+from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.worker.current import current
+from django_delayq.worker.line import Line
+from django_delayq.worker.spec import WorkerSpec
+from django_delayq.worker.supervisor import beat
+
+QUEUE: Final = "bench"
+
+PATIENCE: Final = 60.0
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: seconds per step, jobs for lateness and seconds over which they are due, jobs for the rate."""
+
+    seconds: float = 3.0
+    late: int = 500
+    spread: float = 5.0
+    rate: int = 10_000
+
+
+class Notes:
+    """Numbers that tasks leave for the process that started the worker, in memory that both share."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._map = mmap.mmap(-1, room * 8)
+        self._cells = memoryview(self._map).cast("q")
+        self._turn = count().__next__
+
+    def add(self, number: int) -> None:
+        """A number that is not 0. Threads do not meet: taking a turn is one step."""
+        turn = self._turn()
+        if turn < self.room:
+            self._cells[turn] = number
+
+    def all(self) -> list[int]:
+        """The numbers left so far."""
+        return [number for number in self._cells if number]
+
+    def full(self) -> bool:
+        """Whether there is a number in every place."""
+        return self._cells[self.room - 1] != 0 and 0 not in self._cells.tolist()
+
+
+class Bench:
+    """The measurements, in order. Use as a context: it removes what it has put in, whatever happens."""
+
+    def __init__(self, config: Config, size: Size) -> None:
+        self.size = size
+        self.tag = f"{QUEUE}-{ids.short(ids.new())[-10:]}"
+        self._config = config
+        self._prefix = f"{config.prefix}:{self.tag}"
+        self._base = next(iter(config.queues.values()))
+        self._queue: QueueConfig = replace(self._base, name=self.tag, partitions=1)
+        self._link: Link = connect(config.redis, name="delayq-bench", timeout=5.0)
+        self._store = QueueStore(self._link, prefix=self._prefix, queue=self.tag, signer=config.signer)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        keys = Keys(self._prefix, self.tag)
+        try:
+            self._link.execute("UNLINK", workers_key(self._prefix), *(keys[name] for name in NAMES))
+        finally:
+            self._link.close()
+            self._delete_rows()
+
+    def ping(self) -> Figures:
+        """How long the server takes to answer, in ms."""
+        took = []
+        for _ in self._for(self.size.seconds / 3):
+            began = clock.monotonic()
+            self._link.execute("PING")
+            took.append((clock.monotonic() - began) * 1000)
+        return quantiles(took)
+
+    def schedule(self) -> Figures:
+        """Jobs per second that one process puts into Redis, one by one and 200 a call."""
+        return {
+            "single": self._rate(lambda: self._store.schedule([self._item("bench.wait", 3600)]), 1),
+            "many": self._rate(
+                lambda: self._store.schedule([self._item("bench.wait", 3600) for _ in range(MOST)]), MOST
+            ),
+        }
+
+    def outbox(self) -> Figures:
+        """Jobs per second that one process writes into the database, a transaction each and 200 a transaction; ms of a commit."""
+        took: list[float] = []
+
+        def commit(number: int) -> None:
+            began = clock.monotonic()
+            with transaction.atomic(using=self._config.database):
+                DatabaseOutbox().add([self._row() for _ in range(number)], self._config.database)
+            took.append((clock.monotonic() - began) * 1000)
+
+        single = self._rate(lambda: commit(1), 1)
+        return {**quantiles(took), "single": single, "many": self._rate(lambda: commit(MOST), MOST)}
+
+    def work(self) -> Figures:
+        """Lateness of jobs spread over some seconds in ms, then jobs per second when all are due; one worker process."""
+        late, rate = Notes(self.size.late), Notes(self.size.rate)
+
+        def note_late(number: int) -> None:
+            lateness = current().lateness
+            late.add(1 + lateness.seconds * 1000 + lateness.microseconds // 1000)
+
+        def note_rate(text: str) -> None:
+            rate.add(clock.wall_ms())
+
+        self._link.execute(
+            "UNLINK", Keys(self._prefix, self.tag)["events"]
+        )  # the mirror's share is measured on these jobs alone
+        begin = clock.wall_ms() + 2000
+        many = [
+            self._item("bench.late", 0, args=(n,), due_ms=begin + int(n * self.size.spread * 1000 / late.room))
+            for n in range(late.room)
+        ]
+        burst = begin + int(self.size.spread * 1000) + 500
+        many += [self._item("bench.rate", 0, due_ms=burst) for _ in range(rate.room)]
+        for start in range(0, len(many), MOST):
+            self._store.schedule(many[start : start + MOST])
+        deadline = clock.monotonic() + self.size.spread + PATIENCE
+        tasks = {task.name: task for task in (_task(note_late, "bench.late"), _task(note_rate, "bench.rate"))}
+        Trial(self._spec(tasks), lambda: (rate.full() and late.full()) or clock.monotonic() > deadline).run()
+        ended = sorted(rate.all())
+        found = quantiles([number - 1.0 for number in late.all()])
+        found["lost"] = float(late.room + rate.room - len(late.all()) - len(ended))
+        # From the first to the last tenth: how a batch of threads gets going is another matter.
+        first, last = ended[len(ended) // 10], ended[-1 - len(ended) // 10]
+        found["rate"] = len(ended) * 0.8 / max(0.001, (last - first) / 1000)
+        return found
+
+    def mirror(self) -> Figures:
+        """Jobs per second whose events (scheduled, claimed, succeeded) become rows."""
+        loop = MirrorLoop(
+            self._link, self._queue, prefix=self._prefix, using=self._config.database, signer=self._config.signer
+        )
+        entries, began = loop.log.length(), clock.monotonic()
+        while loop.log.length() and clock.monotonic() - began < PATIENCE / 3:
+            loop.poll()
+        share = (entries - loop.log.length()) / max(1, entries)
+        return {"rate": (self.size.late + self.size.rate) * share / (clock.monotonic() - began)}
+
+    def _spec(self, tasks: dict[str, Task[Any, Any]]) -> WorkerSpec:
+        line = Line(
+            queue=self.tag, partition=0, lease=self._base.lease, lease_ms=self._base.lease_ms,
+            max_crashes=self._base.max_crashes, max_result=self._base.max_payload, backoff=self._base.backoff,
+            timeout=None, signer=self._config.signer,
+        )  # fmt: skip
+        return WorkerSpec(
+            worker=beat.new_worker_id(), prefix=self._prefix, connect=lambda name: connect(self._config.redis, name=name),
+            lines=[line], tasks=list(tasks), find_task=tasks.__getitem__, hooks=hooks(), tidy=False,
+        )  # fmt: skip
+
+    def _item(
+        self, task: str, seconds: float, *, args: Sequence[Any] = ("x" * 100,), due_ms: int | None = None
+    ) -> ScheduleItem:
+        delay = None if due_ms is not None else round(seconds * 1000)
+        return ScheduleItem(record=self._record(task, tuple(args)), due_ms=due_ms, delay_ms=delay)
+
+    def _record(self, task: str, args: tuple[Any, ...]) -> JobRecord:
+        payload = codec.encode_payload(args, {}, None, limit=self._queue.max_payload, task=task)
+        return JobRecord(id=ids.new(), task=task, durable=False, payload=payload)
+
+    def _row(self) -> OutboxItem:
+        record = self._record("bench.wait", ("x" * 100,))
+        return OutboxItem(
+            record=record, queue=self.tag, run_at_ms=clock.wall_ms(), delay_ms=None, on_conflict="keep", priority=0
+        )
+
+    def _rate(self, call: Callable[[], Any], jobs: int) -> float:
+        began, calls = clock.monotonic(), 0
+        for _ in self._for(self.size.seconds):
+            call()
+            calls += 1
+            if calls * jobs >= self.size.rate:  # enough to know, and no more of the server's memory
+                break
+        return calls * jobs / (clock.monotonic() - began)
+
+    def _for(self, seconds: float) -> Iterator[None]:
+        end = clock.monotonic() + seconds
+        yield
+        while clock.monotonic() < end:
+            yield
+
+    def _delete_rows(self) -> None:
+        using = self._config.database
+        while batch := list(Job.objects.using(using).filter(queue=self.tag).values_list("id", flat=True)[:1000]):
+            _delete(batch, using)
+        Checkpoint.objects.using(using).filter(queue=self.tag).delete()
+
+
+def _delete(batch: Sequence[UUID], using: str) -> None:
+    with transaction.atomic(using=using):
+        Attempt.objects.using(using).filter(job_id__in=batch).delete()
+        Event.objects.using(using).filter(job_id__in=batch).delete()
+        Job.objects.using(using).filter(pk__in=batch)._raw_delete(using)
+
+
+def _task(fn: Callable[..., Any], name: str) -> Task[Any, Any]:
+    return Task(fn, name=name, queue=QUEUE, priority=0, max_attempts=1, backoff=None, timeout=None)
+
+
+def quantiles(numbers: Sequence[float]) -> Figures:
+    """p50 and p99."""
+    found = sorted(numbers) or [0.0]
+    return {"p50": found[len(found) // 2], "p99": found[int(len(found) * 0.99)]}

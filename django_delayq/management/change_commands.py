@@ -1,0 +1,245 @@
+"""The subcommands that change something: cancel, reschedule, run-now, requeue, pause, resume, purge, prune. Jobs change only through
+the producer's functions; each gives its honest answer.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from django.core.management.base import CommandError
+
+from django_delayq import conf, ids
+from django_delayq.console import overview
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.management.job_filters import USAGE, Target, known_queue, moment, named_key, seconds, targets
+from django_delayq.management.output import print_json, progress
+from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
+from django_delayq.producer import verbs
+from django_delayq.producer.stores import stores
+from django_delayq.states import Change, State
+
+WORDS = {
+    Change.DONE: "done",
+    Change.RUNNING: "running",
+    Change.FINISHED: "already finished",
+    Change.UNKNOWN: "unknown",
+    Change.CONFLICT: "in conflict (its key is held, or it is not in a state for this)",
+}
+ASK_FROM = 20  # jobs chosen by a filter; fewer need no confirmation
+
+
+def actor() -> str:
+    """Who runs the command, for the events."""
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (OSError, KeyError):
+        return "cli"
+
+
+def cancel(out: TextIO, options: dict[str, Any]) -> int:
+    """Cancels jobs; running ones get a request."""
+    who = {"actor": actor(), "reason": options["reason"]}
+    return _each(
+        out, options, "cancel", (State.SCHEDULED, State.RUNNING),
+        lambda target: verbs.cancel(target.id, queue=target.queue, **who),
+        lambda key, queue: verbs.cancel(key=key, queue=queue, **who),
+    )  # fmt: skip
+
+
+def reschedule(out: TextIO, options: dict[str, Any]) -> int:
+    """Gives jobs another date."""
+    date: dict[str, Any] = {"delay": seconds(options["delay"], "--delay")}
+    if options["run_at"] is not None:
+        date["run_at"] = moment(options["run_at"], "--run-at")
+    if (date["delay"] is None) == ("run_at" not in date):
+        raise CommandError("Give --delay or --run-at, one of them.", returncode=USAGE)
+    return _move(out, options, "reschedule", date)
+
+
+def run_now(out: TextIO, options: dict[str, Any]) -> int:
+    """Makes scheduled jobs due at once."""
+    return _move(out, options, "run-now", {"delay": 0})
+
+
+def requeue(out: TextIO, options: dict[str, Any]) -> int:
+    """Puts failed or cancelled jobs back."""
+    who = {"actor": actor(), "reason": options["reason"]}
+    return _each(
+        out, options, "requeue", (State.FAILED,),
+        lambda target: verbs.requeue(target.id, queue=target.queue, **who),
+        lambda key, queue: verbs.requeue(key=key, queue=queue, **who),
+    )  # fmt: skip
+
+
+def pause(out: TextIO, options: dict[str, Any]) -> int:
+    """Pauses a queue."""
+    return _turn(out, options, verbs.pause, paused=True, words=("is paused", "was paused already"))
+
+
+def resume(out: TextIO, options: dict[str, Any]) -> int:
+    """Resumes a queue."""
+    return _turn(out, options, verbs.resume, paused=False, words=("goes on", "was not paused"))
+
+
+def _turn(
+    out: TextIO, options: dict[str, Any], change: Callable[..., bool], *, paused: bool, words: tuple[str, str]
+) -> int:
+    queue = known_queue(options["queue"]) or ""
+    changed = change(queue, actor=actor(), reason=options["reason"])
+    document = {"queue": queue, "paused": paused, "changed": changed}
+    return said(out, options, document, f"{queue} {words[0] if changed else words[1]}.")
+
+
+def purge(out: TextIO, options: dict[str, Any]) -> int:
+    """Cancels every scheduled job of a queue."""
+    queue = known_queue(options["queue"]) or ""
+    total = stores.inspector().depth(queue).scheduled + overview.count_unpublished(queue)
+    if options["dry_run"]:
+        return said(
+            out,
+            options,
+            {"queue": queue, "would_cancel": total},
+            f"{total} scheduled jobs of {queue} would be cancelled.",
+        )
+    if total and not options["yes"]:
+        _typed(queue, f"This cancels {total} scheduled jobs of {queue}. Type the queue's name to go on: ")
+    done = 0
+    with progress(total, f"purging {queue}", quiet=options["json"]) as advance:
+        for cancelled in verbs.purge(queue, actor=actor(), reason=options["reason"]):
+            done += cancelled
+            advance(cancelled)
+    return said(
+        out,
+        options,
+        {"queue": queue, "cancelled": done},
+        f"{done} scheduled jobs of {queue} are cancelled; running ones go on.",
+    )
+
+
+def prune(out: TextIO, options: dict[str, Any]) -> int:
+    """Deletes rows whose retention has passed."""
+    config = conf.get()
+    names = [known_queue(options["queue"])] if options["queue"] else list(config.queues)
+    queues = [config.queue(name or "") for name in names]
+    counts = {
+        f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)
+    }
+    counts |= {f"{queue.name} set_aside": old_set_aside(queue, config.database).count() for queue in queues}
+    loops: list[PruneLoop | OldOperationsLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
+    if not options["queue"]:
+        counts["operations"] = old_operations(config).count()
+        loops.append(OldOperationsLoop(config))
+    total = sum(counts.values())
+    if options["dry_run"]:
+        return said(out, options, {"would_delete": counts}, f"{total} rows would be deleted.")
+    if total and not options["yes"]:
+        confirm(f"This deletes {total} rows for good. Go on? [y/N] ")
+    done = 0
+    with progress(total, "pruning", quiet=options["json"]) as advance:
+        for loop in loops:
+            while gone := loop.prune():
+                done += gone
+                advance(gone)
+    return said(out, options, {"deleted": done}, f"{done} rows are deleted.")
+
+
+def _move(out: TextIO, options: dict[str, Any], verb: str, date: dict[str, Any]) -> int:
+    who = {"actor": actor(), "reason": options["reason"]}
+    return _each(
+        out, options, verb, (State.SCHEDULED,),
+        lambda target: verbs.reschedule(target.id, queue=target.queue, **date, **who),
+        lambda key, queue: verbs.reschedule(key=key, queue=queue, **date, **who),
+    )  # fmt: skip
+
+
+def _each(
+    out: TextIO,
+    options: dict[str, Any],
+    verb: str,
+    states: tuple[State, ...],
+    act: Callable[[Target], Change],
+    by_key: Callable[[str, str], Change],
+) -> int:
+    if named := named_key(options):
+        key, queue = named
+        if options["dry_run"]:
+            return said(out, options, {"would": verb, "jobs": 1}, f"Would {verb} the job with the key {key!r}.")
+        return _report(out, options, verb, [{"key": key, "change": by_key(key, queue)}])
+    chosen = targets(options, states=states)
+    if options["dry_run"]:
+        shown = ", ".join(ids.short(target.id) for target in chosen[:5])
+        text = f"Would {verb} {len(chosen)} jobs{': ' + shown if shown else ''}{', …' if len(chosen) > 5 else ''}."
+        return said(out, options, {"would": verb, "jobs": len(chosen)}, text)
+    if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
+        confirm(f"This will {verb} {len(chosen)} jobs. Go on? [y/N] ")
+    answers: list[dict[str, Any]] = []
+    with progress(len(chosen), verb, quiet=options["json"]) as advance:
+        for target in chosen:
+            try:
+                answers.append({"id": target.id, "change": act(target)})
+            except StoreUnavailable as error:
+                if not answers:
+                    raise
+                _report(out, options, verb, answers)  # what has been done is done, and must be known
+                left = len(chosen) - len(answers)
+                raise CommandError(f"{left} of {len(chosen)} jobs were not reached: {error}") from error
+            advance(1)
+    return _report(out, options, verb, answers)
+
+
+def _report(out: TextIO, options: dict[str, Any], verb: str, answers: Sequence[dict[str, Any]]) -> int:
+    counts = Counter(answer["change"] for answer in answers)
+    all_done = counts[Change.DONE] == len(answers)
+    if options["json"]:
+        print_json(
+            out, {"verb": verb, "jobs": list(answers), "counts": {change.value: counts[change] for change in counts}}
+        )
+    elif not answers:
+        out.write("No job matches.\n")
+    else:
+        parts = [f"{counts[change]} {WORDS[change]}" for change in Change if counts[change]]
+        out.write(f"{verb}: {', '.join(parts)}.\n")
+        for answer in answers if len(answers) <= ASK_FROM else ():
+            if answer["change"] is not Change.DONE:
+                name = answer.get("key") or ids.short(answer["id"])
+                note = (
+                    " A cancel is requested; the task may stop, and is not retried."
+                    if verb == "cancel" and answer["change"] is Change.RUNNING
+                    else ""
+                )
+                out.write(f"  {name}: {WORDS[answer['change']]}.{note}\n")
+    return 0 if all_done else 1
+
+
+def said(out: TextIO, options: dict[str, Any], document: dict[str, Any], text: str) -> int:
+    """Prints the document with --json, else the text; exit code 0."""
+    if options["json"]:
+        print_json(out, document)
+    else:
+        out.write(f"{text}\n")
+    return 0
+
+
+def confirm(question: str) -> None:
+    """Goes on after a yes. CommandError after anything else, and where nobody can answer."""
+    if _answer(question).strip().lower() not in ("y", "yes"):
+        raise CommandError("Nothing was changed.")
+
+
+def _typed(wanted: str, question: str) -> None:
+    if _answer(question).strip() != wanted:
+        raise CommandError("Nothing was changed: that is not the queue's name.")
+
+
+def _answer(question: str) -> str:
+    if not sys.stdin.isatty():
+        raise CommandError(
+            "There is nobody to confirm this. Add --yes, or look first with --dry-run.", returncode=USAGE
+        )
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline()

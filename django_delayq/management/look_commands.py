@@ -1,0 +1,172 @@
+"""The subcommands that look: status, list, inspect."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from django.db import DatabaseError
+
+from django_delayq import clock, conf, ids
+from django_delayq.console import masking, overview
+from django_delayq.logger import told
+from django_delayq.management.job_filters import filtered, parse_id
+from django_delayq.management.output import duration, print_json, print_table, shown
+from django_delayq.models import Attempt, Event, Job
+from django_delayq.producer.stores import stores
+from django_delayq.states import State
+from django_delayq.text import one_line
+
+
+def status(out: TextIO, options: dict[str, Any]) -> int:
+    """How full the queues are, who works, how far behind the mirror is."""
+    config = conf.get()
+    document: dict[str, Any] = {"redis": "", "database": "", "queues": [], "workers": [], "unpublished": None}
+    seen = overview.look()
+    document |= {"redis": seen.trouble, "workers": seen.present, "queues": [_queue(queue) for queue in seen.queues]}
+    try:
+        document["unpublished"] = overview.count_unpublished()
+        if document["redis"]:
+            document["rows"] = overview.count_rows(list(config.queues))
+    except DatabaseError as error:
+        document["database"] = f"The database cannot be asked: {told(error)}"
+    if options["json"]:
+        print_json(out, document)
+    else:
+        _print_status(out, document)
+    return 1 if document["redis"] or document["database"] else 0
+
+
+def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
+    """Rows, newest first."""
+    jobs = list(filtered(options).order_by("-id")[: options["limit"]])
+    if options["json"]:
+        print_json(out, [job_document(job) for job in jobs])
+        return 0
+    if not jobs:
+        out.write("No job matches.\n")
+        return 0
+    head = ("id", "state", "queue", "task", "key", "run at", "attempts", "last error")
+    rows = [
+        (
+            ids.short(job.id),
+            job.derived,
+            job.queue,
+            job.task,
+            job.key,
+            job.run_at,
+            f"{job.attempts}/{job.max_attempts}",
+            job.error,
+        )
+        for job in jobs
+    ]
+    print_table(out, head, rows)
+    return 0
+
+
+def inspect(out: TextIO, options: dict[str, Any]) -> int:
+    """Everything about one job: the row, its attempts and events, and what Redis knows now."""
+    config = conf.get()
+    id = parse_id(options["id"])
+    job = Job.objects.using(config.database).filter(pk=id).first()
+    redis, trouble = None, ""
+    try:
+        for name in [job.queue] if job else list(config.queues):
+            redis = redis or stores.inspector().job(name, id)
+    except overview.DOWN as error:
+        trouble = str(error)
+    if job is None and redis is None:
+        trouble = trouble or f"Neither Redis nor the database knows a job {id}."
+    document: dict[str, Any] = {"job": job_document(job) if job else None, "redis": None, "attempts": [], "events": []}
+    document["trouble"] = trouble
+    if redis is not None:
+        document["redis"] = {
+            "queue": redis.queue, "state": redis.state, "date": clock.from_ms(redis.date_ms), "attempt": redis.attempt,
+            "crashes": redis.crashes, "cancel_by": redis.cancel_by, "progress": redis.progress,
+        }  # fmt: skip
+    runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
+    document["attempts"] = list(
+        runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "traceback")
+    )
+    happened = Event.objects.using(config.database).filter(job_id=id).order_by("id")
+    task = job.task if job else ""
+    document["events"] = [
+        {name: getattr(event, name) for name in ("at", "kind", "actor", "reason")}
+        | {"detail": masking.detail(task, event.detail)}
+        for event in happened
+    ]
+    if options["json"]:
+        print_json(out, document)
+        return 1 if trouble else 0
+    for part in ("job", "redis"):
+        if document[part]:
+            out.write(f"{part}\n")
+            for name, value in document[part].items():
+                out.write(f"  {name:<16} {shown(value)}\n")
+    if trouble:
+        out.write(f"{trouble}\n")
+    for part in ("attempts", "events"):
+        if document[part]:
+            out.write(f"{part}\n")
+            rows = [[value for name, value in row.items() if name != "traceback"] for row in document[part]]
+            print_table(out, [name for name in document[part][0] if name != "traceback"], rows)
+    last = next((row["traceback"] for row in reversed(document["attempts"]) if row["traceback"]), "")
+    if last:
+        out.write(f"last traceback\n{last}\n")
+    return 1 if trouble else 0
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """A row as JSON documents show it. What SENSITIVE or its task names is masked."""
+    args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
+    return {
+        "id": job.id, "short_id": ids.short(job.id), "queue": job.queue, "task": job.task, "state": job.state,
+        "derived": job.derived, "key": job.key, "args": args, "kwargs": kwargs, "priority": job.priority,
+        "run_at": job.run_at, "created_at": job.created_at, "started_at": job.started_at, "finished_at": job.finished_at,
+        "attempts": job.attempts, "max_attempts": job.max_attempts, "crashes": job.crashes, "worker": job.worker,
+        "error": job.error, "result": masking.result(job.task, job.result), "meta": masking.attached(job.task, job.meta),
+        "published": job.published,
+    }  # fmt: skip
+
+
+_HEAD = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest late", "workers", "mirror behind", "")
+
+
+def _print_status(out: TextIO, document: dict[str, Any]) -> None:
+    if document["redis"]:
+        out.write(f"{document['redis']}\n")
+        if "rows" in document:
+            out.write("What the database knows:\n")
+            known = [(name, *map(overview.count_text, counts.values())) for name, counts in document["rows"].items()]
+            print_table(out, ("queue", *State), known)
+    else:
+        rows = [
+            (
+                row["queue"], row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"],
+                duration(row["oldest_late_ms"] / 1000), row["workers"], f"{row['events']} events",
+                f"restoring, {row['restoring']} rows" if row["restoring"] else paused(row),
+            )
+            for row in document["queues"]
+        ]  # fmt: skip
+        print_table(out, _HEAD, rows)
+        if not document["workers"]:
+            out.write("\nNo worker is running. Start one: manage.py delayq_worker\n")
+    if document["unpublished"]:
+        out.write(
+            f"\n{overview.count_text(document['unpublished'])} committed jobs are not in Redis yet; the relay pushes them.\n"
+        )
+    if document["database"]:
+        out.write(f"\n{document['database']}\n")
+
+
+def _queue(queue: overview.QueueView) -> dict[str, Any]:
+    return {**asdict(queue.depth), "mirror_lag_s": round(queue.lag.seconds, 3), "workers": queue.workers}
+
+
+def paused(row: dict[str, Any]) -> str:
+    """Since when a queue is paused, by whom and why; "" when it is not. `row`: a depth as a dict."""
+    if not row["paused_ms"]:
+        return ""
+    by = f" by {one_line(row['paused_by'])}" if row["paused_by"] else ""
+    why = f": {one_line(row['paused_reason'])}" if row["paused_reason"] else ""
+    return f"paused since {shown(clock.from_ms(row['paused_ms']))}{by}{why}"

@@ -1,0 +1,82 @@
+"""The subcommand `resign`: signs records again with the newest key, after SECRET_KEY has changed or SIGNING was turned on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from django.core.management.base import CommandError
+
+from django_delayq import conf
+from django_delayq.management.change_commands import confirm, said
+from django_delayq.management.job_filters import USAGE, known_queue
+from django_delayq.management.output import progress
+from django_delayq.producer.stores import stores
+from django_delayq.signing import Standing
+from django_delayq.store.queue import MOST
+
+Record = tuple[str, bytes, Standing]  # short id, as it was read, by whom it is signed
+
+
+def resign(out: TextIO, options: dict[str, Any]) -> int:
+    """Signs what verifies under an older key, and with --unsigned what bears no signature."""
+    config = conf.get()
+    if config.signer is None:
+        raise CommandError("SIGNING is off, so there is nothing to sign. See docs/settings.md.", returncode=USAGE)
+    names = [known_queue(options["queue"]) or ""] if options["queue"] else list(config.queues)
+    wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
+    for name in names:
+        stores.queue(name).signs(
+            anew=True
+        )  # else what was written a moment after the upgrade would be left in the former form
+    found = Counter(standing for name in names for batch in _records(name) for _, _, standing in batch)
+    todo = sum(found[standing] for standing in wanted)
+    document: dict[str, Any] = {standing: found[standing] for standing in ("newest", "older", "unsigned", "wrong")}
+    if options["dry_run"]:
+        return said(out, options, {**document, "would_sign": todo}, f"{_text(found)} Would sign {todo} again.")
+    if todo and not options["yes"]:
+        trust = "Whatever lies there unsigned will be run. " if found["unsigned"] and options["unsigned"] else ""
+        confirm(f"{_text(found)} This signs {todo} of them again. {trust}Go on? [y/N] ")
+    signed = 0
+    with progress(todo, "signing", quiet=options["json"]) as advance:
+        for name in names if todo else ():
+            for batch in _records(name):
+                done = _sign(name, [(id, read) for id, read, standing in batch if standing in wanted])
+                signed += done
+                advance(done)
+    said(
+        out,
+        options,
+        {**document, "signed": signed},
+        f"{_text(found)} {signed} are signed again.{_rest(found, options)}",
+    )
+    return 1 if found["wrong"] or (found["unsigned"] and not options["unsigned"]) else 0
+
+
+def _records(queue: str) -> Iterator[list[Record]]:
+    signs = stores.queue(queue).signs()
+    assert signs is not None
+    for batch in stores.inspector().records(queue):
+        yield [(id, read, signs.standing(read, queue=queue, id=id)) for id, read in batch]
+
+
+def _sign(queue: str, items: list[tuple[str, bytes]]) -> int:
+    store = stores.queue(queue)
+    return sum(store.resign(items[start : start + MOST]).count("done") for start in range(0, len(items), MOST))
+
+
+def _text(found: Counter[Standing]) -> str:
+    return (
+        f"{found.total()} records: {found['newest']} signed with the newest key, {found['older']} with an older one, "
+        f"{found['unsigned']} without a signature, {found['wrong']} with one that does not verify."
+    )
+
+
+def _rest(found: Counter[Standing], options: dict[str, Any]) -> str:
+    text = ""
+    if found["unsigned"] and not options["unsigned"]:
+        text += " Those without a signature do not run; if you trust them, add --unsigned."
+    if found["wrong"]:
+        text += " Those that do not verify do not run, and stay: was a key dropped from SECRET_KEY_FALLBACKS too early?"
+    return text

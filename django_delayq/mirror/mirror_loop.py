@@ -1,0 +1,389 @@
+"""The mirror's loop: reads events, writes rows and checkpoint in one transaction, then trims the stream. Several may run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django.db import connections
+
+from django_delayq import clock, ids
+from django_delayq.conf import QueueConfig
+from django_delayq.failpoints import failpoint
+from django_delayq.mirror import effects, pauses, set_aside, snoozes
+from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror.database_errors import about_data, may_be_size
+from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
+from django_delayq.mirror.fold import Batch, Refused
+from django_delayq.mirror.rows import KNOWN, JobRow, RunRow
+from django_delayq.mirror.unfolded import requeues_asked
+from django_delayq.mirror.writers import arrays
+from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
+from django_delayq.signing import Signer
+from django_delayq.states import EventKind, State
+from django_delayq.store.connection import Link
+from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents, position
+from django_delayq.store.formats import FORMAT
+from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.recovery import GroundStore
+
+ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
+PAGE: Final = 25  # entries per read
+ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
+IDLE: Final = 0.25  # seconds between looks at an empty stream
+CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
+
+JOB_FIELDS: Final = (
+    "state", "run_at", "started_at", "finished_at", "attempts", "crashes", "worker", "error", "fingerprint", "result",
+    "cancel_requested", "published", "last_event", "ending", "merged_into",
+)  # fmt: skip
+ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
+JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
+ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS)  # in the order of `RunRow`
+
+
+class _Refused(Exception):
+    """A batch that cannot be written: for the data of a row (`code`), or perhaps for its size."""
+
+    def __init__(self, entries: list[Entry], code: str, error: Exception) -> None:
+        super().__init__(str(error))
+        self.entries = entries
+        self.code = code
+        self.error = error
+
+
+class Passed(NamedTuple):
+    """What one transaction has done: up to where the stream may be trimmed, on which run of the server, of how many jobs these entries
+    tell beside one each, and whether there may be more.
+    """
+
+    upto: str | None
+    server: str
+    surplus: int
+    more: bool
+
+
+NOTHING: Final = Passed(None, "", 0, False)
+AGAIN: Final = Passed(None, "", 0, True)
+Way = Callable[[list[Entry]], bool]
+
+
+class MirrorLoop:
+    """1. Takes the checkpoint row's lock by updating it, so that two mirrors take turns. 2. Reads the entries behind the checkpoint.
+    3. Folds them into rows. 4. Saves the checkpoint and commits. 5. Trims the stream up to there.
+
+    It dies at any point without harm: before the commit nothing has happened; after it the entries are skipped when read again.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        queue: QueueConfig,
+        *,
+        prefix: str,
+        using: str,
+        partition: int = 0,
+        signer: Signer | None = None,
+    ) -> None:
+        self.queue = queue
+        self.signer = signer
+        self.partition = partition
+        self.using = using
+        store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
+        self.ground = GroundStore(store)
+        self.log = EventLog(link, store.keys)
+        self._most = (
+            ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
+        )
+
+    def poll(self) -> float:
+        """One batch. Returns seconds to sleep: 0 when more is there.
+
+        Raises:
+            StoreUnavailable, NewerEvents, DatabaseError, InterfaceError: nothing is lost; call again later.
+        """
+        if self.log.length() == 0:
+            return IDLE
+        try:
+            passed = self._fold_batch()
+            self._most = min(ENTRIES, self._most * 2)
+        except _Refused as refused:
+            if len(refused.entries) > 1:
+                self._most = len(refused.entries) // 2
+                if not refused.code:
+                    raise refused.error from None
+                return 0.0
+            passed = self._fold_apart(refused.entries[0])
+        if passed.upto is not None:
+            failpoint("mirror.trim")
+            self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server)
+            failpoint("mirror.trimmed")
+        return 0.0 if passed.more else IDLE
+
+    def drain(self) -> int:
+        """Folds until the stream is empty. Returns how many batches that took."""
+        batches = 0
+        while self.log.length():
+            before = self.log.length()
+            self.poll()
+            batches += 1
+            if self.log.length() >= before > 0 and batches > 1000:
+                break
+        return batches
+
+    def lag(self) -> Lag:
+        """How far behind."""
+        first = self.log.read(FIRST, 1)
+        if not first:
+            return Lag(0, 0.0)
+        return Lag(self.log.length(), max(0.0, clock.wall_ms() - first[0].at_ms) / 1000)
+
+    def _fold_batch(self, way: Way | None = None) -> Passed:
+        """One transaction: what is behind the checkpoint is written, and the checkpoint moves behind it. `way`: what else to do with
+        one entry; the checkpoint moves if it says so.
+        """
+        with turn(self.queue.name, self.partition, self.using) as (mine, checkpoint):
+            ground = self.ground.look(checkpoint.last_event)
+            generation = ground.generation
+            after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
+            failpoint("mirror.read")
+            if after != FIRST and ground.older:
+                return NOTHING  # Redis was rolled back: restore first sees to that, by what the checkpoint says
+            entries = self._understood(self._read(after, 1 if way else self._most))
+            failpoint("mirror.fold")
+            if self.ground.look(checkpoint.last_event).server != ground.server:
+                return AGAIN  # whose entries these are, nobody knows: an older server may have taken over
+            if not entries:
+                return Passed(after if after != FIRST else None, ground.server, 0, False)
+            if way is None:
+                self._write(entries)
+                for entry in entries:
+                    if position(entry.id) > position(checkpoint.last_event):  # an old copy tells again what has passed
+                        pauses.fold(self.queue.name, self.partition, entry, self.using)
+            elif not way(entries):
+                return AGAIN
+            last = entries[-1].id
+            first = not checkpoint.generation and not checkpoint.restored  # so there was nothing to lose before
+            restored = generation if first else checkpoint.restored
+            mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.now())
+            failpoint("mirror.commit")
+        failpoint("mirror.committed")
+        return Passed(last, ground.server, sum(len(entry.items) - 1 for entry in entries if entry.items), True)
+
+    def _fold_apart(self, entry: Entry) -> Passed:
+        """An entry that was refused alone: job by job. What is refused twice more, alone, and with rows that were read anew, goes into
+        the table of what was set aside, in the transaction in which the checkpoint passes it.
+        """
+        refused: list[Refused] = []
+        for single in _singles(entry):
+            if trouble := self._refused_twice(single):
+                code, error = trouble
+                refused += [Refused(single, item, code, str(error)) for item in single.items]
+
+        def leave(entries: list[Entry]) -> bool:
+            if entries[0].id != entry.id:
+                return False  # another mirror has passed it
+            set_aside.write(refused, self.queue.name, self.partition, self.using)
+            return True
+
+        return self._fold_batch(leave)
+
+    def _refused_twice(self, single: Entry) -> tuple[str, Exception] | None:
+        def alone(entries: list[Entry]) -> bool:
+            if entries[0].id == single.id:
+                self._write([single])
+            return False
+
+        for last in (False, True):
+            try:
+                self._fold_batch(alone)
+                return None
+            except _Refused as refused:
+                code = refused.code or set_aside.larger_than_packets(single, self.using)
+                if not code:
+                    raise refused.error from None
+                if last:
+                    return code, refused.error
+        return None
+
+    def _understood(self, entries: list[Entry]) -> list[Entry]:
+        """Those in front of the first that only a newer release understands.
+
+        Raises:
+            NewerEvents: there is none.
+        """
+        for place, entry in enumerate(entries):
+            if entry.format > FORMAT and is_strange(entry) and self.log.is_newer(FORMAT):
+                if place == 0:
+                    raise NewerEvents(self.queue.name, entry)
+                return entries[:place]
+        return entries
+
+    def _read(self, after: str, limit: int) -> list[Entry]:
+        """At most so many entries, those of one batch. They are read a page at a time: one page may hold all the items of a batch."""
+        entries: list[Entry] = []
+        items = 0
+        while len(entries) < limit:
+            most = min(PAGE, limit - len(entries))
+            page = self.log.read(entries[-1].id if entries else after, most)
+            for entry in page:
+                entries.append(entry)
+                items += len(entry.items)
+                if items >= ITEMS:
+                    return entries
+            if len(page) < most:
+                break
+        return entries
+
+    def _write(self, entries: list[Entry]) -> None:
+        try:
+            batch = self.load(entries)
+            for entry in entries:
+                batch.fold(entry)
+            self.save(batch)
+        except Exception as error:
+            code = about_data(error)
+            if not code and not may_be_size(error):
+                raise
+            raise _Refused(entries, code, error) from error
+
+    def load(self, entries: list[Entry]) -> Batch:
+        wanted = list(job_ids(entries))
+        jobs: dict[UUID, JobRow] = {}
+        attempts: dict[tuple[UUID, str], RunRow] = {}
+        for start in range(0, len(wanted), CHUNK):
+            chunk = wanted[start : start + CHUNK]
+            jobs |= {job.id: job for job in self._jobs(chunk)}
+            attempts |= {(run.job_id, run.fence): run for run in self._open_runs(chunk)}
+        return Batch(
+            queue=self.queue.name, audit=self.queue.audit, jobs=jobs, attempts=attempts,
+            records=self._records(entries, jobs), told=self._told(told_behind(entries, jobs)), signer=self.signer,
+            committed=self._committed(entries), asked=self._asked(entries),
+        )  # fmt: skip
+
+    def _asked(self, entries: list[Entry]) -> dict[UUID, list[int]]:
+        return requeues_asked(ids_of(entries, {EventKind.REQUEUED}), self.using) if self.signer is not None else {}
+
+    def _told(self, wanted: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+        """Those of them that have an Event row."""
+        found: set[tuple[UUID, str]] = set()
+        jobs = list({id for id, _ in wanted})
+        for start in range(0, len(jobs), CHUNK):
+            events = Event.objects.using(self.using).filter(job_id__in=jobs[start : start + CHUNK])
+            found |= wanted & set(events.values_list("job_id", "stream_id"))
+        return found
+
+    def _committed(self, entries: list[Entry]) -> dict[UUID, Any]:
+        """Those that have ended otherwise than by success, and of which an atomic run has committed all the same."""
+        found: dict[UUID, Any] = {}
+        ended = list(
+            set(ids_of(entries, ENDED_OTHERWISE))
+        )  # also if it never began by its row: Redis may have forgotten that run
+        for start in range(0, len(ended), CHUNK):
+            found |= effects.committed(ended[start : start + CHUNK], self.using)
+        return found
+
+    def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
+        backend = connections[self.using]
+        if arrays.serve(backend):
+            found = [JobRow(*values) for values in arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)]
+        else:
+            found = [JobRow(**row) for row in Job.objects.using(self.using).filter(pk__in=ids).values()]
+        for row in found:
+            row.known = True
+        return found
+
+    def runs(self, ids: Sequence[UUID]) -> list[RunRow]:
+        """All of them, also those that are over."""
+        runs = Attempt.objects.using(self.using).filter(job_id__in=ids)
+        return [RunRow(*values) for values in runs.values_list(*ATTEMPT_COLUMNS)]
+
+    def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
+        backend = connections[self.using]
+        if arrays.serve(backend):
+            found = arrays.found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)
+        else:
+            runs = Attempt.objects.using(self.using).filter(job_id__in=ids, finished_at__isnull=True)
+            found = list(runs.values_list(*ATTEMPT_COLUMNS))
+        return [RunRow(*values) for values in found]
+
+    def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
+        """What Redis keeps of failed jobs without a row: nobody else knows their arguments."""
+        wanted = [id for id in ids_of(entries, ENDED_BADLY) if id not in jobs]
+        found: dict[UUID, bytes] = {}
+        for start in range(0, len(wanted), MOST):
+            chunk = wanted[start : start + MOST]
+            found |= zip(chunk, self.log.records([ids.short(id) for id in chunk]), strict=True)
+        return found
+
+    def save(self, batch: Batch) -> None:
+        drop = self._not_kept(batch)
+        kept = [job for id, job in batch.changed.items() if id not in drop]
+        runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
+        if arrays.serve(connections[self.using]):
+            self._write_arrays(kept, runs)
+        else:
+            self._upsert(Job, kept, JOB_COLUMNS, JOB_FIELDS, ["id"])
+            self._upsert(Attempt, runs, ATTEMPT_COLUMNS, ATTEMPT_FIELDS, ["job", "fence"])
+        snoozes.forget(runs, self.using)
+        events = [event for event in batch.events if event.job_id not in drop]
+        Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
+        if batch.answered:
+            Event.objects.using(self.using).filter(pk__in=batch.answered).delete()
+        set_aside.write(batch.aside, self.queue.name, self.partition, self.using)
+        if batch.caught_up:  # apart, and only these: an atomic run may commit its own word meanwhile
+            marked = Job.objects.using(self.using).filter(pk__in=batch.caught_up, settled=CANCELLED_HERE)
+            marked.update(settled="")
+        if drop:
+            gone = list(drop)
+            for start in range(0, len(gone), CHUNK):
+                chunk = gone[start : start + CHUNK]
+                Attempt.objects.using(self.using).filter(job_id__in=chunk).delete()
+                Event.objects.using(self.using).filter(job_id__in=chunk).delete()
+                Job.objects.using(self.using).filter(pk__in=chunk).delete()
+
+    def _not_kept(self, batch: Batch) -> set[UUID]:
+        if self.queue.audit != "failures":
+            return set()
+        ended = (State.SUCCEEDED.value, State.CANCELLED.value)
+        return {id for id, job in batch.changed.items() if job.state in ended}
+
+    def _write_arrays(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
+        backend = connections[self.using]
+        new, known = [job for job in jobs if not job.known], [job for job in jobs if job.known]
+        for start in range(0, len(new), CHUNK):
+            arrays.upsert(Job, JOB_COLUMNS, new[start : start + CHUNK], ("id",), JOB_FIELDS, backend)
+        for start in range(0, len(known), CHUNK):
+            arrays.update(Job, JOB_FIELDS, known[start : start + CHUNK], "id", backend)
+        for start in range(0, len(runs), CHUNK):
+            arrays.upsert(
+                Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend
+            )
+
+    def _upsert(
+        self, model: Any, rows: Sequence[Any], columns: Sequence[str], fields: Sequence[str], unique: list[str]
+    ) -> None:
+        if not rows:
+            return
+        backend = connections[self.using]
+        # MySQL and MariaDB find the conflicting key by themselves and refuse to be told
+        target = unique if backend.features.supports_update_conflicts_with_target else None
+        read = attrgetter(*columns)
+        if columns is JOB_COLUMNS:  # all of them, in the model's order: much quicker than by name
+            made = [model(*read(row)) for row in rows]
+        else:
+            made = [model(**dict(zip(columns, read(row), strict=True))) for row in rows]
+        model.objects.using(self.using).bulk_create(
+            made, batch_size=CHUNK, update_conflicts=True, update_fields=fields, unique_fields=target
+        )
+
+
+def _singles(entry: Entry) -> list[Entry]:
+    """One entry per job of it, so that one bad row does not take the others with it."""
+    by_job: dict[str, list[Any]] = {}
+    for item in entry.items:
+        by_job.setdefault(item.fields[0] if item.fields else "", []).append(item)
+    return [replace(entry, items=tuple(items)) for items in by_job.values()]

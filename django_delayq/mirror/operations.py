@@ -1,0 +1,327 @@
+"""Operations: one verb for all jobs that match, of any number, in steps. The admin starts them, the worker's record keeper carries them
+out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+from django.apps import apps
+from django.contrib.auth import get_user_model
+from django.db import Error as DriverError
+from django.db.models import Q, QuerySet
+
+from django_delayq import clock
+from django_delayq.console import selection
+from django_delayq.console.selection import Selection
+from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.mirror.exists import Glance
+from django_delayq.models import Job, Operation
+from django_delayq.producer import verbs
+from django_delayq.states import Change
+from django_delayq.store.connection import StoreError
+from django_delayq.text import visible
+
+logger = Logger("django_delayq.operations")
+
+CHUNK: Final = 50  # jobs between two looks at the row: a person who pauses waits for no more
+STEPS: Final = 5  # steps of a purge, likewise
+LEASE: Final = 30.0  # seconds for which one record keeper has an operation to itself
+MOST_COUNTED: Final = (
+    500_000  # jobs in one statement: a tenth of a second, in which the record keeper does nothing else
+)
+IDLE: Final = 1.0
+AT_ONCE: Final = 20  # operations looked at in one pass
+Stage = Operation.Stage
+
+VERBS: Final[dict[str, Callable[..., Change]]] = {
+    "cancel": verbs.cancel,
+    "run_now": verbs.run_now,
+    "reschedule": verbs.reschedule,
+    "requeue": verbs.requeue,
+}
+PURGE: Final = "purge"
+
+
+class OperationLoop:
+    """1. Takes operations that wait or run, each by a lease on its row, so that of several record keepers one does it. 2. Writes down
+    which jobs it is about to do. 3. Does them, one by one, as a person would. 4. Writes down what became of each, and how far it is.
+
+    Before the first, it counts how many match where an index tells. Those that are spread over a time are counted in any case, through
+    ten thousand rows a pass: mirror, relay and restore, its neighbours, have their turns in between.
+
+    It dies at any point without harm: whoever takes it over does the jobs of the last chunk again. A job that is cancelled, or has its
+    date, answers `done` once more; one that was requeued does not, and is counted as "again", since nobody knows who did it.
+    """
+
+    def __init__(self, *, using: str) -> None:
+        self.using = using
+        self.me = secrets.token_hex(8)
+        self._any = Glance(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
+        self._purges: dict[UUID, Iterator[int]] = {}  # those under way, as far as they are
+        self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: so many jobs, so far
+
+    def poll(self) -> float:
+        """A chunk of each operation whose time has come. Returns seconds to sleep: 0 when more is to be done at once.
+
+        Raises:
+            StoreUnavailable, StoreError, DatabaseError: call again later.
+        """
+        found = self._open() if self._any.found() else []
+        open_ones = {operation.pk for operation in found}
+        self._purges = {id: steps for id, steps in self._purges.items() if id in open_ones}
+        self._counted = {id: counted for id, counted in self._counted.items() if id in open_ones}
+        return min([self._turn(operation) for operation in found], default=IDLE)
+
+    def _all(self) -> Any:
+        return Operation.objects.using(self.using)
+
+    def _open(self) -> list[Operation]:
+        return list(self._all().filter(self._free(), stage__in=(Stage.WAITING, Stage.RUNNING)).order_by("id")[:AT_ONCE])
+
+    def _turn(self, operation: Operation) -> float:
+        try:
+            return self._held(operation) if self._take(operation) else IDLE
+        except (StoreUnavailable, StoreError, DriverError):
+            raise
+        except Exception as error:  # of a newer version, say; it must not stop the mirror, whose neighbour it is
+            logger.exception("operation %s (%s) is paused", operation.pk, operation.verb)
+            self._pause(operation, f"{type(error).__name__}: {error}")
+            return IDLE
+
+    def _held(self, operation: Operation) -> float:
+        if refusal := refused(operation, self.using):
+            self._pause(operation, refusal, holder=self.me)
+            return IDLE
+        try:
+            return self._purge(operation) if operation.verb == PURGE else self._step(operation)
+        except (StoreUnavailable, StoreError) as error:
+            self._all().filter(pk=operation.pk, holder=self.me).update(trouble=str(error))
+            raise
+
+    def _pause(self, operation: Operation, why: str, **only: Any) -> None:
+        """Unless a person has cancelled it meanwhile."""
+        going_on = self._all().filter(pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING), **only)
+        going_on.update(stage=Stage.PAUSED, trouble=why)
+
+    def _free(self) -> Q:
+        return Q(held_until__isnull=True) | Q(held_until__lt=clock.now()) | Q(holder=self.me)
+
+    def _take(self, operation: Operation) -> bool:
+        now = clock.now()
+        mine = {"holder": self.me, "held_until": now + timedelta(seconds=LEASE)}
+        open_ones = self._all().filter(self._free(), pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING))
+        if (
+            operation.holder != self.me or operation.paced_from is None
+        ):  # what passed meanwhile is not caught up in a rush
+            mine |= {"paced_from": now, "paced_seen": operation.seen}
+        first = operation.started_at is None
+        if first:
+            mine |= {"started_at": now, "stage": Stage.RUNNING}
+        failpoint("operations.take")
+        taken = open_ones.update(**mine)
+        failpoint("operations.taken")
+        if not taken:
+            return False
+        for name, value in mine.items():
+            setattr(operation, name, value)
+        if first and (expected := self._expected(operation)) is not None:
+            self._expect(operation, expected)
+        return True
+
+    def _expected(self, operation: Operation) -> int | None:
+        """How many match, if an index leads to them and they are not too many."""
+        if operation.verb == PURGE:
+            return None
+        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto)
+        count = selection.count(chosen(operation), ahead, MOST_COUNTED, self.using)
+        return None if count is None or count > MOST_COUNTED else count
+
+    def _expect(self, operation: Operation, expected: int) -> None:
+        """From now on, so much is done in so much time."""
+        operation.expected, operation.paced_from = expected, clock.now()
+        mine = self._all().filter(pk=operation.pk, holder=self.me)
+        failpoint("operations.expect")
+        mine.update(expected=expected, paced_from=operation.paced_from)
+        failpoint("operations.expected")
+
+    def _count_on(self, operation: Operation) -> None:
+        """Counts through the next ten thousand rows. Whoever takes the operation over begins anew."""
+        count, last = self._counted.get(operation.pk, (0, None))
+        ahead, edge = self._window(operation, last)
+        wanted = chosen(operation)
+        count += selection.meant(wanted, wanted.rows(ahead))
+        if edge is None:
+            self._counted.pop(operation.pk, None)
+            self._expect(operation, count)
+        else:
+            self._counted[operation.pk] = count, edge
+
+    def _window(self, operation: Operation, last: UUID | None) -> tuple[QuerySet[Job], UUID | None]:
+        """The next ten thousand rows behind `last`, by id, and where they end; None: they are the last."""
+        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto).order_by("pk")
+        if last is not None:
+            ahead = ahead.filter(pk__gt=last)
+        edge = list(ahead.values_list("pk", flat=True)[selection.WINDOW : selection.WINDOW + 1])
+        return (ahead.filter(pk__lte=edge[0]), edge[0]) if edge else (ahead, None)
+
+    def _step(self, operation: Operation) -> float:
+        if operation.seconds and operation.expected is None:
+            self._count_on(operation)
+            return 0.0
+        room, wait = pace(operation, clock.now())
+        if room <= 0:
+            return wait
+        again = [UUID(id) for id in operation.chunk]
+        jobs, last, more = self._again(again) if again else self._next(operation, min(room, CHUNK))
+        mine = self._all().filter(pk=operation.pk, holder=self.me)
+        if jobs and not again and not self._begin(mine, jobs):
+            return IDLE
+        counts, done, error = self._do(operation, jobs, repeated=bool(again))
+        rest: list[str] = []
+        if error is not None:  # the rest of the chunk is left for the next pass
+            last = done[-1].pk if done else operation.last
+            rest = [str(job.pk) for job in jobs[len(done) :]] if again else []
+        total = Counter(operation.counts) + counts
+        self._save(
+            mine, counts=dict(total), seen=operation.seen + len(done), last=last, chunk=rest, trouble=str(error or "")
+        )  # fmt: skip
+        self._log(operation, done)
+        if error is not None:
+            raise error
+        if not more:
+            self._finish(mine)
+            logger.info("operation %s (%s) is finished: %s", operation.pk, operation.verb, dict(total))
+        return 0.0
+
+    def _begin(self, mine: Any, jobs: Sequence[Job]) -> bool:
+        failpoint("operations.begin")
+        begun = mine.update(chunk=[str(job.pk) for job in jobs])
+        failpoint("operations.begun")
+        return bool(begun)
+
+    def _save(self, mine: Any, **fields: Any) -> None:
+        failpoint("operations.save")
+        mine.update(**fields)
+        failpoint("operations.saved")
+
+    def _finish(self, mine: Any) -> None:
+        failpoint("operations.finish")
+        mine.filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=clock.now())
+        failpoint("operations.finished")
+
+    def _again(self, ids: Sequence[UUID]) -> tuple[list[Job], UUID | None, bool]:
+        return list(_light(self.using).filter(pk__in=ids).order_by("pk")), max(ids), True
+
+    def _next(self, operation: Operation, size: int) -> tuple[list[Job], UUID | None, bool]:
+        """The next jobs by id, how far that came, and whether there may be more."""
+        wanted = chosen(operation)
+        ahead, edge = self._window(operation, operation.last)
+        most = selection.STEP if wanted.search.by_argument else size
+        looked = list(wanted.rows(ahead).order_by("pk")[:most])
+        jobs = [job for job in looked if wanted.search.exact(job)][:size]
+        if len(jobs) == size or len(looked) == most:
+            return jobs, (jobs if len(jobs) == size else looked)[-1].pk, True
+        last = edge or (looked[-1].pk if looked else operation.last)
+        return jobs, last, edge is not None
+
+    def _do(
+        self, operation: Operation, jobs: Sequence[Job], *, repeated: bool
+    ) -> tuple[Counter[str], list[Job], StoreUnavailable | StoreError | None]:
+        counts: Counter[str] = Counter()
+        done: list[Job] = []
+        options = options_of(operation)
+        for job in jobs:
+            try:
+                change = VERBS[operation.verb](
+                    job.pk, queue=job.queue, actor=operation.actor, reason=operation.reason, **options
+                )
+            except (StoreUnavailable, StoreError) as error:
+                return counts, done, error
+            except (QueueUnknown, DelayqError) as error:
+                logger.warning("operation %s leaves job %s alone: %s", operation.pk, job.pk, error)
+                counts["left"] += 1
+            else:
+                counts["again" if repeated and change is not Change.DONE else change.value] += 1
+            done.append(job)
+        return counts, done, None
+
+    def _purge(self, operation: Operation) -> float:
+        counts: Counter[str] = Counter(operation.counts)
+        steps = self._purges.pop(operation.pk, None) or verbs.purge(
+            str(operation.selection.get("queue", "")), actor=operation.actor, reason=operation.reason
+        )
+        done = list(islice(steps, STEPS))
+        over = len(done) < STEPS
+        if not over:  # goes on where it is: begun anew, it would look at the same rows until the mirror has folded them
+            self._purges[operation.pk] = steps
+        counts[Change.DONE.value] += sum(done)
+        mine = self._all().filter(pk=operation.pk, holder=self.me)
+        self._save(mine, counts=dict(counts), seen=sum(counts.values()), trouble="")
+        if over:
+            self._finish(mine)
+        return 0.0
+
+    def _log(self, operation: Operation, jobs: Sequence[Job]) -> None:
+        """An entry in the admin's log for each job, as for one that was done by hand."""
+        if not (jobs and operation.user and apps.is_installed("django.contrib.admin")):
+            return
+        entries: Any = apps.get_model("admin", "LogEntry")
+        kinds: Any = apps.get_model("contenttypes", "ContentType")
+        kind = kinds.objects.get_for_model(Job)
+        said = ": ".join(part for part in (f"{operation.verb} (operation {operation.pk})", operation.reason) if part)
+        entries.objects.bulk_create(
+            entries(
+                user_id=operation.user, content_type_id=kind.pk, object_id=str(job.pk), object_repr=str(job)[:200],
+                action_flag=2, change_message=visible(said),
+            )
+            for job in jobs
+        )  # fmt: skip
+
+
+def chosen(operation: Operation) -> Selection:
+    """The jobs of an operation."""
+    return Selection(**operation.selection)
+
+
+def options_of(operation: Operation) -> dict[str, Any]:
+    """What its verb is given besides the job: `delay` in seconds, or `run_at`."""
+    options = dict(operation.options)
+    if "run_at" in options:
+        options["run_at"] = datetime.fromisoformat(options["run_at"])
+    return options
+
+
+def pace(operation: Operation, now: datetime) -> tuple[int, float]:
+    """How many jobs may be done by now, and after how many seconds the next one may."""
+    if not operation.seconds or not operation.expected or operation.paced_from is None:
+        return CHUNK, 0.0
+    rate = operation.expected / operation.seconds
+    due = operation.paced_seen + (now - operation.paced_from).total_seconds() * rate
+    room = int(due - operation.seen) + (operation.seen == operation.paced_seen)
+    return room, min(IDLE, max(0.02, (operation.seen + 1 - due) / rate))
+
+
+def refused(operation: Operation, using: str) -> str:
+    """Why its person may not do it any more; "" while they may. Asked before every chunk: a permission taken away ends it."""
+    if not operation.user:
+        return ""
+    user = get_user_model()._default_manager.filter(pk=operation.user).first()
+    if user is None or not user.is_active:
+        return f"{operation.actor} is no longer active, so nothing more is done in their name."
+    asked = ("view_queue",) if operation.verb == PURGE else ("view_job", "start_operation")  # as by whoever starts one
+    needed = (operation.permission, *(f"delayq.{name}" for name in asked))
+    missing = [name for name in needed if name and not user.has_perm(name)]
+    return f"{operation.actor} has no longer the permission {missing[0]}." if missing else ""
+
+
+def _light(using: str) -> Any:
+    return Job.objects.using(using).defer("args", "kwargs", "options", "result", "error")

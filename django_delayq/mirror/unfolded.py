@@ -1,0 +1,93 @@
+"""Changes that people were told of, and that the rows have not folded: Redis may have forgotten them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from django.db.models import F, Q
+from django.db.models.functions import Left
+
+from django_delayq import clock
+from django_delayq.mirror.event_items import ASKED
+from django_delayq.models import CANCELLED_HERE, Event, Job
+from django_delayq.states import EventKind, State
+from django_delayq.store.events import position
+
+RECENT_MS: Final = 3_600_000  # how much older than what was folded last such a change may be
+CHUNK: Final = 500  # ids per query
+MS: Final = 13  # digits of a moment in the id of an entry, until the year 2286
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The last change of a job that was answered with done, and is not folded. `run_at`: the new date of a rescheduled one;
+    `stream_id`: of its event, on whatever server that was written; "" where nobody knows it.
+    """
+
+    job: UUID
+    kind: EventKind
+    run_at: datetime | None
+    actor: str
+    reason: str
+    stream_id: str
+
+
+def requeues_asked(jobs: Collection[UUID], using: str) -> dict[UUID, list[int]]:
+    """The notes of requeues of these jobs that were asked for here, the oldest first. Within a transaction; locked, to be read as they
+    are now, and not as when that began.
+    """
+    found: dict[UUID, list[int]] = {}
+    wanted = list(set(jobs))
+    for start in range(0, len(wanted), CHUNK):
+        notes = Event.objects.using(using).filter(job_id__in=wanted[start : start + CHUNK], kind=ASKED)
+        for id, note in notes.select_for_update().order_by("pk").values_list("job_id", "pk"):
+            found.setdefault(id, []).append(note)
+    return found
+
+
+def pending(
+    queue: str, using: str, folded: str, *, after: int | None = None, jobs: Collection[UUID] = ()
+) -> list[Pending]:
+    """The last change of each job from an hour before `folded` on, which is the last event that was folded: however far behind the
+    mirror is.
+
+    Whoever changes a job writes its Event row himself, under the id of the stream entry that tells of it. The row folds that entry, or
+    a later one; until then the change is pending. `after`: only what has come behind this Event row, and
+    what is of these `jobs`.
+    """
+    recent_ms = max(0, min(position(folded)[0], clock.wall_ms()) - RECENT_MS)
+    events = Event.objects.using(using).filter(
+        queue=queue, kind__in=(EventKind.CANCELLED.value, EventKind.RESCHEDULED.value), job__isnull=False,
+        stream_id__gte=str(recent_ms).zfill(MS), stream_id__lt="a",  # those that begin with a letter are no entries
+    )  # fmt: skip
+    if after is not None:
+        events = events.filter(Q(pk__gt=after) | Q(job_id__in=jobs))
+    # What is surely folded need not leave the database: ids compare as text as far as the moment.
+    told = events.filter(job__last_event__lt="a").exclude(job__last_event=F("stream_id"))
+    told = told.annotate(folded=Left("job__last_event", MS), said=Left("stream_id", MS)).filter(folded__lte=F("said"))
+    fields = ("job_id", "kind", "detail", "actor", "reason", "stream_id", "job__last_event")
+    latest: dict[UUID, Pending] = {}
+    for job, kind, detail, actor, reason, stream_id, last_event in told.values_list(*fields):
+        before = latest.get(job)
+        if position(last_event) < position(stream_id) and (
+            before is None or position(before.stream_id) < position(stream_id)
+        ):
+            latest[job] = Pending(job, EventKind(kind), _date(detail), actor, reason, stream_id)
+    if after is not None and not jobs:
+        return list(latest.values())
+    # A release before this one wrote no Event row, but that in the row.
+    noted = Job.objects.using(using).filter(
+        state=State.CANCELLED.value, finished_at__gte=clock.from_ms(recent_ms), queue=queue, settled=CANCELLED_HERE
+    )
+    for job in noted.values_list("id", flat=True):
+        latest.setdefault(job, Pending(job, EventKind.CANCELLED, None, "", "", ""))
+    return list(latest.values())
+
+
+def _date(detail: object) -> datetime | None:
+    text = detail.get("run_at") if isinstance(detail, dict) else None
+    return None if text is None else datetime.fromisoformat(str(text))

@@ -1,0 +1,153 @@
+"""The outbox's INSERT without model instances: one statement whose constant columns are literals. It writes exactly the row that
+`rows.new_row` describes; a view that schedules in a transaction waits for nothing else as long as for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import cache, lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_delayq import clock, codec
+from django_delayq.mirror import database_clock, rows
+from django_delayq.models import Job
+from django_delayq.producer.database import OutboxItem
+from django_delayq.states import State
+
+VENDORS: Final = ("postgresql", "sqlite", "mysql")  # where the literals below are known to mean what they say
+GIVEN: Final = (
+    "id", "queue", "task", "args", "kwargs", "options", "key", "priority", "expires_at", "max_attempts", "durable", "error",
+    "on_conflict", "delay_ms", "created_at", "run_at",
+)  # fmt: skip
+SAME: Final = {
+    "state": f"'{State.SCHEDULED.value}'", "started_at": "NULL", "finished_at": "NULL", "attempts": "0", "crashes": "0",
+    "worker": "''", "fingerprint": "''", "result": "NULL", "settled": "''", "cancel_requested": "FALSE", "published": "NULL",
+    "last_event": "''", "ending": "NULL", "merged_into": "NULL",
+}  # fmt: skip
+SAME_COPIED: Final = {  # what is not named is NULL, and takes the driver no time
+    name: text.strip("'") for name, text in SAME.items() if text != "NULL"
+}
+COPIED: Final = 20  # rows from which on COPY pays for the question whether it is allowed
+CASTS: Final = {
+    "id": "uuid", "priority": "integer", "run_at": "timestamptz", "created_at": "timestamptz", "expires_at": "timestamptz",
+    "max_attempts": "integer", "durable": "boolean", "delay_ms": "bigint",
+}  # fmt: skip
+# When a row was written, and from when its delay counts, says the database, see databaseclock: `created_at` and `run_at`.
+BY_THE_DATABASE: Final = {
+    "postgresql": "clock_timestamp(), COALESCE({date}, clock_timestamp() + {delay} * interval '1 millisecond')",
+    "mysql": "UTC_TIMESTAMP(6), COALESCE({date}, TIMESTAMPADD(MICROSECOND, {delay} * 1000, UTC_TIMESTAMP(6)))",
+}
+
+
+def insert(items: Sequence[OutboxItem], connection: BaseDatabaseWrapper) -> None:
+    """Inserts rows. One is one statement, which needs no transaction around it."""
+    vendor = connection.vendor
+    with connection.cursor() as cursor:
+        if vendor == "postgresql" and len(items) > 1:
+            now = _may_copy(cursor, connection) if len(items) >= COPIED else None
+            if now is not None:
+                _copy(items, cursor, connection, now)
+            else:
+                # One parameter of JSON: a driver takes longer to put 3,000 into a text than the server to read this one.
+                values = [_row(item, str, datetime.isoformat) for item in items]
+                cursor.execute(_from_json(), [codec.dumps(values).decode()])
+            return
+        moment = connection.ops.adapt_datetimefield_value
+        uuid = _unchanged if connection.features.has_native_uuid_field else _hex
+        if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
+            cursor.executemany(_statement(vendor, 1), list(_dated(items, uuid, moment, clock.now())))
+        elif vendor == "mysql" and connection.timezone_name != "UTC":
+            table = list(_dated(items, uuid, moment, database_clock.now(connection)))
+            cursor.execute(_statement("", len(table)), [value for row in table for value in row])
+        else:
+            table = [_row(item, uuid, moment) for item in items]
+            cursor.execute(_statement(vendor, len(table)), [value for row in table for value in row])
+
+
+def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
+    """The database's now, if COPY is here (psycopg 3), seen by who watches statements, and allowed: not under row-level security."""
+    if connection.execute_wrappers or not hasattr(cursor, "copy"):
+        return None
+    cursor.execute("SELECT row_security_active(%s), clock_timestamp()", [Job._meta.db_table])
+    active, now = cursor.fetchone()
+    return None if active else now
+
+
+def _copy(items: Sequence[OutboxItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime) -> None:
+    connection.validate_no_broken_transaction()  # as every statement of Django's does
+    with connection.wrap_database_errors, cursor.copy(_copied()) as rows_in:
+        same = tuple(SAME_COPIED.values())
+        for row in _dated(items, str, _unchanged, now):
+            rows_in.write_row((*row, *same))
+
+
+def _row(item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any]) -> tuple[Any, ...]:
+    """The values of the columns `GIVEN` up to `delay_ms`; then the date that was given, and the delay once more."""
+    record = item.record
+    args, kwargs, options, error = rows.texts(record)
+    return (
+        uuid(record.id), item.queue, rows.clean(record.task, 200), args, kwargs, options, rows.clean(record.key, 200),
+        item.priority, moment(clock.from_ms(record.expires_ms)) if record.expires_ms else None, record.max_attempts,
+        record.durable, error, item.on_conflict, item.delay_ms,
+        moment(clock.from_ms(item.run_at_ms)) if item.delay_ms is None else None, item.delay_ms,
+    )  # fmt: skip
+
+
+def _dated(
+    items: Sequence[OutboxItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime
+) -> Iterator[tuple[Any, ...]]:
+    """The values of the columns `GIVEN`, with the database's now."""
+    written = moment(now)
+    for item in items:
+        row = _row(item, uuid, moment)
+        delay_ms = row[-1]
+        date = row[-2] if delay_ms is None else moment(database_clock.later(now, delay_ms))
+        yield (*row[:-2], written, date)
+
+
+@lru_cache(maxsize=256)
+def _statement(vendor: str, count: int) -> str:
+    marks = ["%s"] * (len(GIVEN) - 2)
+    marks.append(BY_THE_DATABASE.get(vendor, "{date}, {delay}").format(date="%s", delay="%s"))
+    row = f"({', '.join(marks)}, {', '.join(SAME.values())})"
+    return f"{_into(chr(34) if vendor in ('postgresql', 'sqlite') else '`')} VALUES {', '.join([row] * count)}"
+
+
+@cache
+def _from_json() -> str:
+    """Each row is an array: names would be sent, and read, with every one of them."""
+    *columns, date, delay = range(len(GIVEN))
+    given = [
+        f"(each->>{place})::{CASTS[GIVEN[place]]}" if GIVEN[place] in CASTS else f"each->>{place}" for place in columns
+    ]
+    dates = BY_THE_DATABASE["postgresql"].format(
+        date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint"
+    )
+    values = ", ".join((*given, dates, *SAME.values()))
+    return f"{_into(chr(34))} SELECT {values} FROM json_array_elements(%s::json) AS each"
+
+
+@cache
+def _copied() -> str:
+    return f"COPY {_target(chr(34), SAME_COPIED)} FROM STDIN"
+
+
+def _into(quote: str) -> str:
+    return f"INSERT INTO {_target(quote, SAME)}"
+
+
+def _target(quote: str, same: Iterable[str]) -> str:
+    names = ", ".join(f"{quote}{name}{quote}" for name in (*GIVEN, *same))
+    return f"{quote}{Job._meta.db_table}{quote} ({names})"
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _hex(id: UUID) -> str:
+    return id.hex

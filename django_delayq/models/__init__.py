@@ -1,0 +1,326 @@
+"""The record: what Redis did, as rows. Written by the producer (outbox), the mirror and nobody else; the admin acts through Redis."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, ids
+from django_delayq.models.fields import ExactJSONField as ExactJSONField
+from django_delayq.models.fields import JSONText as JSONText
+from django_delayq.models.internal import Checkpoint, QueueState, SetAside
+from django_delayq.states import AttemptOutcome, State
+from django_delayq.text import visible
+
+if TYPE_CHECKING:
+    JobsBase = models.QuerySet["Job"]
+else:
+    JobsBase = models.QuerySet
+
+
+class JobQuerySet(JobsBase):
+    """The derived states, which no column holds."""
+
+    def due(self, now: datetime | None = None) -> JobQuerySet:
+        """Scheduled, and the date has passed."""
+        return self.filter(state=State.SCHEDULED, run_at__lte=now or clock.now())
+
+    def retrying(self) -> JobQuerySet:
+        """Scheduled, after at least one attempt."""
+        return self.filter(state=State.SCHEDULED, attempts__gte=1)
+
+    def unpublished(self) -> JobQuerySet:
+        """Committed rows that Redis has not confirmed."""
+        return self.filter(state=State.SCHEDULED, published__isnull=True)
+
+
+CANCELLED_HERE: Final = "cancel"  # in `settled`: a cancel was answered with done; should Redis forget it, the row knows
+STATES: Final = [
+    (State.SCHEDULED.value, _("scheduled")),
+    (State.RUNNING.value, _("running")),
+    (State.SUCCEEDED.value, _("succeeded")),
+    (State.FAILED.value, _("failed")),
+    (State.CANCELLED.value, _("cancelled")),
+]
+OUTCOMES: Final = [
+    (AttemptOutcome.RUNNING.value, _("running")),
+    (AttemptOutcome.SUCCEEDED.value, _("succeeded")),
+    (AttemptOutcome.RETRIED.value, _("retried")),
+    (AttemptOutcome.SNOOZED.value, _("snoozed")),
+    (AttemptOutcome.EVICTED.value, _("evicted")),
+    (AttemptOutcome.FAILED.value, _("failed")),
+    (AttemptOutcome.CRASHED.value, _("crashed")),
+    (AttemptOutcome.CANCELLED.value, _("cancelled")),
+]
+
+
+class Job(models.Model):
+    """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
+    this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
+    committed (see `Step`), whose word stands against any later event, or `CANCELLED_HERE` until the event of that cancel is folded;
+    `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
+    cancelled; `delay_ms`: the delay that was asked for, of a row that has not been published.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    queue = models.CharField(_("queue"), max_length=100)
+    task = models.CharField(_("task"), max_length=200)
+    args = ExactJSONField(_("arguments"), default=list)
+    kwargs = ExactJSONField(_("keyword arguments"), default=dict)
+    options = ExactJSONField(_("options"), default=dict)
+    key = models.CharField(_("key"), max_length=200, blank=True, default="")
+    state = models.CharField(_("state"), max_length=10, choices=STATES)
+    priority = models.IntegerField(_("priority"), default=0)
+    run_at = models.DateTimeField(_("run at"))
+    created_at = models.DateTimeField(_("created at"))
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
+    attempts = models.PositiveIntegerField(_("attempts"), default=0)
+    max_attempts = models.PositiveIntegerField(_("max attempts"), default=1)
+    crashes = models.PositiveIntegerField(_("crashes"), default=0)
+    worker = models.CharField(_("worker"), max_length=200, blank=True, default="")
+    error = models.TextField(_("error"), blank=True, default="")
+    fingerprint = models.CharField(_("fingerprint"), max_length=64, blank=True, default="")
+    result = ExactJSONField(_("result"), null=True, blank=True)
+    durable = models.BooleanField(_("durable"), default=True)
+    on_conflict = models.CharField(max_length=10, default="keep")
+    settled = models.CharField(max_length=64, blank=True, default="")
+    cancel_requested = models.BooleanField(_("cancel requested"), default=False)
+    published = models.DateTimeField(_("published"), null=True, blank=True)
+    last_event = models.CharField(max_length=40, blank=True, default="")
+    # NULL, since workers of the release before write rows that do not name these.
+    ending = models.CharField(max_length=10, null=True)  # noqa: DJ001  # old code inserts rows without it
+    merged_into = models.UUIDField(null=True)
+    delay_ms = models.BigIntegerField(null=True)
+
+    objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
+
+    class Meta:
+        db_table = "delayq_job"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        ordering = ("-id",)
+        default_permissions = ("view",)
+        permissions = (
+            ("cancel_job", "Can cancel jobs"),
+            ("requeue_job", "Can requeue jobs"),
+            ("run_now_job", "Can run jobs now"),
+            ("reschedule_job", "Can reschedule jobs"),
+            ("edit_job", "Can change the arguments of jobs while requeueing them"),
+            ("view_sensitive", "Can see arguments that are masked"),
+        )
+        indexes = (
+            # Each list of the admin is read in the order of one of these, and each count is made of one alone.
+            models.Index(fields=["state", "run_at", "id"], name="delayq_job_state_run_at"),
+            models.Index(fields=["queue", "state", "run_at", "id"], name="delayq_job_queue_state"),
+            models.Index(fields=["task", "state", "run_at", "id"], name="delayq_job_task_state"),
+            models.Index(fields=["fingerprint", "state", "run_at"], name="delayq_job_fingerprint"),
+            models.Index(fields=["state", "attempts", "run_at", "id"], name="delayq_job_retrying"),
+            models.Index(fields=["queue", "id"], name="delayq_job_queue"),
+            models.Index(fields=["task", "id"], name="delayq_job_task"),
+            # The second class serves searches by the beginning of a key, which PostgreSQL else finds in no index.
+            models.Index(
+                fields=["queue", "key", "id"],
+                name="delayq_job_key",
+                opclasses=["varchar_ops", "varchar_pattern_ops", "uuid_ops"],
+            ),
+            models.Index(fields=["state", "published", "id"], name="delayq_job_unpublished"),
+            models.Index(fields=["state", "finished_at"], name="delayq_job_finished"),
+        )
+
+    def __str__(self) -> str:
+        return f"{visible(self.task)} {self.id}"
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the scheduler attached to the job."""
+        return dict((self.options or {}).get("meta") or {})
+
+    @property
+    def late(self) -> float:
+        """Seconds since run_at of a scheduled job; 0 for all others."""
+        if self.state != State.SCHEDULED:
+            return 0.0
+        return max(0.0, (clock.now() - self.run_at).total_seconds())
+
+    @property
+    def derived(self) -> str:
+        """unpublished, retrying or due, where one holds; else the state."""
+        if self.state == State.SCHEDULED:
+            if self.published is None and self.durable:
+                return "unpublished"
+            if self.late:
+                return "due"
+            if self.attempts:
+                return "retrying"
+        return self.state
+
+
+class Queue(Job):
+    """A queue, as the admin's index and its permissions need one. What it holds is read from Redis; there is no table of queues.
+
+    A proxy, since `dumpdata` and the like would look for the table of an unmanaged model.
+    """
+
+    class Meta:
+        proxy = True
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+        default_permissions = ("view",)
+        permissions = (("pause_queue", "Can pause and resume queues"), ("purge_queue", "Can purge queues"))
+
+
+class Worker(Job):
+    """A worker, likewise: read from Redis, no table."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+        default_permissions = ("view",)
+        permissions = (("quiet_worker", "Can tell workers to claim no more"), ("stop_worker", "Can stop workers"))
+
+
+class Operation(models.Model):
+    """One verb for all jobs that match, in steps: `django_delayq.operations` carries it out. `selection` is what `Selection` takes;
+    jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done.
+    """
+
+    class Stage(models.TextChoices):
+        """Where it stands."""
+
+        WAITING = "waiting", _("waiting")
+        RUNNING = "running", _("running")
+        PAUSED = "paused", _("paused")
+        CANCELLED = "cancelled", _("cancelled")
+        FINISHED = "finished", _("finished")
+
+    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    verb = models.CharField(_("verb"), max_length=20)
+    selection = ExactJSONField(_("selection"), default=dict)
+    options = ExactJSONField(_("options"), default=dict)
+    stage = models.CharField(_("stage"), max_length=10, choices=Stage.choices, default=Stage.WAITING.value)
+    actor = models.CharField(_("actor"), max_length=200)
+    user = models.CharField(max_length=200, blank=True, default="")
+    permission = models.CharField(max_length=100, blank=True, default="")
+    reason = models.TextField(_("reason"), blank=True, default="")
+    seconds = models.PositiveIntegerField(_("over how many seconds"), default=0)
+    created_at = models.DateTimeField(_("created at"), default=clock.now)
+    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    expected = models.PositiveBigIntegerField(_("expected"), null=True, blank=True)
+    seen = models.PositiveBigIntegerField(_("seen"), default=0)
+    counts = ExactJSONField(_("counts"), default=dict)
+    trouble = models.TextField(_("trouble"), blank=True, default="")
+    upto = models.UUIDField(default=ids.new)
+    last = models.UUIDField(null=True, blank=True)
+    chunk = ExactJSONField(default=list)
+    paced_from = models.DateTimeField(null=True, blank=True)
+    paced_seen = models.PositiveBigIntegerField(default=0)
+    holder = models.CharField(max_length=64, blank=True, default="")
+    held_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "delayq_operation"
+        verbose_name = _("operation")
+        verbose_name_plural = _("operations")
+        ordering = ("-id",)
+        default_permissions = ("view",)
+        permissions = (
+            ("start_operation", "Can start operations on all jobs that match"),
+            ("steer_operation", "Can pause, resume and cancel operations"),
+        )
+        indexes = (models.Index(fields=["stage", "id"], name="delayq_operation_stage"),)
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.id}"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be done."""
+        return self.stage in (self.Stage.FINISHED, self.Stage.CANCELLED)
+
+
+class Attempt(models.Model):
+    """One run of a job. The fence tells runs apart: after a crash the next run bears the same number."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempt_set", db_constraint=False)
+    number = models.PositiveIntegerField(_("number"))
+    fence = models.CharField(max_length=64)
+    worker = models.CharField(_("worker"), max_length=200, blank=True, default="")
+    started_at = models.DateTimeField(_("started at"))
+    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
+    outcome = models.CharField(
+        _("outcome"),
+        max_length=10,
+        default=AttemptOutcome.RUNNING.value,
+        choices=OUTCOMES,
+    )
+    error_class = models.CharField(_("error class"), max_length=200, blank=True, default="")
+    message = models.TextField(_("message"), blank=True, default="")
+    traceback = models.TextField(_("traceback"), blank=True, default="")
+
+    class Meta:
+        db_table = "delayq_attempt"
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        ordering = ("id",)
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["job", "fence"], name="delayq_attempt_job_fence"),)
+
+    def __str__(self) -> str:
+        return f"{self.job_id} #{self.number} {self.outcome}"
+
+
+class Step(models.Model):
+    """An effect that has happened: committed in the transaction of that effect. The name is "" for a whole atomic run."""
+
+    job_id = models.UUIDField()  # no foreign key: the row of a job may come later, or not at all
+    name = models.CharField(_("name"), max_length=100, blank=True, default="")
+    fence = models.CharField(max_length=64)
+    at = models.DateTimeField(_("at"), db_index=True)
+    result = ExactJSONField(_("result"), null=True, blank=True)
+
+    class Meta:
+        db_table = "delayq_step"
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["job_id", "name"], name="delayq_step_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.name}"
+
+
+class Event(models.Model):
+    """What happened to a job outside of its runs, and to a queue: by whom and why. Appended only. Runs are `Attempt` rows."""
+
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="event_set", db_constraint=False, null=True, blank=True
+    )
+    queue = models.CharField(_("queue"), max_length=100)
+    at = models.DateTimeField(_("at"))
+    kind = models.CharField(_("kind"), max_length=20)
+    actor = models.CharField(_("actor"), max_length=200, blank=True, default="")
+    reason = models.TextField(_("reason"), blank=True, default="")
+    detail = ExactJSONField(_("detail"), null=True, blank=True)
+    stream_id = models.CharField(max_length=60)
+    item = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        db_table = "delayq_event"
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
+        ordering = ("id",)
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["queue", "stream_id", "item"], name="delayq_event_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.kind}"
+
+
+__all__ = ("Attempt", "Checkpoint", "Event", "Job", "Operation", "Queue", "QueueState", "SetAside", "Step", "Worker")

@@ -1,0 +1,85 @@
+"""The tables of the engine's own: how far the mirror is, what it could not take in, what Redis may forget of queues."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq.text import visible
+
+
+class SetAside(models.Model):
+    """What the mirror could not take in: one item of the event stream, as it stood there (`raw`, cut where the database takes no more:
+    `length` is what it had). Written in the transaction of the checkpoint, so that nothing is left out that does not stand here.
+    `code`: why, see `mirror.verdict`; `tries`: how often it was refused.
+    """
+
+    queue = models.CharField(_("queue"), max_length=100)
+    partition = models.PositiveIntegerField(default=0)
+    stream_id = models.CharField(_("stream entry"), max_length=60)
+    item = models.PositiveIntegerField(_("item"))
+    kind = models.CharField(_("kind"), max_length=40)
+    job_id = models.UUIDField(null=True)
+    at = models.DateTimeField(_("at"))
+    actor = models.CharField(_("actor"), max_length=200, blank=True, default="")
+    why = models.TextField(_("reason"), blank=True, default="")
+    raw = models.BinaryField()
+    length = models.PositiveBigIntegerField(_("bytes"))
+    code = models.CharField(_("code"), max_length=40)
+    text = models.TextField(_("refused because"), blank=True, default="")
+    noticed_at = models.DateTimeField(_("noticed"))
+    tries = models.PositiveIntegerField(_("tries"), default=1)
+
+    class Meta:
+        db_table = "delayq_set_aside"
+        verbose_name = _("event set aside")
+        verbose_name_plural = _("events set aside")
+        ordering = ("-id",)
+        default_permissions = ("view",)
+        permissions = (("retry_setaside", "Can try again what the mirror has set aside"),)
+        constraints = (
+            models.UniqueConstraint(fields=["queue", "partition", "stream_id", "item"], name="delayq_set_aside_once"),
+        )
+        indexes = (models.Index(fields=["queue", "noticed_at"], name="delayq_set_aside_noticed"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.stream_id}/{self.item} {visible(self.kind)}"
+
+
+class QueueState(models.Model):
+    """What people have done to one partition of a queue, and Redis may forget: its pause. `paused_at` is null while it goes on."""
+
+    queue = models.CharField(max_length=100)
+    partition = models.PositiveIntegerField(default=0)
+    paused_at = models.DateTimeField(null=True)
+    paused_by = models.CharField(max_length=200, blank=True, default="")
+    paused_why = models.TextField(blank=True, default="")
+
+    class Meta:
+        db_table = "delayq_queue_state"
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_queue_state_partition"),)
+
+
+class Checkpoint(models.Model):
+    """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
+    of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first,
+    then "way:" and the generation that is being brought back.
+    """
+
+    queue = models.CharField(max_length=100)
+    partition = models.PositiveIntegerField(default=0)
+    generation = models.CharField(max_length=64, blank=True, default="")
+    restored = models.CharField(max_length=64, blank=True, default="")
+    last_event = models.CharField(max_length=40, default="0-0")
+    turns = models.PositiveBigIntegerField(default=0)
+    updated_at = models.DateTimeField(null=True)
+    servers = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
+
+    class Meta:
+        db_table = "delayq_checkpoint"
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_checkpoint_partition"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.partition} {self.last_event}"

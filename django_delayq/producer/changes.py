@@ -1,0 +1,275 @@
+"""One change of jobs that have been scheduled: a cancel, or another date. It holds whatever Redis has, or forgets: what is not there
+yet is put in first, or kept out, and the row is told what was answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Literal
+from uuid import UUID
+
+from django.db import transaction
+
+from django_delayq import conf
+from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.producer import database
+from django_delayq.producer.commit import Pending
+from django_delayq.producer.database import OutboxRow, Told
+from django_delayq.producer.publish import TRIES, Publisher
+from django_delayq.producer.stores import stores
+from django_delayq.states import FINISHED, Change, EventKind, State
+from django_delayq.store.items import Changed
+from django_delayq.store.queue import QueueStore
+
+Policy = Literal["", "earliest", "latest"]
+STRONGEST: Final = (
+    Change.RUNNING,
+    Change.DONE,
+    Change.CONFLICT,
+    Change.FINISHED,
+)  # of several jobs of a key: what must be known first
+
+
+class Cancel:
+    """What a cancel asks of Redis, and tells the row."""
+
+    def __init__(self, actor: str, reason: str) -> None:
+        self.actor, self.reason = actor, reason
+
+    def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str) -> Changed:
+        return store.cancel_one(target, actor=self.actor, reason=self.reason, lacking=lacking, unless=unless)
+
+    def put_in(self, _publisher: Publisher, _row: OutboxRow) -> str:
+        return ""  # Redis has left a tombstone, or a request, and answered with it
+
+    def told(self, changed: Changed) -> Told:
+        kind = EventKind.CANCEL_REQUESTED if changed.change is Change.RUNNING else EventKind.CANCELLED
+        return Told(event=changed.event, kind=kind, actor=self.actor, reason=self.reason)
+
+    def pending(self, found: Pending) -> Change:
+        return found.cancel(self.actor, self.reason)
+
+    def of_row(self, row: OutboxRow) -> Change | None:
+        return Change.DONE if row.state is State.CANCELLED and not row.ending else None
+
+
+class Move:
+    """The same of another date. `delay_ms` None: `due_ms` is one. `policy`: see `QueueStore.reschedule`."""
+
+    def __init__(self, actor: str, reason: str, delay_ms: int | None, due_ms: int, policy: Policy = "") -> None:
+        self.actor, self.reason, self._policy = actor, reason, policy
+        self._delay_ms, self._due_ms = delay_ms, due_ms
+
+    def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str) -> Changed:
+        due_ms = self._due_ms if self._delay_ms is None else None
+        return store.reschedule(
+            target, due_ms=due_ms, delay_ms=self._delay_ms, actor=self.actor, reason=self.reason, lacking=lacking,
+            unless=unless, policy=self._policy,
+        )  # fmt: skip
+
+    def put_in(self, publisher: Publisher, row: OutboxRow) -> str:
+        """Puts a row that Redis does not have in, with its new date, so that whoever comes late with the old one finds it there. One
+        that waits behind another keeps the date in its row. Returns what became of it, as restore.lua or schedule.lua say it.
+        """
+        id, due_ms = row.record.id, self._due_ms if self._delay_ms is None else stores.now_ms() + self._delay_ms
+        if row.published:
+            return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
+        status = next((reply.status for reply in publisher.publish_rows([id], due_ms=due_ms).replies), "")
+        if status == "behind":
+            database.need().move(id, due_ms, self._delay_ms, self.actor, self.reason, publisher.using)
+        return status
+
+    def told(self, changed: Changed) -> Told:
+        return Told(
+            event=changed.event, kind=EventKind.RESCHEDULED, run_at_ms=changed.due_ms, actor=self.actor, reason=self.reason,
+            proposed=self._policy != "",
+        )  # fmt: skip
+
+    def pending(self, found: Pending) -> Change:
+        return found.reschedule(self._delay_ms, self._due_ms, self.actor, self.reason)
+
+    def of_row(self, row: OutboxRow) -> Change | None:
+        return None
+
+
+def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
+    """Carries it out on one job, wherever that is: in the open transaction, in a row that Redis does not have, in Redis. `queue`:
+    where it must be, if that is known. A cancel of a job that was merged into another is one of that.
+
+    Raises:
+        StoreUnavailable, DatabaseError: see `changes.cancel`.
+    """
+    asked: list[UUID] = []
+    while True:
+        asked.append(id)
+        found = Pending.find(id)
+        if found is not None:
+            return act.pending(found)
+        row = row_of(id)
+        if row is not None and queue not in (None, row.queue):
+            return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
+        name = row.queue if row else queue
+        if name is None:
+            return everywhere(partial(one, act, id))
+        change = _carried(act, id, name, row)
+        merged = row is not None and row.ending == "merged" and change is Change.FINISHED and isinstance(act, Cancel)
+        if row is None or not merged or row.holder is None or row.holder in asked:
+            return change
+        id, queue = row.holder, row.queue
+
+
+def of_key(act: Cancel | Move, queue: str, key: str) -> Change:
+    """Carries it out on the holder of a key, and on every row of it that is not finished; until none is left that was not there before.
+
+    Raises:
+        StoreUnavailable, DatabaseError: see `changes.cancel`.
+    """
+    answers: dict[UUID, Change] = {}
+    for _ in range(TRIES):
+        with stores.guarded():
+            holder = stores.inspector().find(queue, key)
+        found = {*([holder] if holder else []), *keyed(queue, key), *Pending.keyed(queue, key)} - answers.keys()
+        if not found:
+            break
+        for id in found:
+            answers[id] = one(act, id, queue)
+    said = set(answers.values()) or {_last(act, queue, key)}
+    return next((change for change in STRONGEST if change in said), Change.UNKNOWN)
+
+
+def _last(act: Cancel | Move, queue: str, key: str) -> Change:
+    """Of a key that nobody holds: what its latest job says to whoever asks again."""
+    found = database.installed()
+    latest = None if found is None else found.find_latest(queue, key, conf.get().database)
+    row = None if latest is None else row_of(latest)
+    return (None if row is None else act.of_row(row)) or Change.UNKNOWN
+
+
+def put_back(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Change]) -> Change:
+    """Asks Redis for a requeue. With SIGNING a note of it is committed before: no event leads a row out of its end without one, since
+    events bear no signature. If nobody knows what Redis has done, the note stays.
+
+    Raises:
+        ConfigError: with SIGNING, where there is no database side.
+    """
+    config = conf.get()
+    if config.signer is None:
+        return act()
+    note = database.need().note_requeue(id, queue, actor, reason, config.database)
+    change = act()
+    if change is not Change.DONE:
+        database.need().forget_requeue(note, config.database)
+    return change
+
+
+def waits_for_commit() -> bool:
+    """Whether a requeue must wait for the end of the open transaction: its note has to be there for others before Redis is asked.
+
+    Raises:
+        ConfigError: transactions are managed by hand, and nobody is told of their end.
+    """
+    config = conf.get()
+    connection = transaction.get_connection(config.database)
+    if config.signer is None or connection.in_atomic_block:
+        return config.signer is not None
+    if not connection.get_autocommit():
+        raise ConfigError(
+            f"With SIGNING a requeue is noted in the database {config.database!r} before Redis is asked; autocommit is off there, so "
+            "nobody would see the note. Requeue within transaction.atomic(), or with autocommit on."
+        )
+    return False
+
+
+def everywhere(ask: Callable[[str], Change]) -> Change:
+    """The first answer of a queue that knows the job."""
+    for name in conf.get().queues:
+        change = ask(name)
+        if change is not Change.UNKNOWN:
+            return change
+    return Change.UNKNOWN
+
+
+def row_of(id: UUID) -> OutboxRow | None:
+    """The row of a job; None if there is none that can be read, or no database side."""
+    found = database.installed()
+    rows = [] if found is None else found.rows([id], conf.get().database)
+    return rows[0] if rows else None
+
+
+def keyed(queue: str, key: str) -> list[UUID]:
+    """The durable rows of a key that are not finished."""
+    found = database.installed()
+    return [] if found is None else found.keyed(queue, key, conf.get().database)
+
+
+def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> Change:
+    """Asks Redis; puts in what it lacks; and tells the row, so that what Redis has answered holds when Redis forgets it."""
+    if row is not None and (row.state is State.SUCCEEDED or row.settled):
+        return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
+    lacking = _lacking(row)
+    with stores.guarded():
+        changed = act.ask(stores.queue(name), id, lacking, "")
+        for _ in range(TRIES):
+            if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
+                break
+            status = act.put_in(Publisher(stores.queue(name), conf.get().database, actor=act.actor), row)
+            if status == "behind":
+                return Change.DONE
+            changed = act.ask(stores.queue(name), id, lacking, "")
+            begun = changed.change in (Change.RUNNING, Change.FINISHED)
+            if begun and status in ("created", "replaced", "restored"):
+                return Change.DONE  # by now, at the date with which it was put in
+    if row is not None and row.record.durable and changed.event:
+        return _keep(act, row, lacking, changed)
+    return _known(act, changed.change, row)
+
+
+def _lacking(row: OutboxRow | None) -> str:
+    """How the row stands of a job that Redis may not have: "" is none that it must have; "running"; it waits until that moment in ms;
+    or it is "scheduled", and has surely not begun: where no server has ever been confirmed, none can have been lost.
+    """
+    if row is None or not row.unfinished:
+        return ""
+    if row.state is State.RUNNING:
+        return "running"
+    lost = row.published or database.need().servers(row.queue, conf.get().database)
+    return str(row.run_at_ms) if lost else "scheduled"
+
+
+def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) -> Change:
+    """Tells the row. Behind the caller's transaction: a lock on the row for all of its time would make the mirror wait.
+
+    A restore that read the row before it was told may have put the job back on another ground by now: then all is done once more there.
+    """
+    id, name, using = row.record.id, row.queue, conf.get().database
+
+    def tell() -> Change:
+        last, stood = changed, changed.ground
+        for _ in range(TRIES):
+            if not database.need().tell(row, act.told(last), using):
+                return Change.FINISHED
+            if stood.rpartition(":")[2] in database.need().servers(name, using)[1:]:
+                # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
+                raise StoreUnavailable(
+                    f"The server that answered for job {id} was replaced by another one, where the job is still as it was. "
+                    "It is told soon; ask again, when DELAYQ['REDIS'] leads to the new one."
+                )
+            with stores.guarded():
+                again = act.ask(stores.queue(name), id, lacking, stood)
+            if again.ground == stood or not again.event:
+                return last.change if again.ground == stood else again.change
+            last, stood = again, again.ground
+        return last.change
+
+    if transaction.get_connection(using).in_atomic_block:
+        transaction.on_commit(tell, using=using, robust=True)
+        return changed.change
+    return tell()
+
+
+def _known(act: Cancel | Move, change: Change, row: OutboxRow | None) -> Change:
+    """Redis forgets finished jobs after an hour; the database does not. What Redis has not forgotten, the row may not have heard of."""
+    if change is Change.UNKNOWN and row is not None and row.state in FINISHED:
+        return act.of_row(row) or Change.FINISHED
+    return change

@@ -1,0 +1,169 @@
+"""What the producer asks of the database, as a protocol: floor 2 knows no models. The mirror's package implements it, and the app
+installs it when it is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from django_delayq.exceptions import ConfigError
+from django_delayq.record import JobRecord
+from django_delayq.states import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxItem:
+    """A job for the outbox: its record, and what the row shows beside it. With `delay_ms` its date is that long behind the database's
+    now, else `run_at_ms`.
+    """
+
+    record: JobRecord
+    queue: str
+    run_at_ms: int
+    delay_ms: int | None
+    on_conflict: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRow:
+    """A row as the producer needs it. `left_ms`: until its date, by the database's clock, where a delay was asked for; else None.
+    `published`: Redis has confirmed it; `seen`: the last event that it has folded; `holder`: the job into which it was merged.
+    """
+
+    record: JobRecord
+    queue: str
+    state: State
+    run_at_ms: int
+    left_ms: int | None
+    on_conflict: str
+    created_at: datetime
+    attempts: int
+    crashes: int
+    published: bool
+    settled: bool
+    cancel_requested: bool
+    seen: str
+    ending: str
+    holder: UUID | None
+
+    @property
+    def unpublished(self) -> bool:
+        """Whether it is to be published still."""
+        return self.state is State.SCHEDULED and self.record.durable and not self.published and not self.settled
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether Redis must have it."""
+        return self.state in (State.SCHEDULED, State.RUNNING) and self.record.durable and not self.settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A change that Redis has made and answered, for the row: `event` is the stream id of what tells the mirror of it. `kind`: of that
+    event; `run_at_ms`: its date, of one that was moved; `proposed`: another call of `schedule` moved it; the last time is noted.
+    """
+
+    event: str
+    kind: str
+    run_at_ms: int = 0
+    actor: str = ""
+    reason: str = ""
+    proposed: bool = False
+
+
+class Outbox(Protocol):
+    """The database side, installed by the mirror's package when the app is ready."""
+
+    def add(self, items: Sequence[OutboxItem], using: str) -> None:
+        """Inserts rows in the caller's transaction."""
+
+    def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:
+        """The rows of these jobs that can be read, oldest first by the database's clock."""
+
+    def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
+        """The durable rows of that key that are not finished, whether published or not, oldest first by the database's clock."""
+
+    def waiting(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
+        """The rows of these keys that Redis has not confirmed, with their keys, oldest first by the database's clock."""
+
+    def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
+        """The latest row of that key; not one that was merged into another job, since it never held the key."""
+
+    def unpublished(self, queue: str, after: UUID | None, limit: int, using: str) -> list[UUID]:
+        """Scheduled rows of a queue that Redis has not confirmed, behind the id `after`, by id."""
+
+    def tell(self, row: OutboxRow, told: Told, using: str) -> bool:
+        """Writes a change into the row, and its event beside it, unless the mirror was first. False: it has succeeded, of which Redis
+        does not know, and the row ends with that.
+        """
+
+    def servers(self, queue: str, using: str) -> list[str]:
+        """The runs of servers that were confirmed to hold the queue, the last one first: nobody sees what another of them answers."""
+
+    def end(self, job: UUID, ending: str, holder: UUID | None, using: str) -> None:
+        """An unpublished row ends: "merged" into the job that holds its key, or "replaced" by it."""
+
+    def withdraw(self, job: UUID, actor: str, reason: str, using: str) -> None:
+        """Ends a row of the caller's transaction, in it."""
+
+    def move(self, job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str, using: str) -> None:
+        """Gives a row of the caller's transaction another date, in it."""
+
+    def forget_cancel(self, job: UUID, using: str) -> None:
+        """Takes back what an earlier release has noted of a cancel."""
+
+    def note_requeue(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
+        """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
+
+    def forget_requeue(self, note: int, using: str) -> None:
+        """Takes that note back: Redis has refused it."""
+
+    def edit(
+        self,
+        job: UUID,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        act: Callable[[], bool],
+        actor: str,
+        reason: str,
+        using: str,
+    ) -> bool:
+        """Gives a failed or cancelled row other arguments, calls `act` while the row is locked, and takes it all back unless that
+        answers True.
+        """
+
+    def note_pause(self, queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:
+        """Notes that a queue was paused, by this call or (not `first`) before; without the database, nothing."""
+
+    def forget_pause(self, queue: str, using: str) -> None:
+        """Notes that a queue goes on; without the database, nothing."""
+
+
+_installed: Outbox | None = None
+
+
+def install(outbox: Outbox | None) -> None:
+    """Gives the producer its database side; None takes it away."""
+    global _installed
+    _installed = outbox
+
+
+def installed() -> Outbox | None:
+    """The database side, if there is one."""
+    return _installed
+
+
+def need() -> Outbox:
+    """The database side.
+
+    Raises:
+        ConfigError: the app is not installed.
+    """
+    if _installed is None:
+        raise ConfigError('The outbox is not installed. Add "django_delayq" to INSTALLED_APPS, and migrate.')
+    return _installed

@@ -1,0 +1,91 @@
+"""Requeue with other arguments: what was scheduled with a mistake is put right, and the task stays what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+
+from django_delayq import clock, codec, conf
+from django_delayq.exceptions import PayloadError
+from django_delayq.logger import Logger
+from django_delayq.producer import changes, database
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
+from django_delayq.record import JobRecord
+from django_delayq.states import Change, State
+
+logger = Logger("django_delayq")
+
+
+def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Whether a job of that task could be scheduled with these arguments.
+
+    Raises:
+        UnknownTask: there is no such task in this code.
+        PayloadError, PayloadTooLarge: the task could not be called with them, or they are not JSON, or too long.
+        QueueUnknown: the settings do not list it.
+    """
+    registry.get(task).check_arguments(tuple(args), kwargs)
+    codec.encode_payload(tuple(args), dict(kwargs), None, limit=conf.get().queue(queue).max_payload, task=task)
+
+
+def edit_and_requeue(
+    job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], *, actor: str = "", reason: str = ""
+) -> Change:
+    """Puts a failed or cancelled job back with other arguments, due now and with a fresh ladder. `conflict`: somebody was faster, its
+    row has not heard yet that it has ended, or its key is held by another job. The arguments are then those that they were.
+
+    Raises:
+        UnknownTask, PayloadError, PayloadTooLarge, QueueUnknown: as `check`.
+        StoreUnavailable: as for `requeue`.
+    """
+    using = conf.get().database
+    found = database.need().rows([job], using)
+    if not found:
+        return Change.UNKNOWN
+    row = found[0]
+    if row.state not in (State.FAILED, State.CANCELLED):
+        return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
+    check(row.record.task, row.queue, args, kwargs)
+    record = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
+    if changes.waits_for_commit():
+        _at_commit(job, args, kwargs, actor, reason, using)
+        return Change.DONE
+    answers: list[Change] = []
+
+    def act() -> bool:
+        with stores.guarded():
+            store = stores.queue(row.queue)
+            answers.append(store.requeue(job, record, vouched=True, actor=actor, reason=reason)[0])
+        return answers[-1] is Change.DONE
+
+    # Redis is asked while the row is locked: of two who edit one job, the second finds it scheduled, and changes nothing.
+    def edit() -> Change:
+        database.need().edit(job, list(args), dict(kwargs), act, actor, reason, using)
+        return answers[0] if answers else Change.CONFLICT
+
+    change = changes.put_back(job, row.queue, actor, reason, edit)
+    return Change.CONFLICT if change is Change.UNKNOWN else change
+
+
+def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor: str, reason: str, using: str) -> None:
+    def carry_out() -> None:
+        change = edit_and_requeue(job, args, kwargs, actor=actor, reason=reason)
+        if change is not Change.DONE:
+            logger.warning("job %s was not edited and requeued at the commit: %s", job, change)
+
+    transaction.on_commit(carry_out, using=using, robust=True)
+
+
+def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> JobRecord:
+    try:
+        _, _, options = codec.decode_payload(record.payload)
+    except PayloadError:
+        options = {}
+    payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
+    expired = 0 < record.expires_ms <= clock.wall_ms()
+    return replace(record, payload=payload, expires_ms=0 if expired else record.expires_ms)

@@ -1,0 +1,266 @@
+"""The one road from row to Redis. The commit hook, the relay, and whoever changes a job that Redis does not have publish here, so that
+date, policy, key and cancel follow one law.
+
+A first publication, right behind its commit, acts in order of arrival. A late one (by the relay, or after a refusal) does not act
+on a holder whose row was written after its own, by the database's clock: it is merged into it. What is known of rows is known of one
+ground, which every publication names; on another one Redis refuses it, and the rows are read again.
+
+Who holds a key, Redis knows, but for a server that lacks jobs, or that nobody has confirmed yet: then the rows say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from django_delayq import conf, ids
+from django_delayq.failpoints import failpoint
+from django_delayq.producer import database
+from django_delayq.producer.database import OutboxRow
+from django_delayq.record import JobRecord
+from django_delayq.states import FINISHED, State
+from django_delayq.store.events import FIRST, EventLog
+from django_delayq.store.items import ScheduleItem, ScheduleMode, ScheduleReply
+from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.recovery import GroundStore, Restored
+
+TRIES: Final = 3  # another holder may come between two calls, but not often
+PLAIN: Final = frozenset(
+    {"created", "again", "replaced", "failed", "succeeded", "cancelled", "displaced", "finished"}
+)  # it is decided
+Sent = tuple[str, list[ScheduleReply]]  # the ground, and the replies; none on another ground than the sender's
+
+
+class Published(NamedTuple):
+    """What became of rows: those that were sent, and one reply each; none if Redis stood on another ground by then."""
+
+    ground: str
+    jobs: list[UUID]
+    replies: list[ScheduleReply]
+
+
+@dataclass(slots=True)  # not frozen: one is made for each call of schedule, and setting its fields would take longer
+class Publisher:
+    """Publishes to one queue.
+
+    Args:
+        using: alias of the database that has the rows.
+        max_events: see `QueueStore.start_schedule`.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `QueueStore`; the rows are as they were, and may be published again.
+        DatabaseError: likewise.
+    """
+
+    store: QueueStore
+    using: str
+    max_events: int = 0
+    actor: str = ""
+
+    def publish(self, items: Sequence[ScheduleItem], ground: str = "") -> Sent:
+        """At most 200 jobs, in this order. `ground`: what their rows were read, or written, on ("": there are no rows)."""
+        return self.finish(items, self.send(items, ground)(), ground)
+
+    def publish_rows(self, jobs: Sequence[UUID], *, due_ms: int | None = None, mode: ScheduleMode = "") -> Published:
+        """Those of these rows, at most 200, that are to be published still, as late ones. `due_ms`: a date instead of their own."""
+        ground = self.store.ground()
+        items = [late(row, due_ms) for row in self._rows(jobs) if row.unpublished]
+        if not items:
+            return Published(ground, [], [])
+        ground, replies = self.finish(items, self.send(items, ground, mode)(), ground)
+        return Published(ground, [item.record.id for item in items][: len(replies)], replies)
+
+    def publish_before(self, records: Sequence[JobRecord]) -> None:
+        """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
+        the key free once a newer job has run.
+        """
+        own, passed, older = {record.id for record in records}, set(), []
+        keys = {record.key for record in records if record.key}
+        for id, key in database.need().waiting(self.store.queue, keys, self.using) if keys else ():
+            if id in own:
+                passed.add(key)
+            elif key not in passed:
+                older.append(id)
+        lacking = self._lacking(older)
+        if lacking:
+            self.publish_rows(lacking)
+
+    def complete(self, key: str) -> None:
+        """The rows of a key that Redis does not have, whether it has lost them or never had them."""
+        self._key(key, lost=True)
+
+    def bring_back(self, jobs: Sequence[UUID], *, due_ms: int | None = None) -> list[Restored]:
+        """Those of these rows, at most 200, that Redis may have lost: published, and not finished. What it has stays as it is."""
+        ground = self.store.ground()
+        rows = [row for row in self._rows(jobs) if row.unfinished and row.published]
+        if not rows:
+            return []
+        failpoint("publish.bring_back")
+        store, lease_ms = GroundStore(self.store), conf.get().queue(self.store.queue).lease_ms
+        lost = [
+            store.row(
+                row.record, runs=row.state is State.RUNNING, attempts=row.attempts, crashes=row.crashes, asked=row.cancel_requested,
+                due_ms=row.run_at_ms if due_ms is None else due_ms, lease_ms=lease_ms,
+            )
+            for row in rows
+        ]  # fmt: skip
+        answers = store.restore(lost, ground=ground, actor=self.actor)
+        failpoint("publish.brought_back")
+        return answers
+
+    def ask(self, item: ScheduleItem) -> ScheduleReply:
+        """What would become of a job with a key, if it were put in now; nothing is changed. Rows of that key that Redis does not have
+        are put in first.
+        """
+        replies = self.send([item], "", "ask")()[1]
+        again = self._decided([item], replies)
+        if not again and replies[0].status == "free" and item.record.durable and self._waits(item.record.key):
+            self._key(item.record.key, lost=False)
+            again = {0: item}
+        return self.send([again[0]], "", "ask told")()[1][0] if again else replies[0]
+
+    def send(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
+        """Only sends the call; returns a function that waits for its answer, which `finish` wants to see."""
+        return self.store.start_schedule(items, actor=self.actor, max_events=self.max_events, ground=ground, mode=mode)
+
+    def finish(self, items: Sequence[ScheduleItem], sent: Sent, ground: str = "") -> Sent:
+        """What the first call, on the `ground` that its sender had named, could not decide, and what rows must be told."""
+        stood, replies = sent
+        for reply in replies:
+            if reply.status not in PLAIN:
+                break
+        else:
+            return sent
+        for _ in range(TRIES):
+            again = self._decided(items, replies)
+            if not again:
+                break
+            stood, decided = self.send(list(again.values()), ground, "told")()
+            if not decided:
+                return stood, []
+            for n, reply in zip(again, decided, strict=True):
+                replies[n] = reply
+        self._tell([(item, reply) for item, reply in zip(items, replies, strict=False) if item.record.durable], ground)
+        return stood, replies
+
+    def _decided(self, items: Sequence[ScheduleItem], replies: list[ScheduleReply]) -> dict[int, ScheduleItem]:
+        """What is to be sent again, by its number: what the rows were asked about, and what came late, with the policy it may have.
+        What runs by its row is not replaced, though it may wait here until its worker has adopted it: what comes after it is `behind`.
+        """
+        asked = [n for n, reply in enumerate(replies) if reply.status == "asked"]
+        contested = [n for n, reply in enumerate(replies) if reply.status == "contested"]
+        if not asked and not contested:
+            return {}
+        open_ = {
+            items[n].record.id: replies[n].id for n in sorted([*asked, *contested])
+        }  # each with the holder of its key
+        found = database.installed()
+        rows = {
+            row.record.id: row for row in (found.rows(list({*open_, *open_.values()}), self.using) if found else ())
+        }
+        if asked:
+            self._put_right({items[n].record.key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
+        again = {}
+        for n in sorted([*asked, *contested]):
+            item, holder = items[n], rows.get(replies[n].id)
+            policy, late, _ = item.on_conflict.partition("@")
+            runs = holder is not None and holder.state is State.RUNNING and holder.record.id != item.record.id
+            if n not in asked and not _older(holder, rows.get(item.record.id)):
+                policy, late = "keep", ""
+            elif runs and policy == "after" and item.record.durable:
+                replies[n] = replies[n]._replace(status="behind")
+                continue
+            elif runs and policy == "replace":
+                policy, late = "error", ""
+            again[n] = item._replace(on_conflict=f"{policy}@{ids.short(replies[n].id)}" if late else policy)
+        return again
+
+    def _put_right(self, keys: Set[str], holders: Sequence[OutboxRow | None], own: Set[UUID]) -> None:
+        """Takes away holders that have ended by their rows, which is not known here, and puts in what is lacking of these keys."""
+        ground = GroundStore(self.store)
+        for row in {row.record.id: row for row in holders if row is not None and row.state in FINISHED}.values():
+            if ground.look(row.seen or FIRST).older:
+                ground.drop([ids.short(row.record.id)], actor=self.actor)
+        for key in keys:
+            self._key(key, lost=True, but=own)
+
+    def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], ground: str) -> None:
+        for item, reply in answers:
+            if reply.status in ("kept", "moved", "taken", "running"):
+                database.need().end(item.record.id, "merged", reply.id, self.using)
+        behind = {item.record.id: item.record.key for item, reply in answers if reply.status == "behind"}
+        for followers in self._followers(behind):
+            *older, last = followers
+            if older:
+                self._replace(older, last, ground)
+
+    def _replace(self, older: list[OutboxRow], last: OutboxRow, ground: str) -> None:
+        """Of those that wait behind one holder the last to be written runs, at the earliest date; the others never come in."""
+        policy = f"replaced@{ids.short(last.record.id)}"
+        for start in range(0, len(older), MOST):
+            batch = older[start : start + MOST]
+            replies = self.send([late(row)._replace(on_conflict=policy) for row in batch], ground)()[1]
+            for row, reply in zip(
+                batch, replies, strict=False
+            ):  # no replies on another ground: the next round comes back to it
+                if reply.status == "displaced":
+                    database.need().end(row.record.id, "replaced", last.record.id, self.using)
+        earliest = min(row.run_at_ms for row in older)
+        if earliest < last.run_at_ms:
+            database.need().move(last.record.id, earliest, None, self.actor, "", self.using)
+
+    def _followers(self, behind: Mapping[UUID, str]) -> list[list[OutboxRow]]:
+        """Per key the rows that wait behind its holder, up to the last of these, oldest first."""
+        if not behind:
+            return []
+        waiting = database.need().waiting(self.store.queue, set(behind.values()), self.using)
+        rows = [row for row in self._rows([id for id, _ in waiting]) if row.unpublished and row.on_conflict == "after"]
+        found = []
+        for key in set(behind.values()):
+            group = [row for row in rows if row.record.key == key]
+            own = [n for n, row in enumerate(group) if row.record.id in behind]
+            if own:
+                found.append(group[: own[-1] + 1])
+        return found
+
+    def _waits(self, key: str) -> bool:
+        return bool(database.need().waiting(self.store.queue, [key], self.using))
+
+    def _key(self, key: str, *, lost: bool, but: Set[UUID] = frozenset()) -> None:
+        """Puts in the rows of a key that Redis does not have: those that are to be published still, and those it may have `lost`.
+        `but`: the rows on whose behalf this happens; what was written behind them waits.
+        """
+        found = database.installed()
+        if found is None:
+            return
+        jobs = self._lacking(list(takewhile(lambda id: id not in but, found.keyed(self.store.queue, key, self.using))))
+        if jobs and lost:
+            self.bring_back(jobs)
+        if jobs:
+            self.publish_rows(jobs, mode="told")
+
+    def _lacking(self, jobs: Sequence[UUID]) -> list[UUID]:
+        """Those of the first 200 that Redis does not know: most are merely not mirrored yet. What is behind them is the relay's."""
+        return EventLog(self.store.link, self.store.keys).unknown(jobs[:MOST])
+
+    def _rows(self, jobs: Sequence[UUID]) -> list[OutboxRow]:
+        return database.need().rows(jobs, self.using)
+
+
+def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:
+    """Whether the holder was written first. If the database's clock has seen no row of one of them, nobody knows."""
+    return (
+        holder is not None and row is not None and holder.record.durable and row.record.durable
+        and holder.created_at <= row.created_at
+    )  # fmt: skip
+
+
+def late(row: OutboxRow, due_ms: int | None = None) -> ScheduleItem:
+    """A row as it is published behind others. A delay counts by the database's clock, a date (or `due_ms`) is one by Redis' clock."""
+    policy = row.on_conflict if row.on_conflict in ("keep", "error") else f"{row.on_conflict}@"
+    if due_ms is None and row.left_ms is not None:
+        return ScheduleItem(record=row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)
+    return ScheduleItem(record=row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)

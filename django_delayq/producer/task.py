@@ -1,0 +1,365 @@
+"""Tasks: functions that a project has registered by `@delayq.task`. A name in Redis is looked up here, and never imported."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
+
+from django_delayq import clock
+from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
+from django_delayq.ladder import Ladder
+from django_delayq.record import MAX_TASK
+
+if TYPE_CHECKING:
+    from django_delayq.producer.verbs import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
+
+# The words of schedule(); a task's own parameter of such a name could not be told from them.
+OPTIONS: Final = (
+    "delay", "run_at", "key", "on_conflict", "queue", "priority", "max_attempts", "backoff", "timeout", "expires", "meta",
+    "using", "durability",
+)  # fmt: skip
+_OPTIONS: Final = frozenset(OPTIONS)
+POLICIES: Final = ("keep", "replace", "earliest", "latest", "after", "error")
+
+
+class Options(NamedTuple):
+    """How one job is to be scheduled. None: what the task or the queue says."""
+
+    delay: clock.Delay | None = None
+    run_at: datetime | None = None
+    key: str = ""
+    on_conflict: str = "keep"
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    backoff: Ladder | str | None = None
+    timeout: clock.Delay | None = None
+    expires: clock.Delay | datetime | None = None
+    meta: Mapping[str, Any] | None = None
+    using: str | None = None
+    durability: str | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], where: str) -> Options:
+        """Checked options.
+
+        Raises:
+            ConfigError: an option is unknown or cannot work; the text names the nearest known one.
+        """
+        if not given.keys() <= _OPTIONS:
+            name = next(name for name in given if name not in _OPTIONS)
+            close = difflib.get_close_matches(name, OPTIONS, n=1)
+            near = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ConfigError(f"{where}: {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.")
+        return cls(**given)
+
+
+class Task(Generic[P, R]):
+    """A registered function. Calling it runs it here and now; `schedule` and `using(...)` put a job into a queue.
+
+    Args:
+        fn: the function, plain or `async def`.
+        name: how jobs name it; its module and qualified name by default. Renaming it orphans the jobs that wait.
+        queue, priority, max_attempts, timeout: for its jobs, unless the job says otherwise; None: what the queue says.
+        backoff: ladder, or `f(attempt, exception) -> delay or None` (None: fail now); None: what the queue says.
+        atomic: the run and the settling of the job's row are one transaction on `DELAYQ["DATABASE"]`: what a run writes there
+            happens once, however often the job is delivered.
+        sensitive: names of parameters that are masked wherever people look, beside those in `DELAYQ["SENSITIVE"]`.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        name: str,
+        queue: str,
+        priority: int,
+        max_attempts: int | None,
+        backoff: Backoff | None,
+        timeout: float | None,
+        atomic: bool = False,
+        sensitive: Collection[str] = (),
+    ) -> None:
+        update_wrapper(self, fn)  # first: it also copies what the function carries, a `queue` of another library, say
+        self.fn = fn
+        self.name = name
+        self.queue = queue
+        self.priority = priority
+        self.max_attempts = max_attempts
+        self.backoff = backoff
+        self.timeout = timeout
+        self.atomic = atomic
+        self.sensitive = frozenset(sensitive)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.signature = inspect.signature(fn)
+        self._takes_all = _takes_all(self.signature)
+        self._least, self._most = _positional(self.signature)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _by_name, (self.name,)
+
+    def using(self, **options: Any) -> Bound[P, R]:
+        """The task with options for its next jobs: `task.using(delay="30m").schedule(...)`.
+
+        Raises:
+            ConfigError: an option is unknown.
+        """
+        return Bound(self, Options.of(options, f"{self.name}.using()"))
+
+    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Puts a job in, due now, with these arguments. See `delayq.schedule`."""
+        return Bound(self, Options()).schedule(*args, **kwargs)
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
+        """A job to be, for `schedule_many`."""
+        return Bound(self, Options()).bind(*args, **kwargs)
+
+    def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Compares arguments with the function's signature.
+
+        Raises:
+            PayloadError: the function could not be called with them.
+        """
+        if self._takes_all or (not kwargs and self._least <= len(args) <= self._most):
+            return
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise PayloadError(f"{self.name}{self.signature} cannot be called with these arguments: {error}.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Generic[P, R]):
+    """A task with options."""
+
+    task: Task[P, R]
+    options: Options
+
+    def using(self, **options: Any) -> Bound[P, R]:
+        """These options in place of the ones of the same name."""
+        checked = Options.of(options, f"{self.task.name}.using()")
+        return Bound(self.task, self.options._replace(**{name: getattr(checked, name) for name in options}))
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
+        """A job to be, for `schedule_many`."""
+        return Binding(self.task, self.options, args, kwargs)
+
+    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Puts a job in, with these arguments. See `delayq.schedule`."""
+        if _put is None:
+            raise ConfigError("The producer is not loaded. Import django_delayq first.")
+        return _put(self.bind(*args, **kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Task, options and arguments: all that a job is made of."""
+
+    task: Task[Any, Any]
+    options: Options
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+_put: Callable[[Binding], Job] | None = None
+
+
+def install(put: Callable[[Binding], Job]) -> None:
+    """Tells tasks how jobs are put in: the producer stands above them."""
+    global _put
+    _put = put
+
+
+class Registry:
+    """The registered tasks by name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self.duplicates: dict[str, list[str]] = {}
+
+    def add(self, task: Task[Any, Any]) -> None:
+        """Registers a task. Two functions of one name are reported by a system check; the first one stays."""
+        known = self._tasks.get(task.name)
+        if known is not None and _home(known) != _home(task):
+            self.duplicates.setdefault(task.name, [_home(known)]).append(_home(task))
+            return
+        self._tasks[task.name] = task
+
+    def get(self, name: str) -> Task[Any, Any]:
+        """The task of that name.
+
+        Raises:
+            UnknownTask: none is registered.
+        """
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(
+                f"No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
+                "installed app; was it renamed or removed, or is a deploy under way?"
+            ) from None
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._tasks)
+
+    def __iter__(self) -> Iterator[Task[Any, Any]]:
+        return iter(list(self._tasks.values()))
+
+
+registry: Final = Registry()
+
+
+def task(
+    fn: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    queue: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Ladder | str | Callable[[int, BaseException], clock.Delay | None] | None = None,
+    timeout: clock.Delay | None = None,
+    atomic: bool = False,
+    sensitive: Collection[str] = (),
+) -> Any:
+    """Makes a function a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
+
+    Raises:
+        ConfigError: an option cannot work, or the function's parameter bears the name of an option of `schedule`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+        where = f"@task on {_place(function)}"
+        made = Task(
+            function,
+            name=_name(name, function, where),
+            queue=queue,
+            priority=_integer(priority, "priority", where),
+            max_attempts=_attempts(max_attempts, where),
+            backoff=_backoff(backoff, where),
+            timeout=_timeout(timeout, where),
+            atomic=atomic,
+            sensitive=_sensitive(sensitive, function, where),
+        )
+        if atomic and made.is_async:
+            raise ConfigError(
+                f"{where}: atomic=True needs a plain function, since Django's transactions belong to a thread. "
+                "Write def in place of async def."
+            )
+        clash = [parameter for parameter in made.signature.parameters if parameter in OPTIONS]
+        if clash:
+            raise ConfigError(
+                f"{where}: its parameter {clash[0]!r} is also an option of schedule(), so the two could not be told apart. "
+                f"Rename the parameter, for example to {clash[0]}_value."
+            )
+        registry.add(made)
+        return made
+
+    if fn is None:
+        return decorate
+    if not callable(fn):
+        raise ConfigError(f'@task was given {fn!r}. Write @task or @task(queue="…"); every option has a name.')
+    return decorate(fn)
+
+
+def _name(name: str | None, fn: Callable[..., Any], where: str) -> str:
+    found = name or f"{fn.__module__}.{fn.__qualname__}"
+    if "<locals>" in found:
+        raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or give it a name=.")
+    if not found or len(found) > MAX_TASK or any(char.isspace() or not char.isprintable() for char in found):
+        raise ConfigError(f"{where}: the name {found!r} must be 1 to {MAX_TASK} printable characters without spaces.")
+    return found
+
+
+def _integer(value: Any, option: str, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{where}: {option} must be a whole number, not {value!r}.")
+    return value
+
+
+def _attempts(value: Any, where: str) -> int | None:
+    if value is not None and _integer(value, "max_attempts", where) < 1:
+        raise ConfigError(f"{where}: max_attempts must be at least 1.")
+    return None if value is None else int(value)
+
+
+def _backoff(value: Any, where: str) -> Backoff | None:
+    if value is None or isinstance(value, Ladder):
+        return value
+    if isinstance(value, str):
+        try:
+            return Ladder(value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: backoff is no ladder: {error}") from None
+    if callable(value):
+        return value  # type: ignore[no-any-return]  # what it answers is looked at when it is called
+    raise ConfigError(f"{where}: backoff must be text, a Ladder, or f(attempt, exception), not {value!r}.")
+
+
+def _timeout(value: Any, where: str) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = clock.seconds(value)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: timeout is no duration: {error}") from None
+    if seconds <= 0:
+        raise ConfigError(f"{where}: timeout must be above 0.")
+    return seconds
+
+
+def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str]:
+    if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(name, str) for name in value):
+        raise ConfigError(f"{where}: sensitive must be a list of parameters, such as ['iban'], not {value!r}.")
+    parameters = inspect.signature(fn).parameters
+    for name in value:
+        # A name with a slip of the pen would hide nothing. What `**kwargs` takes may be called anything.
+        if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+            close = difflib.get_close_matches(name, parameters, n=1)
+            near = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
+    return value
+
+
+def _takes_all(signature: inspect.Signature) -> bool:
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    return kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+
+
+def _positional(signature: inspect.Signature) -> tuple[int, int]:
+    """How many positional arguments surely suffice, at least and at most; (1, 0) where the names of some matter."""
+    least = most = 0
+    for parameter in signature.parameters.values():
+        required = parameter.default is parameter.empty
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            least, most = least + required, most + 1
+        elif parameter.kind is parameter.KEYWORD_ONLY and required:
+            return 1, 0
+    return least, most
+
+
+def _place(fn: Callable[..., Any]) -> str:
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', fn)}"
+
+
+def _home(task: Task[Any, Any]) -> str:
+    return _place(task.fn)
+
+
+def _by_name(name: str) -> Task[Any, Any]:
+    return registry.get(name)

@@ -1,0 +1,68 @@
+"""What schedule, cancel and reschedule are told of jobs, and what they answer."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, get_args
+from uuid import UUID
+
+from django_delayq.record import JobRecord
+from django_delayq.states import Change
+
+OnConflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
+ScheduleStatus = Literal[
+    "created", "again", "failed", "succeeded", "cancelled", "displaced", "finished", "kept", "moved", "replaced", "taken", "running",
+    "free", "contested", "behind", "asked",
+]  # fmt: skip
+ScheduleMode = Literal["", "ask", "told", "ask told"]
+STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for status in get_args(ScheduleStatus)}
+
+
+class ScheduleItem(NamedTuple):
+    """A job to put in. Exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now) is given. `on_conflict`: a policy; of a late
+    publication with "@" behind it, and the holder on which it may act, if any; or "replaced@" and an id: see schedule.lua.
+    """
+
+    record: JobRecord
+    due_ms: int | None = None
+    delay_ms: int | None = None
+    on_conflict: str = "keep"
+
+
+class ScheduleReply(NamedTuple):
+    """What became of it. `id` is the job itself or the one that holds its key; `due_ms` the date of what was asked for;
+    0 where it was in already, and has begun to run or has ended: what its date was, Redis does not keep.
+
+    created, replaced: it is in. again: it was in already (a re-send). failed, succeeded, cancelled, displaced (merged, replaced or
+    expired), finished: it has ended already. kept, moved, taken, running: another job holds the key, and this one was not created.
+    free, contested, behind, asked: nothing has been done, see schedule.lua.
+    """
+
+    status: ScheduleStatus
+    id: UUID
+    due_ms: int
+
+    @property
+    def created(self) -> bool:
+        """Whether the job itself is in the queue, or was."""
+        return self.status in CREATED
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job had ended before."""
+        return self.status in ENDED
+
+
+CREATED: Final = frozenset({"created", "again", "replaced", "failed", "succeeded", "cancelled", "finished"})
+ENDED: Final = frozenset({"failed", "succeeded", "cancelled", "displaced", "finished"})
+
+
+class Changed(NamedTuple):
+    """What became of one job that was to be cancelled or rescheduled. `id`: the job found, by its key perhaps; `ground`: where it
+    happened, see `Claim.ground`; `event`: the stream id of what tells of it, "" where nothing has happened; `due_ms`: of reschedule.
+    """
+
+    change: Change
+    id: UUID | None
+    ground: str
+    event: str = ""
+    due_ms: int = 0

@@ -1,0 +1,172 @@
+"""What a partition stands on, and how jobs come back that Redis has lost: the scripts restore, sweep and confirm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from django_delayq import ids
+from django_delayq.failpoints import failpoint
+from django_delayq.record import JobRecord
+from django_delayq.store import decode
+from django_delayq.store.events import FIRST, position
+from django_delayq.store.queue import QueueStore, bounded
+
+Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged", "ground", "wait"]
+Confirmed = Literal["ok", "changed", "busy"]
+
+# The phases of the way back, see confirm.lua; "" when Redis holds all that the database has seen.
+FOUND: Final = "found"
+SWEEP: Final = "sweep"
+ADOPT: Final = "adopt"
+REST: Final = "rest"
+ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
+
+
+class RestoreItem(NamedTuple):
+    """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row; `attempt` and
+    `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least.
+    `begun`: see restore.lua.
+    """
+
+    id: str
+    record: bytes
+    attempt: int = 0
+    crashes: int = 0
+    fence: str = ""
+    due_ms: int = 0
+    delay_ms: int = 0
+    begun: Literal["", "run", "cancel"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """`generation` of the data ("" for none), the run of the `server` that holds it ("" where INFO is not allowed), the one that was
+    `confirmed` to hold what the database has seen (None: none ever was); `older`: an event is missing that the database has; `rolled`:
+    that has been found before, and restore is in this phase; `restoring`: its progress, "ms who done total"; `now_ms`: the clock of
+    the server (0 where INFO is not allowed).
+    """
+
+    generation: str
+    server: str
+    confirmed: str | None
+    older: bool
+    rolled: str
+    restoring: str
+    now_ms: int
+
+
+class GroundStore:
+    """The calls of one partition that restore needs; like those of `QueueStore`, each is one script, and safe to repeat.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `QueueStore`.
+    """
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+
+    def look(self, seen: str) -> Ground:
+        """What the queue stands on. `seen`: the last event that the database has, of which `Ground.older` speaks."""
+        commands: list[tuple[Any, ...]] = [
+            ("HMGET", self._store.keys["meta"], "generation", "server", "mirrored", "rolled", "restoring"),
+            ("INFO", "server"),
+        ]
+        if seen != FIRST:  # an idle mirror looks often, and then asks for no event
+            commands.append(("XRANGE", self._store.keys["events"], seen, seen))
+        meta, server, *rest = self._store.link.execute_many(commands)
+        found = rest[0] if rest else []
+        for reply in (meta, found):
+            if isinstance(reply, Exception):
+                raise reply
+        generation, _, mirrored, rolled, restoring = map(decode.text, meta)
+        confirmed = None if meta[1] is None else decode.text(meta[1])
+        told = server if isinstance(server, bytes) else b""
+        run, us = re.search(rb"run_id:(\w+)", told), re.search(rb"server_time_usec:(\d+)", told)
+        here, now_ms = run[1].decode() if run else "", int(us[1]) // 1000 if us else 0
+        older = seen != FIRST and not found and position(mirrored) < position(seen)
+        return Ground(generation, here, confirmed, older, rolled, restoring, now_ms)
+
+    def stand(self) -> str:
+        """The ground as claims tell it; a store without a generation is given one."""
+        return self._restore([], "", "", "", "", None)[0]
+
+    def adopt(
+        self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int | None = None
+    ) -> tuple[str, list[Restored]]:
+        """Nothing -> running: what this worker holds and Redis may have lost. `ground`: that of the claims. Returns the ground, and
+        one answer per item, in order; all of them are `wait` while nothing can be adopted yet.
+        """
+        return self._restore(items, worker, "adopted", ground or "?", "", now_ms)
+
+    def row(
+        self, record: JobRecord, *, runs: bool, attempts: int, crashes: int, due_ms: int, asked: bool, lease_ms: int
+    ) -> RestoreItem:
+        """An unfinished row, as it comes back. What runs by it gets a lease, in which its worker can adopt it (`asked`: to cancel);
+        what waits and is due may have begun unseen, and waits a little longer for the same reason.
+        """
+        id, written = ids.short(record.id), self._store.written(record)
+        if not runs:
+            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS)
+        return RestoreItem(
+            id=id, record=written, attempt=max(0, attempts - 1), crashes=crashes, delay_ms=lease_ms,
+            begun="cancel" if asked else "run",
+        )  # fmt: skip
+
+    def restore(
+        self,
+        items: Sequence[RestoreItem],
+        *,
+        ground: str,
+        progress: str = "",
+        actor: str = "",
+        now_ms: int | None = None,
+    ) -> list[Restored]:
+        """Nothing -> scheduled or running, from rows. `ground`: what `QueueStore.ground` said before the rows were read; on another one
+        nothing is written, and all answers are `ground`. `progress` is noted for people, and keeps other restores away. One answer per
+        item, in order.
+        """
+        return self._restore(items, actor, "", ground, progress, now_ms)[1] if items else []
+
+    def _restore(
+        self, items: Sequence[RestoreItem], by: str, why: str, ground: str, progress: str, now_ms: int | None
+    ) -> tuple[str, list[Restored]]:
+        bounded(items)
+        arguments: list[Any] = [self._store.offer, ground, progress]
+        for item in items:
+            arguments += (
+                item.id, item.record, item.attempt, item.crashes, item.fence, item.due_ms, item.delay_ms, item.begun,
+            )  # fmt: skip
+        reply = self._store.run("restore", now_ms, by, why, *arguments)
+        return decode.text(reply[0]), [answer.decode() for answer in reply[1:]]
+
+    def sweep(
+        self, generation: str, cursor: str = "0", *, progress: str = "", actor: str = "", now_ms: int | None = None
+    ) -> tuple[str, int]:
+        """All durable jobs leave, whose rows decide. Returns the cursor to go on with, and how many have left now: "0" is the end; ""
+        says that this generation is not being swept.
+        """
+        after, gone = self._store.run("sweep", now_ms, actor, "", generation, progress, cursor)
+        return decode.text(after), int(gone)
+
+    def drop(self, jobs: Sequence[str], *, actor: str = "", now_ms: int | None = None) -> int:
+        """These jobs leave, by short ids: their rows have ended. Returns how many were there."""
+        bounded(jobs)
+        return int(self._store.run("sweep", now_ms, actor, "", "", "", "", *jobs)[1])
+
+    def confirm(
+        self, generation: str, *, server: str = "", phase: str = "", renew: str = "", behind: str = "", mirrored: str = "",
+        progress: str = "", actor: str = "", now_ms: int | None = None,
+    ) -> Confirmed:  # fmt: skip
+        """Redis holds what the database has seen; or it does not, and the way back is in this `phase`. `renew`: another generation for
+        data that is not believed; `behind`: a stream id that new events must be behind; `mirrored`: the last event that the database
+        has. "changed" if the generation, or the run of the `server`, is another by now; "busy" if another restore is at work.
+        """
+        failpoint("restore.confirm")
+        answer: bytes = self._store.run(
+            "confirm", now_ms, actor, "", generation, server, phase, renew, behind, mirrored, progress
+        )
+        failpoint("restore.confirmed")
+        return answer.decode()  # type: ignore[return-value]  # one of the three words that confirm.lua has

@@ -1,0 +1,145 @@
+"""The workers that are there: each writes a beat into one hash, and readers leave out those that have fallen silent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django_delayq import clock
+from django_delayq.store import decode
+from django_delayq.store.connection import Link
+from django_delayq.store.keys import asked_key, workers_key
+
+SILENT_MS: Final = 30_000  # a worker beats every 5 s
+FORGOTTEN_MS: Final = 86_400_000
+NUMBERS: Final = ("beat", "started", "memory", "processes", "threads", "busy", "done", "failed")
+LISTS: Final = ("queues", "sides")
+ACTS: Final = ("quiet", "stop")
+ASKED_MS: Final = 60_000  # a worker that has not heard it by then is cut off, and is not to obey long after
+
+
+class WorkerRegistry:
+    """The live workers of one prefix.
+
+    Raises (all methods):
+        StoreUnavailable, StoreError: as `Link.execute`.
+    """
+
+    def __init__(self, link: Link, *, prefix: str) -> None:
+        self._link = link
+        self._key = workers_key(prefix)
+        self._asked = asked_key(prefix)
+
+    def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
+        shown, raw = self._link.execute_many([
+            ("HSET", self._key, worker, json.dumps({**facts, "beat": clock.wall_ms()})),
+            ("HGET", self._asked, worker),
+        ])  # fmt: skip
+        for reply in (shown, raw):
+            if isinstance(reply, Exception):
+                raise reply
+        return self._request_of(worker, raw)
+
+    def leave(self, worker: str) -> None:
+        """Takes a worker out of the hash."""
+        self._link.execute("HDEL", self._key, worker)
+        self.heard(worker)
+
+    def ask(self, worker: str, act: str, *, by: str) -> bool:
+        """Asks a worker to be quiet or to stop; the last request counts. It hears of it with its next beat. False when there is no such
+        worker, or it has fallen silent.
+        """
+        if act not in ACTS:
+            raise ValueError(f"{act!r} is none of {', '.join(ACTS)}")
+        raw = self._link.execute("HGET", self._key, worker)
+        if raw is None or clock.wall_ms() - _read(raw)["beat"] > SILENT_MS:
+            return False
+        self._link.execute("HSET", self._asked, worker, f"{act} {self._now_ms() + ASKED_MS} {by}")
+        return True
+
+    def asked(self, worker: str) -> tuple[str, str] | None:
+        """What that worker is asked to do, and by whom; None when nothing, or when it was too long ago."""
+        return self._request_of(worker, self._link.execute("HGET", self._asked, worker))
+
+    def _request_of(self, worker: str, raw: bytes | None) -> tuple[str, str] | None:
+        if raw is None:
+            return None
+        found = _request(raw, self._now_ms())
+        if found is None:
+            self.heard(worker)
+        return found
+
+    def heard(self, worker: str) -> None:
+        """The worker knows what it was asked."""
+        self._link.execute("HDEL", self._asked, worker)
+
+    def all(self, *, silent_ms: int = SILENT_MS) -> list[dict[str, Any]]:
+        """The facts of every worker, by id; `silent` says that it has not beaten for `silent_ms`: it hangs, or its host is gone;
+        `asked` is what it has been asked to do and has not heard yet, "" for nothing.
+
+        Those silent for a day are dropped.
+        """
+        flat = self._link.execute("HGETALL", self._key)
+        requests = self._requests()
+        now_ms, found = clock.wall_ms(), []
+        for id, raw in sorted(zip(flat[::2], flat[1::2], strict=True)):
+            facts = _read(raw)
+            quiet_ms = now_ms - facts["beat"]
+            if quiet_ms > FORGOTTEN_MS:
+                self._link.execute("HDEL", self._key, id)
+                continue
+            found.append(
+                {
+                    **facts,
+                    "id": id.decode("utf-8", "replace"),
+                    "silent": quiet_ms > silent_ms,
+                    "asked": requests.get(id, ""),
+                }
+            )
+        return found
+
+    def _requests(self) -> dict[bytes, str]:
+        flat = self._link.execute("HGETALL", self._asked)
+        if not flat:
+            return {}
+        now_ms, found = self._now_ms(), {}
+        for id, raw in zip(flat[::2], flat[1::2], strict=True):
+            request = _request(raw, now_ms)
+            if request is None:
+                self._link.execute("HDEL", self._asked, id)
+            else:
+                found[id] = request[0]
+        return found
+
+    def _now_ms(self) -> int:
+        seconds, micros = self._link.execute("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _request(raw: bytes, now_ms: int) -> tuple[str, str] | None:
+    act, _, rest = decode.text(raw).partition(" ")
+    until, _, by = rest.partition(" ")
+    return (act, by) if act in ACTS and now_ms <= decode.moment_ms(until) <= now_ms + ASKED_MS else None
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(raw)
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict):
+        facts = {}
+    numbers = {name: _number(facts[name]) for name in NUMBERS if name in facts}
+    lists = {name: _texts(facts[name]) for name in LISTS if name in facts}
+    return {"beat": 0, **facts, **numbers, **lists}
+
+
+def _number(given: Any) -> int:
+    # Somebody else may have written there: what is shown and compared is a number that a date can hold, whatever was found.
+    return decode.moment_ms(str(given)) if isinstance(given, (int, float)) and len(str(given)) < 40 else 0
+
+
+def _texts(given: Any) -> list[str]:
+    return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []

@@ -1,0 +1,63 @@
+"""What a worker serves: its lines, one per partition of each queue, and a job in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django_delayq.conf import Config
+from django_delayq.ladder import Ladder
+from django_delayq.record import ClaimedJob
+from django_delayq.signing import Signer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One partition of one queue, with the settings that matter to the worker. Durations in seconds; with a `signer`
+    only what it verifies is run. `max_events`: by how many jobs the mirror may be behind, 0 for any number.
+    """
+
+    queue: str
+    partition: int
+    lease: float
+    lease_ms: int
+    max_crashes: int
+    max_result: int
+    backoff: Ladder
+    timeout: float | None
+    max_events: int = 0
+    signer: Signer | None = None
+
+
+class Taken(NamedTuple):
+    """A claimed job in this process. `row` and `turn` say where in the holdings it stands, `at` when it was claimed."""
+
+    job: ClaimedJob
+    line: int
+    row: int
+    turn: int
+    at: float
+
+
+def lines_of(config: Config, queues: Iterable[str]) -> tuple[Line, ...]:
+    """The lines of these queues. QueueUnknown for a name that the settings do not list."""
+    found = []
+    for name in queues:
+        queue = config.queue(name)
+        found += [
+            Line(
+                queue=name,
+                partition=partition,
+                lease=queue.lease,
+                lease_ms=queue.lease_ms,
+                max_crashes=queue.max_crashes,
+                max_result=queue.max_payload,
+                backoff=queue.backoff,
+                timeout=queue.timeout,
+                max_events=config.most_events,
+                signer=config.signer,
+            )
+            for partition in range(queue.partitions)
+        ]
+    return tuple(found)

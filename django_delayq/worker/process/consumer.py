@@ -1,0 +1,178 @@
+"""Threads that run jobs, the basket they take them from, and the pace at which they do."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+
+from django_delayq import clock
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.worker.line import Taken
+from django_delayq.worker.process.executor import Executor
+from django_delayq.worker.process.settler import Settler
+
+logger = Logger("django_delayq.worker")
+
+AHEAD = 0.05  # seconds of work that a process takes beyond what its threads run
+MOST_AHEAD = 200
+UNKNOWN = 1.0  # seconds; the mean before a job has ended
+
+
+class Pace:
+    """How long jobs take here, as a mean that follows the last ones, and how many to hold ready.
+
+    A job that waits in a process is late if the one before it turns out long, so only work of about 50 ms is taken ahead,
+    none before the first jobs have been measured. Threads update it without a lock: a lost update changes the mean a little.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._mean = UNKNOWN
+
+    def note(self, seconds: float) -> None:
+        """A job took so long."""
+        self._mean += 0.2 * (seconds - self._mean)
+
+    def slow(self) -> None:
+        """Jobs wait here in vain: nothing is taken ahead until the mean has come down again."""
+        self._mean = UNKNOWN
+
+    def ahead(self) -> int:
+        """How many jobs to hold beyond those that run. None while jobs take as long as one may wait here, or nothing is known: with
+        many threads even that mean would make some, and a full process would take the same jobs again and again.
+        """
+        if self._mean >= UNKNOWN:
+            return 0
+        return min(MOST_AHEAD, int(self._threads * AHEAD / max(self._mean, 1e-6)))
+
+
+class Basket:
+    """Claimed jobs between the mover, which puts a batch in, and the consumers, which take one each.
+
+    Taking from a basket that is not empty needs no lock. `call_at` is the number of jobs at which a consumer that has finished
+    calls the mover (-1: not at all).
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._jobs: deque[Taken] = deque()
+        self._filled = threading.Condition()
+        self._idle = 0
+        self._closed = False
+        self._call = call
+        self.call_at = -1
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def put(self, batch: Sequence[Taken]) -> None:
+        """Adds jobs, and wakes as many idle consumers."""
+        self._jobs.extend(batch)
+        if self._idle:
+            with self._filled:
+                self._filled.notify(len(batch))
+
+    def take(self) -> Taken | None:
+        """The next job; waits for one. None: the basket is closed and empty."""
+        while True:
+            try:
+                return self._jobs.popleft()
+            except IndexError:
+                pass
+            with self._filled:
+                self._idle += (
+                    1  # before the last look: `put` looks the other way round, so one of the two sees the other
+                )
+                if not self._jobs and not self._closed:
+                    self._filled.wait()
+                self._idle -= 1
+                if self._closed and not self._jobs:
+                    return None
+
+    def freed(self) -> None:
+        """A consumer has finished a job: calls the mover if it waits for that."""
+        if len(self._jobs) <= self.call_at:
+            self.call_at = -1
+            self._call()
+
+    def waiting_since_before(self, moment: float) -> list[Taken]:
+        """Takes out the jobs that were claimed before `moment`."""
+        found: list[Taken] = []
+        while True:
+            try:
+                taken = self._jobs.popleft()
+            except IndexError:
+                return found
+            if taken.at >= moment:
+                self._jobs.appendleft(taken)
+                return found
+            found.append(taken)
+
+    def close(self) -> list[Taken]:
+        """Takes out all jobs; consumers end when they have finished theirs."""
+        left = self.waiting_since_before(float("inf"))
+        with self._filled:
+            self._closed = True
+            self._filled.notify_all()
+        return left
+
+
+class Consumer:
+    """1. Takes a job from the basket. 2. Runs it. 3. Hands the outcome to the settler. It ends when the basket is closed; when its
+    process is killed, the supervisor gives back what it ran.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        basket: Basket,
+        executor: Executor,
+        settler: Settler,
+        pace: Pace,
+        end_thread: Callable[[], None],
+    ) -> None:
+        self._basket = basket
+        self._executor = executor
+        self._settler = settler
+        self._pace = pace
+        self._end_thread = end_thread
+        self.running: Taken | None = None
+        self.finished = 0
+        self._thread = threading.Thread(target=self._work, name=f"delayq-{number}", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the thread to end."""
+        self._thread.join(seconds)
+
+    def poll(self, taken: Taken) -> None:
+        """Runs one job."""
+        self.running = taken
+        started = clock.monotonic()
+        try:
+            failpoint("consumer.run")
+            # In a context of its own: a language, a time zone or a log field that a task sets ends with its job.
+            outcome = copy_context().run(self._executor.run, taken)
+            failpoint("consumer.ran")
+        except BaseException:
+            # Not the task's error, which is an outcome, but ours or a hook's. The lease is let run out: a crash.
+            logger.exception("job %s: the worker itself failed around it; its lease is left to run out", taken.job.id)
+            outcome = None
+        self._pace.note(clock.monotonic() - started)
+        self._settler.add(taken, outcome)
+        self.running = None
+        self.finished += 1
+        self._basket.freed()
+
+    def _work(self) -> None:
+        try:
+            while (taken := self._basket.take()) is not None:
+                self.poll(taken)
+        finally:
+            self._end_thread()

@@ -1,0 +1,332 @@
+"""Claims jobs when they are due, and no more than can be run soon; waits on its own clock in between."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from django_delayq import clock
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.record import ClaimedJob
+from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.queue import MOST, Claim, QueueStore
+from django_delayq.store.wake import WakeLine
+from django_delayq.worker.evictions import ALONE_AFTER, Evictions
+from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.loop import Backoff
+from django_delayq.worker.outcome import Outcome
+from django_delayq.worker.process.adopter import Adopter
+from django_delayq.worker.process.consumer import Basket, Consumer, Pace
+from django_delayq.worker.process.settler import Settler
+
+logger = Logger("django_delayq.worker")
+
+LONGEST_WAIT = 1.0  # seconds a claimed job may wait here while others could run it
+SOON = 0.1  # seconds until what cannot be adopted yet is told of again
+FULL_FOR = 0.01  # seconds without room after which the timers are handed over
+LOOK = 0.05  # seconds after which a busy process, which hears no calls, looks at its other lines again
+
+
+class _Watch:
+    """What the mover knows of one line."""
+
+    def __init__(self, queue: str, now: float) -> None:
+        self.trouble = Backoff(f"queue {queue}", longest=5.0)
+        self.at = 0.0  # when to claim next
+        self.nonce = ""  # of a claim whose reply has not come
+        self.want = 0
+        self.sent = 0.0
+        self.holds_timer = False  # perhaps
+        self.dry = False  # nothing was due when this process held nothing
+        self.idle = False  # nothing was due when it was asked last, and nobody has called since
+        self.ground = ""  # what Redis stood on when it last answered, and all that is held here was adopted
+        self.seen = ""  # another one, on which that is not done yet
+        self.heard = now  # when that was; at first, when this process began to ask
+
+
+class Mover:
+    """1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
+    turn, whatever the others have: of the threads that become free, a line with due jobs gets its even share.
+    2. Writes them into the holdings, puts them into the basket. 3. Sleeps until the next date, a wake token, or room.
+    4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
+    them. 6. It hears of each line every second; when Redis stands on another ground, it first has all adopted that is held here.
+    7. Killed between claim and holdings, the supervisor asks Redis for what that claim took.
+    """
+
+    def __init__(
+        self,
+        *,
+        lines: Sequence[Line],
+        stores: Sequence[QueueStore],
+        link: Link,
+        holdings: Holdings,
+        free: deque[int],
+        basket: Basket,
+        consumers: Sequence[Consumer],
+        settler: Settler,
+        adopter: Adopter,
+        pace: Pace,
+        worker: str,
+        wary: bool = False,
+        burst: bool = False,
+        evictions: Evictions | None = None,
+        monotonic: Callable[[], float] = clock.monotonic,
+    ) -> None:
+        self._lines = lines
+        self._stores = stores
+        self._holdings = holdings
+        self._free = free
+        self._basket = basket
+        self._consumers = consumers
+        self._settler = settler
+        self._adopter = adopter
+        self._pace = pace
+        self._worker = worker
+        self._wary = wary
+        self._burst = burst
+        self._evictions = evictions or Evictions()
+        self._monotonic = monotonic
+        self._watches = [_Watch(line.queue, monotonic()) for line in lines]
+        self._numbers = {store.keys["wake"]: number for number, store in enumerate(stores)}
+        self.wake = WakeLine(link, [store.keys for store in stores])
+        self.trouble = Backoff("mover", longest=1.0)
+        self._resume_at = 0.0
+        self._tag = secrets.token_hex(5)
+        self._claims = 0
+        self._first = 0  # whose turn it is, counted on and on
+        self._deaf = False  # the last pass ended without room, so that nobody listens to calls
+        self._taken = 0
+        self._full_since = 0.0
+        self.suspects: deque[Taken] = (
+            deque()
+        )  # one more crash, and they are poison; or they were evicted often: they run alone
+        self.quiet = False
+        self.out_of_rows = False  # a call from the settler is welcome
+
+    def poll(self) -> float:
+        """One pass over the lines. Returns the seconds to sleep, unless something wakes the mover."""
+        now = self._monotonic()
+        self._give_back_stale(now)
+        if now < self._resume_at:
+            return self._resume_at - now
+        try:
+            pause = self._only_listen(now) if self.quiet else self._pass(now)
+            self.trouble.worked()
+            return pause
+        except Exception as error:  # Redis away, mostly; the nonce of the claim is kept
+            pause = self.trouble.failed(error)
+            self._resume_at = self._monotonic() + pause
+            return pause
+
+    def token(self) -> None:
+        """The wake line is readable: somebody calls for a line."""
+        try:
+            number = self._numbers.get(self.wake.drain())
+        except Exception as error:
+            self._resume_at = self._monotonic() + self.trouble.failed(error)
+            return
+        if number is not None:
+            self._watches[number].at = 0.0
+            self._watches[number].idle = False
+            self._watches[number].holds_timer = True  # if we are full, it is passed on
+
+    def hush(self) -> None:
+        """Claims no more, and hands the timers over."""
+        self.quiet = True
+        self.wake.close()
+        self._basket.call_at = -1
+        try:
+            self._hand_over()
+        except Exception as error:  # the others then find out by their safety poll
+            logger.info("the timers could not be handed over: %s", error)
+
+    @property
+    def stuck_for(self) -> float:
+        """Seconds since when nothing could be claimed, of some line or of all."""
+        return max(self.trouble.lasts, *(watch.trouble.lasts for watch in self._watches))
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing is held, and nothing was due since."""
+        return len(self._free) == self._holdings.rows and all(watch.dry for watch in self._watches)
+
+    def _pass(self, now: float) -> float:
+        ahead = self._pace.ahead()
+        least = max(1, min(ahead // 2, len(self._free)))
+        self.out_of_rows = not self._free
+        # Before looking for room, so that a consumer that finishes in between calls.
+        self._basket.call_at = ahead // 2
+        holding = len(self._free) < self._holdings.rows
+        for number, watch in enumerate(self._watches):
+            if watch.nonce and watch.at <= now:  # first, since its rows are counted on
+                self._try(number, watch.want, True)
+        for number in self._in_turn(now, holding):
+            room = self._room(ahead)
+            if room < least:
+                self._deaf = True
+                return self._full(now)
+            self._first = number + 1
+            self._try(number, room, holding)
+        self._deaf = False
+        self._full_since = 0.0
+        failpoint("mover.arm")
+        self.wake.arm()
+        failpoint("mover.armed")
+        return max(0.0, min(watch.at for watch in self._watches) - self._monotonic())
+
+    def _in_turn(self, now: float, holding: bool) -> Sequence[int]:
+        """The lines to ask, beginning behind the one that was asked last, so that each with due jobs has its turn however much the
+        others have. Those that were found empty a moment ago come last: what one queue has to do costs no calls about another.
+        """
+        count = len(self._watches)
+        due: list[int] = []
+        empty: list[int] = []
+        for step in range(self._first, self._first + count):
+            number = step % count
+            watch = self._watches[number]
+            looked = now - watch.heard < LOOK
+            heard_of = looked or not self._deaf or watch.trouble.failures
+            if watch.at > now and heard_of and (not self._burst or holding or watch.dry):
+                continue
+            (empty if watch.idle and looked else due).append(number)
+        return due + empty
+
+    def _only_listen(self, now: float) -> float:
+        self._listen(now)
+        return LONGEST_WAIT
+
+    def _room(self, ahead: int) -> int:
+        finished = sum(consumer.finished for consumer in self._consumers)
+        in_hand = self._taken - finished
+        return min(len(self._consumers) + ahead - in_hand, len(self._free), MOST)
+
+    def _try(self, number: int, room: int, holding: bool) -> None:
+        watch = self._watches[number]
+        try:
+            self._claim(number, room, holding)
+            watch.trouble.worked()
+        except StoreError as error:  # about this line, which waits; the nonce is kept, and the others go on
+            watch.at = self._monotonic() + watch.trouble.failed(error)
+
+    def _claim(self, number: int, room: int, holding: bool) -> None:
+        line, watch = self._lines[number], self._watches[number]
+        if not watch.nonce:
+            self._claims += 1
+            watch.nonce = f"{self._tag}{self._claims:x}"
+            watch.want, watch.sent = room, self._monotonic()
+            self._holdings.claiming(number, watch.nonce)
+        failpoint("mover.claim")
+        reply = self._stores[number].claim(
+            self._worker, watch.nonce, want=watch.want, lease_ms=line.lease_ms, max_crashes=line.max_crashes,
+            ground=watch.ground, max_events=line.max_events, wary=self._wary, away_ms=self._away_ms(watch),
+        )  # fmt: skip
+        failpoint("mover.claimed")
+        if not self._same_ground(number, watch, reply):
+            watch.at = 0.0 if watch.ground == reply.ground else self._monotonic() + SOON  # the same claim again
+            return
+        self._keep(number, watch, reply.jobs)
+        self._holdings.claiming(number, "")
+        now = self._monotonic()
+        full = len(reply.jobs) >= watch.want
+        watch.nonce = ""
+        watch.holds_timer = not full
+        watch.idle = not full and not reply.more
+        watch.at = now if full or (reply.more and reply.jobs) else now + reply.wait_ms / 1000
+        failpoint("mover.kept")
+        self._full_since = 0.0
+        if reply.jobs:
+            for other in self._watches:
+                other.dry = False
+        else:
+            watch.dry = not holding and not reply.more
+
+    def _away_ms(self, watch: _Watch) -> int:
+        """For how long Redis could not be reached from here, if it could not: it then guards the leases of those that live."""
+        return int((self._monotonic() - watch.heard) * 1000) if self.trouble.failures else 0
+
+    def _same_ground(self, number: int, watch: _Watch, reply: Claim) -> bool:
+        """Whether Redis stands where it stood; if not, all that is held here is adopted first, as soon as that can be."""
+        watch.heard = self._monotonic()
+        if watch.ground in ("", reply.ground):
+            watch.ground = reply.ground
+            return True
+        if watch.seen != reply.ground and watch.ground.partition(":")[0] != reply.generation:
+            logger.warning("queue %s: Redis lost its contents or was rolled back", self._lines[number].queue)
+        watch.seen = reply.ground
+        if self._adopter.adopt_line(number):
+            watch.ground = reply.ground
+        return False
+
+    def _listen(self, now: float) -> None:
+        """A line of which nothing is claimed just now is asked for its ground, since what it loses must be adopted soon."""
+        for number, watch in enumerate(self._watches):
+            if not watch.nonce and now - watch.heard >= LONGEST_WAIT:
+                self._ask(number, watch)
+
+    def _ask(self, number: int, watch: _Watch) -> None:
+        self._claims += 1
+        line = self._lines[number]
+        failpoint("mover.listen")
+        reply = self._stores[number].claim(
+            self._worker, f"{self._tag}{self._claims:x}", want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes,
+            ground=watch.ground, max_events=line.max_events, away_ms=self._away_ms(watch),
+        )  # fmt: skip
+        failpoint("mover.listened")
+        watch.idle = not reply.more
+        self._same_ground(number, watch, reply)
+
+    def _keep(self, number: int, watch: _Watch, jobs: Sequence[ClaimedJob]) -> None:
+        # The lease runs from when Redis got the claim, which is not before it was first sent.
+        until = watch.sent + self._lines[number].lease
+        most, evicted = self._lines[number].max_crashes, self._evictions.known()
+        batch: list[Taken] = []
+        for job in jobs:
+            row = self._free.popleft()
+            turn = self._holdings.put(
+                row, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=watch.sent, good_until=until
+            )
+            alone = 0 < most <= job.crashes or max(job.evictions, evicted.get(job.id, 0)) >= ALONE_AFTER
+            to = self.suspects if alone else batch
+            taken = Taken(job, number, row, turn, watch.sent)
+            self._adopter.took(taken)
+            to.append(taken)
+        if self.suspects:
+            self._holdings.retire()
+        if batch:
+            self._taken += len(batch)
+            self._basket.put(batch)
+
+    def _full(self, now: float) -> float:
+        if not self._full_since:
+            self._full_since = now
+        if now - self._full_since < FULL_FOR:
+            return FULL_FOR
+        self._hand_over()
+        self._listen(now)
+        return LONGEST_WAIT
+
+    def _hand_over(self) -> None:
+        for number, watch in enumerate(self._watches):
+            if watch.holds_timer and not watch.nonce:
+                failpoint("mover.pass_on")
+                self._ask(number, watch)
+                failpoint("mover.passed_on")
+                watch.holds_timer = False
+                watch.at = 0.0
+
+    def _give_back_stale(self, now: float) -> None:
+        if not len(self._basket):
+            return
+        stale = self._basket.waiting_since_before(now - LONGEST_WAIT)
+        if stale:
+            self._pace.slow()
+            self.give_back(stale)
+
+    def give_back(self, jobs: Sequence[Taken]) -> None:
+        """Back into the schedule, due at once, for whoever has room; the attempt does not count."""
+        self._taken -= len(jobs)
+        for taken in jobs:
+            self._settler.add(taken, Outcome("snooze", b""))

@@ -1,0 +1,187 @@
+"""Tells Redis how runs ended, in batches: all that has gathered while the call before was under way."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from django_delayq import clock
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.store.connection import StoreError
+from django_delayq.store.queue import MOST, QueueStore, SettleItem
+from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.loop import Backoff
+from django_delayq.worker.outcome import Outcome
+from django_delayq.worker.process.adopter import Adopter
+
+logger = Logger("django_delayq.worker")
+
+AGAIN = 0.1  # seconds until what cannot be adopted yet is settled again
+
+Ended = tuple[Taken, Outcome]
+
+
+class Settler:
+    """1. Consumers add outcomes. 2. Its thread settles them, a script call per line and up to 200. 3. While Redis is away it sends
+    the same call again, for ever: settle is idempotent. 4. What Redis does not know of is adopted, and settled once more. 5. It ends
+    when told to and nothing is left; what it could not settle when the process ends is run again, as after a crash.
+
+    Args:
+        free: where rows of the holdings go when Redis has confirmed the end of their job.
+        settled: called whenever rows have become free, by whichever thread that was.
+    """
+
+    def __init__(
+        self,
+        *,
+        lines: Sequence[Line],
+        stores: Sequence[QueueStore],
+        holdings: Holdings,
+        free: deque[int],
+        adopter: Adopter,
+        worker: str,
+        settled: Callable[[], None],
+    ) -> None:
+        self._lines = lines
+        self._stores = stores
+        self._holdings = holdings
+        self._free = free
+        self._adopter = adopter
+        self._worker = worker
+        self._settled = settled
+        self._incoming: deque[Ended] = deque()
+        self._batches: deque[tuple[int, list[Ended]]] = deque()
+        self._waiting: list[Ended] = []  # for Redis to be ready to adopt them
+        self._filled = threading.Event()
+        self._ending = threading.Event()
+        self._backoff = Backoff("settler", longest=1.0)
+        self._thread = threading.Thread(target=self._work, name="delayq-settler", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def end(self, seconds: float) -> None:
+        """Lets the thread end, and waits for that."""
+        self._ending.set()
+        self._filled.set()
+        self._thread.join(seconds)
+
+    def add(self, taken: Taken, outcome: Outcome | None) -> None:
+        """A run has ended; None: without anything to settle."""
+        if outcome is None:
+            self._holdings.empty(taken.row)
+            self._adopter.ended(taken.row)
+            self._free.append(taken.row)
+            self._settled()
+            return
+        self._holdings.settling(taken.row)
+        self._incoming.append((taken, outcome))
+        if not self._filled.is_set():
+            self._filled.set()
+
+    def poll(self) -> float:
+        """Settles all that has gathered. Returns the seconds until there may be more: it is woken earlier.
+
+        Raises:
+            StoreUnavailable: Redis is away; the same batch is sent again by the next pass.
+        """
+        self._incoming.extend(self._waiting)
+        self._waiting = []
+        self._gather()
+        while self._batches:
+            line, batch = self._batches[0]
+            try:
+                answers = self._send(line, batch)
+            except StoreError as error:
+                answers = self._one_by_one(line, batch, error)
+            self._batches.popleft()
+            answered = list(zip(batch, answers, strict=True))
+            self._waiting += [ended for ended, answer in answered if answer == "wait"]
+            self._confirm([(ended, answer) for ended, answer in answered if answer != "wait"])
+            self._gather()
+        return AGAIN if self._waiting else 1.0
+
+    def _gather(self) -> None:
+        gathered: dict[int, list[Ended]] = {}
+        while True:
+            try:
+                ended = self._incoming.popleft()
+            except IndexError:
+                break
+            batch = gathered.setdefault(ended[0].line, [])
+            batch.append(ended)
+            if len(batch) == MOST:
+                self._batches.append((ended[0].line, gathered.pop(ended[0].line)))
+        self._batches.extend(gathered.items())
+
+    def _send(self, line: int, batch: Sequence[Ended]) -> Sequence[str]:
+        with self._adopter.lock:
+            answers = self._settle(line, batch)
+            gone = [number for number, answer in enumerate(answers) if answer == "gone"]
+            if gone:
+                answers = list(answers)
+                adopted = self._adopter.adopt(line, [batch[number][0] for number in gone])
+                ours = [number for number, answer in zip(gone, adopted, strict=True) if answer == "adopted"]
+                for number, answer in zip(gone, adopted, strict=True):
+                    answers[number] = {"finished": "already", "wait": "wait"}.get(answer, "lost")
+                if ours:
+                    again = self._settle(line, [batch[number] for number in ours])
+                    for number, answer in zip(ours, again, strict=True):
+                        answers[number] = answer
+        return answers
+
+    def _settle(self, line: int, batch: Sequence[Ended]) -> Sequence[str]:
+        items = [
+            SettleItem(job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms)
+            for (job, *_), (kind, detail, delay_ms, _error, _reason, ran_ms) in batch
+        ]
+        failpoint("settler.settle")
+        answers = self._stores[line].settle(items, worker=self._worker, max_crashes=self._lines[line].max_crashes)
+        failpoint("settler.settled")
+        return answers
+
+    def _one_by_one(self, line: int, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
+        # One item that Redis refuses must not hold up the others for ever.
+        logger.error("settling %d jobs was refused: %s They are settled one by one.", len(batch), error)
+        answers: list[str] = []
+        for ended in batch:
+            try:
+                answers += self._send(line, [ended])
+            except StoreError as refusal:
+                logger.error("job %s cannot be settled, its lease is left to run out: %s", ended[0].job.id, refusal)
+                answers.append("refused")
+        return answers
+
+    def _confirm(self, answered: Sequence[tuple[Ended, str]]) -> None:
+        done = failed = 0
+        rows = []
+        for (taken, outcome), answer in answered:
+            self._holdings.empty(taken.row)
+            self._adopter.ended(taken.row)
+            rows.append(taken.row)
+            if answer == "done":
+                done += outcome.kind not in ("snooze", "park")
+                failed += outcome.kind in ("fail", "retry")
+            elif answer in ("lost", "gone"):
+                logger.warning(
+                    "job %s: the lease of attempt %d was lost, so its outcome (%s) changes nothing",
+                    taken.job.id, taken.job.attempt, outcome.kind,
+                )  # fmt: skip
+        self._free.extend(rows)
+        self._holdings.count(done, failed)
+        self._settled()
+
+    def _work(self) -> None:
+        while not (self._ending.is_set() and not self._incoming and not self._batches and not self._waiting):
+            self._filled.wait(AGAIN if self._waiting else None)
+            self._filled.clear()
+            try:
+                self.poll()
+                self._backoff.worked()
+            except Exception as error:
+                clock.sleep(self._backoff.failed(error))
+                self._filled.set()

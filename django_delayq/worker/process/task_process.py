@@ -1,0 +1,188 @@
+"""A task process: mover in the main thread, consumers and settler in theirs.
+
+The order in which it ends, and why:
+1. The mover claims no more and hands its timers over, so that nothing new comes and others wake for what becomes due.
+2. What waits in the basket is given back, so that others can start it now.
+3. The consumers finish what runs; the supervisor keeps its leases meanwhile.
+4. Then jobs on their last chance, and those that were evicted three times, run one after the other, with nothing beside them: a
+   process that dies takes all it runs with it, and none of them shall be called poison, or begin anew for ever, for what a neighbour
+   did. Such a process asks to be replaced, so that others wait for none. If the whole worker leaves they are given back instead, like
+   all that waits.
+5. The settler empties itself last, since consumers feed it.
+6. If told so while tasks still run, these are given back too (snoozed: the attempt does not count), and the process ends
+   under them. A task may thus run twice: at least once is the promise.
+If the supervisor is gone, the process ends at once: nobody extends its leases, so soon others will run its jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from typing import Final
+
+from django_delayq import clock
+from django_delayq.store.queue import MOST
+from django_delayq.worker.evictions import Evictions
+from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
+from django_delayq.worker.outcome import Outcome
+from django_delayq.worker.process import forks
+from django_delayq.worker.process.adopter import Adopter
+from django_delayq.worker.process.consumer import Basket, Consumer, Pace
+from django_delayq.worker.process.executor import Executor
+from django_delayq.worker.process.mover import Mover
+from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.spec import WorkerSpec
+
+LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
+BURST_PATIENCE: Final = 30.0  # seconds; a burst is started again by its timer, a worker would wait for ever
+
+
+def rows(threads: int) -> int:
+    """How many jobs a process may hold: what runs, what is taken ahead, and what waits to be settled."""
+    return threads + 3 * MOST
+
+
+class TaskProcess:
+    """1. Starts its threads. 2. Claims and waits. 3. Obeys commands. 4. Ends as the module says."""
+
+    def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> None:
+        self._burst = spec.burst
+        self._ends = ends
+        self._holdings = holdings
+        self._room_read, self._room_write = os.pipe()
+        os.set_blocking(self._room_read, False)
+        os.set_blocking(self._room_write, False)
+        link = spec.connect(f"delayq-task-{worker}")
+        stores = spec.stores(link)
+        self._free = deque(range(holdings.rows))
+        pace = Pace(spec.threads)
+        self._basket = Basket(self._wake)
+        adopter = Adopter(lines=spec.lines, stores=stores, holdings=holdings, worker=worker)
+        self._settler = Settler(
+            lines=spec.lines, stores=stores, holdings=holdings, free=self._free, adopter=adopter, worker=worker,
+            settled=self._settled,
+        )  # fmt: skip
+        executor = Executor(
+            lines=spec.lines, holdings=holdings, find_task=spec.find_task, hooks=spec.hooks, worker=worker,
+            task_numbers={name: number for number, name in enumerate(spec.tasks)},
+        )  # fmt: skip
+
+        def consumer(number: int, basket: Basket) -> Consumer:
+            return Consumer(
+                number, basket=basket, executor=executor, settler=self._settler, pace=pace,
+                end_thread=spec.hooks.end_thread,
+            )  # fmt: skip
+
+        self._consumers = [consumer(number, self._basket) for number in range(1, spec.threads + 1)]
+        self._last_chance = Basket(self._wake)
+        self._loner = consumer(0, self._last_chance)
+        self._mover = Mover(
+            lines=spec.lines, stores=stores, link=link, holdings=holdings, free=self._free, basket=self._basket,
+            consumers=self._consumers, settler=self._settler, adopter=adopter, pace=pace, worker=worker,
+            wary=spec.wary, burst=spec.burst, evictions=evictions,
+        )  # fmt: skip
+        self._leaving = False
+        self._now = False
+
+    def run(self) -> int:
+        """Works until told to leave, or, in a burst, until nothing is due. Returns the exit code."""
+        self._settler.start()
+        for consumer in self._consumers:
+            consumer.start()
+        self._loner.start()
+        while not self._now and not (self._leaving and self._empty()):
+            pause = self._mover.poll()
+            self._run_suspect()
+            if self._burst and not self._leaving and self._mover.dry:
+                self._leave()
+                continue
+            if self._burst and self._mover.stuck_for > BURST_PATIENCE:
+                return GAVE_UP
+            self._sleep(pause)
+        if self._now:
+            self._give_back_running()
+            self._settler.end(LAST_SETTLE)
+        else:
+            self._last_chance.close()
+            for consumer in (*self._consumers, self._loner):
+                consumer.join(5.0)
+            self._settler.end(5.0)
+        return 0
+
+    def _run_suspect(self) -> None:
+        suspects = self._mover.suspects
+        if self._leaving and suspects and self._holdings.rows - len(self._free) == len(suspects):
+            self._last_chance.put([suspects.popleft()])
+
+    def _sleep(self, seconds: float) -> None:
+        poll = select.poll()
+        for descriptor in (self._ends.commands, self._ends.alive, self._room_read):
+            poll.register(descriptor, select.POLLIN)
+        wake = self._mover.wake.fileno()
+        if wake >= 0:
+            poll.register(wake, select.POLLIN)
+        # poll() knows whole milliseconds only, and takes more of them rather than fewer: the rest of one is slept.
+        whole, rest = divmod(seconds * 1000, 1)
+        ready = poll.poll(whole)
+        if not ready:
+            clock.sleep(rest / 1000)
+        for descriptor, _ in ready:
+            if descriptor == self._ends.alive:
+                os._exit(1)
+            elif descriptor == self._ends.commands:
+                self._obey(os.read(descriptor, 64))
+            elif descriptor == self._room_read:
+                os.read(descriptor, 4096)
+            else:
+                self._mover.token()
+
+    def _obey(self, commands: bytes) -> None:
+        if QUIET in commands and not self._mover.quiet:
+            self._mover.hush()
+        if any(command in commands for command in (RETIRE, LEAVE, NOW)):
+            self._leave()
+        if LEAVE in commands or NOW in commands:
+            self._give_back_suspects()
+        self._now = self._now or NOW in commands
+
+    def _leave(self) -> None:
+        if self._leaving:
+            return
+        self._leaving = True
+        if not self._mover.quiet:
+            self._mover.hush()
+        self._mover.give_back(self._basket.close())
+
+    def _empty(self) -> bool:
+        return len(self._free) == self._holdings.rows
+
+    def _give_back_running(self) -> None:
+        for consumer in (*self._consumers, self._loner):
+            running = consumer.running
+            if running is not None:
+                self._settler.add(running, Outcome("snooze", b'{"d":"the worker was stopped"}'))
+
+    def _give_back_suspects(self) -> None:
+        for waiting in (*self._mover.suspects, *self._last_chance.close()):
+            self._settler.add(waiting, Outcome("snooze", b""))
+        self._mover.suspects.clear()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._room_write, b".")
+        except BlockingIOError:  # full of calls already
+            pass
+
+    def _settled(self) -> None:
+        if self._leaving or self._burst or self._mover.out_of_rows:
+            self._wake()
+
+
+def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> int:
+    """What a forked child runs."""
+    forks.expect()
+    code = TaskProcess(spec, worker, ends, holdings, evictions).run()
+    holdings.leave()
+    return code

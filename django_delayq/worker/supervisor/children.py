@@ -1,0 +1,181 @@
+"""Forks, commands and buries the processes of a worker. The supervisor has one thread, so that a fork copies no locked lock."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from django_delayq import clock
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.orders import GAVE_UP, Ends
+
+logger = Logger("django_delayq.worker")
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Child:
+    """A forked process, as the supervisor sees it."""
+
+    def __init__(self, name: str, worker: str, pid: int, commands: int, holdings: Holdings | None) -> None:
+        self.trace: Path | None = None  # the file that is its holdings
+        self.name = name
+        self.worker = worker
+        self.pid = pid
+        self.holdings = holdings
+        self.born = clock.monotonic()
+        self.kill_at = float("inf")
+        self.told_now = False
+        self.killed = False
+        self.deaf_since: float | None = None  # when a run here did not hear its timeout
+        self.deaf: set[tuple[int, int]] = set()  # row and turn of such runs
+        self.exit_code: int | None = None
+        self._commands = commands
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it ended as a process of ours does. The exit code alone does not say: a task may have called `os._exit(0)`."""
+        return self.exit_code in (0, GAVE_UP) and (self.holdings is None or self.holdings.left())
+
+    def tell(self, command: bytes) -> None:
+        """Sends a command. A child that is gone already does not mind."""
+        if self.exit_code is None:  # else the pipe is closed, and its number may be another's
+            with contextlib.suppress(OSError):
+                os.write(self._commands, command)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self.killed = True
+        self.send(signal.SIGKILL)
+
+    def send(self, sign: signal.Signals) -> None:
+        """Sends a signal, if the child has not been buried: its number may be another process by then."""
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, sign)
+
+    def forget(self) -> None:
+        """In another child: the pipe to this one is not ours."""
+        if self.exit_code is None:
+            os.close(self._commands)
+
+    def forget_trace(self) -> None:
+        """Redis knows what it held."""
+        if self.trace is not None:
+            self.trace.unlink(missing_ok=True)
+            self.trace = None
+
+    def reap(self) -> bool:
+        """Whether it has ended; `exit_code` says how (negative: by that signal)."""
+        if self.exit_code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # somebody else has waited for it
+                pid, status = self.pid, 0
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+                os.close(self._commands)
+        return self.exit_code is not None
+
+
+class Nursery:
+    """Makes children.
+
+    Every child gets the reading end of one pipe whose writing end only the supervisor has: when that is closed, however the
+    supervisor died, each child sees it. On Linux the kernel kills them besides.
+    """
+
+    def __init__(self, before_fork: Callable[[], None]) -> None:
+        self._before_fork = before_fork
+        self._alive_read, self._alive_write = os.pipe()
+        self.to_close: list[Callable[[], None]] = []  # in each child: what only the supervisor may keep open
+        self._children: list[Child] = []
+
+    def fork(self, name: str, worker: str, main: Callable[[Ends], int], holdings: Holdings | None = None) -> Child:
+        """Starts a process that runs `main` and ends with what it returns."""
+        self._before_fork()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        read, write = os.pipe()
+        supervisor = os.getpid()
+        failpoint("supervisor.fork")
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(read)
+            os.close(write)
+            raise
+        if pid == 0:
+            code = 1
+            try:
+                self._be_born(name, supervisor, write)
+                failpoint("child.born")
+                code = main(Ends(read, self._alive_read))
+            except BaseException:
+                logger.exception("%s: ended by an error", name)
+            finally:
+                with contextlib.suppress(Exception):
+                    logging.shutdown()
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                os._exit(code)  # nothing of the supervisor's is unwound in a child
+        os.close(read)
+        child = Child(name, worker, pid, write, holdings)
+        self._children = [other for other in self._children if other.exit_code is None] + [child]
+        failpoint("supervisor.forked")
+        return child
+
+    def close(self) -> None:
+        """Closes the pipe that says that the supervisor is alive."""
+        os.close(self._alive_read)
+        os.close(self._alive_write)
+
+    def _be_born(self, name: str, supervisor: int, write: int) -> None:
+        signal.set_wakeup_fd(-1)
+        # Handlers that do nothing, not SIG_IGN: what a task starts would inherit that. Ctrl-C and service managers send
+        # their signals to all processes; the supervisor alone says what is to be done.
+        for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(sign, _do_nothing)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        dump_stacks_on_quit()
+        os.close(self._alive_write)
+        os.close(write)
+        for child in self._children:
+            child.forget()
+        for close in self.to_close:
+            close()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != supervisor:
+            os._exit(1)
+
+
+def dump_stacks_on_quit(on_quit: Callable[[int, FrameType | None], None] | None = None) -> None:
+    """SIGQUIT prints the stacks of all threads, also when one of them holds the interpreter; `on_quit` is called besides."""
+    faulthandler.unregister(signal.SIGQUIT)
+    signal.signal(signal.SIGQUIT, on_quit or signal.SIG_DFL)
+    faulthandler.register(signal.SIGQUIT, file=sys.__stderr__ or 2, all_threads=True, chain=on_quit is not None)
+
+
+def resident_memory(pid: int) -> int:
+    """Bytes of memory that a process has; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _do_nothing(*_: object) -> None:
+    pass

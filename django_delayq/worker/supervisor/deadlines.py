@@ -1,0 +1,129 @@
+"""Hard timeouts: a run that has not ended a while after its soft timeout is deaf, and nothing but the end of its process stops it.
+
+Its process claims no more. The other jobs there go on until their own timeout, those without one for `grace` seconds, then it is
+killed. Not before that the deaf run is settled, as a failed attempt: as long as it may still do something, its lease is kept, so that
+nobody else runs the job beside it. Who had to be killed with it is evicted, which counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from django_delayq import clock, codec
+from django_delayq.exceptions import SoftTimeout, UnknownTask
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.store.queue import Outcome, SettleItem
+from django_delayq.worker import retry
+from django_delayq.worker.holdings import ASK, NEVER, RUNNING, Held, Holdings
+from django_delayq.worker.line import Line
+from django_delayq.worker.spec import AnyTask
+from django_delayq.worker.supervisor.children import Child
+
+logger = Logger("django_delayq.worker")
+
+PASS = 1.0  # seconds between looks; a run that begins behind one has five seconds at least, see `timeouts.hard_limit`
+SHORTEST = 0.1
+
+
+class Deadlines:
+    """1. Looks at every running job's hard deadline. 2. Calls `replace` for a process with a run past it: another takes its seat, and
+    it claims no more. 3. Kills it when none of its other jobs has time left. 4. Says, once it is dead, how its deaf runs ended. A run
+    that ends after all is settled by its process, as any other.
+    """
+
+    def __init__(
+        self,
+        *,
+        lines: Sequence[Line],
+        children: Callable[[], Iterable[Child]],
+        replace: Callable[[Child], None],
+        tasks: Sequence[str],
+        find_task: Callable[[str], AnyTask],
+        grace: float,
+        monotonic: Callable[[], float] = clock.monotonic,
+    ) -> None:
+        self._lines = lines
+        self._children = children
+        self._replace = replace
+        self._tasks = tasks
+        self._find_task = find_task
+        self._grace = grace
+        self._monotonic = monotonic
+
+    def poll(self) -> float:
+        """One pass."""
+        now = self._monotonic()
+        next_at = now + PASS
+        for child in list(self._children()):
+            if child.holdings is None or child.killed:
+                continue
+            held = list(child.holdings.held())
+            child.deaf = {(one.row, one.turn) for one in held if _has_deadline(one) and one.hard <= now}
+            if child.deaf and child.deaf_since is None:
+                child.deaf_since = now
+                self._give_up(child, held, now)
+            ends = [self._ends_at(child, one) for one in held if (one.row, one.turn) not in child.deaf]
+            next_at = min([next_at, *(end for end in ends if end > now)])
+            if child.deaf and max(ends, default=now) <= now:
+                failpoint("deadlines.kill")
+                child.kill()
+                failpoint("deadlines.killed")
+        return max(SHORTEST, next_at - now)
+
+    def ended(self, child: Child) -> list[tuple[int, SettleItem]]:
+        """What becomes of the deaf runs of a process that is dead: line, and how to settle it."""
+        if child.holdings is None:
+            return []
+        held = [one for one in child.holdings.held() if (one.row, one.turn) in child.deaf]
+        return [(one.line, self._item(child.holdings, one)) for one in held]
+
+    def _ends_at(self, child: Child, held: Held) -> float:
+        """When a job is to have ended in any case; without a deaf neighbour, never, unless it has a deadline."""
+        if _has_deadline(held):
+            return held.hard
+        return float("inf") if child.deaf_since is None else child.deaf_since + self._grace
+
+    def _give_up(self, child: Child, held: Sequence[Held], now: float) -> None:
+        for one in held:
+            if (one.row, one.turn) in child.deaf:
+                logger.error(
+                    "%s, job %s: it has run for %.1f s and did not end at its timeout; its process is replaced, and killed when its "
+                    "other %d jobs have ended or have had their time",
+                    self._name(one), one.id, now - one.started, len(held) - len(child.deaf),
+                )  # fmt: skip
+        self._replace(child)
+
+    def _name(self, held: Held) -> str:
+        return self._tasks[held.task] if held.task < len(self._tasks) else "a task"
+
+    def _item(self, holdings: Holdings, held: Held) -> SettleItem:
+        name, ran = self._name(held), self._monotonic() - held.started
+        kind, delay = self._verdict(name, held)
+        if holdings.is_cancelled(held.row, held.turn):
+            kind, delay = "cancel", 0
+        message = f"it did not end at its timeout; its process was killed after {ran:.1f} s"
+        now = clock.wall_ms()
+        detail = codec.dumps(
+            {"s": now - round(ran * 1000), "f": now, "c": "HardTimeout", "m": message, "p": f"hard:{name}"[:64]}
+        )
+        return SettleItem(
+            id=held.id, attempt=held.attempt, fence=held.fence, outcome=kind, delay_ms=delay, detail=detail
+        )
+
+    def _verdict(self, name: str, held: Held) -> tuple[Outcome, int]:
+        if held.retry_ms == NEVER:
+            return "fail", 0
+        if held.retry_ms != ASK:
+            return "retry", held.retry_ms
+        default = self._lines[held.line].backoff
+        try:
+            backoff = self._find_task(name).backoff or default
+        except UnknownTask:
+            backoff = default
+        delay = retry.delay_ms(backoff, held.attempt, SoftTimeout("hard timeout"), default)
+        return ("fail", 0) if delay is None else ("retry", delay)
+
+
+def _has_deadline(held: Held) -> bool:
+    return held.state == RUNNING and held.hard > 0

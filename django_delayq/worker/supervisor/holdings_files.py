@@ -1,0 +1,257 @@
+"""Files in memory (/dev/shm) under the holdings of task processes. They outlive a worker that is killed as a whole, so that another
+worker of the same machine knows what it held, and what of that was running.
+
+A file is the holdings as they are, then a head of JSON, then the head's length. It is found under its name only when it is
+complete, and is removed when Redis knows about all that stood in it: by the worker whose process it was, else by the one that gives
+back what it says, which also removes what a worker left unfinished. Where there is no /dev/shm, or no room, holdings are plain
+memory, and jobs of a killed worker wait for the end of their leases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from django_delayq import clock
+from django_delayq.worker.holdings import LAYOUT, Holdings
+from django_delayq.worker.line import Line
+
+MEMORY: Final = Path("/dev/shm")
+_UNFINISHED: Final = ".new"  # how a file's name ends until all is in it; it begins with the process id, as afterwards
+_LENGTH: Final = 8  # bytes, at the end of the file
+_OLD: Final = 3_600.0  # seconds after which a file that nobody touches is litter, such as that of another container
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Whose process it is. `machine`: its start, and the namespaces in which `pid` and `born` (ticks) mean something."""
+
+    machine: str
+    pid: int
+    born: str
+
+    def gone(self) -> bool:
+        """Whether it surely is no more; False where that cannot be known. Its children end with it: the kernel has killed them
+        before it shows their parent as ended.
+        """
+        return bool(self.machine) and self.machine == _machine() and not _lives(self.pid, self.born)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the file says besides the holdings. `store`: prefix and address; `lines`: queue, partition, lease ms, max crashes."""
+
+    layout: int
+    worker: str
+    store: str
+    rows: int
+    lines: Sequence[tuple[str, int, int, int]]
+    origin: Origin
+
+
+class Trace:
+    """One file. Holds it locked, so that of several workers one gives back what it says."""
+
+    def __init__(self, path: Path, descriptor: int, head: Head, holdings: Holdings | None) -> None:
+        self.path = path
+        self.head = head
+        self.holdings = holdings
+        self._descriptor = descriptor
+
+    def remove(self) -> None:
+        """Redis knows all that it says."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Leaves it to others."""
+        if self.holdings is not None:
+            self.holdings.close()
+            self.holdings = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def origin() -> Origin:
+    """Of this process."""
+    pid = os.getpid()
+    return Origin(machine=_machine(), pid=pid, born=_stat(pid)[1])
+
+
+def place(memory: Path = MEMORY) -> Path | None:
+    """The directory of this user's files, made if need be; None where the system has none, or somebody else has put one there."""
+    folder = memory / f"delayq-{os.geteuid()}"
+    try:
+        if not _machine() or not memory.is_dir():
+            return None
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(0o700)
+        found = folder.lstat()
+    except OSError:
+        return None
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    return folder if ours else None
+
+
+def make(
+    folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequence[Line]
+) -> tuple[Holdings, Path | None]:
+    """Holdings in a file of that directory; in plain memory, without a path, if there is no directory or no room."""
+    path = None if folder is None else folder / f"{os.getpid()}-{os.urandom(6).hex()}"
+    if path is None:
+        return Holdings(rows, len(lines)), None
+    head = Head(
+        layout=LAYOUT, worker=worker, store=store, rows=rows, origin=origin(),
+        lines=[(line.queue, line.partition, line.lease_ms, line.max_crashes) for line in lines],
+    )  # fmt: skip
+    text = json.dumps(asdict(head)).encode()
+    size = Holdings.size(rows, len(lines))
+    unfinished = path.with_suffix(_UNFINISHED)
+    try:
+        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            # All of it now: a page that cannot be had later would kill the process that writes to it.
+            os.posix_fallocate(descriptor, 0, size)
+            os.pwrite(descriptor, text + len(text).to_bytes(_LENGTH, "big"), size)
+            holdings = Holdings(rows, len(lines), descriptor)
+        finally:
+            os.close(descriptor)
+        unfinished.rename(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        return Holdings(rows, len(lines)), None
+    return holdings, path
+
+
+def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None) -> Iterator[Trace]:
+    """What workers of that store left behind which are surely gone, and nobody else is giving back. Removes litter.
+
+    Args:
+        seen: what the looks before found, by file name; the caller keeps it, and empties it now and then. A file of a living
+            process then costs a look at the process only, and one of another store (None) nothing.
+    """
+    seen = {} if seen is None else seen
+    for name in sorted(os.listdir(folder)):
+        pid = name.partition("-")[0]
+        if name.endswith(_UNFINISHED) and pid.isdigit() and not _may_live(int(pid)):
+            # Of one who died at it. If that is a process of another container, which we cannot see, it does without a file.
+            (folder / name).unlink(missing_ok=True)
+            continue
+        if name in seen and ((origin := seen[name]) is None or not origin.gone()):
+            continue
+        try:
+            found = _open(folder / name, store, seen)
+        except OSError:  # removed meanwhile
+            continue
+        if found is not None:
+            yield found
+
+
+def touch(paths: Sequence[Path]) -> None:
+    """Shows that these are no litter."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> Trace | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    keep = False
+    try:
+        head = _head(descriptor)
+        ours = head is not None and head.store == store
+        if head is None or not ours or not head.origin.gone():
+            seen[path.name] = head.origin if head is not None and ours else None
+            if _age(descriptor) > _OLD:
+                path.unlink(missing_ok=True)
+            return None
+        if head.layout != LAYOUT:  # of another version: its jobs wait for the end of their leases
+            path.unlink(missing_ok=True)
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        if not os.fstat(descriptor).st_nlink:  # given back while we looked
+            return None
+        keep = True
+        return Trace(path, descriptor, head, Holdings(head.rows, len(head.lines), descriptor))
+    finally:
+        if not keep:
+            os.close(descriptor)
+
+
+def _head(descriptor: int) -> Head | None:
+    size = os.fstat(descriptor).st_size
+    length = int.from_bytes(os.pread(descriptor, _LENGTH, max(0, size - _LENGTH)), "big")
+    if not 0 < length < size:
+        return None
+    try:
+        found = json.loads(os.pread(descriptor, length, size - _LENGTH - length))
+        found["origin"] = Origin(**found["origin"])
+        found["lines"] = [tuple(line) for line in found["lines"]]
+        head = Head(**found)
+        whole = Holdings.size(head.rows, len(head.lines)) == size - _LENGTH - length
+    except (ValueError, TypeError, KeyError):
+        return None
+    return head if whole else None
+
+
+def _age(descriptor: int) -> float:
+    return clock.wall_ms() / 1000 - os.fstat(descriptor).st_mtime
+
+
+@cache
+def _machine() -> str:
+    # The start of the machine, since a process id means nothing after the next one; and the namespaces, since it means nothing
+    # in another container, and a time of birth nothing under another clock.
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return " ".join([boot, os.readlink("/proc/self/ns/pid"), _time_space()])
+    except OSError:
+        return ""
+
+
+def _time_space() -> str:
+    try:
+        return os.readlink("/proc/self/ns/time")
+    except FileNotFoundError:  # before Linux 5.6
+        return "-"
+
+
+def _lives(pid: int, born: str) -> bool:
+    try:
+        state, start = _stat(pid)
+    except OSError:
+        return _may_live(pid)
+    return state not in "ZX" and start == born
+
+
+def _may_live(pid: int) -> bool:
+    # /proc may hide processes; a signal's answer tells these from none.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """State and time of birth."""
+    descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # once a second for each worker of this machine
+    try:
+        words = os.read(descriptor, 4096).rpartition(b")")[2].split()
+    finally:
+        os.close(descriptor)
+    return words[0].decode(), words[19].decode()

@@ -1,0 +1,85 @@
+"""Gives back what killed workers of this machine held: a worker that is started again need not wait for their leases to run out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from django_delayq.logger import Logger
+from django_delayq.store.connection import Link
+from django_delayq.store.queue import QueueStore
+from django_delayq.worker.supervisor import holdings_files
+from django_delayq.worker.supervisor.children import Child
+from django_delayq.worker.supervisor.holdings_files import Origin, Trace
+from django_delayq.worker.supervisor.process_recovery import Estate, Remains
+
+logger = Logger("django_delayq.worker")
+
+PASS: Final = 1.0  # seconds between looks
+TOUCH: Final = 600  # looks after which our own files are touched
+AFRESH: Final = 60  # looks after which every file is opened again
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    queue: str
+    partition: int
+    lease_ms: int
+    max_crashes: int
+
+
+class Heir:
+    """1. Looks, at the start and every second, for what workers left behind that are surely gone: known by the start of the machine,
+    the namespaces, the process id and its time of birth. 2. Hands it to the remains: what ran counts a crash, what waited nothing.
+    Whom it cannot judge, such as a worker of another container, it leaves alone: those leases run out.
+    """
+
+    def __init__(
+        self,
+        place: Path | None,
+        store: str,
+        link: Link,
+        prefix: str,
+        *,
+        remains: Remains,
+        children: Callable[[], Iterable[Child]],
+    ) -> None:
+        self._place = place
+        self._store = store
+        self._link = link
+        self._prefix = prefix
+        self._remains = remains
+        self._children = children
+        self._seen: dict[str, Origin | None] = {}
+        self._looks = 0
+
+    def poll(self) -> float:
+        """One look."""
+        if self._place is not None:
+            if self._looks % AFRESH == 0:
+                self._seen.clear()
+            for trace in holdings_files.left(self._place, self._store, self._seen):
+                self._inherit(trace)
+            self._looks += 1
+            if self._looks % TOUCH == 0:
+                holdings_files.touch([child.trace for child in self._children() if child.trace is not None])
+        return PASS
+
+    def _inherit(self, trace: Trace) -> None:
+        head, holdings = trace.head, trace.holdings
+        if holdings is None:
+            return
+        lines = [_Line(*line) for line in head.lines]
+        logger.warning("%s is gone, with its supervisor (pid %d)", head.worker, head.origin.pid)
+        self._remains.add(
+            Estate(
+                worker=head.worker, lines=lines, held=list(holdings.held()), claims=holdings.nonces(lines), ran="crash",
+                stores=[
+                    QueueStore(self._link, prefix=self._prefix, queue=line.queue, partition=line.partition)
+                    for line in lines
+                ],
+                settled=trace.remove,
+            )
+        )  # fmt: skip

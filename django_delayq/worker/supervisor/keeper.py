@@ -1,0 +1,124 @@
+"""Extends the leases of all that the task processes hold. It lives in the supervisor, so that a task which keeps the
+interpreter to itself for a minute does not lose its lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from django_delayq import clock
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.store.connection import StoreError
+from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.worker.holdings import RUNNING, SETTLING, Held, Holdings
+from django_delayq.worker.line import Line
+from django_delayq.worker.supervisor.children import Child
+
+logger = Logger("django_delayq.worker")
+
+PASS = 1.0  # seconds between passes, at most
+SHARE = 8  # passes in a lease, at least, and after an error, too: two of them may fail
+MISSED = 2.0  # seconds after which a lease that nobody holds counts as lost; its job may be about to be adopted
+LONG = 1.0  # seconds after which a running job counts as a long one
+
+Kept = tuple[Holdings, Held]
+
+
+def longest_pause(lines: Sequence[Line]) -> float:
+    """Seconds that may pass without a look at the leases of these lines."""
+    return min([PASS, *(line.lease / SHARE for line in lines)])
+
+
+class Keeper:
+    """1. Every third of a lease it extends all that is held on a line, what waits included. 2. Every second it extends the jobs
+    whose progress has changed, and every other second those that run for long: so a cancel request reaches a task within
+    two seconds. 3. It writes into the holdings what Redis answers: lost, cancel, and until when the lease surely holds.
+    """
+
+    def __init__(
+        self,
+        *,
+        lines: Sequence[Line],
+        stores: Sequence[QueueStore],
+        children: Callable[[], Iterable[Child]],
+        worker: str,
+        monotonic: Callable[[], float] = clock.monotonic,
+    ) -> None:
+        self._lines = lines
+        self._stores = stores
+        self._children = children
+        self._worker = worker
+        self._monotonic = monotonic
+        self._full_at = [0.0] * len(lines)
+        self._pass = longest_pause(lines)
+        self._progress: dict[tuple[int, int, int], int] = {}
+        self._gone: dict[tuple[str, str], float] = {}  # since when nobody holds it
+        self._odd = False
+
+    def poll(self) -> float:
+        """One pass over all lines.
+
+        Raises:
+            StoreUnavailable: Redis is away; what was not extended is extended by the next pass.
+            StoreError: Redis refused a line; the others have been extended.
+        """
+        now = self._monotonic()
+        self._gone = {job: since for job, since in self._gone.items() if now - since < 60 * MISSED}
+        self._odd = not self._odd
+        by_line: dict[int, list[Kept]] = {}
+        seen: dict[tuple[int, int, int], int] = {}
+        for child in self._children():
+            if child.holdings is None:
+                continue
+            for held in child.holdings.held():
+                changed = held.progress_turn != self._progress.get((child.pid, held.row, held.turn), 0)
+                long = self._odd and held.state == RUNNING and now - held.started > LONG
+                gone = (held.id, held.fence) in self._gone
+                if changed or long or gone or self._full_at[held.line] <= now:
+                    by_line.setdefault(held.line, []).append((child.holdings, held))
+                if held.progress_turn:
+                    seen[child.pid, held.row, held.turn] = held.progress_turn
+        refused: dict[int, StoreError] = {}
+        for line, kept in by_line.items():
+            try:
+                for start in range(0, len(kept), MOST):
+                    self._extend(line, kept[start : start + MOST])
+            except StoreError as error:  # about this line; the leases of the others must not run out for it
+                refused[line] = error
+        self._progress = seen
+        for line, settings in enumerate(self._lines):
+            if self._full_at[line] <= now and line not in refused:
+                self._full_at[line] = now + settings.lease / 3
+        if refused:
+            raise next(iter(refused.values()))
+        return self._pass
+
+    def _extend(self, line: int, kept: Sequence[Kept]) -> None:
+        settings = self._lines[line]
+        progress = {held.id: held.progress for _, held in kept if held.progress_turn}
+        sent = self._monotonic()
+        failpoint("keeper.extend")
+        answers = self._stores[line].extend(
+            [(held.id, held.fence) for _, held in kept],
+            worker=self._worker, lease_ms=settings.lease_ms, progress=progress,
+        )  # fmt: skip
+        failpoint("keeper.extended")
+        for holdings, held in kept:
+            answer = answers[held.id]
+            if answer == "wait":
+                continue  # all that Redis held is being swept; then it is adopted
+            if answer == "gone":
+                since = self._gone.setdefault((held.id, held.fence), sent)
+                if sent - since < MISSED:
+                    continue
+                answer = "lost"
+            self._gone.pop((held.id, held.fence), None)
+            if answer != "lost":
+                holdings.extended(held, sent + settings.lease)
+            if answer == "cancel":
+                holdings.cancel(held)
+            elif answer == "lost" and holdings.state(held) not in (None, SETTLING):
+                # It still stands there, so this is not a job that was settled while we asked.
+                holdings.lost(held)
+                logger.warning("job %s: its lease is lost, and another worker may run it", held.id)

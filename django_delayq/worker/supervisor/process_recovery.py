@@ -1,0 +1,179 @@
+"""Gives back what a killed process held, so that others run it at once and not when its leases have run out."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from django_delayq import signals
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.store.connection import StoreError
+from django_delayq.store.queue import MOST, Outcome, QueueStore, SettleItem
+from django_delayq.worker.evictions import Evictions
+from django_delayq.worker.holdings import WAITING, Held
+from django_delayq.worker.line import Line
+from django_delayq.worker.supervisor.children import Child
+
+logger = Logger("django_delayq.worker")
+
+# What is said of runs that were given back. By "e" the mirror knows an eviction, which the stream tells as a snooze.
+SAID: Final[Mapping[Outcome, bytes]] = {
+    "snooze": b'{"d":"its process was stopped"}',
+    "evict": b'{"e":"evicted","d":"its process was killed: another job there did not hear its timeout"}',
+}
+
+
+class Served(Protocol):
+    """What has to be known of a line whose jobs are given back."""
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+
+    @property
+    def lease_ms(self) -> int:
+        """Of what is claimed."""
+
+    @property
+    def max_crashes(self) -> int:
+        """More are poison."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Estate:
+    """What one process left behind.
+
+    Args:
+        claims: a nonce per line, of a claim whose jobs may stand nowhere yet.
+        ran: what becomes of the jobs that were running: crash, snooze, or evict.
+        ended: of those that are known to have ended in another way, line and how to settle them.
+        settled: called when Redis knows about all of it.
+        left: the lines about which it does not know yet; `items`: what is to be told it, by line.
+    """
+
+    worker: str
+    lines: Sequence[Served]
+    stores: Sequence[QueueStore]
+    held: list[Held]
+    claims: list[str]
+    ran: Outcome
+    ended: Sequence[tuple[int, SettleItem]] = ()
+    settled: Callable[[], None] = lambda: None
+    left: set[int] = field(init=False)
+    items: dict[int, list[SettleItem]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = set(range(len(self.lines)))
+
+
+class Remains:
+    """1. `inherit` notes what the holdings of a killed process say. 2. Redis is asked for what a claim took that was under way when it
+    died; that call also hands over the timers which it kept. 3. What ran is settled as a crash, as snoozed if we ended the
+    process ourselves, or as evicted if we did for a neighbour's sake; what only waited is snoozed, and counts as nothing. While Redis
+    is away, the next pass tries again; a line that it refuses keeps no other waiting.
+    """
+
+    def __init__(self, *, lines: Sequence[Line], stores: Sequence[QueueStore], evictions: Evictions) -> None:
+        self._lines = lines
+        self._stores = stores
+        self._evictions = evictions
+        self._estates: deque[Estate] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._estates)
+
+    def inherit(self, child: Child, ran: Outcome, ended: Sequence[tuple[int, SettleItem]] = ()) -> None:
+        """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `Estate`."""
+        if child.holdings is None:
+            return
+        estate = Estate(
+            worker=child.worker, lines=self._lines, stores=self._stores, held=list(child.holdings.held()),
+            claims=child.holdings.nonces(self._lines), ran=ran, ended=ended, settled=child.forget_trace,
+        )  # fmt: skip
+        child.holdings.close()
+        child.holdings = None
+        self.add(estate)
+
+    def add(self, estate: Estate) -> None:
+        """Takes over what a process of another worker held."""
+        self._estates.append(estate)
+
+    def poll(self) -> float:
+        """Settles what is left.
+
+        Raises:
+            StoreUnavailable: Redis is away; the next pass goes on.
+            StoreError: Redis refused a line; all that the others held has been given back.
+        """
+        refused: StoreError | None = None
+        for estate in list(self._estates):
+            for number in sorted(estate.left):
+                try:
+                    self._give_back(estate, number)
+                except StoreError as error:  # about this line; what was held of the others does not wait for it
+                    refused = error
+                else:
+                    estate.left.discard(number)
+            if not estate.left:
+                self._estates.remove(estate)
+                estate.settled()
+        if refused:
+            raise refused
+        return 1.0
+
+    def _give_back(self, estate: Estate, number: int) -> None:
+        items = estate.items.get(number)
+        if items is None:
+            items = estate.items[number] = self._ask(estate, number)
+            if items:
+                crashed = sum(item.outcome == "crash" for item in items)
+                logger.warning(
+                    "%s held %d jobs of the queue %s, which are given back: %d were running and count a crash",
+                    estate.worker, len(items), estate.lines[number].queue, crashed,
+                )  # fmt: skip
+        while items:
+            batch = items[:MOST]
+            failpoint("remains.settle")
+            answers = estate.stores[number].settle(
+                batch, worker=estate.worker, max_crashes=estate.lines[number].max_crashes
+            )
+            failpoint("remains.settled")
+            del items[: len(batch)]
+            for item, answer in zip(batch, answers, strict=True):
+                if item.outcome == "crash" and answer == "done":
+                    signals.job_crashed.send_robust(sender=None, job_id=item.id, queue=estate.lines[number].queue)
+
+    def _ask(self, estate: Estate, number: int) -> list[SettleItem]:
+        held = [held for held in estate.held if held.line == number]
+        items = [item for line, item in estate.ended if line == number]
+        ended = {(item.id, item.fence) for item in items}
+        for row in held:
+            if (row.id, row.fence) in ended:
+                continue
+            waited = row.state == WAITING
+            kind: Outcome = "snooze" if waited else estate.ran
+            detail = b"" if waited else SAID.get(kind, b"")
+            items.append(_item(row.id, row.attempt, row.fence, kind, detail))
+        line = estate.lines[number]
+        nonce = estate.claims[number] or secrets.token_hex(8)
+        failpoint("remains.claim")
+        claim = estate.stores[number].claim(
+            estate.worker, nonce, want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes
+        )
+        failpoint("remains.claimed")
+        known = {(row.id, row.fence) for row in held}
+        items += [
+            _item(job.id, job.attempt, job.fence, "snooze") for job in claim.jobs if (job.id, job.fence) not in known
+        ]
+        for item in items:
+            if item.outcome == "evict":
+                self._evictions.note(item.id)
+        return items
+
+
+def _item(id: str, attempt: int, fence: str, outcome: Outcome, detail: bytes = b"") -> SettleItem:
+    return SettleItem(id=id, attempt=attempt, fence=fence, outcome=outcome, detail=detail)

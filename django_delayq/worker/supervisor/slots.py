@@ -1,0 +1,91 @@
+"""The places for processes in a worker: who sits there, when an empty one is filled again, and when its occupant is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from django_delayq import clock
+from django_delayq.logger import Logger
+from django_delayq.worker.spec import WorkerSpec
+from django_delayq.worker.supervisor.children import Child, resident_memory
+
+logger = Logger("django_delayq.worker")
+
+SHORT_LIFE: Final = 5.0  # seconds; a process that ends sooner has a worse cause than one bad job
+LONGEST_PAUSE: Final = 30.0
+NO_ROOM_PAUSE: Final = 5.0
+
+
+class Seat:
+    """A process of this name shall run. One that dies is started again at once; one that keeps dying young, after a pause."""
+
+    def __init__(self, name: str, fork: Callable[[str], Child]) -> None:
+        self.name = name
+        self.child: Child | None = None
+        self.over = False  # it has done its work, and no other is to follow
+        self._fork = fork
+        self._fill_at = 0.0
+        self._young_deaths = 0
+
+    def fill(self) -> None:
+        """Starts a process if there is none and the pause is over."""
+        if self.child is not None or self.over or clock.monotonic() < self._fill_at:
+            return
+        try:
+            self.child = self._fork(self.name)
+        except OSError as error:  # no memory or no process left just now: no reason to end those that work
+            self._fill_at = clock.monotonic() + NO_ROOM_PAUSE
+            logger.error("%s cannot be started, which is tried again in %.0f s: %s", self.name, NO_ROOM_PAUSE, error)
+
+    def vacate(self) -> None:
+        """Its occupant is on the way out; the next may come."""
+        self.child = None
+
+    def leave(self, *, burst: bool, stopping: bool) -> Child:
+        """Its occupant has ended. Returns it."""
+        child = self.child
+        assert child is not None
+        self.child = None
+        if stopping:
+            return child
+        if burst and child.in_order and child.holdings is not None:
+            self.over = True
+            return child
+        now = clock.monotonic()
+        self._young_deaths = self._young_deaths + 1 if now - child.born < SHORT_LIFE else 0
+        pause = min(0.25 * 2.0**self._young_deaths, LONGEST_PAUSE) if self._young_deaths > 1 else 0.0
+        self._fill_at = now + pause
+        logger.error("%s (pid %d) %s; started again in %.1f s", child.name, child.pid, _how(child), pause)
+        return child
+
+
+def _how(child: Child) -> str:
+    code = child.exit_code or 0
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+class Recycler:
+    """Replaces task processes that have run enough jobs, have grown too large, or ask for it, once their running jobs have finished."""
+
+    def __init__(self, spec: WorkerSpec, children: Callable[[], list[Child]], replace: Callable[[Child], None]) -> None:
+        self._spec = spec
+        self._children = children
+        self._replace = replace
+
+    def poll(self) -> float:
+        """One look at each process."""
+        for child in self._children():
+            for reason in self._reasons(child):
+                logger.info("%s (pid %d) is replaced: %s", child.name, child.pid, reason)
+                self._replace(child)
+                break
+        return 1.0
+
+    def _reasons(self, child: Child) -> Iterator[str]:
+        if self._spec.max_jobs and child.holdings is not None and child.holdings.counts()[0] >= self._spec.max_jobs:
+            yield f"it has run {child.holdings.counts()[0]} jobs"
+        if child.holdings is not None and child.holdings.retires():
+            yield "it holds a job on its last chance, which is to run alone"
+        if self._spec.max_memory and (memory := resident_memory(child.pid)) > self._spec.max_memory:
+            yield f"it has {memory // 1_048_576} MB of memory"
