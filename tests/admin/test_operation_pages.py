@@ -15,7 +15,7 @@ from django.utils.html import escape
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.admin import JobAdmin
-from django_delayq.admin import operations as pages
+from django_delayq.admin import operation_admin as pages
 from django_delayq.mirror.operations import OperationLoop
 from django_delayq.models import Event, Operation
 from django_delayq.producer.task import registry
