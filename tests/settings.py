@@ -16,6 +16,13 @@ from tests import servers
 DB = os.environ.get("DELAYQ_TEST_DB", "sqlite")
 MISSING = ""  # why the tests cannot run here; see conftest.py
 
+# Each process that runs a share of the tests has servers of its own, and not those of the process that hands the shares out.
+SHARE = os.environ.get("PYTEST_XDIST_WORKER", "")
+if os.environ.get("DELAYQ_TEST_SHARE", "") != SHARE:
+    os.environ.pop("DELAYQ_TEST_URL", None)
+    os.environ.pop("DELAYQ_TEST_DATABASE", None)
+    os.environ["DELAYQ_TEST_SHARE"] = SHARE
+
 if "DELAYQ_TEST_URL" not in os.environ:
     try:
         redis = servers.RedisServer()

@@ -6,10 +6,12 @@ import argparse
 import inspect
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from django.apps import apps
+from django.dispatch import Signal
 
 import django_delayq
 from django_delayq import conf, signals
@@ -115,6 +117,38 @@ def test_every_public_name_is_described():
     text = page("tasks")
     named = {name for name in django_delayq.__all__ if re.search(rf"\b{name}\b", text)}
     the_same(set(django_delayq.__all__), named, "docs/tasks.md")
+
+
+def public_names(path: str) -> set[str]:
+    """Of a module that projects import: `__all__`, else what it defines without an underscore."""
+    module = import_module(path)
+    if listed := getattr(module, "__all__", None):
+        return set(listed)
+    own = {
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == path and isinstance(value, type)
+    }
+    return {name for name in own | {n for n, v in vars(module).items() if isinstance(v, Signal)} if name[0] != "_"}
+
+
+def test_what_projects_may_import_is_listed_in_one_place():
+    rows = re.findall(r"^\| `(django_delayq[\w.]*)` \| (.+) \|$", page("reference"), flags=re.MULTILINE)
+    assert {path: set(re.findall(r"`(\w+)`", names)) for path, names in rows} == {
+        path: public_names(path) for path, _ in rows
+    }
+    assert {path for path, _ in rows} == {
+        "django_delayq",
+        *(f"django_delayq.{name}" for name in ("exceptions", "signals", "models", "admin")),
+    }
+
+
+def test_every_logger_is_listed():
+    package = Path(django_delayq.__file__).parent
+    made = {
+        name for path in package.rglob("*.py") for name in re.findall(r"\bLogger\(\"([\w.]+)\"\)", path.read_text())
+    }
+    assert made <= code_words("reference")
 
 
 def test_every_option_of_schedule_is_described():
