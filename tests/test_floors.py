@@ -153,6 +153,12 @@ def test_no_two_modules_have_one_name():
     assert shared == {}
 
 
+def test_each_folder_has_its_folder_of_tests():
+    tests = PACKAGE.parent / "tests"
+    folders = {"nouns", *FOLDERS, "admin", "management", "worker/process", "worker/supervisor"}
+    assert not {name for name in folders if not list((tests / name).glob("test_*.py"))}
+
+
 def test_each_folder_says_its_law():
     folders = [
         name for name, path in MODULES.items() if path.stem == "__init__" and name and room(name) != "migrations"

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq.producer.task import registry
-from tests.commands.conftest import Shop, beat, lose_redis
+from tests.management.conftest import Shop, beat, lose_redis
 from tests.mirror.conftest import Orders  # noqa: F401
 
 JOBS = "/admin/delayq/job/"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.commands.conftest import run
+from tests.management.conftest import run
 from tests.mirror.conftest import lost_reply, orders
 from tests.store.conftest import board, link
 from tests.worker.conftest import shop

@@ -11,7 +11,7 @@ from django_delayq import clock, conf
 from django_delayq.mirror.checkpoint import turn
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Attempt, Event, Job, Operation
-from tests.commands.conftest import lose_redis
+from tests.management.conftest import lose_redis
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.models import Job
-from tests.commands.conftest import lose_redis, without_database
+from tests.management.conftest import lose_redis, without_database
 from tests.tasks_for_tests import close_order, ping
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.models import Job
-from tests.commands.conftest import beat, lose_redis, without_database
+from tests.management.conftest import beat, lose_redis, without_database
 
 
 def row(answer, queue: str = "orders"):

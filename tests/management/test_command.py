@@ -10,7 +10,7 @@ import pytest
 from django_delayq.management import change_commands
 from django_delayq.management.commands.delayq import Command
 from django_delayq.management.output import duration, print_table, progress
-from tests.commands.conftest import lose_redis
+from tests.management.conftest import lose_redis
 
 VERBS = (
     "status", "list", "inspect", "cancel", "reschedule", "run-now", "requeue", "pause", "resume", "purge", "prune", "doctor",

@@ -10,7 +10,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.models import Job, SetAside
 from django_delayq.producer.stores import stores
-from tests.commands.test_doctor import findings
+from tests.management.test_doctor import findings
 from tests.mirror.test_set_aside import narrow
 from tests.tasks_for_tests import close_order
 

@@ -7,7 +7,7 @@ import pytest
 from django_delayq.models import Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
-from tests.commands.conftest import lose_redis
+from tests.management.conftest import lose_redis
 
 
 def depth():

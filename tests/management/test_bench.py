@@ -7,7 +7,7 @@ import pytest
 from django_delayq.management import bench
 from django_delayq.management.bench_run import Size
 from django_delayq.models import Attempt, Checkpoint, Job
-from tests.commands.conftest import lose_redis
+from tests.management.conftest import lose_redis
 
 GOOD = {
     "ping": {"p50": 0.1, "p99": 0.3},

@@ -9,7 +9,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.models import Event, Job
 from django_delayq.producer import verbs
-from tests.commands.conftest import lose_redis
+from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order
 
 

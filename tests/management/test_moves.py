@@ -10,7 +10,7 @@ import pytest
 from django_delayq import clock, ids
 from django_delayq.models import Event, Job
 from django_delayq.producer.stores import stores
-from tests.commands.conftest import lose_redis
+from tests.management.conftest import lose_redis
 
 DATE = "2040-01-31T18:00:00+01:00"
 

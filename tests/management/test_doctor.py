@@ -8,7 +8,7 @@ from django_delayq import clock
 from django_delayq.producer.stores import stores
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
-from tests.commands.conftest import NOWHERE, Answer, beat, lose_redis, without_database
+from tests.management.conftest import NOWHERE, Answer, beat, lose_redis, without_database
 
 QUEUES = ("default", "orders", "redis")
 

@@ -9,7 +9,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import ids
-from tests.commands.conftest import lose_redis
+from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order, ping
 
 FAILED = json.dumps({"c": "shop.Refused", "m": "no", "t": "Traceback (most recent call last):\n  \x1b[1mpay\x1b[0m"})
