@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from django.db import connections
@@ -12,15 +12,8 @@ from django.db import connections
 from django_delayq import clock
 from django_delayq.producer import database
 from django_delayq.producer.plan import Plan
+from django_delayq.producer.where import JobRef
 from django_delayq.states import Change
-
-
-class Handle(Protocol):
-    """What the caller of `schedule` holds."""
-
-    id: UUID
-    created: bool | None
-    due_ms: int | None
 
 
 class Put:
@@ -28,7 +21,7 @@ class Put:
 
     __slots__ = ("handle", "plan", "withdrawn")
 
-    def __init__(self, plan: Plan, handle: Any) -> None:
+    def __init__(self, plan: Plan, handle: JobRef) -> None:
         self.plan = plan
         self.handle = handle
         self.withdrawn = False

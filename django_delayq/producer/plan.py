@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from django.db import connections
@@ -15,18 +15,40 @@ from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.ladder import Ladder
 from django_delayq.producer import database
 from django_delayq.producer.database import OutboxItem
+from django_delayq.producer.options import POLICIES, Options, date, duration, moment
 from django_delayq.producer.stores import stores
-from django_delayq.producer.task import POLICIES, Binding, Options
 from django_delayq.record import JobRecord, lane_of
 from django_delayq.store.items import ScheduleItem
 
 MOST_PRIORITY: Final = 2**31 - 1  # what its column holds; beyond it the insert would break the caller's transaction
 
 
+class Planned(Protocol):
+    """What a plan needs of a task."""
+
+    name: str
+    queue: str
+    priority: int
+    max_attempts: int | None
+
+    def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """PayloadError unless the function could be called with them."""
+
+
+class Binding(NamedTuple):
+    """Task, options and arguments: all that a job is made of."""
+
+    task: Planned
+    options: Options
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 @dataclass(slots=True)
 class Plan:
     """A job that has passed every check."""
 
+    task: Planned
     record: JobRecord
     queue: conf.QueueConfig
     id: UUID
@@ -77,7 +99,7 @@ def plan(binding: Binding, using: str | None) -> Plan:
     where = f"schedule({task.name})"
     task.check_arguments(binding.args, binding.kwargs)
     now_ms = clock.wall_ms()
-    delay_ms, due_ms = date(options, now_ms, where)
+    delay_ms, due_ms = date(options.delay, options.run_at, now_ms, where)
     priority = task.priority if options.priority is None else options.priority
     durable = (options.durability or queue.durability) == "outbox"
     alias = options.using or using or config.database
@@ -110,52 +132,16 @@ def plan(binding: Binding, using: str | None) -> Plan:
     )
     ground = stores.ground(queue.name) if durable else ""
     started = clock.monotonic()
-    return Plan(record, queue, id, delay_ms, due_ms, started, options.on_conflict, priority, alias, durable, ground)
-
-
-def date(options: Options, now_ms: int, where: str) -> tuple[int | None, int]:
-    """(delay ms, due ms) of run_at or delay; delay ms is None for a date.
-
-    Raises:
-        ConfigError: both, no duration, naive, or a date outside the years that rows and clocks hold.
-    """
-    if options.run_at is not None:
-        if options.delay is not None:
-            raise ConfigError(f"{where}: give delay or run_at, not both.")
-        return None, _moment(options.run_at, "run_at", where)
-    delay_ms = _delay(options.delay, "delay", where) if options.delay is not None else 0
-    return delay_ms, now_ms + delay_ms
-
-
-def _moment(value: Any, option: str, where: str) -> int:
-    if not isinstance(value, datetime):
-        raise ConfigError(f"{where}: {option} must be an aware datetime, not {value!r}. For a duration use delay.")
-    if value.tzinfo is None or value.utcoffset() is None:
-        raise ConfigError(
-            f"{where}: {option}={value!r} is naive: it does not say in which time zone. "
-            "Use django.utils.timezone.now() or timezone.make_aware(value)."
-        )
-    ms = clock.to_ms(value)
-    if not 0 <= ms <= clock.LAST_MS:
-        raise ConfigError(
-            f"{where}: {option}={value!r} lies before 1970 or at the end of the year 9999 or later, where no clock and no "
-            "database follows. For a job that shall not run yet, schedule it when it shall."
-        )
-    return ms
-
-
-def _delay(value: Any, option: str, where: str) -> int:
-    try:
-        return clock.milliseconds(value)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: {option} is no duration: {error}") from None
+    return Plan(
+        task, record, queue, id, delay_ms, due_ms, started, options.on_conflict, priority, alias, durable, ground
+    )
 
 
 def _expires(value: Any, delay_ms: int | None, due_ms: int, where: str) -> int:
     """By Redis' clock, which decides; by this host's only if Redis cannot be asked."""
     now_ms = stores.now_ms()
     expires_ms = (
-        _moment(value, "expires", where) if isinstance(value, datetime) else now_ms + _delay(value, "expires", where)
+        moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
     )
     if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
         raise ConfigError(
@@ -175,7 +161,7 @@ def _payload_options(options: Options, where: str) -> dict[str, Any] | None:
                 f"{where}: backoff is no ladder: {error} A function belongs to the task: @task(backoff=…)."
             ) from None
     if options.timeout is not None:
-        found["timeout"] = _delay(options.timeout, "timeout", where) / 1000
+        found["timeout"] = duration(options.timeout, "timeout", where) / 1000
     if options.meta is not None:
         if not isinstance(options.meta, Mapping):
             raise PayloadError(f"{where}: meta must be a dict with text keys, not {options.meta!r}.")

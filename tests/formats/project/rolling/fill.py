@@ -131,7 +131,7 @@ def main() -> None:
     due("told")
     fold()
     due("untold")
-    with mock.patch("django_delayq.producer.schedule._publish"):
+    with mock.patch("django_delayq.producer.put._publish"):
         put(note, "unpublished, due", ends="succeeded", runs=1)
         put(note, "unpublished, tomorrow", ends="scheduled", runs=0, delay="1d", key="unpublished")
         withdrawn = put(note, "unpublished, cancelled", ends="cancelled", runs=0, delay="1d")
