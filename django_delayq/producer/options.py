@@ -16,40 +16,45 @@ OPTIONS: Final = (
     "delay", "run_at", "key", "on_conflict", "queue", "priority", "max_attempts", "backoff", "timeout", "expires", "meta",
     "using", "durability",
 )  # fmt: skip
-_OPTIONS: Final = frozenset(OPTIONS)
 POLICIES: Final = ("keep", "replace", "earliest", "latest", "after", "error")
 
 
 class Options(NamedTuple):
-    """How one job is to be scheduled. None: what the task or the queue says."""
+    """How one job is to be scheduled. None: what the task or the queue says. The first `OWN` differ from job to job; the others are
+    what its mould is made of.
+    """
 
     delay: clock.Delay | None = None
     run_at: datetime | None = None
     key: str = ""
+    expires: clock.Delay | datetime | None = None
+    meta: Mapping[str, Any] | None = None
     on_conflict: str = "keep"
     queue: str | None = None
     priority: int | None = None
     max_attempts: int | None = None
     backoff: Ladder | str | None = None
     timeout: clock.Delay | None = None
-    expires: clock.Delay | datetime | None = None
-    meta: Mapping[str, Any] | None = None
     using: str | None = None
     durability: str | None = None
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any], where: str) -> Options:
-        """Checked options.
+    def but(self, given: Mapping[str, Any], where: str) -> Options:
+        """These options, with those given in place of their own.
 
         Raises:
-            ConfigError: an option is unknown or cannot work; the text names the nearest known one.
+            ConfigError: an option is unknown; the text names the nearest known one.
         """
-        if not given.keys() <= _OPTIONS:
-            name = next(name for name in given if name not in _OPTIONS)
+        if not given.keys() <= NAMES:
+            name = next(name for name in given if name not in NAMES)
             close = difflib.get_close_matches(name, OPTIONS, n=1)
             near = f" (did you mean {close[0]!r}?)" if close else ""
             raise ConfigError(f"{where}: {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.")
-        return cls(**given)
+        return Options(**given) if self is NONE else self._replace(**given)
+
+
+NONE: Final = Options()
+NAMES: Final = frozenset(OPTIONS)
+OWN: Final = Options._fields.index("on_conflict")
 
 
 def date(delay: clock.Delay | None, run_at: datetime | None, now_ms: int, where: str) -> tuple[int | None, int]:

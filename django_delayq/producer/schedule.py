@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer import plan as plans
+from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import OPTIONS, Options
-from django_delayq.producer.plan import Binding
-from django_delayq.producer.put import Flight, batches, put_all
+from django_delayq.producer.options import NAMES, OPTIONS, Options
+from django_delayq.producer.plan import Binding, plan
+from django_delayq.producer.put import Flight, batches, put_all, put_one
 from django_delayq.store.queue import MOST
 
 P = ParamSpec("P")
@@ -32,8 +32,7 @@ class Bound(Generic[P, R]):
         Raises:
             ConfigError: an option is unknown.
         """
-        checked = Options.of(options, f"{self.task.name}.using()")
-        return Bound(self.task, self.options._replace(**{name: getattr(checked, name) for name in options}))
+        return Bound(self.task, self.options.but(options, f"{self.task.name}.using()"))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
         """A job to be, for `schedule_many`."""
@@ -41,7 +40,7 @@ class Bound(Generic[P, R]):
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Puts a job in, with these arguments. See `delayq.schedule`."""
-        return put(self.bind(*args, **kwargs))
+        return put_one(plan(self.task, self.options, args, kwargs, None))
 
 
 def schedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
@@ -63,9 +62,10 @@ def schedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
             f"schedule() was given {task!r}, which is no task. "
             "Decorate the function with @delayq.task, and pass the function itself, not a call of it."
         )
+    if NAMES.isdisjoint(kwargs):
+        return task.schedule(*args, **kwargs)
     given = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-    bound = task.using(**given) if given else task
-    return put(bound.bind(*args, **kwargs))
+    return task.using(**given).schedule(*args, **kwargs)
 
 
 def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> list[Job]:
@@ -82,10 +82,14 @@ def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> l
     jobs: list[Job] = []
     with Flight() as flight:
         for batch in batches(bindings, MOST):
-            jobs += put_all([plans.plan(binding, using) for binding in batch], flight)
+            jobs += put_all([_planned(binding, using) for binding in batch], flight)
     return jobs
 
 
-def put(binding: Binding) -> Job:
-    """Puts in what `bind` made."""
-    return put_all([plans.plan(binding, None)])[0]
+def _planned(binding: Binding, using: str | None) -> Plan:
+    if not isinstance(binding, Binding):
+        raise ConfigError(
+            f"schedule_many() was given {binding!r}, which is no job to be. Pass what bind() makes: task.bind(…), or "
+            "task.using(delay=…).bind(…)."
+        )
+    return plan(*binding, using)

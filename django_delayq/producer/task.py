@@ -11,7 +11,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
-from django_delayq.producer.options import OPTIONS, Options
+from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.record import MAX_TASK
 
@@ -46,7 +46,7 @@ class Task(Bound[P, R]):
         atomic: bool = False,
         sensitive: Collection[str] = (),
     ) -> None:
-        super().__init__(self, Options())
+        super().__init__(self, NONE)
         update_wrapper(
             self, fn
         )  # before the rest: it also copies what the function carries, a `queue` of another library, say
