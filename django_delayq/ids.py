@@ -83,10 +83,11 @@ def _uuid(number: int) -> UUID:
     """`UUID(int=number)` without the look at its other arguments, which takes three times as long."""
     made = _bare(UUID)
     _set(made, "int", number)
-    _set(made, "is_safe", SafeUUID.unknown)
+    _set(made, "is_safe", _UNKNOWN)
     return made
 
 
+_UNKNOWN: Final = SafeUUID.unknown
 _bare: Final = object.__new__
 _set: Final = object.__setattr__
 

@@ -38,18 +38,21 @@ class Options(NamedTuple):
     using: str | None = None
     durability: str | None = None
 
-    def but(self, given: Mapping[str, Any], where: str) -> Options:
-        """These options, with those given in place of their own.
+    def but(self, given: Mapping[str, Any], task: str) -> Options:
+        """These options, with those given in place of their own. `task`: its name, for errors.
 
         Raises:
             ConfigError: an option is unknown; the text names the nearest known one.
         """
-        if not given.keys() <= NAMES:
+        try:
+            return Options(**given) if self is NONE else self._replace(**given)
+        except (TypeError, ValueError):
             name = next(name for name in given if name not in NAMES)
             close = difflib.get_close_matches(name, OPTIONS, n=1)
             near = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"{where}: {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.")
-        return Options(**given) if self is NONE else self._replace(**given)
+            raise ConfigError(
+                f"{task}.using(): {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}."
+            ) from None
 
 
 NONE: Final = Options()

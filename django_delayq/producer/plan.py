@@ -51,9 +51,10 @@ def plan(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[st
         key=options.key, payload=codec.encode_payload(args, kwargs, payload, limit=queue.max_payload, task=name),
     )  # fmt: skip
     return Plan(
-        record, due_ms if delay_ms is None else None, delay_ms, mould.on_conflict, queue.name, mould.priority,
-        mould=mould, job=Job(id=id, queue=queue.name, task=name, key=options.key, due_ms=due_ms),
-        started=clock.monotonic(), ground=stores.ground(queue.name) if mould.durable else "",
+        record=record, due_ms=due_ms if delay_ms is None else None, delay_ms=delay_ms, on_conflict=mould.on_conflict,
+        queue=queue.name, priority=mould.priority, mould=mould,
+        job=Job(id=id, queue=queue.name, task=name, key=options.key, due_ms=due_ms), started=clock.monotonic(),
+        ground=stores.ground(queue.name) if mould.durable else "",
     )  # fmt: skip
 
 

@@ -82,7 +82,8 @@ def put_one(plan: Plan) -> Job:
     if not plan.record.durable and not plan.record.key:
         connection = transaction.get_connection(plan.mould.using)
         if not connection.in_atomic_block and connection.get_autocommit():
-            _publish([plan], alone=True)  # there is no commit to wait for
+            sent = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
+            _tell_refused(_answered([plan], sent), alone=True)
             job: Job = plan.job
             return job
     return put_all([plan])[0]

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from django_delayq.exceptions import ConfigError
-from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import NAMES, OPTIONS, Options
+from django_delayq.producer.options import NAMES, Options
 from django_delayq.producer.plan import Binding, plan
 from django_delayq.producer.put import Flight, batches, put_all, put_one
 from django_delayq.store.queue import MOST
@@ -32,7 +31,7 @@ class Bound(Generic[P, R]):
         Raises:
             ConfigError: an option is unknown.
         """
-        return Bound(self.task, self.options.but(options, f"{self.task.name}.using()"))
+        return Bound(self.task, self.options.but(options, self.task.name))
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
         """A job to be, for `schedule_many`."""
@@ -62,10 +61,10 @@ def schedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
             f"schedule() was given {task!r}, which is no task. "
             "Decorate the function with @delayq.task, and pass the function itself, not a call of it."
         )
-    if NAMES.isdisjoint(kwargs):
-        return task.schedule(*args, **kwargs)
-    given = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-    return task.using(**given).schedule(*args, **kwargs)
+    options = task.options
+    if not NAMES.isdisjoint(kwargs):
+        options = options.but({name: kwargs.pop(name) for name in NAMES & kwargs.keys()}, task.task.name)
+    return put_one(plan(task.task, options, args, kwargs, None))
 
 
 def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> list[Job]:
@@ -82,14 +81,14 @@ def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> l
     jobs: list[Job] = []
     with Flight() as flight:
         for batch in batches(bindings, MOST):
-            jobs += put_all([_planned(binding, using) for binding in batch], flight)
+            jobs += put_all([plan(*_checked(binding), using) for binding in batch], flight)
     return jobs
 
 
-def _planned(binding: Binding, using: str | None) -> Plan:
+def _checked(binding: Binding) -> Binding:
     if not isinstance(binding, Binding):
         raise ConfigError(
             f"schedule_many() was given {binding!r}, which is no job to be. Pass what bind() makes: task.bind(…), or "
             "task.using(delay=…).bind(…)."
         )
-    return plan(*binding, using)
+    return binding

@@ -115,6 +115,8 @@ class QueueStore:
 
     def signs(self, *, anew: bool = False) -> Signer | None:
         """The signer, in the form that the queue's format wants; None: nothing is signed. `anew`: asks Redis, else once a minute."""
+        if self.signer is None:
+            return None
         return self._form.signer(lambda: self.link.execute("HGET", self.keys["meta"], "format"), anew=anew)
 
     def schedule(
