@@ -68,7 +68,7 @@ class Moulds:
         if of is not config:
             made = {}
             self._made = (config, made)
-        # With their types: True and 1.0 equal 1, and are refused where that is taken. The task's own may be changed by a test.
+        # With their types: True and 1.0 equal 1, and are refused where that is taken. What the task says may be changed by a test.
         key = (
             task,
             task.queue,

@@ -25,6 +25,9 @@ class Bound(Generic[P, R]):
         self.task = task
         self.options = options
 
+    def __repr__(self) -> str:
+        return f"Bound({self.task!r}, {self.options!r})"
+
     def using(self, **options: Any) -> Bound[P, R]:
         """The task with options for its next jobs, in place of those of the same name: `task.using(delay="30m").schedule(...)`.
 
