@@ -10,6 +10,8 @@ delayq.schedule(close_order, order.pk, delay="30m", key=f"close-order:{order.pk}
 
 from __future__ import annotations
 
+import sys
+
 from django_delayq.exceptions import (
     ConfigError,
     DelayqError,
@@ -26,13 +28,18 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
+from django_delayq.producer.job import Job, get
+from django_delayq.producer.queues import pause, resume
 from django_delayq.producer.schedule import schedule, schedule_many
 from django_delayq.producer.task import Task, task
-from django_delayq.producer.verbs import Job, cancel, get, pause, requeue, reschedule, resume, run_now
+from django_delayq.producer.verbs import cancel, requeue, reschedule, run_now
 from django_delayq.states import Change, State
 from django_delayq.worker.current import CurrentJob, current, once
 
 __version__ = "0.1.0"
+
+# Tasks that an older release has pickled name its module.
+sys.modules.setdefault(f"{__name__}.task", sys.modules["django_delayq.producer.task"])
 
 __all__ = [
     "Change",

@@ -34,7 +34,9 @@ _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    slots=True, kw_only=True, unsafe_hash=True
+)  # not frozen: one is made for each job, and that would take twice as long
 class JobRecord:
     """What a job is, unchanged while it lives. Its state, date and attempts lie beside it, where scripts change them.
 
@@ -77,11 +79,8 @@ class JobRecord:
 
         The numbers are left out where there are 10 attempts and no expiry. The key comes last since it may hold spaces.
         """
-        numbers = f"{self.max_attempts}:{self.expires_ms}" if self.expires_ms else str(self.max_attempts)
-        if numbers == str(USUAL_ATTEMPTS):
-            numbers = ""
-        head = f"1{_LETTERS[self.lane]}{'o' if self.durable else 'r'}{numbers} {self.task}"
-        return (f"{head} {self.key}\n" if self.key else f"{head}\n").encode() + self.payload
+        line = _line(self.task, self.lane, self.durable, self.max_attempts, self.expires_ms)
+        return (line + b" " + self.key.encode() if self.key else line) + b"\n" + self.payload
 
     @classmethod
     def decode(cls, id: UUID, record: bytes) -> JobRecord:
@@ -116,6 +115,15 @@ def read(record: bytes) -> tuple[Header, bytes]:
 def says_durable(record: bytes) -> bool:
     """Whether the record, which may be no record at all, says that its job's row is in the database."""
     return record[2:3] == b"o"  # see _HEADER
+
+
+@lru_cache(maxsize=1024)
+def _line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
+    """A header up to its key, which jobs of one task share."""
+    numbers = f"{max_attempts}:{expires_ms}" if expires_ms else str(max_attempts)
+    if numbers == str(USUAL_ATTEMPTS):
+        numbers = ""
+    return f"1{_LETTERS[lane]}{'o' if durable else 'r'}{numbers} {task}".encode()
 
 
 @lru_cache(maxsize=1024)

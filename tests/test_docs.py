@@ -17,7 +17,8 @@ import django_delayq
 from django_delayq import conf, signals
 from django_delayq.management.commands.delayq import Command as Delayq
 from django_delayq.management.commands.delayq_worker import Command as Worker
-from django_delayq.producer.task import OPTIONS, POLICIES, task
+from django_delayq.producer.options import OPTIONS, POLICIES
+from django_delayq.producer.task import task
 from django_delayq.states import TRANSITIONS, AttemptOutcome, Change, State
 from django_delayq.store.keys import NAMES
 from django_delayq.store.scripts import SCRIPTS

@@ -27,11 +27,11 @@ from django_delayq.admin.wording import worded
 from django_delayq.console.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
 from django_delayq.console.vitals import vitals
 from django_delayq.models import Queue
-from django_delayq.producer import verbs
+from django_delayq.producer import queues
 
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
-    "pause": (verbs.pause, _("Paused: %(queue)s. Nothing more is claimed."), _("Paused already: %(queue)s.")),
-    "resume": (verbs.resume, _("Resumed: %(queue)s."), _("Not paused: %(queue)s.")),
+    "pause": (queues.pause, _("Paused: %(queue)s. Nothing more is claimed."), _("Paused already: %(queue)s.")),
+    "resume": (queues.resume, _("Resumed: %(queue)s."), _("Not paused: %(queue)s.")),
 }
 
 

@@ -18,7 +18,6 @@ from django_delayq.management.connections import hooks
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
-from django_delayq.producer.database import OutboxItem
 from django_delayq.producer.task import Task
 from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link, connect
@@ -191,11 +190,9 @@ class Bench:
         payload = codec.encode_payload(args, {}, None, limit=self._queue.max_payload, task=task)
         return JobRecord(id=ids.new(), task=task, durable=False, payload=payload)
 
-    def _row(self) -> OutboxItem:
+    def _row(self) -> ScheduleItem:
         record = self._record("bench.wait", ("x" * 100,))
-        return OutboxItem(
-            record=record, queue=self.tag, run_at_ms=clock.wall_ms(), delay_ms=None, on_conflict="keep", priority=0
-        )
+        return ScheduleItem(record=record, queue=self.tag, due_ms=clock.wall_ms())
 
     def _rate(self, call: Callable[[], Any], jobs: int) -> float:
         began, calls = clock.monotonic(), 0

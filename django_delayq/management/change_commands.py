@@ -18,7 +18,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management.job_filters import USAGE, Target, known_queue, moment, named_key, seconds, targets
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
-from django_delayq.producer import verbs
+from django_delayq.producer import queues, verbs
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change, State
 
@@ -77,12 +77,12 @@ def requeue(out: TextIO, options: dict[str, Any]) -> int:
 
 def pause(out: TextIO, options: dict[str, Any]) -> int:
     """Pauses a queue."""
-    return _turn(out, options, verbs.pause, paused=True, words=("is paused", "was paused already"))
+    return _turn(out, options, queues.pause, paused=True, words=("is paused", "was paused already"))
 
 
 def resume(out: TextIO, options: dict[str, Any]) -> int:
     """Resumes a queue."""
-    return _turn(out, options, verbs.resume, paused=False, words=("goes on", "was not paused"))
+    return _turn(out, options, queues.resume, paused=False, words=("goes on", "was not paused"))
 
 
 def _turn(
@@ -109,7 +109,7 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
         _typed(queue, f"This cancels {total} scheduled jobs of {queue}. Type the queue's name to go on: ")
     done = 0
     with progress(total, f"purging {queue}", quiet=options["json"]) as advance:
-        for cancelled in verbs.purge(queue, actor=actor(), reason=options["reason"]):
+        for cancelled in queues.purge(queue, actor=actor(), reason=options["reason"]):
             done += cancelled
             advance(cancelled)
     return said(

@@ -25,7 +25,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror.exists import Glance
 from django_delayq.models import Job, Operation
-from django_delayq.producer import verbs
+from django_delayq.producer import queues, verbs
 from django_delayq.states import Change
 from django_delayq.store.connection import StoreError
 from django_delayq.text import visible
@@ -256,7 +256,7 @@ class OperationLoop:
 
     def _purge(self, operation: Operation) -> float:
         counts: Counter[str] = Counter(operation.counts)
-        steps = self._purges.pop(operation.pk, None) or verbs.purge(
+        steps = self._purges.pop(operation.pk, None) or queues.purge(
             str(operation.selection.get("queue", "")), actor=operation.actor, reason=operation.reason
         )
         done = list(islice(steps, STEPS))

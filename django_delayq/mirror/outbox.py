@@ -19,9 +19,10 @@ from django_delayq.mirror import database_clock, effects, pauses, rows
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.writers import inserts
 from django_delayq.models import CANCELLED_HERE, Checkpoint, Event, Job
-from django_delayq.producer.database import OutboxItem, OutboxRow, Told
+from django_delayq.producer.database import OutboxRow, Told
 from django_delayq.states import UNFINISHED, EventKind, State
 from django_delayq.store.events import position
+from django_delayq.store.items import ScheduleItem
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = (
@@ -36,7 +37,7 @@ class _TakenBack(Exception):
 class DatabaseOutbox:
     """Rows in the caller's transaction."""
 
-    def add(self, items: Sequence[OutboxItem], using: str) -> None:
+    def add(self, items: Sequence[ScheduleItem], using: str) -> None:
         """Inserts rows. They count as unpublished until the mirror sees Redis' event."""
         connection = transaction.get_connection(using)
         if connection.vendor in inserts.VENDORS:
@@ -47,7 +48,7 @@ class DatabaseOutbox:
             rows.new_row(
                 item.record,
                 item.queue,
-                clock.from_ms(item.run_at_ms) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
+                clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
                 priority=item.priority,
                 on_conflict=item.on_conflict,
                 delay_ms=item.delay_ms,

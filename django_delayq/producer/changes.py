@@ -4,7 +4,6 @@ yet is put in first, or kept out, and the row is told what was answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final, Literal
 from uuid import UUID
@@ -12,8 +11,8 @@ from uuid import UUID
 from django.db import transaction
 
 from django_delayq import conf
-from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.producer import database
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.producer import database, where
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.database import OutboxRow, Told
 from django_delayq.producer.publish import TRIES, Publisher
@@ -106,12 +105,11 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         found = Pending.find(id)
         if found is not None:
             return act.pending(found)
-        row = row_of(id)
-        if row is not None and queue not in (None, row.queue):
-            return Change.UNKNOWN  # in that queue; its row must not be taken for one that Redis lacks
-        name = row.queue if row else queue
+        _, name, row, elsewhere = where.find(id, queue)
+        if elsewhere:
+            return Change.UNKNOWN
         if name is None:
-            return everywhere(partial(one, act, id))
+            return where.everywhere(partial(one, act, id))
         change = _carried(act, id, name, row)
         merged = row is not None and row.ending == "merged" and change is Change.FINISHED and isinstance(act, Cancel)
         if row is None or not merged or row.holder is None or row.holder in asked:
@@ -127,9 +125,12 @@ def of_key(act: Cancel | Move, queue: str, key: str) -> Change:
     """
     answers: dict[UUID, Change] = {}
     for _ in range(TRIES):
-        with stores.guarded():
-            holder = stores.inspector().find(queue, key)
-        found = {*([holder] if holder else []), *keyed(queue, key), *Pending.keyed(queue, key)} - answers.keys()
+        holder = where.holder(queue, key)
+        found = {
+            *([holder] if holder else []),
+            *where.rows_of_key(queue, key),
+            *Pending.keyed(queue, key),
+        } - answers.keys()
         if not found:
             break
         for id in found:
@@ -140,67 +141,9 @@ def of_key(act: Cancel | Move, queue: str, key: str) -> Change:
 
 def _last(act: Cancel | Move, queue: str, key: str) -> Change:
     """Of a key that nobody holds: what its latest job says to whoever asks again."""
-    found = database.installed()
-    latest = None if found is None else found.find_latest(queue, key, conf.get().database)
-    row = None if latest is None else row_of(latest)
+    latest = where.latest_of_key(queue, key)
+    row = None if latest is None else where.row_of(latest)
     return (None if row is None else act.of_row(row)) or Change.UNKNOWN
-
-
-def put_back(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Change]) -> Change:
-    """Asks Redis for a requeue. With SIGNING a note of it is committed before: no event leads a row out of its end without one, since
-    events bear no signature. If nobody knows what Redis has done, the note stays.
-
-    Raises:
-        ConfigError: with SIGNING, where there is no database side.
-    """
-    config = conf.get()
-    if config.signer is None:
-        return act()
-    note = database.need().note_requeue(id, queue, actor, reason, config.database)
-    change = act()
-    if change is not Change.DONE:
-        database.need().forget_requeue(note, config.database)
-    return change
-
-
-def waits_for_commit() -> bool:
-    """Whether a requeue must wait for the end of the open transaction: its note has to be there for others before Redis is asked.
-
-    Raises:
-        ConfigError: transactions are managed by hand, and nobody is told of their end.
-    """
-    config = conf.get()
-    connection = transaction.get_connection(config.database)
-    if config.signer is None or connection.in_atomic_block:
-        return config.signer is not None
-    if not connection.get_autocommit():
-        raise ConfigError(
-            f"With SIGNING a requeue is noted in the database {config.database!r} before Redis is asked; autocommit is off there, so "
-            "nobody would see the note. Requeue within transaction.atomic(), or with autocommit on."
-        )
-    return False
-
-
-def everywhere(ask: Callable[[str], Change]) -> Change:
-    """The first answer of a queue that knows the job."""
-    for name in conf.get().queues:
-        change = ask(name)
-        if change is not Change.UNKNOWN:
-            return change
-    return Change.UNKNOWN
-
-
-def row_of(id: UUID) -> OutboxRow | None:
-    """The row of a job; None if there is none that can be read, or no database side."""
-    found = database.installed()
-    rows = [] if found is None else found.rows([id], conf.get().database)
-    return rows[0] if rows else None
-
-
-def keyed(queue: str, key: str) -> list[UUID]:
-    """The durable rows of a key that are not finished."""
-    found = database.installed()
-    return [] if found is None else found.keyed(queue, key, conf.get().database)
 
 
 def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> Change:

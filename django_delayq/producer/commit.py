@@ -3,84 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from django.db import connections
 
 from django_delayq import clock
 from django_delayq.producer import database
-from django_delayq.producer.plan import Plan
+from django_delayq.producer.mould import Mould
 from django_delayq.states import Change
+from django_delayq.store.items import ScheduleItem
 
 
-class Handle(Protocol):
-    """What the caller of `schedule` holds."""
+@dataclass(slots=True, eq=False)
+class Plan(ScheduleItem):
+    """A job that has passed every check, on its way: what the row is made of, and what Redis gets.
 
-    id: UUID
-    created: bool | None
-    due_ms: int | None
+    `started`: when its delay began (monotonic); `ground`: what was known then of where the queue stands; `withdrawn`: its own
+    transaction has cancelled it.
+    """
 
+    mould: Mould = field(kw_only=True)
+    job: Any = field(kw_only=True)  # the `Job` that the caller gets, which stands above
+    started: float = 0.0
+    ground: str = ""
+    withdrawn: bool = False
 
-class Put:
-    """A plan under way, and its handle. `withdrawn`: its own transaction has cancelled it."""
-
-    __slots__ = ("handle", "plan", "withdrawn")
-
-    def __init__(self, plan: Plan, handle: Any) -> None:
-        self.plan = plan
-        self.handle = handle
-        self.withdrawn = False
+    def left_ms(self) -> int | None:
+        """The rest of the delay, so that the transaction's own duration is not added to it."""
+        if self.delay_ms is None:
+            return None
+        return max(0, self.delay_ms - int((clock.monotonic() - self.started) * 1000))
 
     def redate(self, delay_ms: int | None, due_ms: int, started: float) -> None:
-        """Another date, asked for at `started` (monotonic)."""
-        self.plan.delay_ms, self.plan.due_ms, self.plan.started = delay_ms, due_ms, started
-        self.handle.due_ms = due_ms
+        """Another date, asked for at `started`."""
+        self.delay_ms, self.due_ms, self.started = delay_ms, due_ms if delay_ms is None else None, started
+        self.job.due_ms = due_ms
 
 
 class Publication:
     """The commit hook of jobs that go in together."""
 
-    def __init__(self, puts: Sequence[Put], publish: Callable[[list[Put]], None]) -> None:
-        self.puts = puts
+    def __init__(self, plans: Sequence[Plan], publish: Callable[[list[Plan]], None]) -> None:
+        self.plans = plans
         self._publish = publish
         self.__qualname__ = "Publication"  # by which Django logs a robust hook
 
     def __call__(self) -> None:
-        puts = [put for put in self.puts if not put.withdrawn]
-        if puts:
-            self._publish(puts)
+        plans = [plan for plan in self.plans if not plan.withdrawn]
+        if plans:
+            self._publish(plans)
 
 
 class Withdrawal:
     """A hook in front of the publication: its job is not published."""
 
-    def __init__(self, put: Put) -> None:
-        self.put = put
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
 
     def __call__(self) -> None:
-        self.put.withdrawn = True
+        self.plan.withdrawn = True
 
 
 class Pending:
     """A job of the open transaction: a change of it is part of that, and is undone with the savepoint in which it happens."""
 
-    def __init__(self, put: Put, connection: Any, publication: Publication) -> None:
-        self._put = put
+    def __init__(self, plan: Plan, connection: Any, publication: Publication) -> None:
+        self._plan = plan
         self._connection = connection
         self._publication = publication
 
     @classmethod
     def find(cls, job: UUID) -> Pending | None:
         """The job, if an open transaction will publish it."""
-        return next((found for found in cls._all() if found._put.plan.id == job), None)
+        return next((found for found in cls._all() if found._plan.record.id == job), None)
 
     @classmethod
     def keyed(cls, queue: str, key: str) -> list[UUID]:
         """The jobs of that key that open transactions will publish."""
-        plans = (found._put.plan for found in cls._all() if not found.withdrawn)
-        return [plan.id for plan in plans if plan.record.key == key and plan.queue.name == queue]
+        plans = (found._plan for found in cls._all() if not found.withdrawn)
+        return [plan.record.id for plan in plans if plan.record.key == key and plan.queue == queue]
 
     @classmethod
     def _all(cls) -> Iterator[Pending]:
@@ -88,31 +92,31 @@ class Pending:
             if connection.in_atomic_block:
                 for hook in _hooks(connection):
                     if isinstance(hook, Publication):
-                        yield from (cls(put, connection, hook) for put in hook.puts)
+                        yield from (cls(plan, connection, hook) for plan in hook.plans)
 
     @property
     def withdrawn(self) -> bool:
         """Whether the transaction, as it stands, has cancelled it."""
         hooks = _hooks(self._connection)
-        return any(isinstance(hook, Withdrawal) and hook.put is self._put for hook in hooks)
+        return any(isinstance(hook, Withdrawal) and hook.plan is self._plan for hook in hooks)
 
     def cancel(self, actor: str, reason: str) -> Change:
         """Withdraws it."""
-        plan = self._put.plan
+        plan = self._plan
         if not self.withdrawn:
-            if plan.durable:
-                database.need().withdraw(plan.id, actor, reason, plan.using)
-            self._before_publication(Withdrawal(self._put))
+            if plan.record.durable:
+                database.need().withdraw(plan.record.id, actor, reason, plan.mould.using)
+            self._before_publication(Withdrawal(plan))
         return Change.DONE
 
     def reschedule(self, delay_ms: int | None, due_ms: int, actor: str, reason: str) -> Change:
         """Gives it another date."""
         if self.withdrawn:
             return Change.FINISHED
-        plan = self._put.plan
-        if plan.durable:
-            database.need().move(plan.id, due_ms, delay_ms, actor, reason, plan.using)
-        self._before_publication(partial(self._put.redate, delay_ms, due_ms, clock.monotonic()))
+        plan = self._plan
+        if plan.record.durable:
+            database.need().move(plan.record.id, due_ms, delay_ms, actor, reason, plan.mould.using)
+        self._before_publication(partial(plan.redate, delay_ms, due_ms, clock.monotonic()))
         return Change.DONE
 
     def _before_publication(self, change: Callable[[], None]) -> None:

@@ -13,20 +13,7 @@ from uuid import UUID
 from django_delayq.exceptions import ConfigError
 from django_delayq.record import JobRecord
 from django_delayq.states import State
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxItem:
-    """A job for the outbox: its record, and what the row shows beside it. With `delay_ms` its date is that long behind the database's
-    now, else `run_at_ms`.
-    """
-
-    record: JobRecord
-    queue: str
-    run_at_ms: int
-    delay_ms: int | None
-    on_conflict: str
-    priority: int
+from django_delayq.store.items import ScheduleItem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +66,7 @@ class Told:
 class Outbox(Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
-    def add(self, items: Sequence[OutboxItem], using: str) -> None:
+    def add(self, items: Sequence[ScheduleItem], using: str) -> None:
         """Inserts rows in the caller's transaction."""
 
     def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:

@@ -12,7 +12,7 @@ from django.db import transaction
 from django_delayq import clock, codec, conf
 from django_delayq.exceptions import PayloadError
 from django_delayq.logger import Logger
-from django_delayq.producer import changes, database
+from django_delayq.producer import database, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.record import JobRecord
@@ -52,7 +52,7 @@ def edit_and_requeue(
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)
     record = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
-    if changes.waits_for_commit():
+    if put_back.waits_for_commit():
         _at_commit(job, args, kwargs, actor, reason, using)
         return Change.DONE
     answers: list[Change] = []
@@ -68,7 +68,7 @@ def edit_and_requeue(
         database.need().edit(job, list(args), dict(kwargs), act, actor, reason, using)
         return answers[0] if answers else Change.CONFLICT
 
-    change = changes.put_back(job, row.queue, actor, reason, edit)
+    change = put_back.noted(job, row.queue, actor, reason, edit)
     return Change.CONFLICT if change is Change.UNKNOWN else change
 
 

@@ -175,7 +175,8 @@ class Publisher:
                 continue
             elif runs and policy == "replace":
                 policy, late = "error", ""
-            again[n] = item._replace(on_conflict=f"{policy}@{ids.short(replies[n].id)}" if late else policy)
+            policy = f"{policy}@{ids.short(replies[n].id)}" if late else policy
+            again[n] = ScheduleItem(item.record, item.due_ms, item.left_ms(), policy)
         return again
 
     def _put_right(self, keys: Set[str], holders: Sequence[OutboxRow | None], own: Set[UUID]) -> None:
@@ -202,7 +203,7 @@ class Publisher:
         policy = f"replaced@{ids.short(last.record.id)}"
         for start in range(0, len(older), MOST):
             batch = older[start : start + MOST]
-            replies = self.send([late(row)._replace(on_conflict=policy) for row in batch], ground)()[1]
+            replies = self.send([late(row, policy=policy) for row in batch], ground)()[1]
             for row, reply in zip(
                 batch, replies, strict=False
             ):  # no replies on another ground: the next round comes back to it
@@ -258,9 +259,9 @@ def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:
     )  # fmt: skip
 
 
-def late(row: OutboxRow, due_ms: int | None = None) -> ScheduleItem:
+def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> ScheduleItem:
     """A row as it is published behind others. A delay counts by the database's clock, a date (or `due_ms`) is one by Redis' clock."""
-    policy = row.on_conflict if row.on_conflict in ("keep", "error") else f"{row.on_conflict}@"
+    policy = policy or (row.on_conflict if row.on_conflict in ("keep", "error") else f"{row.on_conflict}@")
     if due_ms is None and row.left_ms is not None:
         return ScheduleItem(record=row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)
     return ScheduleItem(record=row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)

@@ -5,65 +5,22 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
+from django_delayq.producer.options import NONE, OPTIONS
+from django_delayq.producer.schedule import Bound
 from django_delayq.record import MAX_TASK
-
-if TYPE_CHECKING:
-    from django_delayq.producer.verbs import Job
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
 
-# The words of schedule(); a task's own parameter of such a name could not be told from them.
-OPTIONS: Final = (
-    "delay", "run_at", "key", "on_conflict", "queue", "priority", "max_attempts", "backoff", "timeout", "expires", "meta",
-    "using", "durability",
-)  # fmt: skip
-_OPTIONS: Final = frozenset(OPTIONS)
-POLICIES: Final = ("keep", "replace", "earliest", "latest", "after", "error")
 
-
-class Options(NamedTuple):
-    """How one job is to be scheduled. None: what the task or the queue says."""
-
-    delay: clock.Delay | None = None
-    run_at: datetime | None = None
-    key: str = ""
-    on_conflict: str = "keep"
-    queue: str | None = None
-    priority: int | None = None
-    max_attempts: int | None = None
-    backoff: Ladder | str | None = None
-    timeout: clock.Delay | None = None
-    expires: clock.Delay | datetime | None = None
-    meta: Mapping[str, Any] | None = None
-    using: str | None = None
-    durability: str | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], where: str) -> Options:
-        """Checked options.
-
-        Raises:
-            ConfigError: an option is unknown or cannot work; the text names the nearest known one.
-        """
-        if not given.keys() <= _OPTIONS:
-            name = next(name for name in given if name not in _OPTIONS)
-            close = difflib.get_close_matches(name, OPTIONS, n=1)
-            near = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"{where}: {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.")
-        return cls(**given)
-
-
-class Task(Generic[P, R]):
+class Task(Bound[P, R]):
     """A registered function. Calling it runs it here and now; `schedule` and `using(...)` put a job into a queue.
 
     Args:
@@ -89,7 +46,10 @@ class Task(Generic[P, R]):
         atomic: bool = False,
         sensitive: Collection[str] = (),
     ) -> None:
-        update_wrapper(self, fn)  # first: it also copies what the function carries, a `queue` of another library, say
+        super().__init__(self, NONE)
+        update_wrapper(
+            self, fn
+        )  # before the rest: it also copies what the function carries, a `queue` of another library, say
         self.fn = fn
         self.name = name
         self.queue = queue
@@ -113,22 +73,6 @@ class Task(Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         return _by_name, (self.name,)
 
-    def using(self, **options: Any) -> Bound[P, R]:
-        """The task with options for its next jobs: `task.using(delay="30m").schedule(...)`.
-
-        Raises:
-            ConfigError: an option is unknown.
-        """
-        return Bound(self, Options.of(options, f"{self.name}.using()"))
-
-    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Puts a job in, due now, with these arguments. See `delayq.schedule`."""
-        return Bound(self, Options()).schedule(*args, **kwargs)
-
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
-        """A job to be, for `schedule_many`."""
-        return Bound(self, Options()).bind(*args, **kwargs)
-
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Compares arguments with the function's signature.
 
@@ -141,48 +85,6 @@ class Task(Generic[P, R]):
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise PayloadError(f"{self.name}{self.signature} cannot be called with these arguments: {error}.") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Bound(Generic[P, R]):
-    """A task with options."""
-
-    task: Task[P, R]
-    options: Options
-
-    def using(self, **options: Any) -> Bound[P, R]:
-        """These options in place of the ones of the same name."""
-        checked = Options.of(options, f"{self.task.name}.using()")
-        return Bound(self.task, self.options._replace(**{name: getattr(checked, name) for name in options}))
-
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
-        """A job to be, for `schedule_many`."""
-        return Binding(self.task, self.options, args, kwargs)
-
-    def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Puts a job in, with these arguments. See `delayq.schedule`."""
-        if _put is None:
-            raise ConfigError("The producer is not loaded. Import django_delayq first.")
-        return _put(self.bind(*args, **kwargs))
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """Task, options and arguments: all that a job is made of."""
-
-    task: Task[Any, Any]
-    options: Options
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-_put: Callable[[Binding], Job] | None = None
-
-
-def install(put: Callable[[Binding], Job]) -> None:
-    """Tells tasks how jobs are put in: the producer stands above them."""
-    global _put
-    _put = put
 
 
 class Registry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
@@ -17,15 +18,23 @@ ScheduleMode = Literal["", "ask", "told", "ask told"]
 STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for status in get_args(ScheduleStatus)}
 
 
-class ScheduleItem(NamedTuple):
+@dataclass(slots=True, eq=False)
+class ScheduleItem:
     """A job to put in. Exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now) is given. `on_conflict`: a policy; of a late
-    publication with "@" behind it, and the holder on which it may act, if any; or "replaced@" and an id: see schedule.lua.
+    publication with "@" behind it, and the holder on which it may act, if any; or "replaced@" and an id: see schedule.lua. Beside
+    the record its row shows `queue` and `priority`; there a delay counts from the database's now.
     """
 
     record: JobRecord
     due_ms: int | None = None
     delay_ms: int | None = None
     on_conflict: str = "keep"
+    queue: str = ""
+    priority: int = 0
+
+    def left_ms(self) -> int | None:
+        """The delay as it is when the job is sent."""
+        return self.delay_ms
 
 
 class ScheduleReply(NamedTuple):

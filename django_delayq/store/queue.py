@@ -115,6 +115,8 @@ class QueueStore:
 
     def signs(self, *, anew: bool = False) -> Signer | None:
         """The signer, in the form that the queue's format wants; None: nothing is signed. `anew`: asks Redis, else once a minute."""
+        if self.signer is None:
+            return None
         return self._form.signer(lambda: self.link.execute("HGET", self.keys["meta"], "format"), anew=anew)
 
     def schedule(
@@ -148,12 +150,12 @@ class QueueStore:
         bounded(items)
         arguments: list[Any] = [self.offer, max_events, ground, mode]
         for item in items:
-            if (item.due_ms is None) == (item.delay_ms is None):
-                raise ValueError(f"job {item.record.id}: give either due_ms or delay_ms")
-            record = item.record
+            record, due_ms, delay_ms = item.record, item.due_ms, item.left_ms()
+            if (due_ms is None) == (delay_ms is None):
+                raise ValueError(f"job {record.id}: give either due_ms or delay_ms")
             arguments += (
                 ids.short(record.id), self.written(record), item.on_conflict,
-                "" if item.due_ms is None else item.due_ms, "" if item.delay_ms is None else item.delay_ms,
+                "" if due_ms is None else due_ms, "" if delay_ms is None else delay_ms,
             )  # fmt: skip
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
@@ -373,17 +375,17 @@ class QueueStore:
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
 
 
-def _scheduled(
-    items: Sequence[ScheduleItem], shorts: Sequence[str], reply: Sequence[bytes]
-) -> tuple[str, list[ScheduleReply]]:
+def _scheduled(items: Sequence[ScheduleItem], shorts: list[str], reply: list[bytes]) -> tuple[str, list[ScheduleReply]]:
     if len(reply) == 1:
         return decode.text(reply[0]), []
+    statuses, holders, dues = reply[1::3], [*map(bytes.decode, reply[2::3])], [*map(int, reply[3::3])]
+    if statuses.count(b"created") == len(items) and holders == shorts:  # mostly: then no reply need be read by itself
+        return decode.text(reply[0]), [
+            ScheduleReply("created", item.record.id, due) for item, due in zip(items, dues, strict=True)
+        ]
     return decode.text(reply[0]), [
-        # Mostly the job itself: its id need not be read again.
-        ScheduleReply(STATUSES[status], item.record.id if given == holder or not holder else ids.full(holder), int(due))
-        for item, given, status, holder, due in zip(
-            items, shorts, reply[1::3], map(bytes.decode, reply[2::3]), reply[3::3], strict=True
-        )
+        ScheduleReply(STATUSES[status], item.record.id if given == holder or not holder else ids.full(holder), due)
+        for item, given, status, holder, due in zip(items, shorts, statuses, holders, dues, strict=True)
     ]
 
 

@@ -16,7 +16,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import operations
 from django_delayq.mirror.operations import OperationLoop
 from django_delayq.models import Event, Job, Operation
-from django_delayq.producer import verbs
+from django_delayq.producer import queues, verbs
 from django_delayq.producer.stores import stores
 from tests.admin.conftest import lose_redis
 from tests.tasks_for_tests import close_order
@@ -356,7 +356,7 @@ def test_a_purge_empties_a_queue(orders, monkeypatch):
 
 
 def test_a_purge_gets_past_rows_that_are_not_mirrored_yet(orders, monkeypatch):
-    monkeypatch.setattr(verbs, "MOST", 2)  # rows a step
+    monkeypatch.setattr(queues, "MOST", 2)  # rows a step
     for number in range(24):
         delayq.schedule(close_order, number, delay="1h")  # each looks as if Redis might lack it
     operation, loop = begin("purge", selection={"queue": "orders"}), OperationLoop(using="default")

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import schedule, verbs
-from django_delayq.producer.plan import Plan
-from django_delayq.producer.verbs import Job
+from django_delayq.producer.commit import Plan
+from django_delayq.producer.job import Job
 from django_delayq.states import Change
 from tests.campaign import load
 
@@ -47,7 +47,7 @@ def _answered(down: bool) -> Iterator[None]:
             raise StoreUnavailable("away")
         return [
             Job(
-                id=UUID(int=next(numbers)), queue=plan.queue.name, task=plan.record.task, key=plan.record.key,
+                id=UUID(int=next(numbers)), queue=plan.queue, task=plan.record.task, key=plan.record.key,
                 due_ms=DATE, created=True,
             )
             for plan in plans
@@ -59,7 +59,7 @@ def _answered(down: bool) -> Iterator[None]:
         return list(Change)[next(answers) % len(Change)]
 
     calls: list[tuple[Any, str, Callable[..., Any]]] = [
-        (schedule, "_put_all", put),
+        (schedule, "put_all", put),
         (load.transaction, "atomic", nullcontext),
     ]
     calls += [(verbs, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]

@@ -16,7 +16,7 @@ from django_delayq import conf, failpoints, ids
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Attempt, Event, Operation, SetAside, Step
 from django_delayq.models import Job as Row
-from django_delayq.producer import edit, schedule
+from django_delayq.producer import edit, put
 from django_delayq.producer.stores import stores
 from tests.crashpoints.actors import Answers
 from tests.crashpoints.app import tasks
@@ -135,13 +135,13 @@ class Web:
     @contextmanager
     def _kept_from_redis(self, kept: bool = True) -> Iterator[None]:
         """What is scheduled here is committed, and not published."""
-        publish = schedule._send_rows
+        publish = put._send_rows
         if kept:
-            schedule._send_rows = lambda publisher, puts: []
+            put._send_rows = lambda publisher, puts: []
         try:
             yield
         finally:
-            schedule._send_rows = publish
+            put._send_rows = publish
 
     def _withdraw(self) -> None:
         with self._kept_from_redis():

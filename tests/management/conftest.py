@@ -90,7 +90,7 @@ class Shop(Orders):
     def unpublished(self, monkeypatch: pytest.MonkeyPatch, *, age: float = 60, **options: Any) -> delayq.Job:
         """A committed row that Redis does not have, as if the web process had died right after the commit."""
         with monkeypatch.context() as patch:
-            patch.setattr("django_delayq.producer.schedule._send_rows", lambda publisher, puts: [])
+            patch.setattr("django_delayq.producer.put._send_rows", lambda publisher, puts: [])
             job = delayq.schedule(close_order, 7, **{"delay": "1h", **options})
         Job.objects.filter(pk=job.id).update(created_at=clock.now() - timedelta(seconds=age))
         return job

@@ -13,8 +13,8 @@ from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.writers import inserts
 from django_delayq.models import Job
-from django_delayq.producer.database import OutboxItem
 from django_delayq.record import JobRecord
+from django_delayq.store.items import ScheduleItem
 
 PAYLOADS = [
     codec.dumps(value)
@@ -32,14 +32,14 @@ PAYLOADS = [
 ] + [b"no JSON", b"no JSON,{}"]
 
 
-def items() -> list[OutboxItem]:
+def items() -> list[ScheduleItem]:
     return [
-        OutboxItem(
+        ScheduleItem(
             record=JobRecord(
                 id=ids.new(), task="tests.täsk", lane=lane, max_attempts=3 + place, payload=payload,
                 key=f"key '%s' \\ {place} é" if place % 2 else "", expires_ms=4_000_000_000_123 if place % 3 else 0,
             ),
-            queue="orders", run_at_ms=2_000_000_000_001 + place, delay_ms=None, on_conflict="earliest", priority=priority,
+            queue="orders", due_ms=2_000_000_000_001 + place, delay_ms=None, on_conflict="earliest", priority=priority,
         )
         for place, payload in enumerate(PAYLOADS)
         for lane, priority in (("low", -7), ("normal", 0), ("high", 2**31 - 1))
@@ -61,7 +61,7 @@ def test_rows_are_those_of_model_instances(together):
         DatabaseOutbox().add(batch, "default")
     for item in given:
         wanted = rows.new_row(
-            item.record, item.queue, clock.from_ms(item.run_at_ms), priority=item.priority, on_conflict=item.on_conflict
+            item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict
         )
         assert columns(Job.objects.get(pk=item.record.id)) == columns(wanted)
 
@@ -78,7 +78,7 @@ def test_the_stored_texts_are_those_of_model_instances():
         lean = cursor.fetchall()
         Job.objects.all().delete()
         rows.new_row(
-            item.record, item.queue, clock.from_ms(item.run_at_ms), priority=item.priority, on_conflict=item.on_conflict
+            item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict
         ).save(force_insert=True)
         cursor.execute(f"SELECT {names} FROM delayq_job")
         assert lean == cursor.fetchall()

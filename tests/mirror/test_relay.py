@@ -12,7 +12,7 @@ from django_delayq import clock, conf
 from django_delayq.mirror import relay
 from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job
-from django_delayq.producer import verbs
+from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from tests.tasks_for_tests import close_order
 
@@ -23,7 +23,7 @@ def unpublished(orders, monkeypatch):
 
     def make(number: int = 7, **options) -> delayq.Job:
         with monkeypatch.context() as patch:
-            patch.setattr("django_delayq.producer.schedule._send_rows", lambda publisher, puts: [])
+            patch.setattr("django_delayq.producer.put._send_rows", lambda publisher, puts: [])
             job = delayq.schedule(close_order, number, **options)
         Job.objects.filter(pk=job.id).update(created_at=clock.now() - timedelta(minutes=1))
         return job
@@ -176,7 +176,7 @@ def test_a_purge_also_ends_rows_that_redis_does_not_have(orders, unpublished):
     assert len(orders.claim()) == 1
     in_redis = delayq.schedule(close_order, 2, delay="1h")
     lacking = unpublished(delay="1h")
-    assert sum(verbs.purge("orders", actor="clerk", reason="wrong price")) == 2
+    assert sum(queues.purge("orders", actor="clerk", reason="wrong price")) == 2
     orders.relay.poll()
     orders.fold()
     orders.relay.poll()

@@ -117,10 +117,8 @@ def test_a_field_that_the_record_cannot_carry_is_refused_when_it_is_made(field: 
         record(**{field: value})
 
 
-def test_a_record_is_frozen_and_has_no_room_for_more() -> None:
+def test_a_record_has_no_room_for_more() -> None:
     made = record()
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        made.key = "other"  # type: ignore[misc]
     assert not hasattr(made, "__dict__")
     assert dataclasses.replace(made, key="other").key == "other"
     assert hash(made) == hash(record())

@@ -83,7 +83,7 @@ def test_a_job_that_is_refused_keeps_only_its_own_batch_out():
 
 
 def test_of_what_follows_a_taken_key_nothing_goes_in(monkeypatch):
-    monkeypatch.setattr("django_delayq.producer.schedule._held", lambda put: None)  # somebody else was faster
+    monkeypatch.setattr("django_delayq.producer.put._held", lambda put: None)  # somebody else was faster
     held = [one for number in range(200) for one in bindings(number, key=f"o:{number}", on_conflict="error")]
     delayq.schedule_many(held)
     with pytest.raises(KeyTaken):
@@ -92,7 +92,7 @@ def test_of_what_follows_a_taken_key_nothing_goes_in(monkeypatch):
 
 
 def test_all_queues_of_a_batch_are_served_before_a_refusal_is_told(monkeypatch):
-    monkeypatch.setattr("django_delayq.producer.schedule._held", lambda put: None)
+    monkeypatch.setattr("django_delayq.producer.put._held", lambda put: None)
     delayq.schedule_many(bindings(1, key="o:1"))
     with pytest.raises(KeyTaken):
         delayq.schedule_many([*bindings(1, key="o:1", on_conflict="error"), ping.using(delay="1h").bind()])
@@ -152,7 +152,7 @@ def test_an_error_of_the_caller_is_not_replaced_by_one_of_redis(own_redis, setti
 
 def test_what_was_sent_is_waited_for_though_another_call_has_failed_meanwhile(monkeypatch):
     answered = []
-    monkeypatch.setattr("django_delayq.producer.schedule._answer", lambda put, reply: answered.append(put))
+    monkeypatch.setattr("django_delayq.producer.put._answer", lambda put, reply: answered.append(put))
 
     def troubled():
         yield from bindings(*range(250))

@@ -18,7 +18,7 @@ import django_delayq as delayq
 from django_delayq import clock, conf, ids, signals
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job
-from django_delayq.producer import verbs
+from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import QueueStore, SettleItem
 from tests.tasks_for_tests import close_order, ping
@@ -236,7 +236,7 @@ def test_a_job_cancelled_by_mistake_is_requeued_at_once(end):
     if end == "cancel":
         job.cancel()
     elif end == "purge":
-        assert sum(verbs.purge("orders")) == 1
+        assert sum(queues.purge("orders")) == 1
     else:
         delayq.schedule(close_order, 8, delay="1h", key="o:7", on_conflict="replace").cancel()
     assert Job.objects.get(pk=job.id).state == ("cancelled" if end == "cancel" else "scheduled"), "the mirror is behind"
@@ -315,7 +315,7 @@ def test_get_by_key_finds_the_holder_in_its_queue_and_no_other():
 
 def test_get_by_key_finds_what_is_committed_and_not_published_yet(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("django_delayq.producer.schedule._send_rows", lambda publisher, puts: [])
+        patch.setattr("django_delayq.producer.put._send_rows", lambda publisher, puts: [])
         job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
     found = delayq.get(key="o:7", queue="orders")
     assert found is not None

@@ -15,8 +15,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_delayq import clock, codec
 from django_delayq.mirror import database_clock, rows
 from django_delayq.models import Job
-from django_delayq.producer.database import OutboxItem
 from django_delayq.states import State
+from django_delayq.store.items import ScheduleItem
 
 VENDORS: Final = ("postgresql", "sqlite", "mysql")  # where the literals below are known to mean what they say
 GIVEN: Final = (
@@ -43,7 +43,7 @@ BY_THE_DATABASE: Final = {
 }
 
 
-def insert(items: Sequence[OutboxItem], connection: BaseDatabaseWrapper) -> None:
+def insert(items: Sequence[ScheduleItem], connection: BaseDatabaseWrapper) -> None:
     """Inserts rows. One is one statement, which needs no transaction around it."""
     vendor = connection.vendor
     with connection.cursor() as cursor:
@@ -77,7 +77,7 @@ def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
     return None if active else now
 
 
-def _copy(items: Sequence[OutboxItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime) -> None:
+def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime) -> None:
     connection.validate_no_broken_transaction()  # as every statement of Django's does
     with connection.wrap_database_errors, cursor.copy(_copied()) as rows_in:
         same = tuple(SAME_COPIED.values())
@@ -85,7 +85,7 @@ def _copy(items: Sequence[OutboxItem], cursor: Any, connection: BaseDatabaseWrap
             rows_in.write_row((*row, *same))
 
 
-def _row(item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any]) -> tuple[Any, ...]:
+def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any]) -> tuple[Any, ...]:
     """The values of the columns `GIVEN` up to `delay_ms`; then the date that was given, and the delay once more."""
     record = item.record
     args, kwargs, options, error = rows.texts(record)
@@ -93,12 +93,12 @@ def _row(item: OutboxItem, uuid: Callable[[UUID], Any], moment: Callable[[dateti
         uuid(record.id), item.queue, rows.clean(record.task, 200), args, kwargs, options, rows.clean(record.key, 200),
         item.priority, moment(clock.from_ms(record.expires_ms)) if record.expires_ms else None, record.max_attempts,
         record.durable, error, item.on_conflict, item.delay_ms,
-        moment(clock.from_ms(item.run_at_ms)) if item.delay_ms is None else None, item.delay_ms,
+        moment(clock.from_ms(item.due_ms or 0)) if item.delay_ms is None else None, item.delay_ms,
     )  # fmt: skip
 
 
 def _dated(
-    items: Sequence[OutboxItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime
+    items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime
 ) -> Iterator[tuple[Any, ...]]:
     """The values of the columns `GIVEN`, with the database's now."""
     written = moment(now)

@@ -31,7 +31,7 @@ def either(*paths: str) -> Any:
 
 MirrorLoop = either("django_delayq.mirror.mirror_loop", "django_delayq.mirror.loop").MirrorLoop
 stores = either("django_delayq.producer.stores", "django_delayq.stores").stores
-producer = either("django_delayq.producer.schedule", "django_delayq.producer")
+producer = either("django_delayq.producer.put", "django_delayq.producer")
 
 WORKER = "gone:1:w"
 expected: dict[str, dict[str, object]] = {}

@@ -1,0 +1,105 @@
+"""The handle on a job, which `schedule` and `get` return."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from django_delayq import clock, conf
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.producer import verbs, where
+from django_delayq.producer.stores import stores
+from django_delayq.producer.where import JobRef
+from django_delayq.states import FINISHED, UNFINISHED, Change, State
+
+
+class Job(JobRef):
+    """A handle on one job. `created`: False when another job holds the key and this handle points to that one; None while a
+    transaction that decides it is open.
+    """
+
+    __slots__ = ()
+
+    @property
+    def state(self) -> State | None:
+        """Where it stands now, asked anew each time; None if nobody knows it: not committed yet, or ended and not mirrored."""
+        return _state(self.id, self.queue)
+
+    def cancel(self, *, actor: str = "", reason: str = "") -> Change:
+        """See `delayq.cancel`."""
+        return verbs.cancel(self, actor=actor, reason=reason)
+
+    def reschedule(
+        self, *, delay: clock.Delay | None = None, run_at: datetime | None = None, actor: str = "", reason: str = ""
+    ) -> Change:
+        """See `delayq.reschedule`."""
+        return verbs.reschedule(self, delay=delay, run_at=run_at, actor=actor, reason=reason)
+
+    def run_now(self, *, actor: str = "", reason: str = "") -> Change:
+        """See `delayq.run_now`."""
+        return verbs.run_now(self, actor=actor, reason=reason)
+
+    def requeue(self, *, actor: str = "", reason: str = "") -> Change:
+        """See `delayq.requeue`."""
+        return verbs.requeue(self, actor=actor, reason=reason)
+
+
+def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None) -> Job | None:
+    """A handle on a job; None if neither Redis nor the database knows it. By job, by id, or by `key` and `queue`: the unfinished job
+    that holds the key. With an id, `queue` is where to look in Redis.
+
+    Raises:
+        StoreUnavailable: Redis cannot be asked, and the database does not know the id, or a key is given: who holds it, Redis says.
+    """
+    if key is not None:
+        named = where.keyed(key, queue, job)
+        holder = where.holder(named, key)
+        if holder is None:
+            # A row that Redis does not have; of others it is merely not mirrored that they came and went.
+            holder = next((id for id in where.rows_of_key(named, key) if _state(id, named) in UNFINISHED), None)
+        return None if holder is None else _find(holder, named)
+    return _find(*where.target(job, queue))
+
+
+def _find(id: UUID, queue: str | None) -> Job | None:
+    row = where.row_of(id)
+    if row is not None:
+        return Job(
+            id=id,
+            queue=row.queue,
+            task=row.record.task,
+            key=row.record.key,
+            due_ms=row.run_at_ms,
+            created=True,
+        )
+    names = [queue] if queue else list(conf.get().queues)
+    for name in names:
+        with stores.guarded():
+            view = stores.inspector().job(name, id)
+        if view is not None:
+            record = view.record
+            return Job(
+                id=id,
+                queue=name,
+                task=record.task if record else "",
+                key=record.key if record else "",
+                due_ms=view.date_ms if view.state == "scheduled" else None,
+                created=True,
+            )
+    return None
+
+
+def _state(id: UUID, queue: str) -> State | None:
+    row = where.row_of(id)
+    try:
+        with stores.guarded():
+            view = stores.inspector().job(queue, id)
+    except StoreUnavailable:
+        view = None
+        if row is None:
+            raise
+    if view is None:
+        return row.state if row is not None else None
+    if view.state != "finished":
+        return State(view.state)
+    return row.state if row is not None and row.state in FINISHED else None

@@ -1,0 +1,352 @@
+"""Planned jobs go in. With outbox durability a job is a row in the caller's transaction first; when that commits it is published to
+Redis. If Redis is away then, the row waits and the relay publishes it later: the request does not notice. With redis durability the
+commit publishes; a Redis that is away raises, or is logged where a transaction of the caller's has been committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+from uuid import UUID
+
+from django.db import Error, transaction
+
+from django_delayq import clock, conf, signals
+from django_delayq.exceptions import KeyTaken, StoreUnavailable
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.producer import changes, database
+from django_delayq.producer.changes import Move, Policy
+from django_delayq.producer.commit import Plan, Publication
+from django_delayq.producer.job import Job
+from django_delayq.producer.mould import Mould
+from django_delayq.producer.publish import Publisher, Sent
+from django_delayq.producer.stores import StoreResting, stores
+from django_delayq.states import Change
+from django_delayq.store.connection import StoreRefused
+from django_delayq.store.items import ScheduleReply
+from django_delayq.store.queue import MOST
+
+logger = Logger("django_delayq.producer")
+
+LATE_PUBLISH: Final = 30.0  # seconds; a commit later than that is left to the relay
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class Flight:
+    """A call of `schedule_many` that is on its way to Redis while the next batch is made: one at a time."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self._under_way: tuple[Publisher, Sequence[Plan], Callable[[], Sent]] | None = None
+        self._refused: list[KeyTaken] = []
+
+    def __enter__(self) -> Flight:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.open = False  # what a commit publishes later waits for its replies
+        try:
+            self.land()
+        except (StoreUnavailable, KeyTaken) as other:
+            if error is None:
+                raise
+            logger.warning("the batch before the one that failed was not taken either: %s", other)
+
+    def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
+        self._read()
+        try:
+            with stores.guarded(schedules=True, answers=False):
+                answer = publisher.send(batch, "")
+        except StoreUnavailable as error:
+            raise _unsure(error, batch) from error
+        self._under_way = publisher, batch, answer
+
+    def land(self) -> None:
+        self._read()
+        refused, self._refused = self._refused, []
+        _tell_refused(refused, alone=True)
+
+    def _read(self) -> None:
+        if self._under_way is not None:
+            (publisher, batch, answer), self._under_way = self._under_way, None
+            sent = _sure(publisher, batch, answer)
+            self._refused += _answered(batch, sent)
+
+
+def put_one(plan: Plan) -> Job:
+    """Puts in one job."""
+    if not plan.record.durable and not plan.record.key:
+        connection = transaction.get_connection(plan.mould.using)
+        if not connection.in_atomic_block and connection.get_autocommit():
+            sent = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
+            _tell_refused(_answered([plan], sent), alone=True)
+            job: Job = plan.job
+            return job
+    return put_all([plan])[0]
+
+
+def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
+    """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns."""
+    fresh = plans
+    if any(plan.record.key for plan in plans):
+        _refuse_twice(plans)
+        if flight is not None:
+            flight.land()  # only then is it known who holds a key
+        fresh = _unmerged(plans)
+    for (using, durable), group in _by(fresh, lambda mould: (mould.using, mould.durable)):
+        if durable:
+            if flight is not None:
+                flight.land()  # what was given first goes in first
+            _rows_first(group, using)
+        else:
+            _redis_only(group, using, flight)
+    return [plan.job for plan in plans]
+
+
+def _rows_first(plans: list[Plan], using: str) -> None:
+    connection = transaction.get_connection(using)
+    alone = not connection.in_atomic_block
+    if alone and len(plans) == 1 and connection.get_autocommit():
+        # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
+        failpoint("producer.commit")
+        database.need().add(plans, using)
+        _publish_rows(plans, alone=alone)
+        return
+    with transaction.atomic(using=using, savepoint=False):
+        database.need().add(plans, using)
+        connection.on_commit(Publication(plans, partial(_publish_rows, alone=alone)), robust=not alone)
+        failpoint("producer.commit")
+
+
+def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
+    connection = transaction.get_connection(using)
+    alone = not connection.in_atomic_block
+    connection.on_commit(Publication(plans, partial(_publish, flight=flight, alone=alone)), robust=not alone)
+
+
+def _refuse_twice(plans: Sequence[Plan]) -> None:
+    """Two jobs of one key in one batch, of which the second wants the key to be free."""
+    first: dict[tuple[str, str], Plan] = {}
+    for plan in plans:
+        if plan.record.key:
+            other = first.setdefault((plan.queue, plan.record.key), plan)
+            if other is not plan and plan.on_conflict == "error":
+                raise KeyTaken(
+                    f"Another job of the same batch has the key {plan.record.key!r}, so none of them was scheduled.",
+                    holder=other.record.id,
+                )
+
+
+def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
+    """Those that no unfinished job has taken in; the handles of the others point to it. Nothing is changed before it is known that
+    none is refused. In a transaction nobody knows yet: the holder may end before the commit, and the script decides then.
+    """
+    replies = {plan: reply for plan in plans if (reply := _held(plan)) is not None}
+    for plan, reply in replies.items():
+        if reply.status in ("taken", "running"):
+            raise _refused(plan, reply)
+    merged = [plan for plan, reply in replies.items() if reply.status != "moved" or _moved(plan, reply.id)]
+    for plan in merged:
+        _answer(plan, replies[plan])
+    return [plan for plan in plans if plan not in merged]
+
+
+def _held(plan: Plan) -> ScheduleReply | None:
+    """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
+    if not plan.record.key or transaction.get_connection(plan.mould.using).in_atomic_block:
+        return None
+    try:
+        with stores.guarded(schedules=True):
+            reply = _publisher(plan.queue, plan.mould.using).ask(plan)
+    except StoreUnavailable:
+        if not plan.record.durable or plan.on_conflict not in ("keep", "error"):
+            return None
+        # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
+        waiting = database.need().waiting(plan.queue, [plan.record.key], plan.mould.using)
+        return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0][0], 0) if waiting else None
+    return None if reply.id == plan.record.id or reply.status in ("behind", "asked") else reply
+
+
+def _moved(plan: Plan, holder: UUID) -> bool:
+    """Gives the holder this date, as any other change does. False if that cannot be now: the script decides when this one is put in."""
+    try:
+        policy: Policy = "earliest" if plan.on_conflict == "earliest" else "latest"
+        move = Move("schedule", policy, plan.left_ms(), plan.due_ms or 0, policy)
+        return changes.one(move, holder, plan.queue) in (Change.DONE, Change.RUNNING)
+    except (StoreUnavailable, Error):
+        return False
+
+
+def _publisher(queue: str, using: str) -> Publisher:
+    return Publisher(stores.queue(queue), using, conf.get().most_events)
+
+
+def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
+    """Redis durability: nobody else publishes these."""
+    refused: list[KeyTaken] = []
+    if flight is not None and flight.open:
+        flight.land()
+    for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
+        publisher = _publisher(name, using)
+        for start in range(0, len(group), MOST):
+            batch = group[start : start + MOST]
+            if flight is not None and flight.open:
+                flight.launch(publisher, batch)
+                continue
+            try:
+                refused += _answered(batch, _sure(publisher, batch, None))
+            except StoreUnavailable as error:
+                if alone:
+                    raise
+                lost = ", ".join(str(plan.record.id) for plan in batch)
+                logger.error(
+                    "Redis did not take committed jobs of redis durability, and nobody sends them again: %s: %s",
+                    lost,
+                    error,
+                )
+                signals.store_unavailable.send_robust(sender=None, error=error)
+    _tell_refused(refused, alone=alone)
+
+
+def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
+    """Behind a commit of the caller's nothing is raised: Django would drop the hooks that follow."""
+    if alone and refused:
+        raise refused[-1]
+    for one in refused:
+        logger.warning("A committed job was not scheduled: %s", one)
+
+
+def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
+    """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
+    try:
+        with stores.guarded(schedules=True, asks=answer is None):
+            return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
+    except (StoreRefused, StoreResting) as error:
+        raise _named(error, batch) from error.__cause__
+    except StoreUnavailable:
+        try:
+            with stores.guarded():
+                return _pointed(publisher, batch, publisher.publish(batch))
+        except StoreRefused as error:
+            raise _named(error, batch) from error.__cause__
+        except StoreUnavailable as error:
+            raise _unsure(error, batch) from error
+
+
+def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
+    """The answer to what was sent a second time: of a job that was merged at the first time only a tombstone tells. So it is asked who
+    holds the key now.
+    """
+    ground, replies = sent
+    for n, (item, reply) in enumerate(zip(batch, replies, strict=True)):
+        if reply.status == "displaced" and item.record.key:
+            holder = stores.inspector().find(publisher.store.queue, item.record.key)
+            if holder is not None:
+                replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
+    return ground, replies
+
+
+def _named(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
+    """The same refusal; `jobs` are those that were not taken."""
+    error.jobs = tuple(plan.record.id for plan in batch)
+    return error
+
+
+def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
+    jobs = tuple(plan.record.id for plan in batch)
+    return StoreUnavailable(
+        f"{error} Whether {f'the job {jobs[0]} is' if len(jobs) == 1 else f'{len(jobs)} jobs are'} in Redis is not known: "
+        "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job.",
+        jobs=jobs,
+    )
+
+
+def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
+    """Tells the handles. Those that were refused."""
+    answers = [_answer(plan, reply) for plan, reply in zip(plans, sent[1], strict=True)]
+    return [refused for refused in answers if refused is not None]
+
+
+def _answer(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
+    job = plan.job
+    if reply.status in ("contested", "asked"):
+        return None  # the relay comes back to it
+    if reply.status == "behind":  # as a row; it runs when the holder has ended
+        job.created = True
+        return None
+    job.id, job.created = reply.id, reply.created
+    if not job.created:
+        job.due_ms = None
+    elif reply.due_ms:
+        job.due_ms = reply.due_ms
+    if job.created and signals.job_scheduled.receivers:
+        signals.job_scheduled.send_robust(sender=plan.mould.task, job=job)
+    return _refused(plan, reply) if reply.status in ("taken", "running") else None
+
+
+def _refused(plan: Plan, reply: ScheduleReply) -> KeyTaken:
+    why = "runs and cannot be replaced now" if reply.status == "running" else "is unfinished"
+    return KeyTaken(
+        f"The key {plan.record.key!r} of the job {plan.record.id} is held by the job {reply.id}, which {why}.",
+        holder=reply.id,
+    )
+
+
+def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
+    """After the commit: what fails here is left to the relay, and must not break the request."""
+    failpoint("producer.committed")
+    late = {plan for plan in plans if clock.monotonic() - plan.started > LATE_PUBLISH}
+    if late:
+        logger.warning(
+            "%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH
+        )
+    refused: list[KeyTaken] = []
+    try:
+        for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
+            publisher = _publisher(name, using)
+            for batch in batches((plan for plan in group if plan not in late), MOST):
+                with stores.guarded(schedules=True):
+                    if not alone:  # else Redis has been asked, and has all that was written before
+                        publisher.publish_before([plan.record for plan in batch])
+                    refused += _send_rows(publisher, batch)
+    except StoreUnavailable as error:
+        logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", len(plans), error)
+        signals.store_unavailable.send_robust(sender=None, error=error)
+    except Error as error:
+        logger.warning("%d committed jobs are left to the relay, the database does not answer: %s", len(plans), error)
+    _tell_refused(refused, alone=alone)
+
+
+def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
+    ground = batch[0].ground
+    if ground and all(plan.ground == ground for plan in batch):
+        sent = publisher.publish(batch, ground)
+        stores.learn(publisher.store.queue, sent[0])
+        if sent[1]:
+            return _answered(batch, sent)
+    # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
+    rows = publisher.publish_rows([plan.record.id for plan in batch])
+    stores.learn(publisher.store.queue, rows.ground)
+    answers = dict(zip(rows.jobs, rows.replies, strict=True))
+    known = [plan for plan in batch if plan.record.id in answers]
+    return _answered(known, ("", [answers[plan.record.id] for plan in known]))
+
+
+def _by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K, list[Plan]]]:
+    mould = plans[0].mould if plans else None
+    if mould is not None and all(plan.mould is mould for plan in plans):  # mostly
+        return [(trait(mould), list(plans))]
+    groups: dict[K, list[Plan]] = {}
+    for plan in plans:
+        groups.setdefault(trait(plan.mould), []).append(plan)
+    return groups.items()
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -1,0 +1,114 @@
+"""Requeue: a failed or cancelled job is put back, as it was or with other arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+from django.db import transaction
+
+from django_delayq import clock, conf
+from django_delayq.exceptions import ConfigError
+from django_delayq.logger import Logger
+from django_delayq.producer import database, where
+from django_delayq.producer.commit import Pending
+from django_delayq.producer.publish import Publisher
+from django_delayq.producer.stores import stores
+from django_delayq.record import JobRecord
+from django_delayq.states import Change, State
+
+logger = Logger("django_delayq")
+
+
+def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
+    """See `verbs.requeue`. `queue`: where it must be, if that is known."""
+    if Pending.find(job) is not None:
+        return Change.CONFLICT
+    id, name, row, elsewhere = where.find(job, queue)
+    if elsewhere:
+        return Change.UNKNOWN
+    if name is None:
+        return where.everywhere(lambda other: requeue(id, other, actor, reason))
+    if row is not None and row.state is State.SUCCEEDED:
+        return Change.CONFLICT
+    record = row.record if row is not None else None
+    if record is not None and 0 < record.expires_ms <= clock.wall_ms():
+        record = replace(record, expires_ms=0)  # else it would expire again at once
+    if waits_for_commit():
+        return _requeue_at_commit(id, name, record, actor, reason)
+    vouched = row is not None and row.state in (State.FAILED, State.CANCELLED)
+    if row is not None and row.state is State.CANCELLED:
+        _forget_cancel(id)
+
+    def act() -> Change:
+        with stores.guarded():
+            return stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
+
+    if record is not None and record.key:
+        with stores.guarded():
+            Publisher(stores.queue(name), conf.get().database, actor=actor).complete(
+                record.key
+            )  # whoever holds it by its row
+    change = noted(id, name, actor, reason, act)
+    return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
+
+
+def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str) -> Change:
+    with stores.guarded():
+        view = stores.inspector().job(queue, id)
+    holder = where.holder(queue, record.key) if record is not None and record.key else None
+    if view is None and record is None:
+        return Change.UNKNOWN
+    if view is not None and view.state in ("scheduled", "running"):
+        return Change.RUNNING if view.state == "running" else Change.CONFLICT
+    if holder not in (None, id):
+        return Change.CONFLICT
+
+    def carry_out() -> None:
+        change = requeue(id, queue, actor, reason)
+        if change is not Change.DONE:
+            logger.warning("job %s of %s was not requeued at the commit: %s", id, queue, change)
+
+    transaction.on_commit(carry_out, using=conf.get().database, robust=True)
+    return Change.DONE
+
+
+def noted(id: UUID, queue: str, actor: str, reason: str, act: Callable[[], Change]) -> Change:
+    """Asks Redis for a requeue. With SIGNING a note of it is committed before: no event leads a row out of its end without one, since
+    events bear no signature. If nobody knows what Redis has done, the note stays.
+
+    Raises:
+        ConfigError: with SIGNING, where there is no database side.
+    """
+    config = conf.get()
+    if config.signer is None:
+        return act()
+    note = database.need().note_requeue(id, queue, actor, reason, config.database)
+    change = act()
+    if change is not Change.DONE:
+        database.need().forget_requeue(note, config.database)
+    return change
+
+
+def waits_for_commit() -> bool:
+    """Whether a requeue must wait for the end of the open transaction: its note has to be there for others before Redis is asked.
+
+    Raises:
+        ConfigError: transactions are managed by hand, and nobody is told of their end.
+    """
+    config = conf.get()
+    connection = transaction.get_connection(config.database)
+    if config.signer is None or connection.in_atomic_block:
+        return config.signer is not None
+    if not connection.get_autocommit():
+        raise ConfigError(
+            f"With SIGNING a requeue is noted in the database {config.database!r} before Redis is asked; autocommit is off there, so "
+            "nobody would see the note. Requeue within transaction.atomic(), or with autocommit on."
+        )
+    return False
+
+
+def _forget_cancel(id: UUID) -> None:
+    using = conf.get().database
+    transaction.on_commit(lambda: database.need().forget_cancel(id, using), using=using, robust=True)

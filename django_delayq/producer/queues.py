@@ -1,0 +1,71 @@
+"""Whole queues: pause, resume, purge. They act at once, not at commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django_delayq import conf
+from django_delayq.producer import database, verbs
+from django_delayq.producer.stores import stores
+from django_delayq.producer.where import check_words
+from django_delayq.states import Change
+from django_delayq.store.queue import MOST
+
+
+def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
+    """Stops claims of a queue; running jobs go on. False when it was paused already. A row notes it, so that the queue stays paused
+    when Redis loses its contents; if the database is away, Redis alone knows it.
+
+    Raises:
+        QueueUnknown, StoreUnavailable.
+    """
+    check_words("pause()", actor, reason)
+    with stores.guarded():
+        changed = stores.queue(queue).pause(actor=actor, reason=reason)
+    found, using = database.installed(), conf.get().database
+    if found is not None:  # after a lost reply, too, when the queue is paused already
+        found.note_pause(queue, actor, reason, using, first=changed)
+    return changed
+
+
+def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
+    """Lets a paused queue go on. False when it was not paused. The row first: who brings pauses back after a loss waits for it.
+
+    Raises:
+        QueueUnknown, StoreUnavailable.
+    """
+    check_words("resume()", actor, reason)
+    named, found, using = conf.get().queue(queue).name, database.installed(), conf.get().database
+    if found is not None:
+        found.forget_pause(named, using)
+    with stores.guarded():
+        return stores.queue(named).resume(actor=actor, reason=reason)
+
+
+def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
+    """Cancels all scheduled jobs of a queue, also committed ones that Redis does not have; running jobs go on. Yields how many,
+    after every step of at most 200.
+
+    Raises:
+        QueueUnknown, StoreUnavailable.
+    """
+    check_words("purge()", actor, reason)
+    named = conf.get().queue(queue).name
+    yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
+    left = 1
+    while left:
+        with stores.guarded():
+            cancelled, left = stores.queue(named).purge(actor=actor, reason=reason)
+        yield cancelled
+        if not cancelled:
+            return
+
+
+def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
+    found, using, last = database.installed(), conf.get().database, None
+    while found is not None and (rows := found.unpublished(queue, last, MOST, using)):
+        last = rows[-1]
+        with stores.guarded():  # most rows are merely not mirrored yet: Redis has them
+            views = stores.inspector().jobs(queue, rows)
+        lacking = [id for id, view in zip(rows, views, strict=True) if view is None]
+        yield [verbs.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)

@@ -1,0 +1,149 @@
+"""Where a job is: named by a handle, an id, or a key and its queue; found in its row, in Redis, or in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from django_delayq import clock, conf, ids
+from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.producer import database
+from django_delayq.producer.database import OutboxRow
+from django_delayq.producer.stores import stores
+from django_delayq.record import validate_key
+from django_delayq.states import Change
+
+
+class JobRef:
+    """What is known of a job without asking anybody. `created`: False when another job holds the key and this one points to that;
+    None while a transaction that decides it is open.
+    """
+
+    __slots__ = ("created", "due_ms", "id", "key", "queue", "task")
+
+    def __init__(
+        self,
+        *,
+        id: UUID,
+        queue: str,
+        task: str = "",
+        key: str = "",
+        due_ms: int | None = None,
+        created: bool | None = None,
+    ) -> None:
+        self.id = id
+        self.queue = queue
+        self.task = task
+        self.key = key
+        self.due_ms = due_ms
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task} on {self.queue}>"
+
+    @property
+    def run_at(self) -> datetime | None:
+        """The date it is scheduled for, as far as this handle knows."""
+        return None if self.due_ms is None else clock.from_ms(self.due_ms)
+
+
+class Whereabouts(NamedTuple):
+    """A job and its row, if it has one. `queue` None: nobody knows it. `elsewhere`: not in the queue that the caller has named; its row
+    must not be taken for one that Redis lacks.
+    """
+
+    id: UUID
+    queue: str | None
+    row: OutboxRow | None
+    elsewhere: bool
+
+
+def find(id: UUID, queue: str | None) -> Whereabouts:
+    """The row of a job, and the queue that it names."""
+    row = row_of(id)
+    if row is None:
+        return Whereabouts(id, queue, None, False)
+    return Whereabouts(id, row.queue, row, queue not in (None, row.queue))
+
+
+def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, str | None]:
+    """The id that a caller means, and its queue if that is known.
+
+    Raises:
+        ConfigError: nothing is named.
+        PayloadError: that is no id.
+        QueueUnknown: the settings do not list the queue.
+    """
+    if job is None:
+        raise ConfigError("Name the job: a handle, an id, or key= and queue=.")
+    if queue is not None:
+        conf.get().queue(queue)
+    return (job.id, job.queue) if isinstance(job, JobRef) else (_id(job), queue)
+
+
+def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
+    """The queue in which a caller means a key.
+
+    Raises:
+        ConfigError: a job is named as well, or no queue, or no key.
+        QueueUnknown: the settings do not list the queue.
+    """
+    if job is not None:
+        raise ConfigError(
+            f"A job and key={key!r} are two ways to name one: pass a handle or an id, or key= and queue=."
+        )
+    if queue is None:
+        raise ConfigError(f"key={key!r} names a job within a queue: pass queue= as well.")
+    if not validate_key(key):
+        raise ConfigError("key='' names no job: most jobs have no key, and one of them would be taken for it.")
+    return conf.get().queue(queue).name
+
+
+def check_words(where: str, actor: str, reason: str) -> None:
+    """Who and why are text, else ConfigError."""
+    for name, value in (("actor", actor), ("reason", reason)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{where}: {name}={value!r} must be text. For an object pass str() of it, or nothing.")
+
+
+def row_of(id: UUID) -> OutboxRow | None:
+    """The row of a job; None if there is none that can be read, or no database side."""
+    found = database.installed()
+    rows = [] if found is None else found.rows([id], conf.get().database)
+    return rows[0] if rows else None
+
+
+def rows_of_key(queue: str, key: str) -> list[UUID]:
+    """The durable rows of a key that are not finished."""
+    found = database.installed()
+    return [] if found is None else found.keyed(queue, key, conf.get().database)
+
+
+def latest_of_key(queue: str, key: str) -> UUID | None:
+    """The latest job of a key, however it stands: only the database knows."""
+    found = database.installed()
+    return None if found is None else found.find_latest(queue, key, conf.get().database)
+
+
+def holder(queue: str, key: str) -> UUID | None:
+    """The job that holds a key in Redis."""
+    with stores.guarded():
+        return stores.inspector().find(queue, key)
+
+
+def everywhere(ask: Callable[[str], Change]) -> Change:
+    """The first answer of a queue that knows the job."""
+    for name in conf.get().queues:
+        change = ask(name)
+        if change is not Change.UNKNOWN:
+            return change
+    return Change.UNKNOWN
+
+
+def _id(job: UUID | str) -> UUID:
+    try:
+        return ids.parse(job)
+    except (ValueError, TypeError) as error:
+        raise PayloadError(str(error)) from None

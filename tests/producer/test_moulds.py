@@ -1,0 +1,60 @@
+"""What task and options decide is found once; it is found anew where one of them, or a setting, has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq.producer import mould
+from django_delayq.producer.mould import Moulds
+from django_delayq.producer.options import NAMES, NONE, OWN, Options
+from tests.tasks_for_tests import close_order, ping
+
+
+def made(task=ping, using=None, **options):
+    return mould.moulds.get(task, NONE.but(options, "here"), using)
+
+
+def test_jobs_that_differ_by_date_key_expiry_and_meta_have_one_mould():
+    first = made(priority=3, delay="1h", key="a", expires="2h", meta={"who": "a"})
+    assert made(priority=3, delay="2h", key="b", expires="3h", meta={"who": "b"}) is first
+    assert made(priority=4) is not first
+    assert made(close_order, priority=3) is not first
+
+
+def test_the_first_options_are_those_of_one_job():
+    assert Options._fields[:OWN] == ("delay", "run_at", "key", "expires", "meta")
+    assert set(Options._fields) == NAMES
+
+
+@pytest.mark.parametrize("option", ["priority", "max_attempts"])
+def test_what_equals_a_good_value_but_is_none_is_refused_still(option):
+    made(**{option: 1})
+    for value in (True, 1.0):
+        with pytest.raises(delayq.ConfigError, match="whole number"):
+            made(**{option: value})
+
+
+def test_a_mould_is_of_the_settings(settings):
+    before = made()
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_ATTEMPTS": 77}
+    assert made().max_attempts == 77 != before.max_attempts
+
+
+def test_a_task_that_was_changed_has_another_mould(monkeypatch):
+    made()
+    monkeypatch.setattr(ping, "max_attempts", 2)
+    assert made().max_attempts == 2
+
+
+def test_an_option_that_cannot_be_compared_is_looked_at_each_time():
+    with pytest.raises(delayq.ConfigError, match="no ladder"):
+        made(backoff=["15s"])
+
+
+def test_moulds_are_not_kept_without_bound(monkeypatch):
+    monkeypatch.setattr(mould, "MOST_MOULDS", 5)
+    own = Moulds()
+    for priority in range(20):
+        own.get(ping, Options(priority=priority), None)
+    assert len(own._made[1]) <= 5
