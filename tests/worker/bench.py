@@ -15,13 +15,14 @@ from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore, ScheduleItem
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Basket, Consumer, Pace
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
-from django_delayq.worker.spec import Hooks
+from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.keeper import Keeper
 from django_delayq.worker.supervisor.process_recovery import Remains
@@ -75,8 +76,9 @@ class Bench:
             settled=self._settled,
         )
         self.executor = Executor(
-            lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={}, hooks=Hooks(), worker="w/1"
-        )
+            lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={},
+            receivers=(SignalReceiver(), JobLog("w/1")), end_thread=lambda: None,
+        )  # fmt: skip
         self.pace = Pace(threads)
         self.evictions = Evictions()
         self.consumers = [

@@ -25,6 +25,7 @@ from django_delayq import clock
 from django_delayq.store.queue import MOST
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process import forks
@@ -33,6 +34,7 @@ from django_delayq.worker.process.consumer import Basket, Consumer, Pace
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 
 LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
@@ -65,8 +67,9 @@ class TaskProcess:
             settled=self._settled,
         )  # fmt: skip
         executor = Executor(
-            lines=spec.lines, holdings=holdings, find_task=spec.find_task, hooks=spec.hooks, worker=worker,
+            lines=spec.lines, holdings=holdings, find_task=spec.find_task,
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
+            receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)), end_thread=spec.hooks.end_thread,
         )  # fmt: skip
 
         def consumer(number: int, basket: Basket) -> Consumer:
