@@ -7,6 +7,7 @@ import logging
 from typing import Any, Final
 
 from django_delayq import clock
+from django_delayq.worker.log_handler import LogHandler
 
 root = logging.getLogger("django_delayq")
 
@@ -32,6 +33,16 @@ class JsonFormatter(logging.Formatter):
 class ConsoleFormatter(logging.Formatter):
     """One line of text; the frames of an error follow, indented."""
 
+    _second = (0, "")  # the last one that was written out, which costs more than the rest of a line
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """As logging does."""
+        second, text = self._second
+        if second != int(record.created):
+            second, text = int(record.created), super().formatTime(record, self.default_time_format)
+            self._second = second, text
+        return f"{text},{int(record.msecs):03d}"
+
     def format(self, record: logging.LogRecord) -> str:
         text, frames = super().format(record), getattr(record, "traceback", "")
         return text + "".join(f"\n    {line}" for line in frames.split("\n")) if frames else text
@@ -44,8 +55,24 @@ def set_up(form: str, level: int) -> None:
     """
     if root.handlers:
         return
-    handler = logging.StreamHandler()
+    handler = LogHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter(CONSOLE))
     root.addHandler(handler)
     root.setLevel(level)
     root.propagate = False
+
+
+def gather() -> None:
+    """In a process that runs jobs: its lines are gathered, if the handler is ours (see `LogHandler`)."""
+    for handler in _ours():
+        handler.gather()
+
+
+def flush_within(seconds: float) -> None:
+    """Before a process ends at once: writes what was gathered, if that takes no longer."""
+    for handler in _ours():
+        handler.flush_within(seconds)
+
+
+def _ours() -> list[LogHandler]:
+    return [handler for handler in root.handlers if isinstance(handler, LogHandler)]

@@ -7,15 +7,17 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
+from io import StringIO
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import connections
 
 import django_delayq
 from django_delayq import clock, conf
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.logger import Logger
 from django_delayq.management.connections import hooks
 from django_delayq.mirror.service import Service
 from django_delayq.producer.task import registry
@@ -31,6 +33,8 @@ from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import beat
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
+logger = Logger("django_delayq.worker")
+
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
@@ -41,6 +45,7 @@ class Command(BaseCommand):
     """Runs jobs until it is told to leave."""
 
     help = "Runs jobs: claims what is due, runs it in task processes, and keeps the database's picture of the queues."
+    _in_json = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of the worker."""
@@ -64,9 +69,16 @@ class Command(BaseCommand):
             "--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line"
         )
 
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Sets up the log first, since with JSON whatever the command prints goes there, what the system checks say included."""
+        logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
+        if options["log_format"] == "json":
+            self._in_json = True
+            self.stdout, self.stderr = OutputWrapper(_LogStream(logging.INFO)), OutputWrapper(_LogStream(logging.ERROR))
+        return super().execute(*args, **options)
+
     def handle(self, **options: Any) -> None:
         """Composes the worker and runs it; exits with its code."""
-        logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
         try:
             config = conf.get()
         except DelayqError as error:
@@ -99,14 +111,20 @@ class Command(BaseCommand):
         except StoreUnavailable as error:
             if burst:
                 raise CommandError(visible(str(error))) from error
-            self.stderr.write(self.style.WARNING(visible(f"{error} The worker starts, and waits for it.")))
+            self._warn(f"{error} The worker starts, and waits for it.")
             return
         except DelayqError as error:
             raise CommandError(visible(str(error))) from error
         for finding in server_findings(facts):
             if finding.level == "error":
                 raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
-            self.stderr.write(self.style.WARNING(visible(f"delayq.{finding.code}: {finding}")))
+            self._warn(f"delayq.{finding.code}: {finding}")
+
+    def _warn(self, text: str) -> None:
+        if self._in_json:
+            logger.warning("%s", text)
+        else:
+            self.stderr.write(self.style.WARNING(visible(text)))
 
     def _banner(self, config: Config, queues: Sequence[str], roles: Sequence[str], spec: WorkerSpec) -> None:
         link = connect(config.redis, name="delayq-banner")
@@ -122,6 +140,21 @@ class Command(BaseCommand):
         if spec.health_address:
             lines.append(f"  health     {spec.health_address}")
         self.stdout.write("\n".join(lines))
+
+
+class _LogStream(StringIO):
+    """What a command prints, as records of the log: one per line, without the blanks that align it."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def write(self, text: str, /) -> int:
+        """Logs each line."""
+        for line in text.splitlines():
+            if words := line.split():
+                logger.log(self._level, "%s", " ".join(words))
+        return len(text)
 
 
 def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:

@@ -23,6 +23,7 @@ from typing import Final
 
 from django_delayq import clock
 from django_delayq.store.queue import MOST
+from django_delayq.worker import logs
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
@@ -37,6 +38,7 @@ from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 
+LAST_LINES: Final = 0.1  # seconds to write what is gathered of the log when the process must end at once
 LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
 BURST_PATIENCE: Final = 30.0  # seconds; a burst is started again by its timer, a worker would wait for ever
 
@@ -133,6 +135,7 @@ class TaskProcess:
             clock.sleep(rest / 1000)
         for descriptor, _ in ready:
             if descriptor == self._ends.alive:
+                logs.flush_within(LAST_LINES)
                 os._exit(1)
             elif descriptor == self._ends.commands:
                 self._obey(os.read(descriptor, 64))
@@ -186,6 +189,7 @@ class TaskProcess:
 def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> int:
     """What a forked child runs."""
     forks.expect()
+    logs.gather()
     code = TaskProcess(spec, worker, ends, holdings, evictions).run()
     holdings.leave()
     return code
