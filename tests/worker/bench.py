@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,11 +55,20 @@ class Bench:
     """One task process on queues of prefix "t" (mostly "q" alone), with its supervisor's loops."""
 
     def __init__(
-        self, link: Link, *, threads: int = 2, rows: int = 20, queues: tuple[str, ...] = ("q",), **fields: Any
+        self,
+        link: Link,
+        *,
+        threads: int = 2,
+        rows: int = 20,
+        queues: tuple[str, ...] = ("q",),
+        weights: tuple[int, ...] = (),
+        **fields: Any,
     ) -> None:
         self.board = Board(link)
         link = self.board.store.link
-        self.lines = [line(queue, **fields) for queue in queues]
+        self.lines = [
+            line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)
+        ]
         self.stores = [QueueStore(link, prefix="t", queue=line.queue, signer=line.signer) for line in self.lines]
         self.holdings = Holdings(rows, len(queues))
         self.free = deque(range(rows))

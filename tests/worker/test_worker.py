@@ -269,6 +269,14 @@ def test_a_quiet_worker_is_healthy_when_its_task_processes_have_gone(shop: Shop)
     ("options", "text"),
     [
         (("--queues", "nowhere"), "'nowhere' is no queue; choose from: default, slow"),
+        (("--queues", "nowhere=4"), "'nowhere' is no queue; choose from: default, slow"),
+        (
+            ("--queues", "default=4,slow=x"),
+            "'x' is no weight of a queue; write slow=4, with a whole number from 1 to 100",
+        ),
+        (("--queues", "slow=0"), "'0' is no weight of a queue"),
+        (("--queues", "slow,slow=2"), "'slow' is given two weights: 1 and 2"),
+        (("--queues", "slow=101"), "'101' is no weight of a queue"),
         (("--exclude-queues", "default,slow"), "No queue is left"),
         (("--roles", "lead"), "'lead' is no role"),
         (("--threads", "0"), "not a whole number of at least 1"),

@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ logger = Logger("django_delayq.worker")
 
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
+MOST_WEIGHT: Final = 100
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -49,7 +50,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of the worker."""
-        parser.add_argument("--queues", help="queues to serve, parted by commas (default: all)")
+        parser.add_argument(
+            "--queues",
+            help="queues to serve, parted by commas, as in orders=4,mail: orders gets four threads for one of mail (default: all)",
+        )
         parser.add_argument("--exclude-queues", help="queues to leave out, parted by commas")
         parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
         parser.add_argument("--threads", type=_whole(1), default=8, help="jobs at once per task process (default: 8)")
@@ -126,9 +130,9 @@ class Command(BaseCommand):
         else:
             self.stderr.write(self.style.WARNING(visible(text)))
 
-    def _banner(self, config: Config, queues: Sequence[str], roles: Sequence[str], spec: WorkerSpec) -> None:
+    def _banner(self, config: Config, queues: Mapping[str, int], roles: Sequence[str], spec: WorkerSpec) -> None:
         link = connect(config.redis, name="delayq-banner")
-        lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {', '.join(queues)}"]
+        lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {_shown(queues)}"]
         if spec.processes:
             lines.append(f"  processes  {spec.processes} with {spec.threads} threads each")
         lines += [
@@ -157,7 +161,7 @@ class _LogStream(StringIO):
         return len(text)
 
 
-def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
+def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     return WorkerSpec(
         worker=beat.new_worker_id(),
@@ -183,7 +187,7 @@ def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: 
     )
 
 
-def _records(config: Config, queues: Sequence[str], roles: Sequence[str]) -> Side:
+def _records(config: Config, queues: Iterable[str], roles: Sequence[str]) -> Side:
     def target(stop: Stop) -> None:
         link: Link = connect(config.redis, name="delayq-records")
         service = Service(link, config, [config.queue(name) for name in queues], roles)
@@ -194,18 +198,52 @@ def _records(config: Config, queues: Sequence[str], roles: Sequence[str]) -> Sid
     return Side("records", target)
 
 
-def _queues(config: Config, wanted: str | None, excluded: str | None) -> list[str]:
+def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[str, int]:
+    """The queues to serve, with their weights."""
     known = list(config.queues)
-    chosen = known if wanted is None else _words(wanted, known, "queue")
+    given = dict.fromkeys(known, 1) if wanted is None else _weights(_split(wanted), known)
+    chosen = {name: given[name] for name in _known(given, known, "queue")}
     left_out = [] if excluded is None else _words(excluded, known, "queue")
-    found = [name for name in chosen if name not in left_out]
+    found = {name: weight for name, weight in chosen.items() if name not in left_out}
     if not found:
         raise CommandError("No queue is left to serve: --exclude-queues names them all.", returncode=USAGE)
     return found
 
 
+def _weights(words: Iterable[str], known: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, weight in (_weighed(word, known) for word in words):
+        if found.setdefault(name, weight) != weight:
+            raise CommandError(f"{name!r} is given two weights: {found[name]} and {weight}.", returncode=USAGE)
+    return found
+
+
+def _weighed(word: str, known: Sequence[str]) -> tuple[str, int]:
+    name, equals, weight = word.rpartition("=")
+    if not equals or word in known:  # a queue's own name may have one
+        return word, 1
+    if not re.fullmatch("[1-9][0-9]{0,2}", weight) or int(weight) > MOST_WEIGHT:
+        raise CommandError(
+            f"{weight!r} is no weight of a queue; write {name}=4, with a whole number from 1 to {MOST_WEIGHT}.",
+            returncode=USAGE,
+        )
+    return name, int(weight)
+
+
+def _shown(queues: Mapping[str, int]) -> str:
+    return ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in queues.items())
+
+
 def _words(text: str, known: Sequence[str], what: str) -> list[str]:
-    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    return _known(dict.fromkeys(_split(text)), known, what)
+
+
+def _split(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _known(given: Iterable[str], known: Sequence[str], what: str) -> list[str]:
+    words = list(given)
     for word in words:
         if word not in known:
             raise CommandError(f"{word!r} is no {what}; choose from: {', '.join(known)}.", returncode=USAGE)

@@ -42,6 +42,7 @@ class _Watch:
         self.holds_timer = False  # perhaps
         self.dry = False  # nothing was due when this process held nothing
         self.idle = False  # nothing was due when it was asked last, and nobody has called since
+        self.turns = 0  # one behind the other, of as many as its weight
         self.ground = ""  # what Redis stood on when it last answered, and all that is held here was adopted
         self.seen = ""  # another one, on which that is not done yet
         self.heard = now  # when that was; at first, when this process began to ask
@@ -49,7 +50,7 @@ class _Watch:
 
 class Mover:
     """1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
-    turn, whatever the others have: of the threads that become free, a line with due jobs gets its even share.
+    turn, whatever the others have: of the threads that become free, a line with due jobs gets its share, by its weight.
     2. Writes them into the holdings, puts them into the basket. 3. Sleeps until the next date, a wake token, or room.
     4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
     them. 6. It hears of each line every second; when Redis stands on another ground, it first has all adopted that is held here.
@@ -170,6 +171,8 @@ class Mover:
                 return self._full(now)
             self._first = number + 1
             self._try(number, room, holding)
+            if self._has_another_turn(number):
+                self._first = number
         self._deaf = False
         self._full_since = 0.0
         failpoint("mover.arm")
@@ -177,8 +180,17 @@ class Mover:
         failpoint("mover.armed")
         return max(0.0, min(watch.at for watch in self._watches) - self._monotonic())
 
+    def _has_another_turn(self, number: int) -> bool:
+        """Whether the line that was just asked is the first of the next pass, too. What it leaves unused is not kept for later."""
+        watch = self._watches[number]
+        watch.turns += 1
+        if watch.turns < self._lines[number].weight and not watch.idle and not watch.trouble.failures:
+            return True
+        watch.turns = 0
+        return False
+
     def _in_turn(self, now: float, holding: bool) -> Sequence[int]:
-        """The lines to ask, beginning behind the one that was asked last, so that each with due jobs has its turn however much the
+        """The lines to ask, beginning behind the one that has had its turns, so that each with due jobs gets some however much the
         others have. Those that were found empty a moment ago come last: what one queue has to do costs no calls about another.
         """
         count = len(self._watches)
