@@ -144,7 +144,7 @@ class Holdings:
         self._i64[_FAILED] += failed
 
     def retire(self) -> None:
-        """Asks the supervisor for another process in this one's seat; this one then finishes what it holds."""
+        """Asks the supervisor for another process in this one's slot; this one then finishes what it holds."""
         self._i64[_RETIRES] = 1
 
     def leave(self) -> None:

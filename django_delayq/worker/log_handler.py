@@ -35,7 +35,7 @@ class LogHandler(logging.Handler):
     def gather(self) -> None:
         """From now on lines are gathered in this process, though not in one that is forked from it."""
         self._gathers = True
-        os.register_at_fork(after_in_child=self._be_a_copy)
+        os.register_at_fork(after_in_child=self._become_a_fork)
         threading.Thread(target=self._work, name="delayq-log", daemon=True).start()
 
     def handle(self, record: logging.LogRecord) -> bool:
@@ -100,7 +100,7 @@ class LogHandler(logging.Handler):
             self._filled.clear()
             self.flush()
 
-    def _be_a_copy(self) -> None:
+    def _become_a_fork(self) -> None:
         # What was gathered is the original's to write, and another thread of it may have held the lock.
         self._gathers = False
         self._gathered = deque()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.worker.line import Line
-from django_delayq.worker.loop_process import Side
+from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.run import AnyTask, Receiver
 
 
@@ -37,8 +37,8 @@ class WorkerSpec:
         lines: what is served.
         tasks: names of all registered tasks, in an order that is the same in every process of this worker.
         find_task: looks a name up; raises UnknownTask.
-        processes: task processes; 0 for a worker that runs only `sides`.
-        sides: further processes, such as the mirror's.
+        processes: task processes; 0 for a worker that runs only `loop_processes`.
+        loop_processes: further processes, such as the mirror's.
         tidy: whether to drop what has had its time in Redis; the mirror does that too, and knows more.
         wary: a mirror is at work here: nothing is claimed from a store that it has not confirmed.
         health_port: where GET /health is answered; None: nowhere. health_host: on which address, "" for all.
@@ -61,7 +61,7 @@ class WorkerSpec:
     health_port: int | None = None
     health_host: str = ""
     hooks: Hooks = field(default_factory=Hooks)
-    sides: Sequence[Side] = ()
+    loop_processes: Sequence[LoopProcess] = ()
     tidy: bool = True
     wary: bool = False
     version: str = ""

@@ -27,7 +27,7 @@ def passes(bench: Bench, many: int) -> list[int]:
     lines = []
     for _ in range(many):
         bench.mover.poll()
-        while len(bench.basket):
+        while len(bench.buffer):
             taken = bench.take()
             lines.append(taken.line)
             bench.consumers[0].poll(taken)
@@ -76,7 +76,7 @@ def test_jobs_of_unlike_length_are_shared_by_number_too(redis_server) -> None:
     counts: Counter[int] = Counter()
     for turn in range(60):
         bench.mover.poll()
-        for _ in range(len(bench.basket) if turn % 7 == 0 else 1):
+        for _ in range(len(bench.buffer) if turn % 7 == 0 else 1):
             taken = bench.take()
             counts[taken.line] += 1
             bench.consumers[0].poll(taken)
@@ -129,7 +129,7 @@ def test_a_busy_queue_costs_hardly_any_calls_about_those_that_are_empty(redis_se
         bench.mover.poll()
         now[0] += 0.011
         bench.mover.poll()
-        while len(bench.basket):
+        while len(bench.buffer):
             bench.consumers[0].poll(bench.take())
         bench.settler.poll()
     bench.close()

@@ -108,7 +108,7 @@ def test_a_handler_that_is_closed_writes_at_once(handler: LogHandler, stream: St
 
 def test_what_was_gathered_is_not_written_by_a_forked_copy_too(handler: LogHandler, stream: Stream) -> None:
     handler.handle(record("the original's"))
-    handler._be_a_copy()
+    handler._become_a_fork()
     handler.handle(record("the copy's"))
     assert stream.lines() == ["the copy's"]
 

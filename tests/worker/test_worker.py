@@ -87,7 +87,7 @@ def test_a_deaf_task_fails_when_its_process_is_dead_and_a_neighbour_without_a_ti
     eventually(lambda: "began 1" in shop.ran())
     (first,) = worker.children()
     other = shop.put("nap", 2, 600)
-    eventually(lambda: len(worker.children()) == 2)  # another process has the seat
+    eventually(lambda: len(worker.children()) == 2)  # another process has the slot
     assert shop.happened(deaf) == ["scheduled", "claimed"]
     eventually(lambda: "failed" in shop.happened(deaf))
     assert first not in worker.children()

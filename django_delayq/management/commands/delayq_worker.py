@@ -28,7 +28,7 @@ from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.line import lines_of
 from django_delayq.worker.loop import Stop
-from django_delayq.worker.loop_process import Side
+from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import beat
 from django_delayq.worker.supervisor.supervisor import Supervisor
@@ -180,14 +180,14 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
         health_port=options["health_port"],
         health_host=options["health_host"],
         hooks=hooks(),
-        sides=[_records(config, queues, records)] if records else [],
+        loop_processes=[_records(config, queues, records)] if records else [],
         tidy="mirror" not in roles,
         wary="mirror" in roles,
         version=django_delayq.__version__,
     )
 
 
-def _records(config: Config, queues: Iterable[str], roles: Sequence[str]) -> Side:
+def _records(config: Config, queues: Iterable[str], roles: Sequence[str]) -> LoopProcess:
     def target(stop: Stop) -> None:
         link: Link = connect(config.redis, name="delayq-records")
         service = Service(link, config, [config.queue(name) for name in queues], roles)
@@ -195,7 +195,7 @@ def _records(config: Config, queues: Iterable[str], roles: Sequence[str]) -> Sid
         service.run(stop=stop.is_set, wait=stop.wait)
         connections.close_all()
 
-    return Side("records", target)
+    return LoopProcess("records", target)
 
 
 def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[str, int]:

@@ -16,7 +16,7 @@ from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process import forks, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.process.unknown_tasks import Parking
+from django_delayq.worker.process.unknown_tasks import UnknownTasks
 from django_delayq.worker.run import AnyTask, Receiver, Receivers, Run
 
 
@@ -61,7 +61,7 @@ class Executor:
         self._receivers = Receivers(receivers)
         self._timer = SoftTimer()
         self._coroutines = Coroutines(end_thread)
-        self._parking = Parking()
+        self._unknown_tasks = UnknownTasks()
 
     def run(self, taken: Taken) -> Outcome | None:
         """Runs the job. None: it is not ours any more, and there is nothing to settle."""
@@ -118,7 +118,7 @@ class Executor:
             run.task = self._find_task(run.header.task)
         except UnknownTask as error:
             reason = str(error)
-            delay = self._parking.delay(run.job.id, run.job.unknown_ms / 1000)
+            delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000)
             if delay is None:
                 return _poison(run, "poison-task", f"{reason} It has waited for a day.")
             return Outcome("park", outcome.detail(reason=reason), clock.milliseconds(delay), error, reason)
@@ -175,7 +175,7 @@ class Executor:
         except BaseException as error:
             forks.end(error)
             raise
-        forks.end(None)  # here, so that a copy does not commit the transaction of an atomic run
+        forks.end(None)  # here, so that a fork does not commit the transaction of an atomic run
         return result
 
     # what came of it
