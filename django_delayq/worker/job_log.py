@@ -64,7 +64,13 @@ class JobLog:
 
     def _fields(self, run: Run, task: str) -> dict[str, Any]:
         job = run.job
-        return {"job_id": job.id, "task": task, "queue": job.queue, "attempt": job.attempt, "worker": self._worker}
+        return {
+            "job_id": job.id,
+            "task": task,
+            "queue": one_line(job.queue),
+            "attempt": job.attempt,
+            "worker": self._worker,
+        }
 
 
 def _level(outcome: Outcome) -> int:
@@ -84,4 +90,4 @@ def _further(outcome: Outcome) -> str:
         words.append(class_name(outcome.error))
     if outcome.error is not None or outcome.reason:
         words.append("the job's row says why")
-    return "; ".join(words)
+    return one_line("; ".join(words))  # classes bear whatever name the project gives them
