@@ -42,6 +42,7 @@ _TURN, _STATE, _LINE, _ATTEMPT, _TASK, _PROGRESS_TURN = 0, 4, 8, 12, 16, 20
 _TAKEN, _STARTED, _HARD, _RETRY_MS, _GOOD_UNTIL = 24, 32, 40, 48, 56
 _ID, _FENCE, _PROGRESS = 64, 88, 120
 _LOST_TURN, _CANCEL_TURN, _EXTENDED_TURN, _EXTENDED = 164, 168, 172, 176
+_CLAIMED: Final = struct.Struct("=IB3xIIIIdddqd24s32s")  # the first part, in the order of the offsets, up to _PROGRESS
 _TEXTS: Final = struct.Struct("24s32s")
 _PROGRESS_TEXT: Final = struct.Struct("40s")
 
@@ -101,19 +102,12 @@ class Holdings:
     def put(self, row: int, *, line: int, id: str, fence: str, attempt: int, taken: float, good_until: float) -> int:
         """A claimed job, waiting. Returns the turn of the row."""
         at = self._base + row * _ROW
-        u32, f64, word, double = self._u32, self._f64, at >> 2, at >> 3
         self._bytes[at + _STATE] = EMPTY
-        turn = (u32[word] + 1) & 0xFFFFFFFF
-        u32[word] = turn
-        u32[word + (_LINE >> 2)] = line
-        u32[word + (_ATTEMPT >> 2)] = attempt
-        u32[word + (_TASK >> 2)] = UNKNOWN_TASK
-        u32[word + (_PROGRESS_TURN >> 2)] = 0
-        f64[double + (_TAKEN >> 3)] = taken
-        f64[double + (_STARTED >> 3)] = 0.0
-        f64[double + (_HARD >> 3)] = 0.0
-        f64[double + (_GOOD_UNTIL >> 3)] = good_until
-        _TEXTS.pack_into(self._map, at + _ID, id.encode(), fence.encode())
+        turn = (self._u32[at >> 2] + 1) & 0xFFFFFFFF
+        _CLAIMED.pack_into(
+            self._map, at, turn, EMPTY, line, attempt, UNKNOWN_TASK, 0, taken, 0.0, 0.0, NEVER, good_until,
+            id.encode(), fence.encode(),
+        )  # fmt: skip
         self._bytes[at + _STATE] = WAITING
         return turn
 
@@ -150,7 +144,7 @@ class Holdings:
         self._i64[_FAILED] += failed
 
     def retire(self) -> None:
-        """Asks the supervisor for another process in this one's seat; this one then finishes what it holds."""
+        """Asks the supervisor for another process in this one's slot; this one then finishes what it holds."""
         self._i64[_RETIRES] = 1
 
     def leave(self) -> None:

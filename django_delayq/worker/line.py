@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from django_delayq.signing import Signer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One partition of one queue, with the settings that matter to the worker. Durations in seconds; with a `signer`
-    only what it verifies is run. `max_events`: by how many jobs the mirror may be behind, 0 for any number.
+    only what it verifies is run. `max_events`: by how many jobs the mirror may be behind, 0 for any number. `weight`: its share of the
+    threads that become free, beside those of the other lines.
     """
 
     queue: str
@@ -28,6 +29,7 @@ class Line:
     timeout: float | None
     max_events: int = 0
     signer: Signer | None = None
+    weight: int = 1
 
 
 class Taken(NamedTuple):
@@ -40,10 +42,10 @@ class Taken(NamedTuple):
     at: float
 
 
-def lines_of(config: Config, queues: Iterable[str]) -> tuple[Line, ...]:
-    """The lines of these queues. QueueUnknown for a name that the settings do not list."""
+def lines_of(config: Config, queues: Mapping[str, int]) -> tuple[Line, ...]:
+    """The lines of these queues, which are given with their weights. QueueUnknown for a name that the settings do not list."""
     found = []
-    for name in queues:
+    for name, weight in queues.items():
         queue = config.queue(name)
         found += [
             Line(
@@ -57,6 +59,7 @@ def lines_of(config: Config, queues: Iterable[str]) -> tuple[Line, ...]:
                 timeout=queue.timeout,
                 max_events=config.most_events,
                 signer=config.signer,
+                weight=weight,
             )
             for partition in range(queue.partitions)
         ]

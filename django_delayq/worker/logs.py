@@ -1,4 +1,4 @@
-"""What the worker says about jobs, and in which form. Never a payload, a result, an argument, or the text of a task's error."""
+"""The form of a worker's log: one line of text per record, or one JSON object."""
 
 from __future__ import annotations
 
@@ -7,63 +7,12 @@ import logging
 from typing import Any, Final
 
 from django_delayq import clock
-from django_delayq.exceptions import ControlFlow
-from django_delayq.logger import Logger, class_name
-from django_delayq.worker.line import Taken
-from django_delayq.worker.outcome import Outcome
+from django_delayq.worker.log_handler import LogHandler
 
-logger = Logger("django_delayq.worker.job")
 root = logging.getLogger("django_delayq")
 
 FIELDS: Final = ("job_id", "task", "queue", "attempt", "worker", "traceback")
 CONSOLE: Final = "%(asctime)s %(levelname)s [%(process)d] %(message)s"
-
-
-def ended(taken: Taken, task: str, outcome: Outcome, took: float, worker: str) -> None:
-    """A run has ended."""
-    level = logging.INFO
-    if outcome.kind == "fail":
-        level = logging.ERROR
-    elif outcome.reason or (outcome.kind in ("retry", "cancel") and outcome.error is not None):
-        level = logging.WARNING if outcome.kind != "snooze" else logging.INFO
-    if not logger.isEnabledFor(level):
-        return
-    error = outcome.error
-    words = [f"{task} {WORDS[outcome.kind]} after {took:.3f} s (job {taken.job.id}, attempt {taken.job.attempt})"]
-    if outcome.kind in ("retry", "snooze"):
-        words.append(f"again in {clock.text(outcome.delay_ms / 1000)}")
-    if error is None and outcome.reason:
-        words.append("its result was not kept")
-    if isinstance(error, ControlFlow):
-        words.append(class_name(error))
-    if error is not None or outcome.reason:
-        words.append("the job's row says why")
-    trace = error.__cause__ or error.__context__ if isinstance(error, ControlFlow) else error
-    exc_info = trace if outcome.kind != "snooze" else None
-    logger.log(level, "%s", "; ".join(words), exc_info=exc_info, extra=fields(taken, task, worker))
-
-
-def parked(taken: Taken, reason: str, delay: float, worker: str) -> None:
-    """A job waits for its task to be registered, which `reason` names."""
-    logger.warning(
-        "job %s is parked for %s: %s", taken.job.id, clock.text(delay), reason, extra=fields(taken, "", worker)
-    )
-
-
-def poison(taken: Taken, reason: str, worker: str) -> None:
-    """A job was failed without having been run."""
-    logger.error("job %s is set aside as poison: %s", taken.job.id, reason, extra=fields(taken, "", worker))
-
-
-def fields(taken: Taken, task: str, worker: str) -> dict[str, Any]:
-    """The extra fields of a record about a job."""
-    job = taken.job
-    return {"job_id": job.id, "task": task, "queue": job.queue, "attempt": job.attempt, "worker": worker}
-
-
-WORDS: Final = {
-    "ack": "succeeded", "retry": "failed and is retried", "snooze": "is snoozed", "fail": "failed", "cancel": "is cancelled",
-}  # fmt: skip
 
 
 class JsonFormatter(logging.Formatter):
@@ -84,6 +33,16 @@ class JsonFormatter(logging.Formatter):
 class ConsoleFormatter(logging.Formatter):
     """One line of text; the frames of an error follow, indented."""
 
+    _second = (0, "")  # the last one that was written out, which costs more than the rest of a line
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """As logging does."""
+        second, text = self._second
+        if second != int(record.created):
+            second, text = int(record.created), super().formatTime(record, self.default_time_format)
+            self._second = second, text
+        return f"{text},{int(record.msecs):03d}"
+
     def format(self, record: logging.LogRecord) -> str:
         text, frames = super().format(record), getattr(record, "traceback", "")
         return text + "".join(f"\n    {line}" for line in frames.split("\n")) if frames else text
@@ -96,8 +55,24 @@ def set_up(form: str, level: int) -> None:
     """
     if root.handlers:
         return
-    handler = logging.StreamHandler()
+    handler = LogHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter(CONSOLE))
     root.addHandler(handler)
     root.setLevel(level)
     root.propagate = False
+
+
+def gather() -> None:
+    """In a process that runs jobs: its lines are gathered, if the handler is ours (see `LogHandler`)."""
+    for handler in _ours():
+        handler.gather()
+
+
+def flush_within(seconds: float) -> None:
+    """Before a process ends at once: writes what was gathered, if that takes no longer."""
+    for handler in _ours():
+        handler.flush_within(seconds)
+
+
+def _ours() -> list[LogHandler]:
+    return [handler for handler in root.handlers if isinstance(handler, LogHandler)]

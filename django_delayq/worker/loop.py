@@ -87,7 +87,7 @@ class _Part:
         self.backoff = Backoff(type(loop).__name__.lower(), longest=longest)
 
 
-class Rota:
+class LoopSchedule:
     """Several loops in one thread, each when its time has come; an error of one does not stop the others."""
 
     def __init__(self, loops: Iterable[Loop], *, longest_pause: float = LONGEST) -> None:
@@ -125,7 +125,7 @@ class Rota:
 
 def run(loops: Iterable[Loop], stop: Stop) -> None:
     """Runs loops until `stop` is set, and then drains them, so that nothing that was ready stays behind."""
-    rota = Rota(loops)
+    schedule = LoopSchedule(loops)
     while not stop.is_set():
-        stop.wait(rota.poll())
-    rota.drain()
+        stop.wait(schedule.poll())
+    schedule.drain()

@@ -1,4 +1,4 @@
-"""Side processes: loops that a worker runs beside its tasks, each set in a process of its own, such as the mirror's."""
+"""Loop processes: loops that a worker runs beside its tasks, each set in a process of its own, such as the mirror's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django_delayq.worker.loop import Stop
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class LoopProcess:
     """A process to run beside the task processes.
 
     `target` runs in the child until its `Stop` is set, then finishes what is ready (bounded) and returns; `loop.run` does that for
@@ -67,7 +67,7 @@ class PipeStop:
         return self._set or called
 
 
-def main(side: Side, commands: int, alive: int) -> int:
+def main(process: LoopProcess, commands: int, alive: int) -> int:
     """What a forked child runs."""
-    side.target(PipeStop(commands, alive))
+    process.target(PipeStop(commands, alive))
     return 0

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.worker.line import Line
-from django_delayq.worker.loop_process import Side
-
-
-class AnyTask(Protocol):
-    """What a worker wants of a registered task."""
-
-    name: str
-    fn: Callable[..., Any]
-    backoff: Any
-    timeout: float | None
-    is_async: bool
-    atomic: bool
+from django_delayq.worker.loop_process import LoopProcess
+from django_delayq.worker.run import AnyTask, Receiver
 
 
 def nothing() -> None:
@@ -29,12 +18,11 @@ def nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the worker calls around jobs, so that it need not know the database. Each must not raise. `before_job` is left out in a
-    thread where `after_job` was called less than a second ago: what lies between two jobs that follow each other is one gap.
+    """What the worker calls around jobs, so that it need not know the database: receivers of runs, and what is to be done before a
+    process is forked and at the end of a thread that runs jobs. The latter two must not raise.
     """
 
-    before_job: Callable[[], None] = nothing
-    after_job: Callable[[], None] = nothing
+    receivers: Sequence[Receiver] = ()
     before_fork: Callable[[], None] = nothing
     end_thread: Callable[[], None] = nothing
 
@@ -49,8 +37,8 @@ class WorkerSpec:
         lines: what is served.
         tasks: names of all registered tasks, in an order that is the same in every process of this worker.
         find_task: looks a name up; raises UnknownTask.
-        processes: task processes; 0 for a worker that runs only `sides`.
-        sides: further processes, such as the mirror's.
+        processes: task processes; 0 for a worker that runs only `loop_processes`.
+        loop_processes: further processes, such as the mirror's.
         tidy: whether to drop what has had its time in Redis; the mirror does that too, and knows more.
         wary: a mirror is at work here: nothing is claimed from a store that it has not confirmed.
         health_port: where GET /health is answered; None: nowhere. health_host: on which address, "" for all.
@@ -73,7 +61,7 @@ class WorkerSpec:
     health_port: int | None = None
     health_host: str = ""
     hooks: Hooks = field(default_factory=Hooks)
-    sides: Sequence[Side] = ()
+    loop_processes: Sequence[LoopProcess] = ()
     tidy: bool = True
     wary: bool = False
     version: str = ""

@@ -106,14 +106,14 @@ WORKER = [
     worker(
         "a dead process counts no crash",
         "supervisor/process_recovery",
-        '"snooze" if waited else estate.ran',
+        '"snooze" if waited else dead.ran',
         '"snooze"',
         "test_what_a_dead_process_held_is_given_back",
     ),
     worker(
         "a claim under way is not asked for",
         "supervisor/process_recovery",
-        "estate.claims[number] or secrets.token_hex(8)",
+        "dead.claims[number] or secrets.token_hex(8)",
         "secrets.token_hex(8)",
         "test_a_claim_that_stands_nowhere_is_asked_for_and_given_back",
     ),

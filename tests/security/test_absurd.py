@@ -150,8 +150,8 @@ class Scene:
             self.restore.poll()
         with self.timed("mover"):
             self.bench.move()
-        while len(self.bench.basket):
-            taken = self.bench.basket.take()
+        while len(self.bench.buffer):
+            taken = self.bench.buffer.take()
             assert taken is not None
             with self.timed("consumer"):
                 self.bench.consumers[0].poll(taken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,16 +16,17 @@ from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore, ScheduleItem
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
-from django_delayq.worker.process.consumer import Basket, Consumer, Pace
+from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
-from django_delayq.worker.spec import Hooks
+from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.keeper import Keeper
-from django_delayq.worker.supervisor.process_recovery import Remains
+from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from tests.store.board import Board
 
 
@@ -53,17 +55,26 @@ class Bench:
     """One task process on queues of prefix "t" (mostly "q" alone), with its supervisor's loops."""
 
     def __init__(
-        self, link: Link, *, threads: int = 2, rows: int = 20, queues: tuple[str, ...] = ("q",), **fields: Any
+        self,
+        link: Link,
+        *,
+        threads: int = 2,
+        rows: int = 20,
+        queues: tuple[str, ...] = ("q",),
+        weights: tuple[int, ...] = (),
+        **fields: Any,
     ) -> None:
         self.board = Board(link)
         link = self.board.store.link
-        self.lines = [line(queue, **fields) for queue in queues]
+        self.lines = [
+            line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)
+        ]
         self.stores = [QueueStore(link, prefix="t", queue=line.queue, signer=line.signer) for line in self.lines]
         self.holdings = Holdings(rows, len(queues))
         self.free = deque(range(rows))
         self.called = self.settled = 0
         self.tasks: dict[str, Any] = {}
-        self.basket = Basket(self._call)
+        self.buffer = JobBuffer(self._call)
         self.adopter = Adopter(lines=self.lines, stores=self.stores, holdings=self.holdings, worker="w/1")
         self.settler = Settler(
             lines=self.lines,
@@ -75,28 +86,29 @@ class Bench:
             settled=self._settled,
         )
         self.executor = Executor(
-            lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={}, hooks=Hooks(), worker="w/1"
-        )
+            lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={},
+            receivers=(SignalReceiver(), JobLog("w/1")), end_thread=lambda: None,
+        )  # fmt: skip
         self.pace = Pace(threads)
         self.evictions = Evictions()
         self.consumers = [
             Consumer(
-                number, basket=self.basket, executor=self.executor, settler=self.settler, pace=self.pace,
+                number, buffer=self.buffer, executor=self.executor, settler=self.settler, pace=self.pace,
                 end_thread=lambda: None,
             )
             for number in range(threads)
         ]  # fmt: skip
         self.mover = Mover(
-            lines=self.lines, stores=self.stores, link=link, holdings=self.holdings, free=self.free, basket=self.basket,
+            lines=self.lines, stores=self.stores, link=link, holdings=self.holdings, free=self.free, buffer=self.buffer,
             consumers=self.consumers, settler=self.settler, adopter=self.adopter, pace=self.pace,
             worker="w/1", evictions=self.evictions,
         )  # fmt: skip
         self.child: Any = SimpleNamespace(
-            pid=1, worker="w/1", holdings=self.holdings, forget_trace=lambda: None, deaf=set(), deaf_since=None, killed=False,
+            pid=1, worker="w/1", holdings=self.holdings, remove_holdings_file=lambda: None, deaf=set(), deaf_since=None, killed=False,
         )  # fmt: skip
         self.child.kill = lambda: setattr(self.child, "killed", True)
         self.keeper = Keeper(lines=self.lines, stores=self.stores, children=lambda: [self.child], worker="w")
-        self.remains = Remains(lines=self.lines, stores=self.stores, evictions=self.evictions)
+        self.recovery = ProcessRecovery(lines=self.lines, stores=self.stores, evictions=self.evictions)
         self.replaced: list[Any] = []
         self.deadlines = Deadlines(
             lines=self.lines, children=lambda: [self.child], replace=self.replaced.append, tasks=["shop.close"],
@@ -133,15 +145,15 @@ class Bench:
         self.mover.poll()
 
     def take(self) -> Any:
-        """The next job of the basket, which must not be empty."""
-        assert len(self.basket)
-        return self.basket.take()
+        """The next job of the buffer, which must not be empty."""
+        assert len(self.buffer)
+        return self.buffer.take()
 
     def run(self) -> None:
-        """Moves, runs and settles until nothing is in the basket."""
+        """Moves, runs and settles until nothing is in the buffer."""
         self.move()
-        while len(self.basket):
-            taken = self.basket.take()
+        while len(self.buffer):
+            taken = self.buffer.take()
             assert taken is not None
             self.consumers[0].poll(taken)
         self.settler.poll()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from django_delayq.management.commands import delayq_worker
 from tests.worker.bench import Bench
 from tests.worker.conftest import Shop, eventually
 
@@ -22,7 +27,7 @@ def passes(bench: Bench, many: int) -> list[int]:
     lines = []
     for _ in range(many):
         bench.mover.poll()
-        while len(bench.basket):
+        while len(bench.buffer):
             taken = bench.take()
             lines.append(taken.line)
             bench.consumers[0].poll(taken)
@@ -39,6 +44,61 @@ def test_queues_that_all_have_a_backlog_share_what_becomes_free(redis_server) ->
     bench.close()
     assert sum(counts.values()) == 30
     assert set(counts.values()) == {10}
+
+
+def test_queues_with_weights_share_what_becomes_free_by_their_weight(redis_server) -> None:
+    bench = even(Bench(redis_server.link, queues=("a", "b", "c"), weights=(4, 1, 2)))
+    for number in range(3):
+        for _ in range(60):
+            bench.put("nothing", line=number)
+    counts = Counter(passes(bench, 21))
+    bench.close()
+    assert counts == {0: 24, 1: 6, 2: 12}
+
+
+def test_what_a_heavy_queue_leaves_is_the_others_at_once(redis_server) -> None:
+    bench = even(Bench(redis_server.link, queues=("a", "b"), weights=(100, 1)))
+    for _ in range(3):
+        bench.put("nothing")
+    for _ in range(40):
+        bench.put("nothing", line=1)
+    counts = Counter(passes(bench, 10))
+    bench.close()
+    assert counts == {0: 3, 1: 17}
+
+
+def test_jobs_of_unlike_length_are_shared_by_number_too(redis_server) -> None:
+    """One thread is free at a time, now and then both."""
+    bench = even(Bench(redis_server.link, queues=("a", "b"), weights=(4, 1)))
+    for number in range(2):
+        for _ in range(100):
+            bench.put("nothing", line=number)
+    counts: Counter[int] = Counter()
+    for turn in range(60):
+        bench.mover.poll()
+        for _ in range(len(bench.buffer) if turn % 7 == 0 else 1):
+            taken = bench.take()
+            counts[taken.line] += 1
+            bench.consumers[0].poll(taken)
+        bench.settler.poll()
+    bench.close()
+    assert 3 <= counts[0] / counts[1] <= 5
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (None, {"orders": 1, "mail": 1, "a=4": 1}),
+        ("orders=4,mail=1", {"orders": 4, "mail": 1}),
+        ("mail, orders=100", {"mail": 1, "orders": 100}),
+        ("a=4", {"a=4": 1}),  # a queue's own name
+        ("a=4=3", {"a=4": 3}),
+    ],
+)
+def test_weights_are_read_from_the_command_line(given: str | None, found: dict[str, int]) -> None:
+    config: Any = SimpleNamespace(queues={"orders": None, "mail": None, "a=4": None})
+    assert delayq_worker._queues(config, given, None) == found
+    assert delayq_worker._queues(config, given, "mail") == {name: found[name] for name in found if name != "mail"}
 
 
 def test_a_job_that_becomes_due_is_taken_with_the_next_thread_that_is_free(redis_server) -> None:
@@ -69,7 +129,7 @@ def test_a_busy_queue_costs_hardly_any_calls_about_those_that_are_empty(redis_se
         bench.mover.poll()
         now[0] += 0.011
         bench.mover.poll()
-        while len(bench.basket):
+        while len(bench.buffer):
             bench.consumers[0].poll(bench.take())
         bench.settler.poll()
     bench.close()

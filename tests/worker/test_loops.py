@@ -1,4 +1,4 @@
-"""Mover, consumer, settler, keeper, deadlines and remains, a pass at a time, on a real server."""
+"""Mover, consumer, settler, keeper, deadlines and recovery, a pass at a time, on a real server."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def test_no_more_is_claimed_than_threads_can_run(bench: Bench) -> None:
     for _ in range(5):
         bench.put("nothing")
     bench.move()
-    assert len(bench.basket) == 2
+    assert len(bench.buffer) == 2
     bench.move()
-    assert len(bench.basket) == 2
-    assert bench.basket.call_at == 0
+    assert len(bench.buffer) == 2
+    assert bench.buffer.call_at == 0
     bench.consumers[0].poll(bench.take())
     assert bench.called == 0  # one still waits for the other thread
     bench.consumers[1].poll(bench.take())
     assert bench.called == 1
     bench.move()
-    assert len(bench.basket) == 2
+    assert len(bench.buffer) == 2
 
 
 def test_quick_jobs_are_taken_ahead(bench: Bench) -> None:
@@ -54,7 +54,7 @@ def test_quick_jobs_are_taken_ahead(bench: Bench) -> None:
     for _ in range(30):
         bench.put("nothing")
     bench.move()
-    assert len(bench.basket) == 20  # as many as there are rows
+    assert len(bench.buffer) == 20  # as many as there are rows
 
 
 def test_a_claim_whose_reply_was_lost_is_sent_again_and_gives_the_same_jobs(bench: Bench, monkeypatch) -> None:
@@ -71,11 +71,11 @@ def test_a_claim_whose_reply_was_lost_is_sent_again_and_gives_the_same_jobs(benc
 
     monkeypatch.setattr(store, "claim", claim)
     bench.move()
-    assert len(bench.basket) == 0
+    assert len(bench.buffer) == 0
     bench.mover._resume_at = 0
     bench.move()
     assert nonces[0] == nonces[1]
-    assert len(bench.basket) == 1
+    assert len(bench.buffer) == 1
     assert bench.kinds() == ["scheduled", "claimed"]
 
 
@@ -221,8 +221,8 @@ def run_of(bench: Bench, id: str) -> str | None:
 
 def bury(bench: Bench) -> None:
     """What the supervisor does when a process has ended."""
-    bench.remains.inherit(bench.child, "evict", bench.deadlines.ended(bench.child))
-    bench.remains.poll()
+    bench.recovery.take_over(bench.child, "evict", bench.deadlines.ended(bench.child))
+    bench.recovery.poll()
 
 
 @pytest.mark.parametrize(("retry_ms", "kind"), [(5000, "retried"), (-1, "failed")])
@@ -315,7 +315,7 @@ def test_a_job_that_was_evicted_three_times_runs_alone(bench: Bench, told_by: st
             assert run_of(bench, id) == f"0:0:n::e{times}"
     bench.move()
     assert [taken.job.id for taken in bench.mover.suspects] == [id]
-    assert not len(bench.basket)
+    assert not len(bench.buffer)
 
 
 def test_deadlines_are_looked_at_when_the_next_one_comes(bench: Bench, monkeypatch) -> None:
@@ -355,11 +355,11 @@ def test_what_a_dead_process_held_is_given_back(bench: Bench) -> None:
     bench.move()
     rows = {held.id: held.row for held in bench.holdings.held()}
     bench.holdings.start(rows[ran], started=1.0, task=0)
-    bench.remains.inherit(bench.child, "crash")
-    bench.remains.poll()
+    bench.recovery.take_over(bench.child, "crash")
+    bench.recovery.poll()
     events = [(item.kind, item.fields[0]) for entry in bench.board.log.read("0-0", 99) for item in entry.items]
     assert set(events[-2:]) == {("crashed", ran), ("snoozed", waited)}
-    assert not bench.remains
+    assert not bench.recovery
     assert bench.child.holdings is None
 
 
@@ -367,8 +367,8 @@ def test_a_claim_that_stands_nowhere_is_asked_for_and_given_back(bench: Bench) -
     id = bench.put("nothing")
     bench.holdings.claiming(0, "n77")
     bench.stores[0].claim("w/1", "n77", want=1, lease_ms=30_000, max_crashes=3)
-    bench.remains.inherit(bench.child, "crash")
-    bench.remains.poll()
+    bench.recovery.take_over(bench.child, "crash")
+    bench.recovery.poll()
     assert bench.kinds() == ["scheduled", "claimed", "snoozed"]
     assert bench.stores[0].claim("w/2", "n78", want=1, lease_ms=30_000, max_crashes=3).jobs[0].id == id
 
@@ -380,17 +380,17 @@ def test_a_line_in_trouble_keeps_nothing_of_other_lines_from_being_given_back(re
     leases = bench.stores[0].keys["leases"]
     bench.board.link.execute("RENAME", leases, "elsewhere")
     bench.board.link.execute("SET", leases, "of somebody else")
-    bench.remains.inherit(bench.child, "crash")
+    bench.recovery.take_over(bench.child, "crash")
     with pytest.raises(StoreError, match="WRONGTYPE"):
-        bench.remains.poll()
+        bench.recovery.poll()
     claim = bench.stores[1].claim("w/2", "n2", want=1, lease_ms=30_000, max_crashes=3)
     assert [job.id for job in claim.jobs] == ids[1:]
-    assert bench.remains, "what the other line was told stays to be told"
+    assert bench.recovery, "what the other line was told stays to be told"
     bench.board.link.execute("RENAME", "elsewhere", leases)
-    bench.remains.poll()
+    bench.recovery.poll()
     claim = bench.stores[0].claim("w/2", "n3", want=1, lease_ms=30_000, max_crashes=3)
     assert [job.id for job in claim.jobs] == ids[:1]
-    assert not bench.remains
+    assert not bench.recovery
     bench.close()
 
 

@@ -18,14 +18,14 @@ from django_delayq import clock, failpoints
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import logs
-from django_delayq.worker.loop import Backoff, Rota, run
+from django_delayq.worker.loop import Backoff, LoopSchedule, run
 from django_delayq.worker.loop_process import PipeStop
 from django_delayq.worker.process import unknown_tasks
 from django_delayq.worker.process.consumer import Pace
-from django_delayq.worker.process.unknown_tasks import Parking
-from django_delayq.worker.supervisor.children import Nursery
+from django_delayq.worker.process.unknown_tasks import UnknownTasks
+from django_delayq.worker.supervisor.children import Forker
 from django_delayq.worker.supervisor.reloader import Reloader
-from django_delayq.worker.supervisor.slots import Seat
+from django_delayq.worker.supervisor.slots import Slot
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
 
@@ -58,14 +58,14 @@ class After:
         return self.is_set()
 
 
-def test_a_rota_calls_each_loop_when_its_time_has_come() -> None:
+def test_a_schedule_of_loops_calls_each_loop_when_its_time_has_come() -> None:
     often, rarely = Counter(0, 0, 0), Counter()
-    rota = Rota([often, rarely])
-    assert rota.poll() == 0
-    assert rota.poll() == 0
+    schedule = LoopSchedule([often, rarely])
+    assert schedule.poll() == 0
+    assert schedule.poll() == 0
     assert (often.passes, rarely.passes) == (2, 1)
-    rota.soon(rarely)
-    rota.poll()
+    schedule.soon(rarely)
+    schedule.poll()
     assert rarely.passes == 2
 
 
@@ -74,30 +74,30 @@ def test_a_loop_that_is_nearly_due_goes_with_one_that_is(monkeypatch) -> None:
     now = 100.0
     monkeypatch.setattr(clock, "monotonic", lambda: now)
     first, near, far, short = Counter(1.0, 1.0), Counter(1.2), Counter(5.0), Counter(0.1, 0.1)
-    rota = Rota([first, near, far, short])
-    assert rota.poll() == pytest.approx(0.1)
+    schedule = LoopSchedule([first, near, far, short])
+    assert schedule.poll() == pytest.approx(0.1)
     now = 100.05
-    rota.poll()
+    schedule.poll()
     assert [loop.passes for loop in (first, near, far, short)] == [1, 1, 1, 1]  # none is due: none is early
     now = 101.0
-    rota.poll()
+    schedule.poll()
     assert [loop.passes for loop in (first, near, far, short)] == [2, 2, 1, 2]
     now = 101.06
-    rota.poll()
+    schedule.poll()
     assert short.passes == 2
 
 
 def test_an_error_of_one_loop_does_not_stop_the_others(caplog) -> None:
     broken, sound = Counter(-1, -1, 1000), Counter(0, 0, 0, 0)
-    rota = Rota([broken, sound])
-    rota.poll()
+    schedule = LoopSchedule([broken, sound])
+    schedule.poll()
     assert sound.passes == 1
-    for part in rota._parts:
+    for part in schedule._parts:
         part.at = 0.0
-    rota.poll()
-    for part in rota._parts:
+    schedule.poll()
+    for part in schedule._parts:
         part.at = 0.0
-    rota.poll()
+    schedule.poll()
     assert caplog.text.count("Redis is away") == 1
     assert "works again, after 2 errors" in caplog.text
 
@@ -117,16 +117,16 @@ def test_pauses_after_errors_double_up_to_a_limit() -> None:
 def test_a_parked_job_waits_longer_each_time_and_not_for_ever(monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-    parked = Parking()
+    parked = UnknownTasks()
     assert [parked.delay("a") for _ in range(5)] == [60, 120, 300, 600, 600]
     assert parked.delay("b") == 60
     now[0] = unknown_tasks.PATIENCE + 1
     assert parked.delay("a") is None
 
 
-def test_the_parking_forgets_the_oldest_beyond_its_size(monkeypatch) -> None:
+def test_of_unknown_tasks_it_forgets_the_oldest_beyond_its_size(monkeypatch) -> None:
     monkeypatch.setattr(unknown_tasks, "MOST", 2)
-    parked = Parking()
+    parked = UnknownTasks()
     for id in "abc":
         parked.delay(id)
     assert parked.delay("a") == 60
@@ -238,24 +238,24 @@ def test_a_process_that_cannot_be_forked_is_tried_again_and_leaves_nothing_open(
     def no_room() -> int:
         raise OSError(11, "Resource temporarily unavailable")
 
-    nursery = Nursery(lambda: None)
-    seat = Seat("task-1", lambda name: nursery.fork(name, "w/1", lambda ends: 0))
+    forker = Forker(lambda: None)
+    slot = Slot("task-1", lambda name: forker.fork(name, "w/1", lambda ends: 0))
     before = os.listdir("/dev/fd")
     monkeypatch.setattr(os, "fork", no_room)
-    seat.fill()
-    assert seat.child is None
+    slot.fill()
+    assert slot.child is None
     assert "task-1 cannot be started, which is tried again in 5 s" in caplog.text
     assert len(os.listdir("/dev/fd")) == len(before)
     monkeypatch.undo()
     later = clock.monotonic() + 6
     monkeypatch.setattr(clock, "monotonic", lambda: later)
-    seat.fill()
-    child = seat.child
+    slot.fill()
+    child = slot.child
     assert child is not None
     while not child.reap():
         time.sleep(0.01)
     assert child.exit_code == 0
-    nursery.close()
+    forker.close()
 
 
 @pytest.mark.parametrize("threads", [1, 8, 100])
@@ -274,13 +274,13 @@ def test_nothing_is_taken_ahead_before_a_job_has_ended_or_while_jobs_take_long(t
 @pytest.mark.parametrize(
     ("what", "calm"),
     [({}, True), ({"_signals": [15]}, False), ({"_leaving": [1]}, False), ({"_stopping": True}, False),
-     ({"_sides": [SimpleNamespace(child=None)]}, False), ({"_children": lambda: [SimpleNamespace(kill_at=7.0)]}, False)],
-    ids=["seated", "signalled", "one leaves", "stopping", "an empty seat", "one is to be killed"],
+     ({"_loop_slots": [SimpleNamespace(child=None)]}, False), ({"_children": lambda: [SimpleNamespace(kill_at=7.0)]}, False)],
+    ids=["all there", "signalled", "one leaves", "stopping", "an empty slot", "one is to be killed"],
 )  # fmt: skip
 def test_a_supervisor_looks_rarely_only_while_nothing_is_under_way(what, calm) -> None:
     child = SimpleNamespace(kill_at=float("inf"))
     quiet = {
-        "_signals": [], "_leaving": [], "_stopping": False, "_tasks": [SimpleNamespace(child=child)], "_sides": [],
+        "_signals": [], "_leaving": [], "_stopping": False, "_tasks": [SimpleNamespace(child=child)], "_loop_slots": [],
         "_children": lambda: [child],
     }  # fmt: skip
     assert Supervisor._calm(SimpleNamespace(**{**quiet, **what})) is calm

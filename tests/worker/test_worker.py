@@ -87,7 +87,7 @@ def test_a_deaf_task_fails_when_its_process_is_dead_and_a_neighbour_without_a_ti
     eventually(lambda: "began 1" in shop.ran())
     (first,) = worker.children()
     other = shop.put("nap", 2, 600)
-    eventually(lambda: len(worker.children()) == 2)  # another process has the seat
+    eventually(lambda: len(worker.children()) == 2)  # another process has the slot
     assert shop.happened(deaf) == ["scheduled", "claimed"]
     eventually(lambda: "failed" in shop.happened(deaf))
     assert first not in worker.children()
@@ -269,6 +269,14 @@ def test_a_quiet_worker_is_healthy_when_its_task_processes_have_gone(shop: Shop)
     ("options", "text"),
     [
         (("--queues", "nowhere"), "'nowhere' is no queue; choose from: default, slow"),
+        (("--queues", "nowhere=4"), "'nowhere' is no queue; choose from: default, slow"),
+        (
+            ("--queues", "default=4,slow=x"),
+            "'x' is no weight of a queue; write slow=4, with a whole number from 1 to 100",
+        ),
+        (("--queues", "slow=0"), "'0' is no weight of a queue"),
+        (("--queues", "slow,slow=2"), "'slow' is given two weights: 1 and 2"),
+        (("--queues", "slow=101"), "'101' is no weight of a queue"),
         (("--exclude-queues", "default,slow"), "No queue is left"),
         (("--roles", "lead"), "'lead' is no role"),
         (("--threads", "0"), "not a whole number of at least 1"),

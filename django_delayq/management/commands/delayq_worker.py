@@ -6,16 +6,18 @@ import logging
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from io import StringIO
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import connections
 
 import django_delayq
 from django_delayq import clock, conf
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.logger import Logger
 from django_delayq.management.connections import hooks
 from django_delayq.mirror.service import Service
 from django_delayq.producer.task import registry
@@ -26,13 +28,16 @@ from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.line import lines_of
 from django_delayq.worker.loop import Stop
-from django_delayq.worker.loop_process import Side
+from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import beat
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
+logger = Logger("django_delayq.worker")
+
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
+MOST_WEIGHT: Final = 100
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -41,10 +46,14 @@ class Command(BaseCommand):
     """Runs jobs until it is told to leave."""
 
     help = "Runs jobs: claims what is due, runs it in task processes, and keeps the database's picture of the queues."
+    _in_json = False
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The options of the worker."""
-        parser.add_argument("--queues", help="queues to serve, parted by commas (default: all)")
+        parser.add_argument(
+            "--queues",
+            help="queues to serve, parted by commas, as in orders=4,mail: orders gets four threads for one of mail (default: all)",
+        )
         parser.add_argument("--exclude-queues", help="queues to leave out, parted by commas")
         parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
         parser.add_argument("--threads", type=_whole(1), default=8, help="jobs at once per task process (default: 8)")
@@ -64,9 +73,16 @@ class Command(BaseCommand):
             "--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line"
         )
 
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Sets up the log first, since with JSON whatever the command prints goes there, what the system checks say included."""
+        logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
+        if options["log_format"] == "json":
+            self._in_json = True
+            self.stdout, self.stderr = OutputWrapper(_LogStream(logging.INFO)), OutputWrapper(_LogStream(logging.ERROR))
+        return super().execute(*args, **options)
+
     def handle(self, **options: Any) -> None:
         """Composes the worker and runs it; exits with its code."""
-        logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
         try:
             config = conf.get()
         except DelayqError as error:
@@ -99,18 +115,24 @@ class Command(BaseCommand):
         except StoreUnavailable as error:
             if burst:
                 raise CommandError(visible(str(error))) from error
-            self.stderr.write(self.style.WARNING(visible(f"{error} The worker starts, and waits for it.")))
+            self._warn(f"{error} The worker starts, and waits for it.")
             return
         except DelayqError as error:
             raise CommandError(visible(str(error))) from error
         for finding in server_findings(facts):
             if finding.level == "error":
                 raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
-            self.stderr.write(self.style.WARNING(visible(f"delayq.{finding.code}: {finding}")))
+            self._warn(f"delayq.{finding.code}: {finding}")
 
-    def _banner(self, config: Config, queues: Sequence[str], roles: Sequence[str], spec: WorkerSpec) -> None:
+    def _warn(self, text: str) -> None:
+        if self._in_json:
+            logger.warning("%s", text)
+        else:
+            self.stderr.write(self.style.WARNING(visible(text)))
+
+    def _banner(self, config: Config, queues: Mapping[str, int], roles: Sequence[str], spec: WorkerSpec) -> None:
         link = connect(config.redis, name="delayq-banner")
-        lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {', '.join(queues)}"]
+        lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {_shown(queues)}"]
         if spec.processes:
             lines.append(f"  processes  {spec.processes} with {spec.threads} threads each")
         lines += [
@@ -124,7 +146,22 @@ class Command(BaseCommand):
         self.stdout.write("\n".join(lines))
 
 
-def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
+class _LogStream(StringIO):
+    """What a command prints, as records of the log: one per line, without the blanks that align it."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self._level = level
+
+    def write(self, text: str, /) -> int:
+        """Logs each line."""
+        for line in text.splitlines():
+            if words := line.split():
+                logger.log(self._level, "%s", " ".join(words))
+        return len(text)
+
+
+def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     return WorkerSpec(
         worker=beat.new_worker_id(),
@@ -143,14 +180,14 @@ def _spec(config: Config, queues: Sequence[str], roles: Sequence[str], options: 
         health_port=options["health_port"],
         health_host=options["health_host"],
         hooks=hooks(),
-        sides=[_records(config, queues, records)] if records else [],
+        loop_processes=[_records(config, queues, records)] if records else [],
         tidy="mirror" not in roles,
         wary="mirror" in roles,
         version=django_delayq.__version__,
     )
 
 
-def _records(config: Config, queues: Sequence[str], roles: Sequence[str]) -> Side:
+def _records(config: Config, queues: Iterable[str], roles: Sequence[str]) -> LoopProcess:
     def target(stop: Stop) -> None:
         link: Link = connect(config.redis, name="delayq-records")
         service = Service(link, config, [config.queue(name) for name in queues], roles)
@@ -158,21 +195,55 @@ def _records(config: Config, queues: Sequence[str], roles: Sequence[str]) -> Sid
         service.run(stop=stop.is_set, wait=stop.wait)
         connections.close_all()
 
-    return Side("records", target)
+    return LoopProcess("records", target)
 
 
-def _queues(config: Config, wanted: str | None, excluded: str | None) -> list[str]:
+def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[str, int]:
+    """The queues to serve, with their weights."""
     known = list(config.queues)
-    chosen = known if wanted is None else _words(wanted, known, "queue")
+    given = dict.fromkeys(known, 1) if wanted is None else _weights(_split(wanted), known)
+    chosen = {name: given[name] for name in _known(given, known, "queue")}
     left_out = [] if excluded is None else _words(excluded, known, "queue")
-    found = [name for name in chosen if name not in left_out]
+    found = {name: weight for name, weight in chosen.items() if name not in left_out}
     if not found:
         raise CommandError("No queue is left to serve: --exclude-queues names them all.", returncode=USAGE)
     return found
 
 
+def _weights(words: Iterable[str], known: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, weight in (_weighed(word, known) for word in words):
+        if found.setdefault(name, weight) != weight:
+            raise CommandError(f"{name!r} is given two weights: {found[name]} and {weight}.", returncode=USAGE)
+    return found
+
+
+def _weighed(word: str, known: Sequence[str]) -> tuple[str, int]:
+    name, equals, weight = word.rpartition("=")
+    if not equals or word in known:  # a queue's own name may have one
+        return word, 1
+    if not re.fullmatch("[1-9][0-9]{0,2}", weight) or int(weight) > MOST_WEIGHT:
+        raise CommandError(
+            f"{weight!r} is no weight of a queue; write {name}=4, with a whole number from 1 to {MOST_WEIGHT}.",
+            returncode=USAGE,
+        )
+    return name, int(weight)
+
+
+def _shown(queues: Mapping[str, int]) -> str:
+    return ", ".join(name if weight == 1 else f"{name}={weight}" for name, weight in queues.items())
+
+
 def _words(text: str, known: Sequence[str], what: str) -> list[str]:
-    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    return _known(dict.fromkeys(_split(text)), known, what)
+
+
+def _split(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _known(given: Iterable[str], known: Sequence[str], what: str) -> list[str]:
+    words = list(given)
     for word in words:
         if word not in known:
             raise CommandError(f"{word!r} is no {what}; choose from: {', '.join(known)}.", returncode=USAGE)

@@ -1,4 +1,4 @@
-"""Threads that run jobs, the basket they take them from, and the pace at which they do."""
+"""Threads that run jobs, the buffer they take them from, and the pace at which they do."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Pace:
         return min(MOST_AHEAD, int(self._threads * AHEAD / max(self._mean, 1e-6)))
 
 
-class Basket:
+class JobBuffer:
     """Claimed jobs between the mover, which puts a batch in, and the consumers, which take one each.
 
-    Taking from a basket that is not empty needs no lock. `call_at` is the number of jobs at which a consumer that has finished
+    Taking from a buffer that is not empty needs no lock. `call_at` is the number of jobs at which a consumer that has finished
     calls the mover (-1: not at all).
     """
 
@@ -75,7 +75,7 @@ class Basket:
                 self._filled.notify(len(batch))
 
     def take(self) -> Taken | None:
-        """The next job; waits for one. None: the basket is closed and empty."""
+        """The next job; waits for one. None: the buffer is closed and empty."""
         while True:
             try:
                 return self._jobs.popleft()
@@ -120,7 +120,7 @@ class Basket:
 
 
 class Consumer:
-    """1. Takes a job from the basket. 2. Runs it. 3. Hands the outcome to the settler. It ends when the basket is closed; when its
+    """1. Takes a job from the buffer. 2. Runs it. 3. Hands the outcome to the settler. It ends when the buffer is closed; when its
     process is killed, the supervisor gives back what it ran.
     """
 
@@ -128,13 +128,13 @@ class Consumer:
         self,
         number: int,
         *,
-        basket: Basket,
+        buffer: JobBuffer,
         executor: Executor,
         settler: Settler,
         pace: Pace,
         end_thread: Callable[[], None],
     ) -> None:
-        self._basket = basket
+        self._buffer = buffer
         self._executor = executor
         self._settler = settler
         self._pace = pace
@@ -168,11 +168,11 @@ class Consumer:
         self._settler.add(taken, outcome)
         self.running = None
         self.finished += 1
-        self._basket.freed()
+        self._buffer.freed()
 
     def _work(self) -> None:
         try:
-            while (taken := self._basket.take()) is not None:
+            while (taken := self._buffer.take()) is not None:
                 self.poll(taken)
         finally:
             self._end_thread()

@@ -1,6 +1,6 @@
-"""Copies that a task makes of its process by forking it, as multiprocessing does, and what turns itself into a daemon.
+"""Processes that a task forks from its own, as multiprocessing does, and what turns itself into a daemon.
 
-A copy is no worker: it has one thread, the task's, but it shares the holdings and has the basket of the original. So it ends
+Such a fork is no worker: it has one thread, the task's, but it shares the holdings and has the buffer of the original. So it ends
 where the task returns, and would else run jobs which the original runs too.
 """
 
@@ -14,17 +14,17 @@ from django_delayq.logger import Logger
 
 logger = Logger("django_delayq.worker")
 
-_is_copy = False
+_is_fork = False
 
 
 def expect() -> None:
-    """Called once by a task process, before it starts threads: what is forked from here on is a copy."""
-    os.register_at_fork(after_in_child=_be_a_copy)
+    """Called once by a task process, before it starts threads: what is forked from here on is a task's fork."""
+    os.register_at_fork(after_in_child=_become_a_fork)
 
 
 def end(error: BaseException | None) -> None:
-    """The task has come back, with that error. Ends the process if it is a copy; else does nothing."""
-    if not _is_copy:
+    """The task has come back, with that error. Ends the process if it is such a fork; else does nothing."""
+    if not _is_fork:
         return
     code = 0
     try:
@@ -39,8 +39,8 @@ def end(error: BaseException | None) -> None:
         os._exit(code)
 
 
-def _be_a_copy() -> None:
-    global _is_copy
-    _is_copy = True
-    # A task process leaves signals to its supervisor. A copy has none: `Process.terminate()` sends this one, and then waits.
+def _become_a_fork() -> None:
+    global _is_fork
+    _is_fork = True
+    # A task process leaves signals to its supervisor. A fork has none: `Process.terminate()` sends this one, and then waits.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

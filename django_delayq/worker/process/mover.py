@@ -19,7 +19,7 @@ from django_delayq.worker.line import Line, Taken
 from django_delayq.worker.loop import Backoff
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process.adopter import Adopter
-from django_delayq.worker.process.consumer import Basket, Consumer, Pace
+from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.settler import Settler
 
 logger = Logger("django_delayq.worker")
@@ -42,6 +42,7 @@ class _Watch:
         self.holds_timer = False  # perhaps
         self.dry = False  # nothing was due when this process held nothing
         self.idle = False  # nothing was due when it was asked last, and nobody has called since
+        self.turns = 0  # one behind the other, of as many as its weight
         self.ground = ""  # what Redis stood on when it last answered, and all that is held here was adopted
         self.seen = ""  # another one, on which that is not done yet
         self.heard = now  # when that was; at first, when this process began to ask
@@ -49,8 +50,8 @@ class _Watch:
 
 class Mover:
     """1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
-    turn, whatever the others have: of the threads that become free, a line with due jobs gets its even share.
-    2. Writes them into the holdings, puts them into the basket. 3. Sleeps until the next date, a wake token, or room.
+    turn, whatever the others have: of the threads that become free, a line with due jobs gets its share, by its weight.
+    2. Writes them into the holdings, puts them into the buffer. 3. Sleeps until the next date, a wake token, or room.
     4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
     them. 6. It hears of each line every second; when Redis stands on another ground, it first has all adopted that is held here.
     7. Killed between claim and holdings, the supervisor asks Redis for what that claim took.
@@ -64,7 +65,7 @@ class Mover:
         link: Link,
         holdings: Holdings,
         free: deque[int],
-        basket: Basket,
+        buffer: JobBuffer,
         consumers: Sequence[Consumer],
         settler: Settler,
         adopter: Adopter,
@@ -79,7 +80,7 @@ class Mover:
         self._stores = stores
         self._holdings = holdings
         self._free = free
-        self._basket = basket
+        self._buffer = buffer
         self._consumers = consumers
         self._settler = settler
         self._adopter = adopter
@@ -137,7 +138,7 @@ class Mover:
         """Claims no more, and hands the timers over."""
         self.quiet = True
         self.wake.close()
-        self._basket.call_at = -1
+        self._buffer.call_at = -1
         try:
             self._hand_over()
         except Exception as error:  # the others then find out by their safety poll
@@ -158,7 +159,7 @@ class Mover:
         least = max(1, min(ahead // 2, len(self._free)))
         self.out_of_rows = not self._free
         # Before looking for room, so that a consumer that finishes in between calls.
-        self._basket.call_at = ahead // 2
+        self._buffer.call_at = ahead // 2
         holding = len(self._free) < self._holdings.rows
         for number, watch in enumerate(self._watches):
             if watch.nonce and watch.at <= now:  # first, since its rows are counted on
@@ -170,6 +171,8 @@ class Mover:
                 return self._full(now)
             self._first = number + 1
             self._try(number, room, holding)
+            if self._has_another_turn(number):
+                self._first = number
         self._deaf = False
         self._full_since = 0.0
         failpoint("mover.arm")
@@ -177,8 +180,17 @@ class Mover:
         failpoint("mover.armed")
         return max(0.0, min(watch.at for watch in self._watches) - self._monotonic())
 
+    def _has_another_turn(self, number: int) -> bool:
+        """Whether the line that was just asked is the first of the next pass, too. What it leaves unused is not kept for later."""
+        watch = self._watches[number]
+        watch.turns += 1
+        if watch.turns < self._lines[number].weight and not watch.idle and not watch.trouble.failures:
+            return True
+        watch.turns = 0
+        return False
+
     def _in_turn(self, now: float, holding: bool) -> Sequence[int]:
-        """The lines to ask, beginning behind the one that was asked last, so that each with due jobs has its turn however much the
+        """The lines to ask, beginning behind the one that has had its turns, so that each with due jobs gets some however much the
         others have. Those that were found empty a moment ago come last: what one queue has to do costs no calls about another.
         """
         count = len(self._watches)
@@ -297,7 +309,7 @@ class Mover:
             self._holdings.retire()
         if batch:
             self._taken += len(batch)
-            self._basket.put(batch)
+            self._buffer.put(batch)
 
     def _full(self, now: float) -> float:
         if not self._full_since:
@@ -318,9 +330,9 @@ class Mover:
                 watch.at = 0.0
 
     def _give_back_stale(self, now: float) -> None:
-        if not len(self._basket):
+        if not len(self._buffer):
             return
-        stale = self._basket.waiting_since_before(now - LONGEST_WAIT)
+        stale = self._buffer.waiting_since_before(now - LONGEST_WAIT)
         if stale:
             self._pace.slow()
             self.give_back(stale)

@@ -2,7 +2,7 @@
 
 The order in which it ends, and why:
 1. The mover claims no more and hands its timers over, so that nothing new comes and others wake for what becomes due.
-2. What waits in the basket is given back, so that others can start it now.
+2. What waits in the buffer is given back, so that others can start it now.
 3. The consumers finish what runs; the supervisor keeps its leases meanwhile.
 4. Then jobs on their last chance, and those that were evicted three times, run one after the other, with nothing beside them: a
    process that dies takes all it runs with it, and none of them shall be called poison, or begin anew for ever, for what a neighbour
@@ -23,18 +23,22 @@ from typing import Final
 
 from django_delayq import clock
 from django_delayq.store.queue import MOST
+from django_delayq.worker import logs
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process import forks
 from django_delayq.worker.process.adopter import Adopter
-from django_delayq.worker.process.consumer import Basket, Consumer, Pace
+from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 
+LAST_LINES: Final = 0.1  # seconds to write what is gathered of the log when the process must end at once
 LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
 BURST_PATIENCE: Final = 30.0  # seconds; a burst is started again by its timer, a worker would wait for ever
 
@@ -58,28 +62,29 @@ class TaskProcess:
         stores = spec.stores(link)
         self._free = deque(range(holdings.rows))
         pace = Pace(spec.threads)
-        self._basket = Basket(self._wake)
+        self._buffer = JobBuffer(self._wake)
         adopter = Adopter(lines=spec.lines, stores=stores, holdings=holdings, worker=worker)
         self._settler = Settler(
             lines=spec.lines, stores=stores, holdings=holdings, free=self._free, adopter=adopter, worker=worker,
             settled=self._settled,
         )  # fmt: skip
         executor = Executor(
-            lines=spec.lines, holdings=holdings, find_task=spec.find_task, hooks=spec.hooks, worker=worker,
+            lines=spec.lines, holdings=holdings, find_task=spec.find_task,
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
+            receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)), end_thread=spec.hooks.end_thread,
         )  # fmt: skip
 
-        def consumer(number: int, basket: Basket) -> Consumer:
+        def consumer(number: int, buffer: JobBuffer) -> Consumer:
             return Consumer(
-                number, basket=basket, executor=executor, settler=self._settler, pace=pace,
+                number, buffer=buffer, executor=executor, settler=self._settler, pace=pace,
                 end_thread=spec.hooks.end_thread,
             )  # fmt: skip
 
-        self._consumers = [consumer(number, self._basket) for number in range(1, spec.threads + 1)]
-        self._last_chance = Basket(self._wake)
-        self._loner = consumer(0, self._last_chance)
+        self._consumers = [consumer(number, self._buffer) for number in range(1, spec.threads + 1)]
+        self._alone = JobBuffer(self._wake)
+        self._loner = consumer(0, self._alone)
         self._mover = Mover(
-            lines=spec.lines, stores=stores, link=link, holdings=holdings, free=self._free, basket=self._basket,
+            lines=spec.lines, stores=stores, link=link, holdings=holdings, free=self._free, buffer=self._buffer,
             consumers=self._consumers, settler=self._settler, adopter=adopter, pace=pace, worker=worker,
             wary=spec.wary, burst=spec.burst, evictions=evictions,
         )  # fmt: skip
@@ -105,7 +110,7 @@ class TaskProcess:
             self._give_back_running()
             self._settler.end(LAST_SETTLE)
         else:
-            self._last_chance.close()
+            self._alone.close()
             for consumer in (*self._consumers, self._loner):
                 consumer.join(5.0)
             self._settler.end(5.0)
@@ -114,7 +119,7 @@ class TaskProcess:
     def _run_suspect(self) -> None:
         suspects = self._mover.suspects
         if self._leaving and suspects and self._holdings.rows - len(self._free) == len(suspects):
-            self._last_chance.put([suspects.popleft()])
+            self._alone.put([suspects.popleft()])
 
     def _sleep(self, seconds: float) -> None:
         poll = select.poll()
@@ -130,6 +135,7 @@ class TaskProcess:
             clock.sleep(rest / 1000)
         for descriptor, _ in ready:
             if descriptor == self._ends.alive:
+                logs.flush_within(LAST_LINES)
                 os._exit(1)
             elif descriptor == self._ends.commands:
                 self._obey(os.read(descriptor, 64))
@@ -153,7 +159,7 @@ class TaskProcess:
         self._leaving = True
         if not self._mover.quiet:
             self._mover.hush()
-        self._mover.give_back(self._basket.close())
+        self._mover.give_back(self._buffer.close())
 
     def _empty(self) -> bool:
         return len(self._free) == self._holdings.rows
@@ -165,7 +171,7 @@ class TaskProcess:
                 self._settler.add(running, Outcome("snooze", b'{"d":"the worker was stopped"}'))
 
     def _give_back_suspects(self) -> None:
-        for waiting in (*self._mover.suspects, *self._last_chance.close()):
+        for waiting in (*self._mover.suspects, *self._alone.close()):
             self._settler.add(waiting, Outcome("snooze", b""))
         self._mover.suspects.clear()
 
@@ -183,6 +189,7 @@ class TaskProcess:
 def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> int:
     """What a forked child runs."""
     forks.expect()
+    logs.gather()
     code = TaskProcess(spec, worker, ends, holdings, evictions).run()
     holdings.leave()
     return code

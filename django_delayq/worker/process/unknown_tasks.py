@@ -12,7 +12,7 @@ PATIENCE: Final = 86_400.0
 MOST: Final = 10_000  # ids remembered; beyond it the oldest begin anew
 
 
-class Parking:
+class UnknownTasks:
     """Remembers since when this process has seen a job without its task.
 
     From format 1 on the job's entry in `runs` says since when no worker has known its task, and that counts, over all workers and

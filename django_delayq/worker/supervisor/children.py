@@ -29,7 +29,7 @@ class Child:
     """A forked process, as the supervisor sees it."""
 
     def __init__(self, name: str, worker: str, pid: int, commands: int, holdings: Holdings | None) -> None:
-        self.trace: Path | None = None  # the file that is its holdings
+        self.holdings_file: Path | None = None  # the file that is its holdings
         self.name = name
         self.worker = worker
         self.pid = pid
@@ -70,11 +70,11 @@ class Child:
         if self.exit_code is None:
             os.close(self._commands)
 
-    def forget_trace(self) -> None:
+    def remove_holdings_file(self) -> None:
         """Redis knows what it held."""
-        if self.trace is not None:
-            self.trace.unlink(missing_ok=True)
-            self.trace = None
+        if self.holdings_file is not None:
+            self.holdings_file.unlink(missing_ok=True)
+            self.holdings_file = None
 
     def reap(self) -> bool:
         """Whether it has ended; `exit_code` says how (negative: by that signal)."""
@@ -89,7 +89,7 @@ class Child:
         return self.exit_code is not None
 
 
-class Nursery:
+class Forker:
     """Makes children.
 
     Every child gets the reading end of one pipe whose writing end only the supervisor has: when that is closed, however the

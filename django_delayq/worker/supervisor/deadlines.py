@@ -17,7 +17,7 @@ from django_delayq.store.queue import Outcome, SettleItem
 from django_delayq.worker import retry
 from django_delayq.worker.holdings import ASK, NEVER, RUNNING, Held, Holdings
 from django_delayq.worker.line import Line
-from django_delayq.worker.spec import AnyTask
+from django_delayq.worker.run import AnyTask
 from django_delayq.worker.supervisor.children import Child
 
 logger = Logger("django_delayq.worker")
@@ -27,7 +27,7 @@ SHORTEST = 0.1
 
 
 class Deadlines:
-    """1. Looks at every running job's hard deadline. 2. Calls `replace` for a process with a run past it: another takes its seat, and
+    """1. Looks at every running job's hard deadline. 2. Calls `replace` for a process with a run past it: another takes its slot, and
     it claims no more. 3. Kills it when none of its other jobs has time left. 4. Says, once it is dead, how its deaf runs ended. A run
     that ends after all is settled by its process, as any other.
     """

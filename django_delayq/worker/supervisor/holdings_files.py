@@ -57,7 +57,7 @@ class Head:
     origin: Origin
 
 
-class Trace:
+class HoldingsFile:
     """One file. Holds it locked, so that of several workers one gives back what it says."""
 
     def __init__(self, path: Path, descriptor: int, head: Head, holdings: Holdings | None) -> None:
@@ -132,7 +132,7 @@ def make(
     return holdings, path
 
 
-def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None) -> Iterator[Trace]:
+def left(folder: Path, store: str, seen: dict[str, Origin | None] | None = None) -> Iterator[HoldingsFile]:
     """What workers of that store left behind which are surely gone, and nobody else is giving back. Removes litter.
 
     Args:
@@ -163,7 +163,7 @@ def touch(paths: Sequence[Path]) -> None:
             os.utime(path)
 
 
-def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> Trace | None:
+def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> HoldingsFile | None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     keep = False
     try:
@@ -184,7 +184,7 @@ def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> Trace | Non
         if not os.fstat(descriptor).st_nlink:  # given back while we looked
             return None
         keep = True
-        return Trace(path, descriptor, head, Holdings(head.rows, len(head.lines), descriptor))
+        return HoldingsFile(path, descriptor, head, Holdings(head.rows, len(head.lines), descriptor))
     finally:
         if not keep:
             os.close(descriptor)

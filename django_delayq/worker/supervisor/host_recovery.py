@@ -12,8 +12,8 @@ from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.worker.supervisor import holdings_files
 from django_delayq.worker.supervisor.children import Child
-from django_delayq.worker.supervisor.holdings_files import Origin, Trace
-from django_delayq.worker.supervisor.process_recovery import Estate, Remains
+from django_delayq.worker.supervisor.holdings_files import HoldingsFile, Origin
+from django_delayq.worker.supervisor.process_recovery import DeadProcess, ProcessRecovery
 
 logger = Logger("django_delayq.worker")
 
@@ -30,10 +30,10 @@ class _Line:
     max_crashes: int
 
 
-class Heir:
+class HostRecovery:
     """1. Looks, at the start and every second, for what workers left behind that are surely gone: known by the start of the machine,
-    the namespaces, the process id and its time of birth. 2. Hands it to the remains: what ran counts a crash, what waited nothing.
-    Whom it cannot judge, such as a worker of another container, it leaves alone: those leases run out.
+    the namespaces, the process id and its time of birth. 2. Hands it to the process recovery: what ran counts a crash, what waited
+    nothing. Whom it cannot judge, such as a worker of another container, it leaves alone: those leases run out.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Heir:
         link: Link,
         prefix: str,
         *,
-        remains: Remains,
+        recovery: ProcessRecovery,
         children: Callable[[], Iterable[Child]],
     ) -> None:
         self._place = place
         self._store = store
         self._link = link
         self._prefix = prefix
-        self._remains = remains
+        self._recovery = recovery
         self._children = children
         self._seen: dict[str, Origin | None] = {}
         self._looks = 0
@@ -60,26 +60,28 @@ class Heir:
         if self._place is not None:
             if self._looks % AFRESH == 0:
                 self._seen.clear()
-            for trace in holdings_files.left(self._place, self._store, self._seen):
-                self._inherit(trace)
+            for file in holdings_files.left(self._place, self._store, self._seen):
+                self._take_over(file)
             self._looks += 1
             if self._looks % TOUCH == 0:
-                holdings_files.touch([child.trace for child in self._children() if child.trace is not None])
+                holdings_files.touch(
+                    [child.holdings_file for child in self._children() if child.holdings_file is not None]
+                )
         return PASS
 
-    def _inherit(self, trace: Trace) -> None:
-        head, holdings = trace.head, trace.holdings
+    def _take_over(self, file: HoldingsFile) -> None:
+        head, holdings = file.head, file.holdings
         if holdings is None:
             return
         lines = [_Line(*line) for line in head.lines]
         logger.warning("%s is gone, with its supervisor (pid %d)", head.worker, head.origin.pid)
-        self._remains.add(
-            Estate(
+        self._recovery.add(
+            DeadProcess(
                 worker=head.worker, lines=lines, held=list(holdings.held()), claims=holdings.nonces(lines), ran="crash",
                 stores=[
                     QueueStore(self._link, prefix=self._prefix, queue=line.queue, partition=line.partition)
                     for line in lines
                 ],
-                settled=trace.remove,
+                settled=file.remove,
             )
         )  # fmt: skip

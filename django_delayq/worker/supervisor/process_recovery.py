@@ -44,7 +44,7 @@ class Served(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Estate:
+class DeadProcess:
     """What one process left behind.
 
     Args:
@@ -70,9 +70,9 @@ class Estate:
         self.left = set(range(len(self.lines)))
 
 
-class Remains:
-    """1. `inherit` notes what the holdings of a killed process say. 2. Redis is asked for what a claim took that was under way when it
-    died; that call also hands over the timers which it kept. 3. What ran is settled as a crash, as snoozed if we ended the
+class ProcessRecovery:
+    """1. `take_over` notes what the holdings of a killed process say. 2. Redis is asked for what a claim took that was under way when
+    it died; that call also hands over the timers which it kept. 3. What ran is settled as a crash, as snoozed if we ended the
     process ourselves, or as evicted if we did for a neighbour's sake; what only waited is snoozed, and counts as nothing. While Redis
     is away, the next pass tries again; a line that it refuses keeps no other waiting.
     """
@@ -81,26 +81,26 @@ class Remains:
         self._lines = lines
         self._stores = stores
         self._evictions = evictions
-        self._estates: deque[Estate] = deque()
+        self._dead: deque[DeadProcess] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._estates)
+        return bool(self._dead)
 
-    def inherit(self, child: Child, ran: Outcome, ended: Sequence[tuple[int, SettleItem]] = ()) -> None:
-        """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `Estate`."""
+    def take_over(self, child: Child, ran: Outcome, ended: Sequence[tuple[int, SettleItem]] = ()) -> None:
+        """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
         if child.holdings is None:
             return
-        estate = Estate(
+        dead = DeadProcess(
             worker=child.worker, lines=self._lines, stores=self._stores, held=list(child.holdings.held()),
-            claims=child.holdings.nonces(self._lines), ran=ran, ended=ended, settled=child.forget_trace,
+            claims=child.holdings.nonces(self._lines), ran=ran, ended=ended, settled=child.remove_holdings_file,
         )  # fmt: skip
         child.holdings.close()
         child.holdings = None
-        self.add(estate)
+        self.add(dead)
 
-    def add(self, estate: Estate) -> None:
+    def add(self, dead: DeadProcess) -> None:
         """Takes over what a process of another worker held."""
-        self._estates.append(estate)
+        self._dead.append(dead)
 
     def poll(self) -> float:
         """Settles what is left.
@@ -110,59 +110,57 @@ class Remains:
             StoreError: Redis refused a line; all that the others held has been given back.
         """
         refused: StoreError | None = None
-        for estate in list(self._estates):
-            for number in sorted(estate.left):
+        for dead in list(self._dead):
+            for number in sorted(dead.left):
                 try:
-                    self._give_back(estate, number)
+                    self._give_back(dead, number)
                 except StoreError as error:  # about this line; what was held of the others does not wait for it
                     refused = error
                 else:
-                    estate.left.discard(number)
-            if not estate.left:
-                self._estates.remove(estate)
-                estate.settled()
+                    dead.left.discard(number)
+            if not dead.left:
+                self._dead.remove(dead)
+                dead.settled()
         if refused:
             raise refused
         return 1.0
 
-    def _give_back(self, estate: Estate, number: int) -> None:
-        items = estate.items.get(number)
+    def _give_back(self, dead: DeadProcess, number: int) -> None:
+        items = dead.items.get(number)
         if items is None:
-            items = estate.items[number] = self._ask(estate, number)
+            items = dead.items[number] = self._ask(dead, number)
             if items:
                 crashed = sum(item.outcome == "crash" for item in items)
                 logger.warning(
                     "%s held %d jobs of the queue %s, which are given back: %d were running and count a crash",
-                    estate.worker, len(items), estate.lines[number].queue, crashed,
+                    dead.worker, len(items), dead.lines[number].queue, crashed,
                 )  # fmt: skip
         while items:
             batch = items[:MOST]
             failpoint("remains.settle")
-            answers = estate.stores[number].settle(
-                batch, worker=estate.worker, max_crashes=estate.lines[number].max_crashes
-            )
+            answers = dead.stores[number].settle(batch, worker=dead.worker, max_crashes=dead.lines[number].max_crashes)
             failpoint("remains.settled")
             del items[: len(batch)]
             for item, answer in zip(batch, answers, strict=True):
                 if item.outcome == "crash" and answer == "done":
-                    signals.job_crashed.send_robust(sender=None, job_id=item.id, queue=estate.lines[number].queue)
+                    signals.job_crashed.send_robust(sender=None, job_id=item.id, queue=dead.lines[number].queue)
 
-    def _ask(self, estate: Estate, number: int) -> list[SettleItem]:
-        held = [held for held in estate.held if held.line == number]
-        items = [item for line, item in estate.ended if line == number]
+    def _ask(self, dead: DeadProcess, number: int) -> list[SettleItem]:
+        held = [held for held in dead.held if held.line == number]
+        items = [item for line, item in dead.ended if line == number]
         ended = {(item.id, item.fence) for item in items}
         for row in held:
             if (row.id, row.fence) in ended:
                 continue
             waited = row.state == WAITING
-            kind: Outcome = "snooze" if waited else estate.ran
+            kind: Outcome = "snooze" if waited else dead.ran
             detail = b"" if waited else SAID.get(kind, b"")
             items.append(_item(row.id, row.attempt, row.fence, kind, detail))
-        line = estate.lines[number]
-        nonce = estate.claims[number] or secrets.token_hex(8)
+        line = dead.lines[number]
+        nonce = dead.claims[number] or secrets.token_hex(8)
         failpoint("remains.claim")
-        claim = estate.stores[number].claim(
-            estate.worker, nonce, want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes
+        claim = dead.stores[number].claim(
+            dead.worker, nonce, want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes
         )
         failpoint("remains.claimed")
         known = {(row.id, row.fence) for row in held}

@@ -17,7 +17,7 @@ LONGEST_PAUSE: Final = 30.0
 NO_ROOM_PAUSE: Final = 5.0
 
 
-class Seat:
+class Slot:
     """A process of this name shall run. One that dies is started again at once; one that keeps dying young, after a pause."""
 
     def __init__(self, name: str, fork: Callable[[str], Child]) -> None:

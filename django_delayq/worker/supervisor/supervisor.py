@@ -5,7 +5,7 @@ The order in which a worker ends, and why:
    extending meanwhile, or the jobs would be taken over and run twice.
 2. What still runs then is given back by its process (snoozed, the attempt does not count). A process that does not even do that
    is killed two seconds later, and the supervisor gives back what it held.
-3. The side processes end last, since the mirror is to see what happened in 1 and 2.
+3. The loop processes end last, since the mirror is to see what happened in 1 and 2.
 4. The worker takes itself out of the registry.
 A second signal goes to 2 at once. While Redis hangs, nothing can be given back: then no call waits beyond the grace, so that the
 worker is gone three seconds after it. What it held runs again when its leases have run out.
@@ -18,7 +18,6 @@ import select
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from django_delayq import clock, signals
@@ -30,34 +29,34 @@ from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import loop_process
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import RUNNING, WAITING
-from django_delayq.worker.loop import Loop, Rota
+from django_delayq.worker.loop import Loop, LoopSchedule
 from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import beat, children, holdings_files
-from django_delayq.worker.supervisor.children import Child, Nursery
+from django_delayq.worker.supervisor.children import Child, Forker
 from django_delayq.worker.supervisor.deadlines import Deadlines
-from django_delayq.worker.supervisor.host_recovery import Heir
+from django_delayq.worker.supervisor.host_recovery import HostRecovery
 from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
+from django_delayq.worker.supervisor.os_signals import STOPS, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe
-from django_delayq.worker.supervisor.process_recovery import Remains
+from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from django_delayq.worker.supervisor.reloader import Reloader
-from django_delayq.worker.supervisor.slots import Recycler, Seat
+from django_delayq.worker.supervisor.slots import Recycler, Slot
 
 logger = Logger("django_delayq.worker")
 
 LAST_WORD: Final = 2.0  # seconds between "give back what runs" and SIGKILL
-SIDES_END: Final = 15.0  # seconds for a side process to finish what is ready
+LOOPS_END: Final = 15.0  # seconds for a loop process to finish what is ready
 HANGS: Final = 0.25  # seconds for either if Redis is away: nothing can be given back or read then
 RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for Redis
-REMAINS_END: Final = 5.0  # seconds to settle what killed processes held, if Redis is away
+RECOVERY_END: Final = 5.0  # seconds to settle what killed processes held, if Redis is away
 PASS: Final = 0.5  # seconds between looks at its processes while something is under way; what ends one, or asks for it, is a signal
 CALM: Final = 1.0
-CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
 
 
 class Supervisor:
-    """1. Forks task processes and side processes. 2. Keeps leases, watches deadlines, beats, tidies, each a loop. 3. Replaces what
+    """1. Forks task processes and loop processes. 2. Keeps leases, watches deadlines, beats, tidies, each a loop. 3. Replaces what
     dies, and gives back what it held. 4. Obeys signals. When it is killed itself, its children end with it.
     """
 
@@ -67,14 +66,14 @@ class Supervisor:
         self._link = spec.connect(f"delayq-worker-{spec.worker}")
         self._link.rests = RESTS
         stores = spec.stores(self._link)
-        self._nursery = Nursery(spec.hooks.before_fork)
-        self._nursery.to_close.append(self._link.close)
+        self._forker = Forker(spec.hooks.before_fork)
+        self._forker.to_close.append(self._link.close)
         self._born = 0
-        self._tasks = [Seat(f"task-{n}", self._fork_task) for n in range(1, spec.processes + 1)]
-        self._sides = [Seat(one.name, self._fork_side(one)) for one in spec.sides]
+        self._tasks = [Slot(f"task-{n}", self._fork_task) for n in range(1, spec.processes + 1)]
+        self._loop_slots = [Slot(one.name, self._fork_loops(one)) for one in spec.loop_processes]
         self._leaving: list[Child] = []
         self._evictions = Evictions()
-        self._remains = Remains(lines=spec.lines, stores=stores, evictions=self._evictions)
+        self._recovery = ProcessRecovery(lines=spec.lines, stores=stores, evictions=self._evictions)
         self._deadlines = Deadlines(
             lines=spec.lines, children=self._task_children, replace=self._replace_deaf, tasks=spec.tasks,
             find_task=spec.find_task, grace=spec.grace,
@@ -85,10 +84,10 @@ class Supervisor:
         self._beat = beat.Beat(registry, spec.worker, self.facts, self._asked)
         loops: list[Loop] = [
             Keeper(lines=spec.lines, stores=stores, children=self._task_children, worker=spec.worker),
-            Heir(self._place, self._store, self._link, spec.prefix, remains=self._remains, children=self._task_children),
-            self._remains,
+            HostRecovery(self._place, self._store, self._link, spec.prefix, recovery=self._recovery, children=self._task_children),
+            self._recovery,
             self._deadlines,
-            Recycler(spec, self._seated, self._replace),
+            Recycler(spec, self._in_slots, self._replace),
             self._beat,
         ]  # fmt: skip
         if spec.tidy:
@@ -97,35 +96,30 @@ class Supervisor:
         if spec.health_port is not None:
             answers = {"/health": self._health, "/ready": self._ready}
             self._probe = Probe(spec.health_port, answers, host=spec.health_host)
-            self._nursery.to_close.append(self._probe.close)
+            self._forker.to_close.append(self._probe.close)
             loops.append(self._probe)
         if spec.reload:
             loops.append(Reloader(self._changed))
-        self._rota = Rota(loops, longest_pause=longest_pause(spec.lines))
-        self._signals: list[int] = []
-        self._quiet = self._stopping = self._reloading = self._sides_told = False
+        self._loops = LoopSchedule(loops, longest_pause=longest_pause(spec.lines))
+        self._signals = OsSignals()
+        self._quiet = self._stopping = self._reloading = self._loops_told = False
         self._give_up_at = self._leave_at = float("inf")
-        self._told_at = 0.0  # when it was told to leave, which it may hear only when a call to Redis has ended
-        self._inherited_at = 0.0
+        self._taken_over_at = 0.0
         self._exit_code = self._done = self._failed = 0
 
     def run(self) -> int:
         """Works until a signal, or a burst is over. Returns the exit code: 0, 130 after a second Ctrl-C, 1: no Redis in a burst."""
-        self._signal_read, self._signal_write = os.pipe()
-        for descriptor in (self._signal_read, self._signal_write):
-            os.set_blocking(descriptor, False)
-            self._nursery.to_close.append(partial(os.close, descriptor))
-        before = self._catch_signals()
+        self._signals.catch()
+        self._forker.to_close.append(self._signals.forget)
         signals.worker_started.send_robust(sender=None, worker=self._spec.worker)
         try:
             while not self._over():
                 self._tend()
-                pause = self._rota.poll()
+                pause = self._loops.poll()
                 self._sleep(min(CALM if self._calm() else PASS, pause))
         finally:
             self._end()
-            for sign, handler in before.items():
-                signal.signal(sign, handler)
+            self._signals.close()
         if self._reloading and not self._exit_code:
             logger.info("starting again")
             sys.stdout.flush()
@@ -149,7 +143,7 @@ class Supervisor:
             "queues": sorted({line.queue for line in spec.lines}) if spec.processes else [],
             "processes": spec.processes,
             "threads": spec.threads,
-            "sides": [one.name for one in spec.sides],
+            "sides": [one.name for one in spec.loop_processes],
             "busy": states.count(RUNNING),
             "waiting": states.count(WAITING),
             "jobs": beat.running(held, [line.queue for line in spec.lines], spec.tasks),
@@ -171,62 +165,62 @@ class Supervisor:
         self._born += 1
         worker = f"{self._spec.worker}/{self._born}"
         spec, evictions = self._spec, self._evictions
-        holdings, trace = holdings_files.make(
+        holdings, holdings_file = holdings_files.make(
             self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads), lines=spec.lines
         )
         try:
-            child = self._nursery.fork(
+            child = self._forker.fork(
                 name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions), holdings
             )
         except OSError:
             holdings.close()
-            if trace is not None:
-                trace.unlink(missing_ok=True)
+            if holdings_file is not None:
+                holdings_file.unlink(missing_ok=True)
             raise
-        child.trace = trace
+        child.holdings_file = holdings_file
         return child
 
-    def _fork_side(self, one: loop_process.Side) -> Callable[[str], Child]:
+    def _fork_loops(self, one: loop_process.LoopProcess) -> Callable[[str], Child]:
         def fork(name: str) -> Child:
-            return self._nursery.fork(
+            return self._forker.fork(
                 name, self._spec.worker, lambda ends: loop_process.main(one, ends.commands, ends.alive)
             )
 
         return fork
 
-    def _seated(self) -> list[Child]:
-        return [seat.child for seat in self._tasks if seat.child is not None]
+    def _in_slots(self) -> list[Child]:
+        return [slot.child for slot in self._tasks if slot.child is not None]
 
     def _task_children(self) -> list[Child]:
-        return [*self._seated(), *self._leaving]
+        return [*self._in_slots(), *self._leaving]
 
     def _children(self) -> list[Child]:
-        return [*self._task_children(), *(seat.child for seat in self._sides if seat.child is not None)]
+        return [*self._task_children(), *(slot.child for slot in self._loop_slots if slot.child is not None)]
 
     def _tend(self) -> None:
-        for seat in (*self._tasks, *self._sides):
-            if seat.child is not None and seat.child.reap():
-                self._ended(seat.leave(burst=self._spec.burst, stopping=self._stopping))
+        for slot in (*self._tasks, *self._loop_slots):
+            if slot.child is not None and slot.child.reap():
+                self._ended(slot.leave(burst=self._spec.burst, stopping=self._stopping))
         for child in [child for child in self._leaving if child.reap()]:
             self._leaving.remove(child)
             self._ended(child)
             self._tasks[0].over = False  # in a burst: what it has given back is due
         self._obey_signals()
-        for seat in () if self._quiet or self._stopping or self._owes_a_burst() else self._tasks:
-            seat.fill()
-        for seat in () if self._stopping else self._sides:
-            seat.fill()
-        # Behind the filling: a burst without task processes is over at once, but its sides have work to do.
-        if self._spec.burst and not self._stopping and all(seat.over for seat in self._tasks) and not self._leaving:
-            self._stop(REMAINS_END)
+        for slot in () if self._quiet or self._stopping or self._owes_a_burst() else self._tasks:
+            slot.fill()
+        for slot in () if self._stopping else self._loop_slots:
+            slot.fill()
+        # Behind the filling: a burst without task processes is over at once, but its loops have work to do.
+        if self._spec.burst and not self._stopping and all(slot.over for slot in self._tasks) and not self._leaving:
+            self._stop(RECOVERY_END)
         if self._stopping:
-            self._stop_sides()
+            self._stop_loops()
         self._kill_late()
 
     def _calm(self) -> bool:
-        """Whether all are seated, and nobody is to go."""
-        seats = (*self._tasks, *self._sides)
-        busy = self._signals or self._leaving or self._stopping or any(seat.child is None for seat in seats)
+        """Whether all are there, and nobody is to go."""
+        slots = (*self._tasks, *self._loop_slots)
+        busy = self._signals or self._leaving or self._stopping or any(slot.child is None for slot in slots)
         return not busy and all(child.kill_at == float("inf") for child in self._children())
 
     def _ended(self, child: Child) -> None:
@@ -237,14 +231,14 @@ class Supervisor:
             self._exit_code = 1
         killed: Outcome = "evict" if child.deaf and not self._stopping else "snooze"
         ran: Outcome = killed if child.killed else "snooze" if child.in_order else "crash"
-        self._remains.inherit(child, ran, self._deadlines.ended(child))
-        self._inherited_at = clock.monotonic()
-        self._rota.soon(self._remains)
+        self._recovery.take_over(child, ran, self._deadlines.ended(child))
+        self._taken_over_at = clock.monotonic()
+        self._loops.soon(self._recovery)
 
     def _owes_a_burst(self) -> bool:
         """Whether what a process held is still to be given back. In a burst its successor waits for that: it might find nothing due,
         and end the burst, a moment before these jobs are there again."""
-        return self._spec.burst and bool(self._remains) and clock.monotonic() - self._inherited_at < REMAINS_END
+        return self._spec.burst and bool(self._recovery) and clock.monotonic() - self._taken_over_at < RECOVERY_END
 
     def _kill_late(self) -> None:
         now = clock.monotonic()
@@ -261,9 +255,9 @@ class Supervisor:
                 child.kill_at = now + (HANGS if self._link.away else LAST_WORD)
 
     def _replace(self, child: Child, command: bytes = RETIRE) -> None:
-        for seat in self._tasks:
-            if seat.child is child:
-                seat.vacate()
+        for slot in self._tasks:
+            if slot.child is child:
+                slot.vacate()
                 self._leaving.append(child)
         child.tell(command)
 
@@ -273,38 +267,26 @@ class Supervisor:
 
     # signals, and the end
 
-    def _catch_signals(self) -> dict[int, Any]:
-        before: dict[int, Any] = {sign: signal.signal(sign, self._note) for sign in CAUGHT}
-        children.dump_stacks_on_quit(self._note)
-        signal.set_wakeup_fd(self._signal_write, warn_on_full_buffer=False)
-        return before
-
-    def _note(self, sign: int, _: object) -> None:
-        if sign in (signal.SIGTERM, signal.SIGINT) and not self._told_at:
-            self._told_at = clock.monotonic()
-        self._signals.append(sign)
-
     def _obey_signals(self) -> None:
-        while self._signals:
-            sign = self._signals.pop(0)
+        for sign in self._signals.taken():
             if sign == signal.SIGQUIT:
                 for child in self._children():
                     child.send(signal.SIGQUIT)
             elif sign == signal.SIGUSR1:
                 logger.info("quiet: no more jobs are claimed")
                 self._quiet = True
-                self._rota.soon(self._beat)
-                for child in self._seated():
+                self._loops.soon(self._beat)
+                for child in self._in_slots():
                     child.tell(QUIET)
-            elif sign in (signal.SIGTERM, signal.SIGINT):
+            elif sign in STOPS:
                 self._stop_or_hurry(sign)
 
     def _asked(self, act: str, by: str) -> None:
         logger.info("asked by %s: %s", by, act)
         if act == "quiet":
-            self._signals.append(signal.SIGUSR1)
+            self._signals.add(signal.SIGUSR1)
         elif not self._stopping or self._reloading:  # else it would count as a second signal, and hurry
-            self._signals.append(signal.SIGTERM)
+            self._signals.add(signal.SIGTERM)
 
     def _stop_or_hurry(self, sign: int) -> None:
         if not self._stopping or self._reloading:
@@ -319,54 +301,53 @@ class Supervisor:
         self._link.hurry(self._leave_at)
         for child in self._task_children():
             child.kill_at = min(child.kill_at, self._leave_at)
-        for seat in self._sides:
-            if seat.child is not None:
-                seat.child.kill_at = min(seat.child.kill_at, clock.monotonic() + LAST_WORD)
+        for slot in self._loop_slots:
+            if slot.child is not None:
+                slot.child.kill_at = min(slot.child.kill_at, clock.monotonic() + LAST_WORD)
 
     def _stop(self, grace: float) -> None:
         self._stopping = True
-        self._leave_at = (self._told_at or clock.monotonic()) + grace
+        self._leave_at = (
+            self._signals.told_at or clock.monotonic()
+        ) + grace  # it may hear it only when a call to Redis has ended
         self._link.hurry(self._leave_at)
-        self._rota.soon(self._beat)
+        self._loops.soon(self._beat)
         for child in self._task_children():
             child.tell(LEAVE)
             child.kill_at = min(child.kill_at, self._leave_at)
 
-    def _stop_sides(self) -> None:
-        if self._sides_told or self._task_children() or self._busy_with_remains():
+    def _stop_loops(self) -> None:
+        if self._loops_told or self._task_children() or self._busy_with_recovery():
             return
-        self._sides_told = True
-        patience = HANGS if self._link.away else SIDES_END
-        for seat in self._sides:
-            if seat.child is not None:
-                seat.child.tell(LEAVE)
-                seat.child.told_now = True  # it knows no other word: the next one is the last
-                seat.child.kill_at = min(seat.child.kill_at, clock.monotonic() + patience)
+        self._loops_told = True
+        patience = HANGS if self._link.away else LOOPS_END
+        for slot in self._loop_slots:
+            if slot.child is not None:
+                slot.child.tell(LEAVE)
+                slot.child.told_now = True  # it knows no other word: the next one is the last
+                slot.child.kill_at = min(slot.child.kill_at, clock.monotonic() + patience)
 
-    def _busy_with_remains(self) -> bool:
-        if not self._remains or (self._link.away and clock.monotonic() >= self._leave_at):
+    def _busy_with_recovery(self) -> bool:
+        if not self._recovery or (self._link.away and clock.monotonic() >= self._leave_at):
             return False
         if self._give_up_at == float("inf"):
-            self._give_up_at = clock.monotonic() + REMAINS_END
+            self._give_up_at = clock.monotonic() + RECOVERY_END
         return clock.monotonic() < self._give_up_at
 
     def _over(self) -> bool:
-        return self._stopping and self._sides_told and not self._children()
+        return self._stopping and self._loops_told and not self._children()
 
     def _end(self) -> None:
         for child in self._children():  # only if the supervisor itself has failed
             child.kill()
-        signal.set_wakeup_fd(-1)
         try:
             self._beat.leave()
         except StoreUnavailable as error:
             logger.warning("the worker could not take itself out of the registry: %s", error)
         if self._probe is not None:
             self._probe.close()
-        self._nursery.close()
+        self._forker.close()
         self._link.close()
-        os.close(self._signal_read)
-        os.close(self._signal_write)
         signals.worker_stopped.send_robust(sender=None, worker=self._spec.worker)
 
     def _changed(self, path: str) -> None:
@@ -379,19 +360,19 @@ class Supervisor:
 
     def _sleep(self, seconds: float) -> None:
         poll = select.poll()
-        poll.register(self._signal_read, select.POLLIN)
+        poll.register(self._signals.descriptor, select.POLLIN)
         if self._probe is not None:
             self._probe.register(poll)
         for descriptor, _ in poll.poll(seconds * 1000):
-            if descriptor == self._signal_read:
-                os.read(descriptor, 4096)
+            if descriptor == self._signals.descriptor:
+                self._signals.drain()
             elif self._probe is not None:
                 self._probe.ready(descriptor)
 
     def _health(self) -> Answer:
         # A quiet worker starts no task process anew.
-        wanted = self._sides if self._quiet else [*self._tasks, *self._sides]
-        missing = [seat.name for seat in wanted if seat.child is None and not seat.over]
+        wanted = self._loop_slots if self._quiet else [*self._tasks, *self._loop_slots]
+        missing = [slot.name for slot in wanted if slot.child is None and not slot.over]
         return not missing or self._stopping, {"missing": missing}
 
     def _ready(self) -> Answer:

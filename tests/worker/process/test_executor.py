@@ -15,7 +15,7 @@ from django_delayq.ladder import Ladder
 from django_delayq.record import JobRecord
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.process.unknown_tasks import Parking
+from django_delayq.worker.process.unknown_tasks import UnknownTasks
 from tests.worker.bench import Bench
 
 
@@ -128,7 +128,7 @@ def test_a_job_whose_task_nobody_knows_fails_a_day_after_it_was_first_put_off_by
 
     def claimed_by_a_new_process() -> None:
         link.execute("ZADD", keys["normal"], 1, id)
-        bench.executor._parking = Parking()
+        bench.executor._unknown_tasks = UnknownTasks()
         bench.run()
 
     claimed_by_a_new_process()

@@ -53,7 +53,7 @@ def killed(folder: Path) -> Path:
     return path
 
 
-def found(folder: Path, store: str = "delayq here") -> list[holdings_files.Trace]:
+def found(folder: Path, store: str = "delayq here") -> list[holdings_files.HoldingsFile]:
     return list(holdings_files.left(folder, store))
 
 

@@ -1,0 +1,127 @@
+"""A job on its way through a task process, and the hook by which others hear of it. Nothing here acts on Redis."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from django.dispatch import Signal
+
+from django_delayq import signals
+from django_delayq.logger import Logger
+from django_delayq.record import Header
+from django_delayq.worker.current import CurrentJob
+from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.outcome import Outcome
+
+logger = Logger("django_delayq.worker")
+
+ENDS: Final[Mapping[str, Signal]] = {
+    "ack": signals.job_succeeded,
+    "retry": signals.job_retried,
+    "snooze": signals.job_snoozed,
+    "fail": signals.job_failed,
+    "cancel": signals.job_cancelled,
+}
+
+
+class AnyTask(Protocol):
+    """What a worker wants of a registered task."""
+
+    name: str
+    fn: Callable[..., Any]
+    backoff: Any
+    timeout: float | None
+    is_async: bool
+    atomic: bool
+
+
+class Run:
+    """One claimed job, and what the executor has learnt about it: each of its steps fills in its part.
+
+    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task". `header`, `args`, `kwargs`
+    and `options` hold once the record has been read, `task` once it was found. `current` is None as long as the run has not begun;
+    then `timeout` (seconds, None for none), `started` (monotonic seconds) and `started_ms` (wall clock) hold too.
+    """
+
+    __slots__ = (
+        "args", "current", "header", "job", "kwargs", "line", "options", "poison", "started", "started_ms", "taken",
+        "task", "timeout",
+    )  # fmt: skip
+
+    header: Header
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
+    task: AnyTask
+    timeout: float | None
+    started: float
+    started_ms: int
+
+    def __init__(self, taken: Taken, line: Line) -> None:
+        self.taken = taken
+        self.job = taken.job
+        self.line = line
+        self.poison = ""
+        self.current: CurrentJob | None = None
+
+
+class Receiver(Protocol):
+    """Somebody who is told of runs, in the thread that runs the task: logs, signals, database connections.
+
+    `begins` is called as the current job, right before the task. What it raises ends the run as if the task had raised it, so a
+    receiver may refuse a run. `ends` is called once for every job that this process has looked at, also for one that never began
+    (`run.current` is None then). What it raises is logged, and changes nothing. Who is told first of a begin is told last of the end.
+    """
+
+    def begins(self, run: Run) -> None:
+        """The task is about to be called."""
+
+    def ends(self, run: Run, outcome: Outcome) -> None:
+        """So it ended; Redis has not been told yet."""
+
+
+class Receivers:
+    """All who are told of runs, as one."""
+
+    def __init__(self, receivers: Sequence[Receiver]) -> None:
+        self._first_to_last = tuple(receivers)
+        self._last_to_first = self._first_to_last[::-1]
+
+    def begins(self, run: Run) -> None:
+        """See `Receiver`."""
+        for receiver in self._first_to_last:
+            receiver.begins(run)
+
+    def ends(self, run: Run, outcome: Outcome) -> None:
+        """See `Receiver`."""
+        for receiver in self._last_to_first:
+            try:
+                receiver.ends(run, outcome)
+            except Exception:
+                logger.exception("job %s: %s failed at its end", run.job.id, type(receiver).__name__)
+
+
+class SignalReceiver:
+    """Sends Django's signals about runs that began."""
+
+    def begins(self, run: Run) -> None:
+        """Sends `job_started`."""
+        if signals.job_started.receivers:
+            signals.job_started.send_robust(sender=run.task, job=run.current)
+
+    def ends(self, run: Run, outcome: Outcome) -> None:
+        """Sends the one about this end."""
+        if run.current is not None and (signal := ENDS[outcome.kind]).receivers:
+            signal.send_robust(sender=run.task, job=run.current, outcome=outcome)
+
+
+class ThreadState(threading.local):
+    """What a receiver remembers between the jobs of one thread: `tidied`, when it last cleaned up behind one (monotonic seconds), and
+    the names of what the thread has `opened`.
+    """
+
+    def __init__(self) -> None:
+        self.tidied = float("-inf")
+        self.opened: set[str] = set()

@@ -1,0 +1,161 @@
+"""The log of a worker: gathered where jobs run, in order, whole lines, and JSON from the first one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+
+import pytest
+
+from django_delayq.worker import logs
+from django_delayq.worker.log_handler import MOST, WHOLE, LogHandler
+from tests.worker.conftest import Shop, eventually
+
+
+class Stream:
+    """Keeps what is written, call by call."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.written.append(text)
+
+    def flush(self) -> None:
+        pass
+
+    def lines(self) -> list[str]:
+        return "".join(self.written).splitlines()
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+@pytest.fixture
+def handler(stream: Stream) -> LogHandler:
+    """Gathers, but for the thread that writes now and then."""
+    handler = LogHandler()
+    handler._stream = stream  # type: ignore[assignment]
+    handler._gathers = True
+    return handler
+
+
+def record(text: str, level: int = logging.INFO) -> logging.LogRecord:
+    return logging.LogRecord("django_delayq.worker.job", level, "", 0, "%s", (text,), None)
+
+
+def test_what_is_below_a_warning_is_written_in_one_call(handler: LogHandler, stream: Stream) -> None:
+    for number in range(10):
+        handler.handle(record(str(number)))
+    assert stream.written == []
+    handler.flush()
+    assert stream.lines() == [str(number) for number in range(10)]
+    assert len(stream.written) == 1
+
+
+def test_a_warning_is_written_at_once_behind_what_came_before_it(handler: LogHandler, stream: Stream) -> None:
+    handler.handle(record("first"))
+    handler.handle(record("second", logging.WARNING))
+    assert stream.lines() == ["first", "second"]
+    handler.handle(record("third"))
+    assert stream.lines() == ["first", "second"]
+
+
+def test_no_call_is_longer_than_a_pipe_keeps_whole_unless_a_line_is(handler: LogHandler, stream: Stream) -> None:
+    texts = ["ü" * 700, *(f"{number} {'x' * 300}" for number in range(60)), "y" * 2 * WHOLE, "end"]
+    for text in texts:
+        handler.handle(record(text))
+    handler.flush()
+    assert stream.lines() == texts
+    assert all(text.endswith("\n") for text in stream.written)
+    assert sum(len(text.encode()) > WHOLE for text in stream.written) == 1
+    assert len(stream.written) < 10
+
+
+def test_who_logs_more_than_is_read_writes_it(handler: LogHandler, stream: Stream) -> None:
+    for number in range(MOST + 1):
+        handler.handle(record(str(number)))
+    assert len(stream.lines()) == MOST + 1
+
+
+def test_a_line_that_cannot_be_written_out_holds_up_no_other(handler: LogHandler, stream: Stream, monkeypatch) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    handler.handle(logging.LogRecord("x", logging.INFO, "", 0, "%d", ("no number",), None))
+    handler.handle(record("next"))
+    handler.flush()
+    assert stream.lines() == ["next"]
+
+
+def test_a_stream_that_is_gone_ends_nothing(handler: LogHandler, monkeypatch) -> None:
+    def write(text: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(handler._stream, "write", write)
+    handler.handle(record("lost", logging.ERROR))
+    handler.flush()
+
+
+def test_a_handler_that_is_closed_writes_at_once(handler: LogHandler, stream: Stream) -> None:
+    handler.handle(record("first"))
+    handler.close()
+    handler.handle(record("second"))
+    assert stream.lines() == ["first", "second"]
+
+
+def test_what_was_gathered_is_not_written_by_a_forked_copy_too(handler: LogHandler, stream: Stream) -> None:
+    handler.handle(record("the original's"))
+    handler._become_a_fork()
+    handler.handle(record("the copy's"))
+    assert stream.lines() == ["the copy's"]
+
+
+def test_the_second_of_a_date_is_written_anew_when_it_is_another() -> None:
+    formatter = logs.ConsoleFormatter(logs.CONSOLE)
+    plain = logging.Formatter(logs.CONSOLE)
+    for created in (1_700_000_000.25, 1_700_000_000.75, 1_700_000_001.0):
+        one = record("x")
+        one.created, one.msecs = created, created % 1 * 1000
+        assert formatter.format(one) == plain.format(one)
+
+
+def test_every_line_of_a_worker_that_logs_in_json_is_json(shop: Shop) -> None:
+    shop.put_many("count", [(number,) for number in range(300)])
+    worker = shop.work("--burst", "--log-format", "json")
+    worker.wait()
+    said = [json.loads(line) for line in worker.log.read_text().splitlines()]
+    assert said[0]["message"].startswith("delayq.W011: ")
+    assert said[1]["message"].startswith("django-delayq ")
+    assert "queues default, slow" in [each["message"] for each in said]
+    assert sum(each["logger"] == "django_delayq.worker.job" for each in said) == 300
+
+
+def test_a_worker_that_refuses_to_start_says_so_in_json(shop: Shop) -> None:
+    worker = shop.work("--queues", "nowhere", "--log-format", "json")
+    assert worker.process.wait(30) == 2
+    [said] = [json.loads(line) for line in worker.log.read_text().splitlines()]
+    assert said["level"] == "error"
+    assert "'nowhere' is no queue" in said["message"]
+
+
+def test_a_project_that_has_handlers_keeps_them(shop: Shop) -> None:
+    own = logging.NullHandler()
+    logs.root.addHandler(own)
+    try:
+        logs.set_up("json", logging.INFO)
+        logs.gather()
+        assert logs.root.handlers == [own]
+    finally:
+        logs.root.removeHandler(own)
+
+
+def test_what_was_gathered_is_written_when_a_worker_leaves(shop: Shop) -> None:
+    worker = shop.work("--threads", "1")
+    id = shop.put("count", 1)
+    eventually(lambda: shop.happened(id)[-1:] == ["succeeded"])
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.wait()
+    assert "count succeeded after" in worker.log.read_text()
