@@ -19,8 +19,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
 from django_delayq.admin.show import visible
-from django_delayq.admin.wording import worded
 from django_delayq.console.overview import DOWN
+from django_delayq.console.words import worded
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.mirror import rows
 from django_delayq.models import Event, Job

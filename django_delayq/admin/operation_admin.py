@@ -32,9 +32,9 @@ from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.show import badge, duration, visible, word
-from django_delayq.admin.wording import worded
 from django_delayq.console import selection
 from django_delayq.console.selection import Selection
+from django_delayq.console.words import worded
 from django_delayq.mirror import operations
 from django_delayq.models import Job, Operation, Queue
 
@@ -255,7 +255,7 @@ class OperationAdmin(ReadOnlyAdmin):
             verb=_title(operation.verb), words=visible(words), jobs=urlencode({"q": words}) if understood else "",
             counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
             over=duration(operation.seconds) if operation.seconds else "", left=_left(operation),
-            reason=visible(operation.reason), refreshing=not operation.over, trouble=worded(operation.trouble),
+            reason=visible(operation.reason), refreshing=not operation.over, trouble=_trouble(operation),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )  # fmt: skip
         page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
@@ -334,6 +334,16 @@ def described(operation: Operation) -> tuple[str, bool]:
         return operations.chosen(operation).words, True
     except TypeError:
         return json.dumps(operation.selection, ensure_ascii=False), False
+
+
+def _trouble(operation: Operation) -> str:
+    """Why it does not go on: the row has that in English only; whether its person still may is asked again, and told as on any page."""
+    if operation.stage != Stage.PAUSED or not operation.trouble:
+        return operation.trouble
+    refusal = operations.refused(operation, conf.get().database)
+    if refusal is None or str(refusal) == operation.trouble:
+        return worded(refusal) or operation.trouble
+    return f"{worded(refusal)} {operation.trouble}"
 
 
 def _title(verb: str) -> Any:

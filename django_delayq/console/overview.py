@@ -13,7 +13,7 @@ from django.utils.formats import number_format
 
 from django_delayq import clock, conf
 from django_delayq.console import selection
-from django_delayq.exceptions import StoreUnavailable
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
@@ -52,11 +52,16 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """`trouble` says why Redis could not be asked; there are no queues and no workers then."""
+    """`error` tells why Redis could not be asked; there are no queues and no workers then."""
 
-    trouble: str = ""
+    error: DelayqError | None = None
     queues: list[QueueView] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def trouble(self) -> str:
+        """The same in English; "" for none."""
+        return str(self.error or "")
 
     @property
     def present(self) -> list[dict[str, Any]]:
@@ -72,7 +77,7 @@ def look() -> Overview:
             workers = WorkerRegistry(stores.link, prefix=config.prefix).all()
             depths = stores.inspector().depths(list(config.queues))
     except DOWN as error:
-        return Overview(trouble=str(error))
+        return Overview(error=error)
     return Overview(queues=[_queue(depth, workers) for depth in depths], workers=workers)
 
 

@@ -11,9 +11,10 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
+from django_delayq.exceptions import ConfigError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.record import MAX_TASK
+from django_delayq.refusal import misfit
 
 if TYPE_CHECKING:
     from django_delayq.producer.verbs import Job
@@ -140,7 +141,7 @@ class Task(Generic[P, R]):
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise PayloadError(f"{self.name}{self.signature} cannot be called with these arguments: {error}.") from None
+            raise misfit(self.name, self.signature, args, kwargs, cause=str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +210,7 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(
-                f"No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
-                "installed app; was it renamed or removed, or is a deploy under way?"
-            ) from None
+            raise UnknownTask(code="task_unknown", name=name) from None
 
     def names(self) -> list[str]:
         """All names, sorted."""
