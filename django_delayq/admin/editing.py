@@ -11,8 +11,8 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq.admin import diff
-from django_delayq.admin.actions import actor, log
 from django_delayq.admin.forms import EditForm
+from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
 from django_delayq.console import masking
 from django_delayq.console.words import worded

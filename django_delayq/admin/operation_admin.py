@@ -26,13 +26,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
 from django_delayq.admin import live
-from django_delayq.admin.actions import VERBS, Verb, actor, log, note
 from django_delayq.admin.forms import OperationForm, operation_form, reason_given
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, visible, word
 from django_delayq.console import selection
+from django_delayq.console.actions import VERBS, Verb
 from django_delayq.console.selection import Selection
 from django_delayq.console.words import worded
 from django_delayq.mirror import operations
@@ -66,10 +67,7 @@ OUTCOMES: Final = {
     "done": _("done"), "running": _("already running"), "finished": _("already finished"), "conflict": _("in conflict"),
     "unknown": _("not known to Redis"), "left": _("left alone"), "again": _("done before an interruption"),
 }  # fmt: skip
-SHORT: Final = {
-    "cancel": _("cancel"), "run_now": _("run now"), "reschedule": _("reschedule"), "requeue": _("requeue"),
-    operations.PURGE: _("purge"),
-}  # fmt: skip
+SHORT: Final = {**{name: verb.short for name, verb in VERBS.items()}, operations.PURGE: _("purge")}
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
 

@@ -18,10 +18,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
 from django_delayq.admin import dashboard, live
-from django_delayq.admin.actions import actor, log
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
 from django_delayq.console.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
 from django_delayq.console.vitals import vitals

@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq import conf, ids
-from django_delayq.admin.actions import log
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import log
 from django_delayq.admin.show import visible
 from django_delayq.console.overview import DOWN
 from django_delayq.console.words import worded

@@ -16,9 +16,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf
 from django_delayq.admin import live
-from django_delayq.admin.actions import actor, log, note
 from django_delayq.admin.forms import reason_given
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, visible
 from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, look

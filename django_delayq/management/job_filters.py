@@ -93,7 +93,7 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     return key, queue
 
 
-def targets(options: dict[str, Any], *, states: tuple[State, ...]) -> list[Target]:
+def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[Target]:
     """The jobs named by ids, or the rows of `states` that a filter leaves."""
     if options["ids"]:
         _alone("ids", options, "key", "state", "task", "limit")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from django_delayq import ids
+from django_delayq.console import actions
 from django_delayq.models import Event, Job
 from django_delayq.producer import verbs
 from tests.commands.conftest import lose_redis
@@ -268,7 +270,7 @@ def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, mon
             lose_redis(settings)
         return real(*args, **options)
 
-    monkeypatch.setattr("django_delayq.producer.verbs.cancel", failing)
+    monkeypatch.setitem(actions.VERBS, "cancel", replace(actions.VERBS["cancel"], act=failing))
     answer = run("cancel", *[job.id for job in jobs], "--json")
     assert answer.code == 1
     assert answer.json["counts"] == {"done": 2}
