@@ -30,8 +30,7 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
 from django_delayq.admin.show import badge, breakable, duration, visible
 from django_delayq.console.actions import VERBS, Verb
-from django_delayq.console.search import DERIVED
-from django_delayq.models import Job
+from django_delayq.models import DERIVED, Job
 from django_delayq.states import State
 
 ERROR_SHOWN = 70  # characters of an error in the list

@@ -14,7 +14,7 @@ from django.utils.formats import number_format
 from django_delayq import clock, conf
 from django_delayq.console import selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.models import Job
+from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
 from django_delayq.store.connection import StoreError
@@ -113,9 +113,7 @@ def failing_tasks() -> list[tuple[str, int]]:
 def count_unpublished(queue: str | None = None) -> int:
     """Committed rows that Redis has not confirmed for some time, of one queue or of all, counted up to MOST_COUNTED + 1."""
     old = clock.from_ms(clock.wall_ms() - int(FRESH * 1000))
-    waiting = Job.objects.using(conf.get().database).filter(
-        state=State.SCHEDULED, published__isnull=True, durable=True, created_at__lt=old
-    )
+    waiting = Job.objects.using(conf.get().database).filter(UNPUBLISHED, durable=True, created_at__lt=old)
     return bounded(waiting if queue is None else waiting.filter(queue=queue))
 
 
