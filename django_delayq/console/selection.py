@@ -169,7 +169,7 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
         wanted, cut = _by_key(rows, order, start)
         candidates = _named(jobs, wanted, step)
     else:
-        candidates = _through(ordered, order, step)
+        candidates = through(ordered, order, step)
     found = list(islice((job for job in candidates if selection.search.exact(job)), size + 1))
     more, found = len(found) > size, found[:size]
     onward = written(order, _values(order, found[-1])) if more else ""
@@ -199,10 +199,10 @@ def meant(selection: Selection, rows: QuerySet[Job]) -> int:
     """How many of these rows, which the database has found, are meant: all are read, if each has to be looked at."""
     if not selection.search.rough:
         return rows.count()
-    return sum(map(selection.search.exact, _through(rows.order_by("pk"), ("id",), STEP)))
+    return sum(map(selection.search.exact, through(rows.order_by("pk"), ("id",), STEP)))
 
 
-def _through(ordered: QuerySet[Job], order: Sequence[str], step: int) -> Iterator[Job]:
+def through(ordered: QuerySet[Job], order: Sequence[str], step: int) -> Iterator[Job]:
     """Those rows, so many at a time."""
     ahead = ordered
     while True:
