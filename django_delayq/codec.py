@@ -13,7 +13,8 @@ from typing import Any, Final, NoReturn
 
 from django_delayq import clock
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
-from django_delayq.refusal import MAX_BITS, MAX_DEPTH, is_utf8, refuse, shown
+from django_delayq.refusal import MAX_BITS, MAX_DEPTH, refuse, shown
+from django_delayq.text import is_utf8
 
 _OPTIONS: Final = frozenset({"backoff", "timeout", "meta"})
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from django_delayq.exceptions import PayloadError
+from django_delayq.text import is_utf8
 
 MAX_DEPTH: Final = 100
 MAX_BITS: Final = 14_000  # Python neither prints nor reads longer ints by default: its limit is 4,300 digits
@@ -152,15 +153,6 @@ def _has(value: object, name: str) -> bool:
 
 def _named(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can encode the text: false with half of a surrogate pair in it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def shown(key: object) -> str:
