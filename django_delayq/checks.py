@@ -144,8 +144,9 @@ def _alias(config: conf.Config) -> Iterator[CheckMessage]:
     try:
         address(config.redis)
     except ConfigError as error:
-        message, _, hint = str(error).partition(". ")
-        yield Error(f"{message}.", hint=hint or "Write a URL such as 'redis://localhost:6379/1'.", id="delayq.E003")
+        message = error.fields.get("message", str(error))
+        hint = error.fields.get("hint", "Write a URL such as 'redis://localhost:6379/1'.")
+        yield Error(message, hint=hint, id="delayq.E003")
 
 
 def _database(config: conf.Config) -> Iterator[CheckMessage]:

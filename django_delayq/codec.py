@@ -13,7 +13,8 @@ from typing import Any, Final, NoReturn
 
 from django_delayq import clock
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
-from django_delayq.refusal import MAX_BITS, MAX_DEPTH, is_utf8, refuse, shown
+from django_delayq.refusal import MAX_BITS, MAX_DEPTH, refuse, shown
+from django_delayq.text import is_utf8
 
 _OPTIONS: Final = frozenset({"backoff", "timeout", "meta"})
 
@@ -40,7 +41,8 @@ def loads(raw: bytes) -> Any:
         if "\\u" in text:  # only an escape can bring in half of a surrogate pair, which then does not encode
             _ENCODER.encode(value).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise PayloadError(f"these bytes are not strict JSON: {error}") from None
+        at = {"line": error.lineno, "column": error.colno} if isinstance(error, json.JSONDecodeError) else {}
+        raise PayloadError(code="json_place" if at else "json", cause=str(error), **at) from None
     return value
 
 
@@ -65,10 +67,7 @@ def encode_payload(
         raise PayloadError(f"{task}: {error}") from None
     raw = pack(args, kwargs, options)
     if len(raw) > limit:
-        raise PayloadTooLarge(
-            f"{task}: the arguments are {len(raw):,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); "
-            "store the content in the database or a file, and pass its id"
-        )
+        raise PayloadTooLarge(code="payload_size", task=task, size=len(raw), limit=limit)
     return raw
 
 

@@ -99,16 +99,16 @@ class Config:
         try:
             return self.queues[name]
         except KeyError:
-            raise QueueUnknown(
-                f'The queue {name!r} is not listed in DELAYQ["QUEUES"]{_nearest(name, self.queues)}. '
-                "Add it there, so that a worker serves it; the queues listed are: "
-                + ", ".join(sorted(self.queues))
-                + "."
-            ) from None
+            near, listed = _nearest(name, self.queues), ", ".join(sorted(self.queues))
+            raise QueueUnknown(code="queue_unknown", name=name, near=near, listed=listed) from None
 
 
 class _Wrong(Exception):
-    """A value that its reader refuses; the text says what is accepted."""
+    """A value that its reader refuses: what is wrong with it, and what is accepted."""
+
+    def __init__(self, message: str, hint: str = "See docs/settings.md.") -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
 
 
 def _nearest(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
@@ -126,7 +126,7 @@ def _duration(value: Any) -> float:
 def _positive_duration(value: Any) -> float:
     seconds = _duration(value)
     if seconds <= 0:
-        raise _Wrong("must be above 0. Write seconds, or text such as '30s'.")
+        raise _Wrong("must be above 0.", "Write seconds, or text such as '30s'.")
     return seconds
 
 
@@ -138,8 +138,8 @@ def _lease(value: Any) -> float:
     seconds = _duration(value)
     if seconds < SHORTEST_LEASE:
         raise _Wrong(
-            f"must be at least {SHORTEST_LEASE:g} seconds: a short pause of the host would lose it, and its jobs would run twice. "
-            "Write 30: it is extended every third of it, so tasks may run much longer."
+            f"must be at least {SHORTEST_LEASE:g} seconds: a short pause of the host would lose it, and its jobs would run twice.",
+            "Write 30: it is extended every third of it, so tasks may run much longer.",
         )
     return seconds
 
@@ -166,7 +166,7 @@ def _ladder(value: Any) -> Ladder:
     try:
         return Ladder.of(value)
     except (ValueError, TypeError) as error:
-        raise _Wrong(f"is no ladder: {error}. Write text such as '15s 3m 10m', or a delayq.Ladder.") from None
+        raise _Wrong(f"is no ladder: {error}.", "Write text such as '15s 3m 10m', or a delayq.Ladder.") from None
 
 
 def _text(value: Any) -> str:
@@ -267,7 +267,8 @@ def get() -> Config:
     if _config is None:
         problems, config = _read(getattr(settings, SETTING, {}))
         if problems or config is None:
-            raise ConfigError(str(problems[0]))
+            first = problems[0]
+            raise ConfigError(f"{first.where}: {first.message}", hint=first.hint)
         _config = config
     return _config
 
@@ -356,7 +357,7 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
         if "/" in _text(name) or "," in name or len(name) > 100:
             raise _Wrong("is a name of up to 100 characters without slash and comma.")
     except _Wrong as error:
-        return [Problem("E002", where, f"the name of a queue {error}", "Rename it.")], None
+        return [Problem("E002", where, f"the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):
         return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
     found = list(_unknown(options, (*PER_QUEUE, "PARTITIONS"), where))
@@ -393,8 +394,5 @@ def _values(
         try:
             values[key] = read(given.get(key, DEFAULTS[key]))
         except _Wrong as error:
-            message, _, hint = str(error).partition(". ")
-            found.append(
-                Problem("E002", f'{where}["{key}"]', message.rstrip(".") + ".", hint or "See docs/settings.md.")
-            )
+            found.append(Problem("E002", f'{where}["{key}"]', error.message, error.hint))
     return values, found

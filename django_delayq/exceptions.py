@@ -1,12 +1,13 @@
 """What the package raises: errors under `DelayqError`, and what tasks raise to end a run under `ControlFlow`.
 
-Messages say what happened, where, and the next step.
+Messages say what happened, where, and the next step. An error carries a code and fields besides: whoever tells it in another
+language, or decides by it, reads these and never the sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,43 +15,115 @@ from django_delayq import clock
 
 SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it costs to wait
 
+# The English text of an error by its code. Errors of other codes bring their text along.
+_AWAY: Final = "Redis at {where} is not available: {cause}. "
+_MISFIT: Final = "{task}{signature} cannot be called with these arguments: {cause}."
+TEXTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "redis_away": _AWAY + "Check that the server runs and has memory. What was asked may have happened.",
+        "redis_loading": _AWAY + "It is loading its data, which passes.",
+        "redis_login": _AWAY + "Check user and password in DELAYQ['REDIS'].",
+        "redis_entry": _AWAY + "Check user, password and database number in DELAYQ['REDIS'], and what the server is.",
+        "redis_rests": "Redis at {where} is not available: it was not a moment ago.",
+        "redis_answered": "Redis at {where} answered: {cause}",
+        "task_unknown": "No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
+        "installed app; was it renamed or removed, or is a deploy under way?",
+        "queue_unknown": 'The queue {name!r} is not listed in DELAYQ["QUEUES"]{near}. Add it there, so that a worker serves it; '
+        "the queues listed are: {listed}.",
+        "json": "these bytes are not strict JSON: {cause}",
+        "json_place": "these bytes are not strict JSON: {cause}",
+        "argument_missing": _MISFIT,
+        "argument_surplus": _MISFIT,
+        "argument_unknown": _MISFIT,
+        "argument_twice": _MISFIT,
+        "arguments": _MISFIT,
+        "payload_size": "{task}: the arguments are {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); store the content "
+        "in the database or a file, and pass its id",
+        "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",
+        "actor_inactive": "{actor} is no longer active, so nothing more is done in their name.",
+        "permission_gone": "{actor} has no longer the permission {permission}.",
+    }
+)
+
+NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
+
 
 class DelayqError(Exception):
-    """Root of every error of this package: `except DelayqError` catches them all, and nothing else."""
+    """Root of every error of this package: `except DelayqError` catches them all, and nothing else.
+
+    Args:
+        args: the text; none: that of the code, filled in with the fields.
+        code: a short word for what happened; none: that of the class.
+        fields: named values, for whoever tells it otherwise.
+    """
+
+    code = "error"
+    fields: Mapping[str, Any] = NO_FIELDS
+
+    def __init__(self, *args: object, code: str = "", **fields: Any) -> None:
+        super().__init__(*(args or ((TEXTS[code].format(**fields),) if code else ())))
+        if code:
+            self.code = code
+        if fields:
+            self.fields = fields
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by __init__, which a subclass may give other parameters.
+        return _again, (type(self), self.args), vars(self)
+
+
+def _again(kind: type[DelayqError], args: tuple[object, ...]) -> DelayqError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class ConfigError(DelayqError):
-    """A setting, or an option of `@task`, that cannot work. Raised before anything is scheduled or run."""
+    """A setting, or an option of `@task`, that cannot work. Raised before anything is scheduled or run.
+
+    Its text is `message`, what is wrong, and `hint`, the way out. Both are fields as well, where a hint is given.
+    """
+
+    code = "config"
+
+    def __init__(self, message: str = "", *args: object, hint: str = "", code: str = "", **fields: Any) -> None:
+        told = {"message": message, "hint": hint} if hint else {}
+        given = (f"{message} {hint}" if hint else message, *args) if message else args
+        super().__init__(*given, code=code, **told, **fields)
 
 
 class QueueUnknown(DelayqError):
     """A queue that `DELAYQ["QUEUES"]` does not list. A job there would wait for ever: no worker looks."""
 
+    code = "queue_unknown"
+
 
 class UnknownTask(DelayqError):
     """A name that no registered task bears. Names are looked up, never imported."""
+
+    code = "task_unknown"
 
 
 class PayloadError(DelayqError):
     """Arguments, options or a key that cannot be stored, or a stored record that cannot be read."""
 
+    code = "payload"
+
 
 class PayloadTooLarge(PayloadError):
     """Arguments above `MAX_PAYLOAD`. Store the content where content belongs, and pass its id."""
+
+    code = "payload_size"
 
 
 class KeyTaken(DelayqError):
     """`on_conflict="error"`, and an unfinished job holds the key; `holder` is its id."""
 
-    def __init__(self, message: str = "", *, holder: UUID) -> None:
-        super().__init__(
-            message
-            or f"the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict"
-        )
-        self.holder = holder
+    code = "key_held"
 
-    def __reduce__(self) -> tuple[Callable[..., KeyTaken], tuple[Any, ...]]:
-        return partial(KeyTaken, holder=self.holder), self.args
+    def __init__(self, message: str = "", *, holder: UUID) -> None:
+        super().__init__(*filter(None, [message]), code=self.code, holder=holder)
+        self.holder = holder
 
 
 class StoreUnavailable(DelayqError):
@@ -59,13 +132,17 @@ class StoreUnavailable(DelayqError):
     those that were not taken, or of which that is not known, for `delayq.get`.
     """
 
-    def __init__(self, *args: object, jobs: tuple[UUID, ...] = ()) -> None:
-        super().__init__(*args)
+    code = "store_unavailable"
+
+    def __init__(self, *args: object, jobs: tuple[UUID, ...] = (), code: str = "", **fields: Any) -> None:
+        super().__init__(*args, code=code, **fields)
         self.jobs = jobs
 
 
 class LeaseLost(DelayqError):
     """This run does not own its job any more: the lease ran out and another worker may have it. Write nothing."""
+
+    code = "lease_lost"
 
 
 class ControlFlow(Exception):

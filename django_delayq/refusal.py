@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from inspect import Parameter, Signature
 from pathlib import PurePath
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from django_delayq.exceptions import PayloadError
+from django_delayq.text import is_utf8
 
 MAX_DEPTH: Final = 100
 MAX_BITS: Final = 14_000  # Python neither prints nor reads longer ints by default: its limit is 4,300 digits
@@ -40,6 +43,38 @@ def refuse(value: object, path: str, depth: int = 0) -> NoReturn:
     """Raise the PayloadError for the first place at or below `path` that JSON does not give back as it was."""
     _look(value, path, depth, [])
     raise _refusal(path, "cannot be stored as JSON", "pass plain text, numbers, lists and dicts")
+
+
+def misfit(
+    task: str, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str
+) -> PayloadError:
+    """Why a task cannot be called with these arguments, where its signature refuses them. `cause`: what Python says about it."""
+    code, argument = _mismatch(signature, args, kwargs)
+    return PayloadError(code=code, task=task, signature=str(signature), cause=cause, argument=argument)
+
+
+def _mismatch(signature: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[str, str]:
+    """The code of what is wrong first, in the order in which Python looks, and the argument that it is about."""
+    every = signature.parameters.values()
+    kinds = {one.kind for one in every}
+    placed = [one for one in every if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    for one in placed[: len(args)]:
+        if one.name in kwargs and one.kind is Parameter.POSITIONAL_OR_KEYWORD:
+            return "argument_twice", one.name
+    if len(args) > len(placed) and Parameter.VAR_POSITIONAL not in kinds:
+        return "argument_surplus", ""
+    named = [one for one in every if one.kind is Parameter.KEYWORD_ONLY]
+    for one in (*placed[len(args) :], *named):
+        given = one.name in kwargs
+        if given and one.kind is Parameter.POSITIONAL_ONLY:
+            return "arguments", one.name
+        if not given and one.default is Parameter.empty:
+            return "argument_missing", one.name
+    taken = {one.name for one in (*placed, *named) if one.kind is not Parameter.POSITIONAL_ONLY}
+    strange = [name for name in kwargs if name not in taken]
+    if strange and Parameter.VAR_KEYWORD not in kinds:
+        return "argument_unknown", strange[0]
+    return "arguments", ""
 
 
 def _look(value: Any, path: str, depth: int, above: list[int]) -> None:
@@ -118,15 +153,6 @@ def _has(value: object, name: str) -> bool:
 
 def _named(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can encode the text: false with half of a surrogate pair in it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def shown(key: object) -> str:

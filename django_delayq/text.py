@@ -1,8 +1,12 @@
-"""Characters that are not seen and yet change what is: control characters, and marks that turn the direction of writing."""
+"""Texts from elsewhere, made fit: to be read, without characters that are not seen and yet change what is; to be stored, as any
+database takes them; and to be told apart, by what errors of one cause have in common.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from typing import Final
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -17,6 +21,54 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """The same, with line ends and tabs spelled out too, so that nothing in the text looks like another line."""
     return text if text.isprintable() else visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+LONGEST: Final = 100_000  # characters of an error or a traceback; the rest is cut
+LONGEST_LINE: Final = 2_000  # characters of the first line of an error that tell errors apart
+SAID: Final = 500  # of a message, once what varies has been taken out
+CUT: Final = re.compile(r"… [\d,]+ characters cut …")  # the line that stands for them
+_VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d+")
+_WORD, _DIGIT = re.compile(r"\S+"), re.compile(r"\d")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can encode the text: false with half of a surrogate pair in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def clean(text: str, longest: int = LONGEST) -> str:
+    """Text that every database takes: NUL and lone surrogates escaped, cut in the middle when too long."""
+    if "\x00" in text or not (text.isascii() or is_utf8(text)):
+        text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    if len(text) <= longest:
+        return text
+    if longest <= 300:
+        return text[: longest - 1] + "…"
+    half = longest // 2 - 20
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
+
+
+def error_fingerprint(kind: str, message: str, place: str) -> str:
+    """The same for errors of one cause: class, message without numbers and ids, and the place in the project's own code."""
+    return _digest("\n".join((kind, _VARYING.sub("#", message)[:SAID], place)))
+
+
+def text_fingerprint(text: str) -> str:
+    """For an error of which only a text is known, such as a worker's crash: the same for texts that differ in numbers and ids only.
+    Such ids have letters as well (a host's name, a job's short id), so that a word with a digit counts for nothing.
+    """
+    line = text.strip().split("\n", 1)[0][:LONGEST_LINE]
+    # Word by word: one pattern that looks for a digit within a word would go back through words without one.
+    first = _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], line)[:SAID]
+    return _digest(first) if first else ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:12]
 
 
 def _spelled(found: re.Match[str]) -> str:

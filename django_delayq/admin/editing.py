@@ -11,11 +11,11 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq.admin import diff
-from django_delayq.admin.actions import actor, log
 from django_delayq.admin.forms import EditForm
+from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
-from django_delayq.admin.wording import worded
 from django_delayq.console import masking
+from django_delayq.console.words import worded
 from django_delayq.exceptions import DelayqError, UnknownTask
 from django_delayq.models import Job
 from django_delayq.producer import edit

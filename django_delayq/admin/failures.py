@@ -15,7 +15,7 @@ from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django_delayq import conf
 from django_delayq.admin import tracebacks
 from django_delayq.admin.show import visible
-from django_delayq.models import Attempt, Job
+from django_delayq.models import RETRYING, Attempt, Job
 from django_delayq.states import AttemptOutcome, State
 
 WINDOW: Final = 10_000  # jobs that are looked at: the failed ones that ended last, and as many that retry, those with the most attempts
@@ -66,7 +66,7 @@ class Group:
         found = Q(fingerprint=self.fingerprint, run_at=self.latest)
         if self.count:
             return found & Q(state=State.FAILED.value)
-        return found & Q(state=State.SCHEDULED.value, attempts__gte=1)
+        return found & RETRYING
 
     @property
     def headline(self) -> str:
@@ -126,7 +126,7 @@ def _failed(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
 
 def _retrying(jobs: QuerySet[Job]) -> tuple[QuerySet[Job], bool]:
     """Those with the most attempts, since that is the order of their index, and whether there are more."""
-    waiting = jobs.filter(state=State.SCHEDULED.value, attempts__gte=1).order_by("-attempts", "-run_at", "-id")
+    waiting = jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id")
     edge = list(waiting.values_list("attempts", "run_at", "id")[WINDOW : WINDOW + 1])
     if edge:
         attempts, run_at, id = edge[0]

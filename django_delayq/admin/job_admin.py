@@ -24,13 +24,13 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import ids
 from django_delayq.admin import editing, failures, job_page, live, timeline
-from django_delayq.admin.actions import MOST, VERBS, Verb, carry_out
 from django_delayq.admin.forms import EditForm, form_for
 from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import MOST, carry_out
 from django_delayq.admin.show import badge, breakable, duration, visible
-from django_delayq.console.search import DERIVED
-from django_delayq.models import Job
+from django_delayq.console.actions import VERBS, Verb
+from django_delayq.models import DERIVED, Job
 from django_delayq.states import State
 
 ERROR_SHOWN = 70  # characters of an error in the list
@@ -58,7 +58,7 @@ class JobAdmin(ReadOnlyAdmin):
     list_max_show_all = 200
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    actions = ("cancel", "run_now", "reschedule", "requeue")
+    actions = tuple(VERBS)
     operations: bool | None = None  # whether verbs may be applied to all jobs that match; None: see `starts_operations`
 
     # the list
@@ -144,22 +144,6 @@ class JobAdmin(ReadOnlyAdmin):
 
     # actions from the list
 
-    def has_cancel_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """May cancel; `obj`: that job."""
-        return self.allows(request, "cancel_job")
-
-    def has_run_now_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """May run now."""
-        return self.allows(request, "run_now_job")
-
-    def has_reschedule_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """May reschedule."""
-        return self.allows(request, "reschedule_job")
-
-    def has_requeue_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """May requeue."""
-        return self.allows(request, "requeue_job")
-
     def has_edit_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         """May requeue with other arguments."""
         return self.allows(request, "edit_job")
@@ -180,26 +164,6 @@ class JobAdmin(ReadOnlyAdmin):
             messages.error(request, now("Nothing was done: what was ticked is no id of a job. Tick the jobs anew."))
             return None
         return super().response_action(request, queryset, *more, **options)
-
-    @admin.action(description=_("Cancel selected jobs"), permissions=["cancel"])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Asks, then cancels."""
-        return self._ask_then_act(request, queryset, VERBS["cancel"])
-
-    @admin.action(description=_("Run selected jobs now"), permissions=["run_now"])
-    def run_now(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Asks, then makes them due."""
-        return self._ask_then_act(request, queryset, VERBS["run_now"])
-
-    @admin.action(description=_("Reschedule selected jobs"), permissions=["reschedule"])
-    def reschedule(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Asks for the date, then moves them."""
-        return self._ask_then_act(request, queryset, VERBS["reschedule"])
-
-    @admin.action(description=_("Requeue selected jobs"), permissions=["requeue"])
-    def requeue(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Asks, then puts them back."""
-        return self._ask_then_act(request, queryset, VERBS["requeue"])
 
     def _ask_then_act(self, request: HttpRequest, queryset: QuerySet[Job], verb: Verb) -> HttpResponse | None:
         if _ACROSS.clean(request.POST.get("select_across")):  # as Django reads it: "2" and "true" mean all, too
@@ -281,7 +245,7 @@ class JobAdmin(ReadOnlyAdmin):
         context = self.page_context(
             request, now("Failures"), groups=found.groups, more=found.more, cut=found.cut, window=failures.WINDOW,
             retrying_cut=found.retrying_cut,
-            may_requeue=may and self.has_requeue_permission(request), may_cancel=may and self.has_cancel_permission(request),
+            may_requeue=may and self.may(request, VERBS["requeue"]), may_cancel=may and self.may(request, VERBS["cancel"]),
         )  # fmt: skip
         return TemplateResponse(request, "admin/delayq/job/failures.html", context)
 
@@ -377,3 +341,26 @@ class JobAdmin(ReadOnlyAdmin):
         if job is not None and not self.has_view_permission(request, job):
             raise PermissionDenied
         return job
+
+
+def _permission(verb: Verb) -> Callable[..., bool]:
+    def allowed(self: JobAdmin, request: HttpRequest, obj: Job | None = None) -> bool:
+        return self.allows(request, verb.permission)
+
+    allowed.__doc__ = f"May {verb.command}; `obj`: that job."
+    return allowed
+
+
+def _action(verb: Verb) -> Callable[..., HttpResponse | None]:
+    def act(self: JobAdmin, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        return self._ask_then_act(request, queryset, verb)
+
+    act.__name__ = verb.name  # by which Django tells actions apart
+    description: Any = verb.selected  # the stubs know Django's own kind of lazy text only
+    return admin.action(description=description, permissions=[verb.name])(act)
+
+
+# Each verb is an action of the list, with a permission of its own that a subclass may narrow.
+for _verb in VERBS.values():
+    setattr(JobAdmin, f"has_{_verb.name}_permission", _permission(_verb))
+    setattr(JobAdmin, _verb.name, _action(_verb))

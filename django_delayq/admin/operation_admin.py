@@ -26,15 +26,16 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
 from django_delayq.admin import live
-from django_delayq.admin.actions import VERBS, Verb, actor, log, note
 from django_delayq.admin.forms import OperationForm, operation_form, reason_given
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, visible, word
-from django_delayq.admin.wording import worded
 from django_delayq.console import selection
+from django_delayq.console.actions import VERBS, Verb
 from django_delayq.console.selection import Selection
+from django_delayq.console.words import worded
 from django_delayq.mirror import operations
 from django_delayq.models import Job, Operation, Queue
 
@@ -66,10 +67,7 @@ OUTCOMES: Final = {
     "done": _("done"), "running": _("already running"), "finished": _("already finished"), "conflict": _("in conflict"),
     "unknown": _("not known to Redis"), "left": _("left alone"), "again": _("done before an interruption"),
 }  # fmt: skip
-SHORT: Final = {
-    "cancel": _("cancel"), "run_now": _("run now"), "reschedule": _("reschedule"), "requeue": _("requeue"),
-    operations.PURGE: _("purge"),
-}  # fmt: skip
+SHORT: Final = {**{name: verb.short for name, verb in VERBS.items()}, operations.PURGE: _("purge")}
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
 
@@ -255,7 +253,7 @@ class OperationAdmin(ReadOnlyAdmin):
             verb=_title(operation.verb), words=visible(words), jobs=urlencode({"q": words}) if understood else "",
             counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
             over=duration(operation.seconds) if operation.seconds else "", left=_left(operation),
-            reason=visible(operation.reason), refreshing=not operation.over, trouble=worded(operation.trouble),
+            reason=visible(operation.reason), refreshing=not operation.over, trouble=_trouble(operation),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )  # fmt: skip
         page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
@@ -334,6 +332,16 @@ def described(operation: Operation) -> tuple[str, bool]:
         return operations.chosen(operation).words, True
     except TypeError:
         return json.dumps(operation.selection, ensure_ascii=False), False
+
+
+def _trouble(operation: Operation) -> str:
+    """Why it does not go on: the row has that in English only; whether its person still may is asked again, and told as on any page."""
+    if operation.stage != Stage.PAUSED or not operation.trouble:
+        return operation.trouble
+    refusal = operations.refused(operation, conf.get().database)
+    if refusal is None or str(refusal) == operation.trouble:
+        return worded(refusal) or operation.trouble
+    return f"{worded(refusal)} {operation.trouble}"
 
 
 def _title(verb: str) -> Any:

@@ -18,14 +18,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
 from django_delayq.admin import dashboard, live
-from django_delayq.admin.actions import actor, log
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
-from django_delayq.admin.wording import worded
 from django_delayq.console.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
 from django_delayq.console.vitals import vitals
+from django_delayq.console.words import worded
 from django_delayq.models import Queue
 from django_delayq.producer import queues
 
@@ -67,7 +67,7 @@ class QueueAdmin(ReadOnlyAdmin):
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """What the dashboard shows."""
         seen, unpublished, names = look(), count_unpublished(), list(conf.get().queues)
-        rows, trouble = dashboard.rows(seen) if not seen.trouble else ([], worded(seen.trouble))
+        rows, trouble = dashboard.rows(seen) if seen.error is None else ([], worded(seen.error))
         chosen = request.GET.get("queue", "")
         counts = {} if rows else count_rows(names)
         return {

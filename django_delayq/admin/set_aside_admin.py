@@ -16,12 +16,12 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq import conf, ids
-from django_delayq.admin.actions import log
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import log
 from django_delayq.admin.show import visible
-from django_delayq.admin.wording import worded
 from django_delayq.console.overview import DOWN
+from django_delayq.console.words import worded
 from django_delayq.mirror import set_aside
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job, SetAside

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from django_delayq.admin.show import visible
+from django_delayq.text import CUT
 
 MOST: Final = 12  # frames shown one by one; the whole text has the others
 HEAD: Final = "Traceback (most recent call last):"
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
-_CUT: Final = re.compile(r"… [\d,]+ characters cut …")
 _FOREIGN: Final = re.compile(
     r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib(64)?[/\\]python\d|^<|[/\\]django_delayq[/\\]worker[/\\]"
 )
@@ -56,7 +56,7 @@ def read(text: str) -> Trace:
 def _stack(lines: Iterable[str]) -> Iterator[str]:
     ahead = iter(lines)
     for line in ahead:
-        if _CUT.fullmatch(line):
+        if CUT.fullmatch(line):
             next(ahead, "")  # the rest of a line, of which nobody knows how it began
         elif line.startswith("  "):
             yield line

@@ -16,13 +16,13 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf
 from django_delayq.admin import live
-from django_delayq.admin.actions import actor, log, note
 from django_delayq.admin.forms import reason_given
 from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, visible
-from django_delayq.admin.wording import worded
 from django_delayq.console import overview
 from django_delayq.console.overview import DOWN, look
+from django_delayq.console.words import worded
 from django_delayq.models import Worker
 from django_delayq.producer.stores import stores
 from django_delayq.store import decode
@@ -65,7 +65,7 @@ class WorkerAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         seen = look()
         context = self.page_context(
-            request, _("Workers"), trouble=worded(seen.trouble), workers=[_shown(facts) for facts in seen.workers],
+            request, _("Workers"), trouble=worded(seen.error), workers=[_shown(facts) for facts in seen.workers],
             may_quiet=self.has_quiet_permission(request), may_stop=self.has_stop_permission(request),
             may_see_jobs=self.allows(request, "view_job"),
         )  # fmt: skip

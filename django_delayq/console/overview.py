@@ -13,8 +13,8 @@ from django.utils.formats import number_format
 
 from django_delayq import clock, conf
 from django_delayq.console import selection
-from django_delayq.exceptions import StoreUnavailable
-from django_delayq.models import Job
+from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
 from django_delayq.store.connection import StoreError
@@ -52,11 +52,16 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """`trouble` says why Redis could not be asked; there are no queues and no workers then."""
+    """`error` tells why Redis could not be asked; there are no queues and no workers then."""
 
-    trouble: str = ""
+    error: DelayqError | None = None
     queues: list[QueueView] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def trouble(self) -> str:
+        """The same in English; "" for none."""
+        return str(self.error or "")
 
     @property
     def present(self) -> list[dict[str, Any]]:
@@ -72,7 +77,7 @@ def look() -> Overview:
             workers = WorkerRegistry(stores.link, prefix=config.prefix).all()
             depths = stores.inspector().depths(list(config.queues))
     except DOWN as error:
-        return Overview(trouble=str(error))
+        return Overview(error=error)
     return Overview(queues=[_queue(depth, workers) for depth in depths], workers=workers)
 
 
@@ -108,9 +113,7 @@ def failing_tasks() -> list[tuple[str, int]]:
 def count_unpublished(queue: str | None = None) -> int:
     """Committed rows that Redis has not confirmed for some time, of one queue or of all, counted up to MOST_COUNTED + 1."""
     old = clock.from_ms(clock.wall_ms() - int(FRESH * 1000))
-    waiting = Job.objects.using(conf.get().database).filter(
-        state=State.SCHEDULED, published__isnull=True, durable=True, created_at__lt=old
-    )
+    waiting = Job.objects.using(conf.get().database).filter(UNPUBLISHED, durable=True, created_at__lt=old)
     return bounded(waiting if queue is None else waiting.filter(queue=queue))
 
 

@@ -21,12 +21,11 @@ from django.utils.translation import gettext as now
 from django_delayq import clock, conf, ids
 from django_delayq.console import masking
 from django_delayq.exceptions import UnknownTask
-from django_delayq.models import Job
+from django_delayq.models import DERIVED, Job, of_state
 from django_delayq.producer.task import registry
 from django_delayq.states import State
 
 WORDS: Final = ("id", "key", "task", "queue", "state", "error", "arg", "after", "before", "fingerprint")
-DERIVED: Final = ("due", "retrying", "unpublished")
 STATES: Final = (*(state.value for state in State), *DERIVED)
 INDEXED: Final = ("id", "key", "queue", "task", "state", "fingerprint")
 LONGEST: Final = 1000  # characters of a search
@@ -214,17 +213,6 @@ def _state(value: str, sense: Sense) -> Term:
     if value not in STATES:
         raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
     return Term("state", value, of_state(value, sense.at))
-
-
-def of_state(state: str, at: datetime | None = None) -> Q:
-    """The rows of a state, or of one that is derived; due: at that moment, now by default."""
-    if state == "due":
-        return Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
-    if state == "retrying":
-        return Q(state=State.SCHEDULED.value, attempts__gte=1)
-    if state == "unpublished":
-        return Q(state=State.SCHEDULED.value, published__isnull=True)
-    return Q(state=state)
 
 
 def _error(value: str, sense: Sense) -> Term:

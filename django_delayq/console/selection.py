@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 
 from django_delayq import clock, ids
 from django_delayq.console import search
-from django_delayq.models import Job
+from django_delayq.models import Job, of_state
 
 VIEWS: Final = ("", "due", "scheduled", "running", "retrying", "failed", "cancelled", "succeeded", "unpublished")
 WINDOW: Final = 10_000  # rows that one request reads through, where no index finds those that are meant
@@ -93,7 +93,7 @@ class Selection:
             return jobs.none()
         found = Q()
         if self.view:
-            found &= search.of_state(self.view, self._at)
+            found &= of_state(self.view, self._at)
         if self.queue:
             found &= Q(queue=self.queue)
         if self.task:
@@ -103,7 +103,7 @@ class Selection:
     def frame(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         """The rows through which one reads where `indexed` does not hold: all that an index can tell of what is meant."""
         state, terms = self.shown_view, {term.word: term for term in self.search.terms}
-        found = search.of_state(state, self._at) if state in VIEWS and state else Q()
+        found = of_state(state, self._at) if state in VIEWS and state else Q()
         if state not in ("retrying", "unpublished"):
             if self.task or "task" in terms:
                 found &= Q(task=self.task) if self.task else terms["task"].rows
@@ -169,7 +169,7 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
         wanted, cut = _by_key(rows, order, start)
         candidates = _named(jobs, wanted, step)
     else:
-        candidates = _through(ordered, order, step)
+        candidates = through(ordered, order, step)
     found = list(islice((job for job in candidates if selection.search.exact(job)), size + 1))
     more, found = len(found) > size, found[:size]
     onward = written(order, _values(order, found[-1])) if more else ""
@@ -199,10 +199,10 @@ def meant(selection: Selection, rows: QuerySet[Job]) -> int:
     """How many of these rows, which the database has found, are meant: all are read, if each has to be looked at."""
     if not selection.search.rough:
         return rows.count()
-    return sum(map(selection.search.exact, _through(rows.order_by("pk"), ("id",), STEP)))
+    return sum(map(selection.search.exact, through(rows.order_by("pk"), ("id",), STEP)))
 
 
-def _through(ordered: QuerySet[Job], order: Sequence[str], step: int) -> Iterator[Job]:
+def through(ordered: QuerySet[Job], order: Sequence[str], step: int) -> Iterator[Job]:
     """Those rows, so many at a time."""
     ahead = ordered
     while True:

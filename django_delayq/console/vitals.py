@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -40,13 +41,10 @@ class Vital:
 
 def vitals(seen: Overview, unpublished: int) -> list[Vital]:
     """All signs there are: without Redis, only that it is away and how many rows wait for it."""
-    facts, trouble = None, seen.trouble
-    if not trouble:
-        try:
-            with stores.guarded():
-                facts = stores.inspector().server()
-        except DOWN as error:
-            trouble = str(error)
+    facts = None
+    if seen.error is None:
+        with suppress(*DOWN), stores.guarded():
+            facts = stores.inspector().server()
     found = [_reach(facts)]
     if facts is not None:
         found += [*_queues(seen), *_server(facts)]

@@ -14,13 +14,14 @@ from django.core.management.base import CommandError
 
 from django_delayq import conf, ids
 from django_delayq.console import overview
+from django_delayq.console.actions import Verb
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.management.job_filters import USAGE, Target, known_queue, moment, named_key, seconds, targets
+from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, seconds, targets
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
 from django_delayq.producer import queues, verbs
 from django_delayq.producer.stores import stores
-from django_delayq.states import Change, State
+from django_delayq.states import Change
 
 WORDS = {
     Change.DONE: "done",
@@ -29,6 +30,7 @@ WORDS = {
     Change.UNKNOWN: "unknown",
     Change.CONFLICT: "in conflict (its key is held, or it is not in a state for this)",
 }
+ASKED = " A cancel is requested; the task may stop, and is not retried."  # of a running job
 ASK_FROM = 20  # jobs chosen by a filter; fewer need no confirmation
 
 
@@ -40,39 +42,63 @@ def actor() -> str:
         return "cli"
 
 
-def cancel(out: TextIO, options: dict[str, Any]) -> int:
-    """Cancels jobs; running ones get a request."""
-    who = {"actor": actor(), "reason": options["reason"]}
-    return _each(
-        out, options, "cancel", (State.SCHEDULED, State.RUNNING),
-        lambda target: verbs.cancel(target.id, queue=target.queue, **who),
-        lambda key, queue: verbs.cancel(key=key, queue=queue, **who),
-    )  # fmt: skip
+def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
+    """Does it to the jobs that are named by id, by key or by a filter."""
+    how = {"actor": actor(), "reason": options["reason"], **(_date(options) if verb.needs_date else {})}
+    if named := named_key(options):
+        key, queue = named
+        if options["dry_run"]:
+            text = f"Would {verb.command} the job with the key {key!r}."
+            return said(out, options, {"would": verb.command, "jobs": 1}, text)
+        return _report(out, options, verb, [{"key": key, "change": verb.act(key=key, queue=queue, **how)}])
+    chosen = targets(options, states=verb.swept)
+    if options["dry_run"]:
+        shown = ", ".join(ids.short(target.id) for target in chosen[:5])
+        named_some = f"{': ' + shown if shown else ''}{', …' if len(chosen) > 5 else ''}"
+        text = f"Would {verb.command} {len(chosen)} jobs{named_some}."
+        return said(out, options, {"would": verb.command, "jobs": len(chosen)}, text)
+    if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
+        confirm(f"This will {verb.command} {len(chosen)} jobs. Go on? [y/N] ")
+    answers: list[dict[str, Any]] = []
+    with progress(len(chosen), verb.command, quiet=options["json"]) as advance:
+        for target in chosen:
+            try:
+                answers.append({"id": target.id, "change": verb.act(target.id, queue=target.queue, **how)})
+            except StoreUnavailable as error:
+                if not answers:
+                    raise
+                _report(out, options, verb, answers)  # what has been done is done, and must be known
+                left = len(chosen) - len(answers)
+                raise CommandError(f"{left} of {len(chosen)} jobs were not reached: {error}") from error
+            advance(1)
+    return _report(out, options, verb, answers)
 
 
-def reschedule(out: TextIO, options: dict[str, Any]) -> int:
-    """Gives jobs another date."""
-    date: dict[str, Any] = {"delay": seconds(options["delay"], "--delay")}
-    if options["run_at"] is not None:
-        date["run_at"] = moment(options["run_at"], "--run-at")
-    if (date["delay"] is None) == ("run_at" not in date):
+def _date(options: dict[str, Any]) -> dict[str, Any]:
+    delay, run_at = seconds(options["delay"], "--delay"), options["run_at"]
+    if (delay is None) == (run_at is None):
         raise CommandError("Give --delay or --run-at, one of them.", returncode=USAGE)
-    return _move(out, options, "reschedule", date)
+    return {"delay": delay} if run_at is None else {"run_at": moment(run_at, "--run-at")}
 
 
-def run_now(out: TextIO, options: dict[str, Any]) -> int:
-    """Makes scheduled jobs due at once."""
-    return _move(out, options, "run-now", {"delay": 0})
-
-
-def requeue(out: TextIO, options: dict[str, Any]) -> int:
-    """Puts failed or cancelled jobs back."""
-    who = {"actor": actor(), "reason": options["reason"]}
-    return _each(
-        out, options, "requeue", (State.FAILED,),
-        lambda target: verbs.requeue(target.id, queue=target.queue, **who),
-        lambda key, queue: verbs.requeue(key=key, queue=queue, **who),
-    )  # fmt: skip
+def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[dict[str, Any]]) -> int:
+    counts = Counter(answer["change"] for answer in answers)
+    all_done = counts[Change.DONE] == len(answers)
+    if options["json"]:
+        told = {change.value: counts[change] for change in counts}
+        print_json(out, {"verb": verb.command, "jobs": list(answers), "counts": told})
+    elif not answers:
+        out.write("No job matches.\n")
+    else:
+        parts = [f"{counts[change]} {WORDS[change]}" for change in Change if counts[change]]
+        out.write(f"{verb.command}: {', '.join(parts)}.\n")
+        for answer in answers if len(answers) <= ASK_FROM else ():
+            if answer["change"] is not Change.DONE:
+                name = answer.get("key") or ids.short(answer["id"])
+                asked = answer["change"] is Change.RUNNING and Change.RUNNING in verb.effects
+                note = ASKED if asked else ""
+                out.write(f"  {name}: {WORDS[answer['change']]}.{note}\n")
+    return 0 if all_done else 1
 
 
 def pause(out: TextIO, options: dict[str, Any]) -> int:
@@ -86,10 +112,10 @@ def resume(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _turn(
-    out: TextIO, options: dict[str, Any], change: Callable[..., bool], *, paused: bool, words: tuple[str, str]
+    out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, paused: bool, words: tuple[str, str]
 ) -> int:
     queue = known_queue(options["queue"]) or ""
-    changed = change(queue, actor=actor(), reason=options["reason"])
+    changed = turn(queue, actor=actor(), reason=options["reason"])
     document = {"queue": queue, "paused": paused, "changed": changed}
     return said(out, options, document, f"{queue} {words[0] if changed else words[1]}.")
 
@@ -145,74 +171,6 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
                 done += gone
                 advance(gone)
     return said(out, options, {"deleted": done}, f"{done} rows are deleted.")
-
-
-def _move(out: TextIO, options: dict[str, Any], verb: str, date: dict[str, Any]) -> int:
-    who = {"actor": actor(), "reason": options["reason"]}
-    return _each(
-        out, options, verb, (State.SCHEDULED,),
-        lambda target: verbs.reschedule(target.id, queue=target.queue, **date, **who),
-        lambda key, queue: verbs.reschedule(key=key, queue=queue, **date, **who),
-    )  # fmt: skip
-
-
-def _each(
-    out: TextIO,
-    options: dict[str, Any],
-    verb: str,
-    states: tuple[State, ...],
-    act: Callable[[Target], Change],
-    by_key: Callable[[str, str], Change],
-) -> int:
-    if named := named_key(options):
-        key, queue = named
-        if options["dry_run"]:
-            return said(out, options, {"would": verb, "jobs": 1}, f"Would {verb} the job with the key {key!r}.")
-        return _report(out, options, verb, [{"key": key, "change": by_key(key, queue)}])
-    chosen = targets(options, states=states)
-    if options["dry_run"]:
-        shown = ", ".join(ids.short(target.id) for target in chosen[:5])
-        text = f"Would {verb} {len(chosen)} jobs{': ' + shown if shown else ''}{', …' if len(chosen) > 5 else ''}."
-        return said(out, options, {"would": verb, "jobs": len(chosen)}, text)
-    if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
-        confirm(f"This will {verb} {len(chosen)} jobs. Go on? [y/N] ")
-    answers: list[dict[str, Any]] = []
-    with progress(len(chosen), verb, quiet=options["json"]) as advance:
-        for target in chosen:
-            try:
-                answers.append({"id": target.id, "change": act(target)})
-            except StoreUnavailable as error:
-                if not answers:
-                    raise
-                _report(out, options, verb, answers)  # what has been done is done, and must be known
-                left = len(chosen) - len(answers)
-                raise CommandError(f"{left} of {len(chosen)} jobs were not reached: {error}") from error
-            advance(1)
-    return _report(out, options, verb, answers)
-
-
-def _report(out: TextIO, options: dict[str, Any], verb: str, answers: Sequence[dict[str, Any]]) -> int:
-    counts = Counter(answer["change"] for answer in answers)
-    all_done = counts[Change.DONE] == len(answers)
-    if options["json"]:
-        print_json(
-            out, {"verb": verb, "jobs": list(answers), "counts": {change.value: counts[change] for change in counts}}
-        )
-    elif not answers:
-        out.write("No job matches.\n")
-    else:
-        parts = [f"{counts[change]} {WORDS[change]}" for change in Change if counts[change]]
-        out.write(f"{verb}: {', '.join(parts)}.\n")
-        for answer in answers if len(answers) <= ASK_FROM else ():
-            if answer["change"] is not Change.DONE:
-                name = answer.get("key") or ids.short(answer["id"])
-                note = (
-                    " A cancel is requested; the task may stop, and is not retried."
-                    if verb == "cancel" and answer["change"] is Change.RUNNING
-                    else ""
-                )
-                out.write(f"  {name}: {WORDS[answer['change']]}.{note}\n")
-    return 0 if all_done else 1
 
 
 def said(out: TextIO, options: dict[str, Any], document: dict[str, Any], text: str) -> int:

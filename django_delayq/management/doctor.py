@@ -24,7 +24,7 @@ from django_delayq.management.job_filters import USAGE
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration, print_json, progress
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import Job, SetAside
+from django_delayq.models import UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import is_embedded, way
@@ -131,7 +131,7 @@ def _database_findings() -> list[dict[str, str]]:
             )
             for queue, count, first in kept
         ]  # fmt: skip
-        waiting = Job.objects.using(using).filter(state="scheduled", published__isnull=True, durable=True)
+        waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (clock.now() - first).total_seconds() if first else 0.0
         if age > MOST_OUTBOX:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import difflib
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from django.core.management.base import CommandError
+from django.db.models import QuerySet
+from django.utils import translation
 from django.utils.dateparse import parse_datetime
 
 from django_delayq import clock, conf, ids
-from django_delayq.models import Job, JobQuerySet
+from django_delayq.console import selection
+from django_delayq.console.search import STATES
+from django_delayq.console.selection import Selection
+from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import State
 
 USAGE = 2
-DERIVED = ("due", "retrying", "unpublished")
-STATES = (*[state.value for state in State], *DERIVED)
+NARROWING = ("state", "task", "search")  # filters, besides the queue
+STEP = 2000  # rows read at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +38,11 @@ class Target:
 
 
 def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
-    """--queue, --state, --task, --limit."""
+    """--queue, --state, --task, --search, --limit."""
     parser.add_argument("--queue", help="only this queue")
     parser.add_argument("--state", choices=STATES, metavar="STATE", help=f"only this state: {', '.join(STATES)}")
     parser.add_argument("--task", help="only this task")
+    parser.add_argument("--search", help="what the admin's search takes, as 'state:failed task:close_order after:-2h'")
     parser.add_argument("--limit", type=_at_least_1, default=limit, help=f"at most so many (default: {limit or 'all'})")
 
 
@@ -58,23 +66,45 @@ def known_queue(name: str | None) -> str | None:
     return name
 
 
-def filtered(options: dict[str, Any]) -> JobQuerySet:
-    """The rows that the filters leave."""
-    found = Job.objects.using(conf.get().database).all()
-    if queue := known_queue(options.get("queue")):
-        found = found.filter(queue=queue)
-    task = options.get("task")
-    if task is not None:
-        names = registry.names()
-        if task not in names and not found.filter(task=task).exists():
-            raise CommandError(f"--task {task}: no such task{_near(task, names)}.", returncode=USAGE)
-        found = found.filter(task=task)
-    state = options.get("state")
-    if state in DERIVED:
-        found = {"due": found.due, "retrying": found.retrying, "unpublished": found.unpublished}[state]()  # type: ignore[attr-defined]  # the stubs forget the manager's own queryset
-    elif state:
-        found = found.filter(state=state)
-    return found  # type: ignore[return-value]  # as above
+def chosen(options: dict[str, Any]) -> Selection:
+    """The jobs that the filters leave, in the admin's own language: `--state`, `--queue` and `--task` are its words too."""
+    text = options.get("search")
+    if text is not None and not text.strip():  # as of an unset shell variable: taken for none, it would leave every job
+        raise CommandError("--search is empty.", returncode=USAGE)
+    queue, task, state = known_queue(options.get("queue")), _known_task(options), options.get("state")
+    wanted = Selection(view=state or "", queue=queue or "", task=task or "", text=text or "", at_ms=clock.wall_ms())
+    with translation.override("en"):  # as all that commands say
+        if complaints := wanted.search.complaints:
+            raise CommandError(f"--search {text}: {' '.join(complaints)}", returncode=USAGE)
+    return wanted
+
+
+def filtered(options: dict[str, Any]) -> Iterator[Job]:
+    """The rows that the filters leave, newest first; at most `limit`."""
+    return _found(chosen(options), _rows(), "-id", options["limit"])
+
+
+def _rows() -> QuerySet[Job]:
+    return Job.objects.using(conf.get().database)
+
+
+def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
+    step = selection.STEP if wanted.search.rough else min(limit or STEP, STEP)
+    found = selection.through(wanted.rows(rows).order_by(order), (order,), step)
+    return islice((job for job in found if wanted.search.exact(job)), limit)
+
+
+def _known_task(options: dict[str, Any]) -> str | None:
+    """The name, if a task has it, or a row of one that is gone."""
+    task: str | None = options.get("task")
+    queue = options.get("queue")
+    names = registry.names()
+    if task is None or task in names:
+        return task
+    rows = _rows().filter(task=task)
+    if not (rows.filter(queue=queue) if queue else rows).exists():
+        raise CommandError(f"--task {task}: no such task{_near(task, names)}.", returncode=USAGE)
+    return task
 
 
 def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
@@ -89,26 +119,26 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     queue = known_queue(options["queue"])
     if queue is None:
         raise CommandError(f"--key {key}: a key names a job within a queue; add --queue.", returncode=USAGE)
-    _alone("--key", options, "state", "task", "limit")
+    _alone("--key", options, *NARROWING, "limit")
     return key, queue
 
 
-def targets(options: dict[str, Any], *, states: tuple[State, ...]) -> list[Target]:
+def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[Target]:
     """The jobs named by ids, or the rows of `states` that a filter leaves."""
     if options["ids"]:
-        _alone("ids", options, "key", "state", "task", "limit")
+        _alone("ids", options, "key", *NARROWING, "limit")
         queue = known_queue(options.get("queue"))
         return [Target(parse_id(text), queue) for text in options["ids"]]
-    if all(options.get(name) is None for name in ("queue", "state", "task")):
+    if all(options.get(name) is None for name in ("queue", *NARROWING)):
         raise CommandError(
-            "Name the jobs: by id, by --key with --queue, or by --queue, --state, --task.", returncode=USAGE
+            "Name the jobs: by id, by --key with --queue, or by --queue, --state, --task, --search.", returncode=USAGE
         )
-    found = filtered(options)
-    if not options.get("state"):
-        found = found.filter(state__in=[state.value for state in states])
-    limit = options.get("limit")
-    rows = found.order_by("id").values_list("id", "queue")
-    return [Target(id, queue) for id, queue in (rows[:limit] if limit else rows.iterator(chunk_size=2000))]
+    wanted, rows = chosen(options), _rows().defer("options", "result", "error")
+    if not wanted.search.by_argument:
+        rows = rows.defer("args", "kwargs")
+    if not wanted.shown_view:
+        rows = rows.filter(state__in=[state.value for state in states])
+    return [Target(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]
 
 
 def parse_id(text: str) -> UUID:

@@ -39,7 +39,7 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
 
 def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
     """Rows, newest first."""
-    jobs = list(filtered(options).order_by("-id")[: options["limit"]])
+    jobs = list(filtered(options))
     if options["json"]:
         print_json(out, [job_document(job) for job in jobs])
         return 0

@@ -18,7 +18,7 @@ from django.db import Error as DriverError
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock
-from django_delayq.console import selection
+from django_delayq.console import actions, selection
 from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
 from django_delayq.failpoints import failpoint
@@ -42,12 +42,7 @@ IDLE: Final = 1.0
 AT_ONCE: Final = 20  # operations looked at in one pass
 Stage = Operation.Stage
 
-VERBS: Final[dict[str, Callable[..., Change]]] = {
-    "cancel": verbs.cancel,
-    "run_now": verbs.run_now,
-    "reschedule": verbs.reschedule,
-    "requeue": verbs.requeue,
-}
+VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb in actions.VERBS.items()}
 PURGE: Final = "purge"
 
 
@@ -99,7 +94,7 @@ class OperationLoop:
 
     def _held(self, operation: Operation) -> float:
         if refusal := refused(operation, self.using):
-            self._pause(operation, refusal, holder=self.me)
+            self._pause(operation, str(refusal), holder=self.me)
             return IDLE
         try:
             return self._purge(operation) if operation.verb == PURGE else self._step(operation)
@@ -310,17 +305,17 @@ def pace(operation: Operation, now: datetime) -> tuple[int, float]:
     return room, min(IDLE, max(0.02, (operation.seen + 1 - due) / rate))
 
 
-def refused(operation: Operation, using: str) -> str:
-    """Why its person may not do it any more; "" while they may. Asked before every chunk: a permission taken away ends it."""
+def refused(operation: Operation, using: str) -> DelayqError | None:
+    """Why its person may not do it any more; None while they may. Asked before every chunk: a permission taken away ends it."""
     if not operation.user:
-        return ""
+        return None
     user = get_user_model()._default_manager.filter(pk=operation.user).first()
     if user is None or not user.is_active:
-        return f"{operation.actor} is no longer active, so nothing more is done in their name."
+        return DelayqError(code="actor_inactive", actor=operation.actor)
     asked = ("view_queue",) if operation.verb == PURGE else ("view_job", "start_operation")  # as by whoever starts one
     needed = (operation.permission, *(f"delayq.{name}" for name in asked))
     missing = [name for name in needed if name and not user.has_perm(name)]
-    return f"{operation.actor} has no longer the permission {missing[0]}." if missing else ""
+    return DelayqError(code="permission_gone", actor=operation.actor, permission=missing[0]) if missing else None
 
 
 def _light(using: str) -> Any:

@@ -18,7 +18,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.mirror import database_clock, effects, pauses, rows
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.writers import inserts
-from django_delayq.models import CANCELLED_HERE, Checkpoint, Event, Job
+from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
 from django_delayq.producer.database import OutboxRow, Told
 from django_delayq.states import UNFINISHED, EventKind, State
 from django_delayq.store.events import position
@@ -76,9 +76,7 @@ class DatabaseOutbox:
 
     def waiting(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
         """The rows of these keys that Redis has not confirmed, with their keys, oldest first."""
-        found = Job.objects.using(using).filter(
-            queue=queue, key__in=keys, state=State.SCHEDULED.value, published__isnull=True, durable=True, settled=""
-        )
+        found = Job.objects.using(using).filter(UNPUBLISHED, queue=queue, key__in=keys, durable=True, settled="")
         return [(id, own) for id, own in found.order_by("created_at", "id").values_list("id", "key") if own in keys]
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
@@ -92,7 +90,7 @@ class DatabaseOutbox:
 
     def unpublished(self, queue: str, after: UUID | None, limit: int, using: str) -> list[UUID]:
         """Scheduled rows of a queue that Redis has not confirmed, behind the id `after`, by id."""
-        found = Job.objects.using(using).filter(queue=queue, state=State.SCHEDULED.value, published__isnull=True)
+        found = Job.objects.using(using).filter(UNPUBLISHED, queue=queue)
         if after is not None:
             found = found.filter(pk__gt=after)
         return list(found.order_by("id").values_list("id", flat=True)[:limit])
@@ -221,7 +219,7 @@ class DatabaseOutbox:
         pauses.forget(queue, using)
 
     def _unpublished(self, job: UUID, using: str):  # type: ignore[no-untyped-def]  # the queryset's type has no public name
-        return Job.objects.using(using).filter(pk=job, state=State.SCHEDULED.value, published__isnull=True)
+        return Job.objects.using(using).filter(UNPUBLISHED, pk=job)
 
     def _note(
         self,

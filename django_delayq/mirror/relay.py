@@ -20,7 +20,7 @@ from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.checkpoint import turn
 from django_delayq.mirror.exists import Glance
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.models import Checkpoint, Job
+from django_delayq.models import UNPUBLISHED, Checkpoint, Job
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
@@ -125,9 +125,7 @@ class RelayLoop:
         return self._rows().filter(created_at__lt=mark - timedelta(seconds=self._young))
 
     def _rows(self) -> QuerySet[Job]:
-        return Job.objects.using(self.using).filter(
-            queue=self.queue.name, state=State.SCHEDULED.value, published__isnull=True, durable=True, settled=""
-        )
+        return Job.objects.using(self.using).filter(UNPUBLISHED, queue=self.queue.name, durable=True, settled="")
 
     def _push(self, mark: datetime) -> int:
         ground = self.store.ground()  # what is read now is true of this one
@@ -189,7 +187,7 @@ class RelayLoop:
             )
 
     def _free(self, jobs: list[UUID]) -> Any:
-        found = Job.objects.using(self.using).filter(pk__in=jobs, published__isnull=True, state=State.SCHEDULED.value)
+        found = Job.objects.using(self.using).filter(UNPUBLISHED, pk__in=jobs)
         if connections[self.using].features.has_select_for_update_skip_locked:
             # A request that works on such a row would else keep all mirrors of the queue waiting.
             free = found.select_for_update(skip_locked=True).values_list("pk", flat=True)

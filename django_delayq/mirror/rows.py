@@ -1,9 +1,7 @@
-"""Records to rows and back, and what a database will not take made fit for it."""
+"""Records to rows and back."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final
@@ -14,6 +12,8 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job, JSONText
 from django_delayq.record import JobRecord, lane_of
 from django_delayq.states import AttemptOutcome, State
+from django_delayq.text import clean as clean
+from django_delayq.text import text_fingerprint
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 STUB = "?"  # the task of a row whose record is not known
@@ -24,10 +24,8 @@ ENDED_MERGED, ENDED_REPLACED, ENDED_EXPIRED = (
 )  # in `ending`: how a cancelled job was displaced
 MERGED = "key held by"  # so begins the error of a row that was merged into the job that held its key
 NO_RECORD = "the record of this job did not reach the database"
-_WORD, _DIGIT = re.compile(r"\S+"), re.compile(r"\d")
+fingerprint = text_fingerprint  # of an error that came without one, such as a worker's crash
 NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")
-LONGEST_TEXT = 100_000  # characters of an error or a traceback; the rest is cut
-LONGEST_LINE = 2_000  # characters of the first line of an error that tell errors apart
 
 
 @dataclass(slots=True, eq=False)
@@ -176,31 +174,3 @@ def record_of(job: Job) -> JobRecord:
         key=job.key,
         payload=payload,
     )
-
-
-def clean(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Text that every database takes: NUL and lone surrogates escaped, cut in the middle when too long."""
-    if "\x00" in text or not (text.isascii() or _is_utf8(text)):
-        text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
-    if len(text) <= longest:
-        return text
-    if longest <= 300:
-        return text[: longest - 1] + "…"
-    tail = longest // 3
-    return f"{text[: longest - tail - 40]}\n… {len(text) - longest} characters cut …\n{text[-tail:]}"[:longest]
-
-
-def fingerprint(text: str) -> str:
-    """For an error that came without one, such as a worker's crash: the same for texts that differ in numbers and ids only."""
-    line = text.strip().split("\n", 1)[0][:LONGEST_LINE]
-    # Word by word: one pattern that looks for a digit within a word would go back through words without one.
-    first = _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], line)[:500]
-    return hashlib.sha1(first.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:12] if first else ""
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

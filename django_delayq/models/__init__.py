@@ -21,20 +21,33 @@ else:
     JobsBase = models.QuerySet
 
 
+# The derived states, which no column holds. Whoever needs one takes it from here.
+DERIVED: Final = ("due", "retrying", "unpublished")
+RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
+UNPUBLISHED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True)  # Redis has not confirmed them
+
+
+def of_state(state: str, at: datetime | None = None) -> models.Q:
+    """The rows of a state, or of a derived one; due: whose date has passed at that moment, now by default."""
+    if state == "due":
+        return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
+    return {"retrying": RETRYING, "unpublished": UNPUBLISHED}.get(state) or models.Q(state=state)
+
+
 class JobQuerySet(JobsBase):
-    """The derived states, which no column holds."""
+    """Jobs by what is derived."""
 
     def due(self, now: datetime | None = None) -> JobQuerySet:
         """Scheduled, and the date has passed."""
-        return self.filter(state=State.SCHEDULED, run_at__lte=now or clock.now())
+        return self.filter(of_state("due", now))
 
     def retrying(self) -> JobQuerySet:
         """Scheduled, after at least one attempt."""
-        return self.filter(state=State.SCHEDULED, attempts__gte=1)
+        return self.filter(RETRYING)
 
     def unpublished(self) -> JobQuerySet:
         """Committed rows that Redis has not confirmed."""
-        return self.filter(state=State.SCHEDULED, published__isnull=True)
+        return self.filter(UNPUBLISHED)
 
 
 CANCELLED_HERE: Final = "cancel"  # in `settled`: a cancel was answered with done; should Redis forget it, the row knows

@@ -154,7 +154,7 @@ class _Guard:
             if not isinstance(error, StoreRefused):
                 self._stores.note(error)
         elif isinstance(error, StoreError):  # callers know one error only
-            raise StoreUnavailable(str(error)) from error
+            raise StoreUnavailable(*error.args, code=error.code, **error.fields) from error
 
 
 stores: Final = StoreSet()

@@ -9,11 +9,12 @@ from functools import update_wrapper
 from typing import Any, Final, ParamSpec, TypeVar
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
+from django_delayq.exceptions import ConfigError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.record import MAX_TASK
+from django_delayq.refusal import misfit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,7 +85,7 @@ class Task(Bound[P, R]):
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise PayloadError(f"{self.name}{self.signature} cannot be called with these arguments: {error}.") from None
+            raise misfit(self.name, self.signature, args, kwargs, cause=str(error)) from None
 
 
 class Registry:
@@ -111,10 +112,7 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
-            raise UnknownTask(
-                f"No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
-                "installed app; was it renamed or removed, or is a deploy under way?"
-            ) from None
+            raise UnknownTask(code="task_unknown", name=name) from None
 
     def names(self) -> list[str]:
         """All names, sorted."""

@@ -126,7 +126,7 @@ def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
             return _from_url(embedded.ensure(spec["EMBEDDED"]), {})
         if "URL" not in spec:
             raise ConfigError(
-                'DELAYQ["REDIS"] is a dict without "URL". Write {"URL": "redis://host:6379/1", "OPTIONS": {}}.'
+                'DELAYQ["REDIS"] is a dict without "URL".', hint='Write {"URL": "redis://host:6379/1", "OPTIONS": {}}.'
             )
         return _from_url(spec["URL"], spec.get("OPTIONS", {}))
     if spec == "embedded":
@@ -154,10 +154,10 @@ def _check(url: Any, place: str) -> None:
     scheme = SCHEME.match(url) if isinstance(url, str) else None
     said = f"{place} begins with {scheme[0]}" if scheme else f"{place} is an address without a scheme"
     if scheme is None or not url.startswith(SCHEMES):
-        raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}. {HOW}")
+        raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}.", hint=HOW)
     _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
     if "@" in "".join(behind) or not _is_readable(url):
-        raise ConfigError(f"{said}, and what follows is no usable address. {HOW}")
+        raise ConfigError(f"{said}, and what follows is no usable address.", hint=HOW)
 
 
 def _is_readable(url: str) -> bool:
@@ -178,7 +178,9 @@ def _call_factory(path: str) -> Redis:
     with _Unsaid() as unsaid:
         client = factory()
     if unsaid.error:
-        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}. Call it by hand. {HOW}")
+        raise ConfigError(
+            f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}.", hint=f"Call it by hand. {HOW}"
+        )
     if not isinstance(client, Redis):
         raise ConfigError(
             f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
@@ -206,7 +208,8 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
     if alias not in caches.settings:
         said = repr(alias) if NAME.fullmatch(alias) else "a text"
         raise ConfigError(
-            f'DELAYQ["REDIS"] is {said}, which is no alias in CACHES. Add it there, or write a URL such as "redis://localhost:6379/1".'
+            f'DELAYQ["REDIS"] is {said}, which is no alias in CACHES.',
+            hint='Add it there, or write a URL such as "redis://localhost:6379/1".',
         )
     place = f"LOCATION of the cache {alias!r} in DELAYQ['REDIS']"
     for url in _locations(caches.settings[alias].get("LOCATION")):
@@ -218,11 +221,11 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
         get_client = getattr(inner, "get_client", None)
         client = get_client(write=True) if get_client else None
     if unsaid.error:
-        raise ConfigError(f"{place} is refused by its client, which raises {unsaid.error}. {HOW}")
+        raise ConfigError(f"{place} is refused by its client, which raises {unsaid.error}.", hint=HOW)
     if not isinstance(client, Redis):
         raise ConfigError(
-            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis. "
-            "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL."
+            f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis.",
+            hint="Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL.",
         )
     return _from_client(client)
 

@@ -58,6 +58,7 @@ class StoreError(DelayqError):
     and what follows, as it came; "" for an error of ours.
     """
 
+    code = "store_error"
     reply = ""
 
 
@@ -140,7 +141,7 @@ class Link:
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> Connection:
         self._after_fork()
         if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
-            raise StoreUnavailable(f"Redis at {self.where} is not available: it was not a moment ago.")
+            raise StoreUnavailable(code="redis_rests", where=self.where)
         connection = self._take() if self._deadline is None else self._hurried(self._deadline)
         self._let_in(connection)
         try:
@@ -185,8 +186,7 @@ class Link:
                 raise refused from error
         if refused is not None:
             raise StoreUnavailable(
-                f"Redis at {self.where} is not available: it refused a command by which a client is let in. "
-                "Check user, password and database number in DELAYQ['REDIS'], and what the server is."
+                code="redis_entry", where=self.where, cause="it refused a command by which a client is let in"
             )
 
     def close(self) -> None:
@@ -237,10 +237,11 @@ class Link:
             if isinstance(error, NoScriptError):
                 return ScriptMissing(str(error))
             if type(error).__name__ in PASSING_CLASSES or PASSING_CODES.search(str(error)):
-                refused = StoreRefused(str(self._unavailable(error)))
+                away = self._unavailable(error)
+                refused = StoreRefused(code=away.code, **away.fields)
                 refused.replica = type(error).__name__ == "ReadOnlyError" or "READONLY" in str(error)
                 return refused
-            wrong = StoreError(f"Redis at {self.where} answered: {error}")
+            wrong = StoreError(code="redis_answered", where=self.where, cause=str(error))
             wrong.reply = str(error)
             return wrong
 
@@ -256,12 +257,12 @@ class Link:
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         if isinstance(error, (AuthenticationError, AuthorizationError)):
-            next_step = "Check user and password in DELAYQ['REDIS']."
+            code = "redis_login"
         elif isinstance(error, BusyLoadingError):
-            next_step = "It is loading its data, which passes."
+            code = "redis_loading"
         else:
-            next_step = "Check that the server runs and has memory. What was asked may have happened."
-        return StoreUnavailable(f"Redis at {self.where} is not available: {_cause(error)}. {next_step}")
+            code = "redis_away"
+        return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
 
 
 def _packed(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> Iterator[bytes]:

@@ -75,8 +75,8 @@ class EventLine:
         except ResponseError as error:
             self.close()
             if str(error).startswith("UNBLOCKED"):  # it has become a replica
-                raise StoreUnavailable(f"Redis at {self._link.where} answered: {error}") from error
-            raise StoreError(f"Redis at {self._link.where} answered: {error}") from error
+                raise StoreUnavailable(code="redis_answered", where=self._link.where, cause=str(error)) from error
+            raise StoreError(code="redis_answered", where=self._link.where, cause=str(error)) from error
         except (RedisError, OSError) as error:
             self._broken(error)
         self.armed = False

@@ -6,8 +6,6 @@ t traceback, p fingerprint, d reason of a retry or snooze, e "evicted" of a run 
 
 from __future__ import annotations
 
-import hashlib
-import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -19,6 +17,8 @@ from typing import Any, Final, Literal, NamedTuple
 from django_delayq import codec
 from django_delayq.exceptions import PayloadError
 from django_delayq.logger import class_name
+from django_delayq.text import clean as fit_to_store
+from django_delayq.text import error_fingerprint
 
 Kind = Literal["ack", "retry", "snooze", "park", "fail", "crash", "cancel"]
 
@@ -28,7 +28,6 @@ HEAD: Final = "Traceback (most recent call last):\n"
 MARK: Final = "  | "  # as groups of exceptions bear it
 CAUSED: Final = "The above exception was the direct cause of the following exception:"
 DURING: Final = "During handling of the above exception, another exception occurred:"
-_VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d+")
 
 
 class Outcome(NamedTuple):
@@ -82,17 +81,12 @@ def success(*, started_ms: int, finished_ms: int, result: Any, limit: int) -> tu
 
 def clean(text: str, limit: int = MAX_MESSAGE) -> str:
     """Text that any database takes: UTF-8, without NUL, cut in the middle where it is long."""
-    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
-    if len(text) <= limit:
-        return text
-    half = limit // 2 - 20
-    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
+    return fit_to_store(text, limit)
 
 
 def fingerprint(error: BaseException) -> str:
     """The same for errors of one cause: class, message without numbers and ids, and the place in the project's own code."""
-    text = "\n".join((class_name(error), _VARYING.sub("#", _message(error))[:500], _place(error.__traceback__)))
-    return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:12]
+    return error_fingerprint(class_name(error), _message(error), _place(error.__traceback__))
 
 
 def _failure(error: BaseException) -> dict[str, Any]:

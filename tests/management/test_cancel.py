@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from django_delayq import ids
+from django_delayq.console import actions
 from django_delayq.models import Event, Job
 from django_delayq.producer import verbs
 from tests.management.conftest import lose_redis
@@ -268,9 +270,24 @@ def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, mon
             lose_redis(settings)
         return real(*args, **options)
 
-    monkeypatch.setattr("django_delayq.producer.verbs.cancel", failing)
+    monkeypatch.setitem(actions.VERBS, "cancel", replace(actions.VERBS["cancel"], act=failing))
     answer = run("cancel", *[job.id for job in jobs], "--json")
     assert answer.code == 1
     assert answer.json["counts"] == {"done": 2}
     assert "is not available" in answer.error
     assert "1 of 3 jobs were not reached" in answer.error
+
+
+def test_a_search_names_the_jobs(run, orders):
+    orders.ended("fail")
+    near, far = orders.scheduled(delay="1m")[0], orders.scheduled(delay="3d")[0]
+    answer = run("cancel", "--search", "after:+2d task:close_order", "--json")
+    assert [job["id"] for job in answer.json["jobs"]] == [str(far.id)]
+    assert run("cancel", "--search", f"id:{near.id}").out == "cancel: 1 done.\n"
+
+
+def test_a_search_and_ids_do_not_mix(run, orders):
+    [job] = orders.scheduled()
+    answer = run("cancel", job.id, "--search", "state:scheduled")
+    assert answer.code == 2
+    assert "--search" in answer.error

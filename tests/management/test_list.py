@@ -128,3 +128,40 @@ def test_the_database_down_is_one_sentence(run, orders, settings, monkeypatch):
     answer = run("list")
     assert (answer.code, answer.out) == (1, "")
     assert answer.error.startswith("The database cannot be asked: ")
+
+
+def test_list_speaks_the_language_of_the_admins_search(run, orders):
+    failed = orders.ended("fail")
+    keyed = orders.scheduled(key="o:7")[0]
+    [by_argument] = [delayq.schedule(close_order, 77)]
+    assert listed(run("list", "--search", "state:failed task:close_order", "--json")) == [str(failed.id)]
+    assert listed(run("list", "--search", "o:7", "--json")) == [str(keyed.id)]
+    assert listed(run("list", "--search", "arg:order_id=77", "--json")) == [str(by_argument.id)]
+    assert listed(run("list", "--queue", "orders", "--search", "state:failed", "--json")) == [str(failed.id)]
+    assert listed(run("list", "--state", "scheduled", "--search", "state:failed", "--json")) == []
+
+
+@pytest.mark.parametrize("search", ["state:waiting", "sate:failed task:ping", "after:soon"])
+def test_a_search_that_is_not_understood_finds_nothing_and_says_why(run, orders, settings, search):
+    settings.LANGUAGE_CODE = "de"
+    orders.scheduled()
+    answer = run("list", "--search", search)
+    assert answer.code == 2
+    assert answer.error.startswith(f"--search {search}: ")
+    assert "Die " not in answer.error
+
+
+@pytest.mark.parametrize("search", ["", " "])
+def test_an_empty_search_is_refused_since_it_would_mean_every_job(run, orders, search):
+    orders.scheduled()
+    for verb in ("list", "cancel"):
+        answer = run(verb, "--search", search)
+        assert (answer.code, answer.error) == (2, "--search is empty.")
+    assert Job.objects.get().state == "scheduled"
+
+
+def test_a_list_reads_on_where_the_database_finds_more_than_is_meant(run, orders):
+    wanted = [delayq.schedule(close_order, 77) for _ in range(3)]
+    orders.scheduled(4)
+    found = listed(run("list", "--search", "arg:order_id=77", "--limit", "2", "--json"))
+    assert found == [str(wanted[2].id), str(wanted[1].id)]

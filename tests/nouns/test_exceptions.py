@@ -77,7 +77,9 @@ def test_the_reason_is_the_text() -> None:
 @pytest.mark.parametrize(
     "error",
     [KeyTaken(holder=HOLDER), KeyTaken("taken", holder=HOLDER), Retry("90s", "busy"), Retry(), Snooze(5, "busy"),
-     Fail("gone"), SoftTimeout("30 s"), PayloadTooLarge("big")],
+     Fail("gone"), SoftTimeout("30 s"), PayloadTooLarge("big"), UnknownTask(code="task_unknown", name="shop.renamed"),
+     ConfigError("It is none.", hint="Write one."), StoreUnavailable("away", jobs=(HOLDER,)),
+     StoreUnavailable(code="redis_away", where="here", cause="gone")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_exceptions_pickle(error: Exception) -> None:
@@ -85,6 +87,39 @@ def test_exceptions_pickle(error: Exception) -> None:
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+class Strange(DelayqError):
+    """A project's own, whose constructor takes something else."""
+
+    def __init__(self, number: int, *, colour: str) -> None:
+        super().__init__(f"{number} {colour}", code="", number=number)
+        self.colour = colour
+
+
+def test_an_error_of_a_subclass_pickles_whatever_its_constructor_takes() -> None:
+    again = pickle.loads(pickle.dumps(Strange(7, colour="red")))
+    assert (str(again), again.colour, again.code, again.fields) == ("7 red", "red", "error", {"number": 7})
+
+
+def test_an_error_says_by_code_and_fields_what_its_text_says() -> None:
+    error = UnknownTask(code="task_unknown", name="shop.renamed")
+    assert (error.code, error.fields) == ("task_unknown", {"name": "shop.renamed"})
+    assert str(error).startswith("No task named 'shop.renamed' is registered in this process.")
+
+
+def test_an_error_without_a_code_has_that_of_its_class_and_no_fields() -> None:
+    errors = (
+        thing for thing in vars(exceptions).values() if isinstance(thing, type) and issubclass(thing, DelayqError)
+    )
+    codes = {kind.__name__: kind.code for kind in errors}
+    assert len(set(codes.values())) == len(codes)
+    assert (PayloadError("no").code, dict(PayloadError("no").fields)) == ("payload", {})
+
+
+def test_a_mistake_in_the_settings_has_its_hint_apart() -> None:
+    error = ConfigError("It is none.", hint="Write one.")
+    assert (str(error), error.fields) == ("It is none. Write one.", {"message": "It is none.", "hint": "Write one."})
 
 
 def test_a_task_may_catch_its_soft_timeout_as_an_ordinary_exception() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TextIO
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
+from django_delayq.console.actions import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import bench, change_commands, doctor, look_commands
@@ -43,16 +45,11 @@ class Command(BaseCommand):
         add("status", look_commands.status, "how full the queues are, who works, how far behind the mirror is")
         add_filters(add("list", look_commands.list_jobs, "jobs, newest first"), limit=50)
         add("inspect", look_commands.inspect, "everything about one job").add_argument("id", metavar="ID")
-        for name, run, text in (
-            ("cancel", change_commands.cancel, "cancel jobs; a running one gets a request"),
-            ("reschedule", change_commands.reschedule, "give scheduled jobs another date"),
-            ("run-now", change_commands.run_now, "make scheduled jobs due at once"),
-            ("requeue", change_commands.requeue, "put failed or cancelled jobs back, with a fresh ladder"),
-        ):
-            act = add(name, run, text)
+        for verb in VERBS.values():
+            act = add(verb.command, partial(change_commands.change, verb), verb.help)
             add_targets(act)
             _changing(act)
-            if name == "reschedule":
+            if verb.needs_date:
                 act.add_argument("--delay", help="from now, as in 90s, 1h30m, 2d")
                 act.add_argument("--run-at", help="a date with its time zone, as in 2030-01-31T18:00:00+01:00")
         for name, run, text in (

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.utils import translation
 
 from django_delayq import codec
-from django_delayq.admin.wording import SENTENCES, worded
+from django_delayq.console.words import SENTENCES, worded
 from django_delayq.exceptions import DelayqError
 from django_delayq.mirror import operations
 from django_delayq.producer import edit
@@ -18,18 +18,18 @@ from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 
 
-def said(act, *given) -> str:
+def said(act, *given) -> DelayqError:
     with pytest.raises(DelayqError) as caught:
         act(*given)
-    return str(caught.value)
+    return caught.value
 
 
-def check(args, kwargs, task=close_order.name, queue="orders") -> str:
+def check(args, kwargs, task=close_order.name, queue="orders") -> DelayqError:
     return said(edit.check, task, queue, args, kwargs)
 
 
-def refusals() -> list[str]:
-    """Texts of ours that reach the admin, as the code says them."""
+def refusals() -> list[DelayqError]:
+    """Errors of ours that reach the admin, as the code raises them."""
     gone = SimpleNamespace(user="987654", actor="admin:clerk", permission="delayq.cancel_job", verb="cancel")
     user = User.objects.create_user("clerk", is_staff=True)
     bare = SimpleNamespace(**{**vars(gone), "user": str(user.pk)})
@@ -42,19 +42,20 @@ def refusals() -> list[str]:
 
 
 def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
-    texts = refusals()
+    errors = refusals()
     with pytest.raises(DelayqError) as refused, stores.guarded():
         stores.link.execute("HGET", "one")
-    texts.append(str(refused.value))
+    errors.append(refused.value)
     lose_redis(settings)
     with pytest.raises(DelayqError) as down, stores.guarded():
         stores.link.execute("PING")
-    texts.append(str(down.value))
+    errors.append(down.value)
     told = {}
     for language in ("en", "de", "zh-hans"):
         with translation.override(language):
-            told[language] = [worded(text) for text in texts]
-    assert len({*told["en"]}) == len(SENTENCES) == len(texts)
+            told[language] = [worded(error) for error in errors]
+    assert len({*told["en"]}) == len({str(sentence) for sentence in SENTENCES.values()}) == len(errors)
+    assert {error.code for error in errors} <= SENTENCES.keys()
     for english, german, chinese in zip(*told.values(), strict=True):
         assert len({english, german, chinese}) == 3, english
 

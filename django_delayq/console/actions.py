@@ -1,0 +1,124 @@
+"""The one list of what people do to jobs: each verb with its label, its permission, its function and its honest words for every
+answer. The admin, the commands and operations are made of it. A verb's permission stands in the `Meta` of `Job` too, where Django
+asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq.producer import verbs
+from django_delayq.states import Change, State
+
+Act = Callable[..., Change]
+Text = str | Promise
+_DONE: Final = frozenset({Change.DONE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """`short`: the label in a list of operations; `selected`: what it is called in the list of jobs; `help`: what the command says of
+    it. `states`: those of jobs to which its button belongs; `swept`: those that a command takes, if its filter names none. `answers`:
+    in words, per `Change`; `effects`: those after which something is other than before. `needs_date`: it asks for one.
+    """
+
+    name: str
+    label: Text
+    short: Text
+    selected: Text
+    question: Text
+    help: str
+    permission: str
+    act: Act
+    states: frozenset[State]
+    swept: frozenset[State]
+    answers: Mapping[Change, Text]
+    effects: frozenset[Change] = _DONE
+    needs_date: bool = False
+
+    @property
+    def command(self) -> str:
+        """Its subcommand of `delayq`."""
+        return self.name.replace("_", "-")
+
+
+_SAME: Final[dict[Change, Text]] = {
+    Change.RUNNING: _("%(count)d already running"),
+    Change.FINISHED: _("%(count)d already finished"),
+    Change.UNKNOWN: _("%(count)d not known to Redis"),
+    Change.CONFLICT: _("%(count)d in conflict"),
+}
+_WAITING: Final = frozenset({State.SCHEDULED})
+
+VERBS: Final = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="cancel",
+            label=_("Cancel"),
+            short=_("cancel"),
+            selected=_("Cancel selected jobs"),
+            question=_("Cancel these jobs? One that runs already is asked to stop, and is not retried."),
+            help="cancel jobs; a running one gets a request",
+            permission="cancel_job",
+            act=verbs.cancel,
+            states=frozenset({State.SCHEDULED, State.RUNNING}),
+            swept=frozenset({State.SCHEDULED, State.RUNNING}),
+            answers={
+                **_SAME,
+                Change.DONE: _("%(count)d cancelled"),
+                Change.RUNNING: _("%(count)d already running (asked to stop)"),
+            },
+            effects=frozenset({Change.DONE, Change.RUNNING}),
+        ),
+        Verb(
+            name="run_now",
+            label=_("Run now"),
+            short=_("run now"),
+            selected=_("Run selected jobs now"),
+            question=_("Run these jobs now?"),
+            help="make scheduled jobs due at once",
+            permission="run_now_job",
+            act=verbs.run_now,
+            states=_WAITING,
+            swept=_WAITING,
+            answers={**_SAME, Change.DONE: _("%(count)d made due now")},
+        ),
+        Verb(
+            name="reschedule",
+            label=_("Reschedule"),
+            short=_("reschedule"),
+            selected=_("Reschedule selected jobs"),
+            question=_("Give these jobs another date?"),
+            help="give scheduled jobs another date",
+            permission="reschedule_job",
+            act=verbs.reschedule,
+            states=_WAITING,
+            swept=_WAITING,
+            answers={**_SAME, Change.DONE: _("%(count)d rescheduled")},
+            needs_date=True,
+        ),
+        Verb(
+            name="requeue",
+            label=_("Requeue"),
+            short=_("requeue"),
+            selected=_("Requeue selected jobs"),
+            question=_("Put these jobs back, due now and with all their attempts?"),
+            help="put failed or cancelled jobs back, with a fresh ladder",
+            permission="requeue_job",
+            act=verbs.requeue,
+            states=frozenset({State.FAILED, State.CANCELLED}),
+            swept=frozenset({State.FAILED}),
+            answers={
+                **_SAME,
+                Change.DONE: _("%(count)d requeued"),
+                Change.CONFLICT: _("%(count)d not requeued (not failed or cancelled, or another job holds the key)"),
+            },
+        ),
+    )
+}

@@ -1,0 +1,52 @@
+"""What errors say, in the language of the page: a sentence per code, filled in with the fields. Exceptions themselves are English, for
+logs and commands. What a driver, a server or another program has said stays as it was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.utils.formats import number_format
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq.text import visible
+
+_AWAY: Final = _("Redis at %(where)s is not available: %(cause)s.")
+SENTENCES: Final[Mapping[str, Promise]] = {
+    "redis_away": _AWAY,
+    "redis_loading": _AWAY,
+    "redis_login": _AWAY,
+    "redis_entry": _AWAY,
+    "redis_answered": _("Redis at %(where)s answered: %(cause)s"),
+    "task_unknown": _(
+        "No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?"
+    ),
+    "queue_unknown": _("The settings do not list the queue %(name)s."),
+    "json_place": _("Line %(line)s, column %(column)s is no JSON."),
+    "json": _("That is no JSON."),
+    "argument_missing": _("The argument %(argument)s is missing."),
+    "argument_surplus": _("There are more arguments by place than the task takes."),
+    "argument_unknown": _("The task takes no argument %(argument)s."),
+    "argument_twice": _("The argument %(argument)s is given twice, by place and by name."),
+    "payload_size": _("The arguments are %(size)s bytes of JSON, and the limit is %(limit)s."),
+    "actor_inactive": _("%(actor)s is no longer active, so nothing more is done in their name."),
+    "permission_gone": _("%(actor)s has no longer the permission %(permission)s."),
+}
+GROUPED: Final = frozenset({"size", "limit"})  # fields whose thousands are set apart
+
+
+def worded(error: object) -> str:
+    """An error for the reader of a page; its own text where no sentence is known here. "" for none."""
+    if error is None:
+        return ""
+    said = SENTENCES.get(getattr(error, "code", ""))
+    fields: Mapping[str, Any] = getattr(error, "fields", {})
+    if said is None or not fields:  # a text of its own, for which the code is merely that of its class
+        return str(error)
+    return str(said) % {name: _shown(name, value) for name, value in fields.items()}
+
+
+def _shown(name: str, value: Any) -> str:
+    return number_format(value, force_grouping=True) if name in GROUPED else visible(str(value))

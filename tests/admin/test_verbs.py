@@ -1,0 +1,22 @@
+"""One list of verbs for people: whatever shows or does one is made of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq.admin import JobAdmin
+from django_delayq.console.actions import VERBS
+from django_delayq.mirror import operations
+from django_delayq.models import Job
+from django_delayq.states import Change, State
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=lambda verb: verb.name)
+def test_a_verb_has_its_permission_its_action_and_its_answers_everywhere(verb):
+    assert verb.permission in dict(Job._meta.permissions)
+    assert verb.name in JobAdmin.actions
+    assert getattr(JobAdmin, verb.name).allowed_permissions == [verb.name]
+    assert callable(getattr(JobAdmin, f"has_{verb.name}_permission"))
+    assert operations.VERBS[verb.name] is verb.act
+    assert set(verb.answers) == set(Change)
+    assert verb.swept <= verb.states <= set(State)
