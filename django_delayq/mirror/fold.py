@@ -38,6 +38,7 @@ from django_delayq.mirror.event_items import (  # fmt: skip
     SECOND_DATE,
     TOLD,
     UNKNOWN_KIND,
+    aside_code,
     count,
     detail_of,
     is_debounced,
@@ -322,10 +323,10 @@ class Batch:
         job.ending = rows.ENDED_EXPIRED
 
     def _aside(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        reason = item.body.decode("utf-8", "replace")
-        if reason == SECOND_DATE:
+        code, reason = aside_code(item), item.body.decode("utf-8", "replace")
+        if code == SECOND_DATE:
             return  # the date was set aside, the job runs
-        if reason == NO_JOB and job.durable and job.state == State.SCHEDULED.value:
+        if code == NO_JOB and job.durable and job.state == State.SCHEDULED.value:
             job.published = None  # Redis lost the record; the relay brings it back
             return
         if job.state in (State.SCHEDULED.value, State.RUNNING.value):

@@ -109,8 +109,17 @@ local function take(id, attempt, crashes, lane, due, record, past)
   answer(id, attempt, crashes, date, record, past)
 end
 
+-- Why something was set aside: a code, by which the mirror goes, and behind it what people read, by which releases without codes go.
+local function tell_aside(id, code)
+  local words = {
+    no_job = 'a date without a job', lease_only = 'a lease without a job', second_date = 'a second date of a running job',
+    bad_record = 'unreadable record', bad_run = 'unreadable record or run',
+  }
+  event('aside', (is_id(id) and id or '?') .. ' ' .. code .. '\n' .. words[code])
+end
+
 -- A stray id, or a record that nobody can read: out of the way, with an event; the record stays with the failed ones.
-local function set_aside(id, reason, record)
+local function set_aside(id, code, record)
   unlease(id)
   gather('HDEL', k_runs, id)
   if record and is_id(id) then
@@ -120,7 +129,7 @@ local function set_aside(id, reason, record)
   elseif record then
     gather('HDEL', k_jobs, id) -- nobody could name it
   end
-  event('aside', (is_id(id) and id or '?') .. '\n' .. reason)
+  tell_aside(id, code)
 end
 
 -- Whether somebody has asked to cancel a job while nobody knew whether it runs: see cancel.lua. That is rare.
@@ -158,7 +167,7 @@ for i = 1, #ended, 2 do
   local record = redis.call('HGET', k_jobs, id)
   local short, _, expires, key = header(record or '')
   if not attempt or not short or not is_id(id) then
-    set_aside(id, record and 'unreadable record or run' or 'a lease without a job', record)
+    set_aside(id, record and 'bad_run' or 'lease_only', record)
   else
     local cancelled = redis.call('HEXISTS', k_cancels, id) == 1
     local unowned = held == ''
@@ -205,9 +214,9 @@ for _, letter in ipairs({'h', 'n', 'l'}) do
       local short, _, expires, key = header(record or '')
       local attempt, crashes, _, held, past = run_of(runs[i])
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
-        event('aside', id .. '\na second date of a running job')
+        tell_aside(id, 'second_date')
       elseif not short or not is_id(id) then
-        set_aside(id, record and 'unreadable record' or 'a date without a job', record)
+        set_aside(id, record and 'bad_record' or 'no_job', record)
       elseif asked and redis.call('HDEL', k_cancels, id) == 1 then
         finish(id, key, 'cancelled')
         event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
