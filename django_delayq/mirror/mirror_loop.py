@@ -13,7 +13,7 @@ from django.db import connections
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import effects, pauses, set_aside, snoozes
+from django_delayq.mirror import effects, pauses, prune, set_aside
 from django_delayq.mirror.checkpoint import turn
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
@@ -328,7 +328,7 @@ class MirrorLoop:
         else:
             self._upsert(Job, kept, JOB_COLUMNS, JOB_FIELDS, ["id"])
             self._upsert(Attempt, runs, ATTEMPT_COLUMNS, ATTEMPT_FIELDS, ["job", "fence"])
-        snoozes.forget(runs, self.using)
+        prune.drop_put_off(runs, self.using)
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
         if batch.answered:

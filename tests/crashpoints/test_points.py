@@ -50,7 +50,7 @@ UNMARKED = {
     "mirror/effects.py": {
         "_claim_step": "within the transaction of `once`",
     },
-    "mirror/set_aside.py": {
+    "mirror/set_aside_retry.py": {
         "retry": "by hand: whoever tries again sees what has come of it",
         "_take_in": "the same",
     },
@@ -72,9 +72,9 @@ UNMARKED = {
         "fold": "within the transaction of `MirrorLoop._fold_batch`",
         "again": "a lock that changes nothing",
     },
+    "mirror/prune.py": {"drop_put_off": "within the transaction of `MirrorLoop._fold_batch`"},
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
-    "mirror/snoozes.py": {"forget": "within the transaction of `MirrorLoop._fold_batch`"},
     "mirror/checkpoint.py": {"turn": "the failpoints are in the turns; an empty checkpoint says nothing"},
     "mirror/operations.py": {
         "_pause": "after trouble; a person looks at it",
