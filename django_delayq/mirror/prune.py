@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef
 from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.rows import ENDED_MERGED, RunRow
 from django_delayq.models import Attempt, Checkpoint, Event, Job, Operation, SetAside, Step
 from django_delayq.states import FINISHED, AttemptOutcome, State
@@ -89,7 +89,7 @@ class PruneLoop:
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
             if gone:
                 # Not while the mirror has rows in hand; and what has been requeued since stays.
-                with turn(self.queue.name, 0, self.using):
+                with locked_checkpoint(self.queue.name, 0, self.using):
                     gone = list(found.order_by().filter(pk__in=gone).select_for_update().values_list("pk", flat=True))
                     Attempt.objects.using(self.using).filter(job_id__in=gone).delete()
                     Event.objects.using(self.using).filter(job_id__in=gone).delete()

@@ -11,7 +11,7 @@ from django_delayq import clock, ids
 from django_delayq.logger import Logger
 from django_delayq.mirror import rows
 from django_delayq.mirror.event_items import item_job
-from django_delayq.mirror.fold import Refused
+from django_delayq.mirror.fold import RefusedItem
 from django_delayq.models import SetAside
 from django_delayq.store.events import Entry
 
@@ -24,7 +24,7 @@ WIDEST: Final = (
 SPARE: Final = 65_536  # bytes of a statement beside the value
 
 
-def write(refused: Sequence[Refused], queue: str, partition: int, using: str) -> None:
+def write(refused: Sequence[RefusedItem], queue: str, partition: int, using: str) -> None:
     """Keeps these items. Within the caller's transaction; those that are kept already stay as they are."""
     if not refused:
         return
@@ -51,7 +51,7 @@ def is_cut(kept: SetAside) -> bool:
     return len(kept.raw) < kept.length
 
 
-def _row(refused: Refused, queue: str, partition: int, most: int) -> SetAside:
+def _row(refused: RefusedItem, queue: str, partition: int, most: int) -> SetAside:
     entry, item = refused.entry, refused.item
     raw = item.raw[: (most - SPARE) // WIDEST] if most else item.raw
     return SetAside(

@@ -9,7 +9,7 @@ from django.db.models import F, QuerySet
 
 from django_delayq import clock
 from django_delayq.mirror import rows
-from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.database_errors import about_data
 from django_delayq.mirror.event_items import OF_RUNS
 from django_delayq.mirror.mirror_loop import MirrorLoop
@@ -50,7 +50,7 @@ def _take_in(mirror: MirrorLoop, kept: QuerySet[SetAside]) -> bool:
     """Folds items of one entry, and deletes them here. False where they still are none of ours, or not whole. A row that has gone on
     since keeps what it says: only the runs and events that were missing are added.
     """
-    with turn(mirror.queue.name, mirror.partition, mirror.using):
+    with locked_checkpoint(mirror.queue.name, mirror.partition, mirror.using):
         found = list(kept.order_by("item"))
         if not found:
             return True  # somebody else has taken them in meanwhile

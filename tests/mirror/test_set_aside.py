@@ -13,7 +13,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import set_aside_retry
 from django_delayq.mirror.database_errors import about_data
-from django_delayq.mirror.service import Keeper
+from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Attempt, Checkpoint, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.formats import FORMAT
@@ -304,10 +304,10 @@ def test_an_event_of_a_newer_release_stops_the_mirror_while_that_release_is_ther
         stores.link.execute("HSET", orders.store.keys["meta"], "format", FORMAT + 1)
     else:
         registry.beat("host:1:new", {"queues": ["orders"], "format": FORMAT + 1})
-    keeper = Keeper("the mirror of orders", orders.mirror)
+    runner = LoopRunner("the mirror of orders", orders.mirror)
     for _ in range(3):
-        keeper.turn()
-    assert keeper.failures
+        runner.run_once()
+    assert runner.failures
     assert f"format {FORMAT + 1}" in caplog.text
     assert Job.objects.get(pk=behind.id).published is None
     assert orders.mirror.log.length() >= 2
@@ -340,9 +340,9 @@ def test_a_connection_that_the_driver_calls_closed_is_waited_for(caplog):
         def poll(self) -> float:
             raise InterfaceError("connection already closed")
 
-    keeper = Keeper("the mirror of orders", Closed())
-    keeper.turn()
-    assert keeper.failures == 1
+    runner = LoopRunner("the mirror of orders", Closed())
+    runner.run_once()
+    assert runner.failures == 1
     assert "nothing is lost" in caplog.text
 
 
@@ -358,9 +358,9 @@ def test_an_event_larger_than_the_server_takes_is_set_aside_as_far_as_it_takes_i
     try:
         orders.settle(orders.claim()[0], "ack", detail=json.dumps({"r": "x" * 3_000_000}).encode())
         later = delayq.schedule(close_order, 2)
-        keeper = Keeper("the mirror of orders", orders.mirror)
+        runner = LoopRunner("the mirror of orders", orders.mirror)
         for _ in range(20):
-            keeper.turn()
+            runner.run_once()
         assert orders.mirror.log.length() == 0
         assert Job.objects.get(pk=later.id).published is not None
         kept = SetAside.objects.get()
