@@ -24,6 +24,7 @@ from django_delayq.console.overview import DOWN
 from django_delayq.console.words import worded
 from django_delayq.mirror import set_aside
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.set_aside_retry import retry
 from django_delayq.models import Job, SetAside
 from django_delayq.producer.stores import stores
 
@@ -156,7 +157,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
                 common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
                 chosen = list(queryset.filter(queue=name).values_list("pk", flat=True))
                 with stores.guarded():
-                    taken, left = set_aside.retry(MirrorLoop(stores.link, config.queue(name), **common), chosen)
+                    taken, left = retry(MirrorLoop(stores.link, config.queue(name), **common), chosen)
                 done, refused = done + taken, refused + left
         except (*DOWN, DriverError) as error:
             messages.error(request, worded(error))

@@ -10,7 +10,8 @@ from django_delayq.management.change_commands import confirm, said
 from django_delayq.management.job_filters import known_queue
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.set_aside import CHUNK, retry
+from django_delayq.mirror.set_aside import CHUNK
+from django_delayq.mirror.set_aside_retry import retry
 from django_delayq.models import SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.text import one_line

@@ -17,7 +17,7 @@ FROZEN: Final = (
 
 
 @contextmanager
-def turn(queue: str, partition: int, using: str) -> Iterator[tuple[QuerySet[Checkpoint], Checkpoint]]:
+def locked_checkpoint(queue: str, partition: int, using: str) -> Iterator[tuple[QuerySet[Checkpoint], Checkpoint]]:
     """A transaction that holds the checkpoint of a queue. What is read from Redis within it, and written, is no older than what the
     turn before has written.
     """

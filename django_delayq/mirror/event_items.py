@@ -37,10 +37,13 @@ KINDS: Final[Mapping[str, EventKind]] = {kind.value: kind for kind in EventKind}
 UNKNOWN_KIND: Final = "unknown kind"
 EXPIRED: Final = "Expired"  # the class that claim.lua gives to the end of a job that has run before
 NO_SUCH_JOB: Final = "no job"
-NO_JOB: Final = "a date without a job"  # what claim.lua says of a date whose record is gone
 MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
 NOBODY: Final = UUID(int=0)
-SECOND_DATE: Final = "a second date of a running job"
+# Why claim.lua has set something aside, as far as that decides anything: a date whose record is gone, or which came twice. Events of
+# releases before this one bear no code, but these words.
+NO_JOB: Final = "no_job"
+SECOND_DATE: Final = "second_date"
+WORDS_OF_OLD: Final = {b"a date without a job": NO_JOB, b"a second date of a running job": SECOND_DATE}
 OTHER_QUEUE: Final = "other queue"  # an entry of one queue speaks of a job of another
 ENDED: Final = (
     "ended"  # the row has ended, and with SIGNING no event leads out of that, unless a requeue was asked for here
@@ -96,6 +99,11 @@ def item_job(item: Item) -> UUID | None:
 def is_debounced(kind: EventKind, item: Item) -> bool:
     """Whether another proposal has moved the job, and not a person: on a hot key that would be a row per call."""
     return kind is EventKind.RESCHEDULED and len(item.fields) > 2
+
+
+def aside_code(item: Item) -> str:
+    """Why a script has set this aside; "" where it does not say so."""
+    return item.fields[1] if len(item.fields) > 1 else WORDS_OF_OLD.get(item.body, "")
 
 
 def count(text: str) -> int:

@@ -8,7 +8,7 @@ from django.db import connections
 from django.db.models import QuerySet
 
 
-class Glance:
+class ExistsQuery:
     """1. Makes the text of the query once: the ORM takes longer for that than for asking. 2. Asks. Its values do not change."""
 
     def __init__(self, query: QuerySet[Any]) -> None:

@@ -38,6 +38,7 @@ from django_delayq.mirror.event_items import (  # fmt: skip
     SECOND_DATE,
     TOLD,
     UNKNOWN_KIND,
+    aside_code,
     count,
     detail_of,
     is_debounced,
@@ -60,7 +61,7 @@ NO_PROBLEM: Final = frozenset({AttemptOutcome.SUCCEEDED, AttemptOutcome.SNOOZED,
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedItem:
     """An item that is not taken in, and why: a code for programs, a text for people."""
 
     entry: Entry
@@ -92,7 +93,7 @@ class Batch:
     events: list[Event] = field(default_factory=list)
     caught_up: list[UUID] = field(default_factory=list)  # rows that knew of a cancel before its event
     runs: dict[UUID, list[RunRow]] = field(default_factory=dict)
-    aside: list[Refused] = field(default_factory=list)
+    aside: list[RefusedItem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for (id, _), run in self.attempts.items():
@@ -115,7 +116,7 @@ class Batch:
         for item in entry.items:
             kind = KINDS.get(item.kind)
             if kind is None:
-                self.aside.append(Refused(entry, item, UNKNOWN_KIND))
+                self.aside.append(RefusedItem(entry, item, UNKNOWN_KIND))
                 continue
             if kind in OF_QUEUES:
                 self._tell(entry, item.number, kind, None, at, {"count": int(item.fields[0])} if item.fields else None)
@@ -125,17 +126,17 @@ class Batch:
                 if kind is EventKind.ASIDE:  # what was set aside bore no id that a job could have
                     self._tell(entry, item.number, kind, None, at, told(kind, item))
                 else:
-                    self.aside.append(Refused(entry, item, NO_SUCH_JOB))
+                    self.aside.append(RefusedItem(entry, item, NO_SUCH_JOB))
                 continue
             job = self.jobs.get(id)
             if job is not None and id not in folded and self._folded_before(job, kind, item, entry):
                 continue
             if job is not None and job.queue != self.queue:
-                self.aside.append(Refused(entry, item, OTHER_QUEUE))
+                self.aside.append(RefusedItem(entry, item, OTHER_QUEUE))
                 continue
             stays = self._stays(job, id, kind)
             if stays and kind in OUT_OF_ENDS:
-                self.aside.append(Refused(entry, item, ENDED))
+                self.aside.append(RefusedItem(entry, item, ENDED))
                 continue
             if job is None:
                 job = self._missing(id, item, at)
@@ -322,10 +323,10 @@ class Batch:
         job.ending = rows.ENDED_EXPIRED
 
     def _aside(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        reason = item.body.decode("utf-8", "replace")
-        if reason == SECOND_DATE:
+        code, reason = aside_code(item), item.body.decode("utf-8", "replace")
+        if code == SECOND_DATE:
             return  # the date was set aside, the job runs
-        if reason == NO_JOB and job.durable and job.state == State.SCHEDULED.value:
+        if code == NO_JOB and job.durable and job.state == State.SCHEDULED.value:
             job.published = None  # Redis lost the record; the relay brings it back
             return
         if job.state in (State.SCHEDULED.value, State.RUNNING.value):

@@ -13,11 +13,11 @@ from django.db import connections
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import effects, pauses, set_aside, snoozes
-from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror import effects, pauses, prune, set_aside
+from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
-from django_delayq.mirror.fold import Batch, Refused
+from django_delayq.mirror.fold import Batch, RefusedItem
 from django_delayq.mirror.rows import KNOWN, JobRow, RunRow
 from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays
@@ -145,7 +145,7 @@ class MirrorLoop:
         """One transaction: what is behind the checkpoint is written, and the checkpoint moves behind it. `way`: what else to do with
         one entry; the checkpoint moves if it says so.
         """
-        with turn(self.queue.name, self.partition, self.using) as (mine, checkpoint):
+        with locked_checkpoint(self.queue.name, self.partition, self.using) as (mine, checkpoint):
             ground = self.ground.look(checkpoint.last_event)
             generation = ground.generation
             after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
@@ -177,11 +177,11 @@ class MirrorLoop:
         """An entry that was refused alone: job by job. What is refused twice more, alone, and with rows that were read anew, goes into
         the table of what was set aside, in the transaction in which the checkpoint passes it.
         """
-        refused: list[Refused] = []
+        refused: list[RefusedItem] = []
         for single in _singles(entry):
             if trouble := self._refused_twice(single):
                 code, error = trouble
-                refused += [Refused(single, item, code, str(error)) for item in single.items]
+                refused += [RefusedItem(single, item, code, str(error)) for item in single.items]
 
         def leave(entries: list[Entry]) -> bool:
             if entries[0].id != entry.id:
@@ -328,7 +328,7 @@ class MirrorLoop:
         else:
             self._upsert(Job, kept, JOB_COLUMNS, JOB_FIELDS, ["id"])
             self._upsert(Attempt, runs, ATTEMPT_COLUMNS, ATTEMPT_FIELDS, ["job", "fence"])
-        snoozes.forget(runs, self.using)
+        prune.drop_put_off(runs, self.using)
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
         if batch.answered:

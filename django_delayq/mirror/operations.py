@@ -23,7 +23,7 @@ from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror.exists import Glance
+from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.models import Job, Operation
 from django_delayq.producer import queues, verbs
 from django_delayq.states import Change
@@ -60,7 +60,7 @@ class OperationLoop:
     def __init__(self, *, using: str) -> None:
         self.using = using
         self.me = secrets.token_hex(8)
-        self._any = Glance(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
+        self._any = ExistsQuery(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
         self._purges: dict[UUID, Iterator[int]] = {}  # those under way, as far as they are
         self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: so many jobs, so far
 

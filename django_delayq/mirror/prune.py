@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.models import Exists, OuterRef
 
 from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror.checkpoint import turn
-from django_delayq.mirror.rows import ENDED_MERGED
+from django_delayq.mirror.checkpoint import locked_checkpoint
+from django_delayq.mirror.rows import ENDED_MERGED, RunRow
 from django_delayq.models import Attempt, Checkpoint, Event, Job, Operation, SetAside, Step
-from django_delayq.states import FINISHED, State
+from django_delayq.states import FINISHED, AttemptOutcome, State
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 
 BATCH: Final = 500
+PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED.value, AttemptOutcome.EVICTED.value})
+PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 PAUSE: Final = 60.0
 MERGED_KEPT: Final = timedelta(hours=1)
 MERGED_SEEN: Final = timedelta(days=2)  # how far back the first look goes
@@ -85,7 +89,7 @@ class PruneLoop:
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
             if gone:
                 # Not while the mirror has rows in hand; and what has been requeued since stays.
-                with turn(self.queue.name, 0, self.using):
+                with locked_checkpoint(self.queue.name, 0, self.using):
                     gone = list(found.order_by().filter(pk__in=gone).select_for_update().values_list("pk", flat=True))
                     Attempt.objects.using(self.using).filter(job_id__in=gone).delete()
                     Event.objects.using(self.using).filter(job_id__in=gone).delete()
@@ -172,3 +176,19 @@ class TidyLoop:
             return None
         folded_ms = int(checkpoint.last_event.partition("-")[0])
         return min(folded_ms, clock.wall_ms() - FAILED_IN_REDIS_MS)
+
+
+def drop_put_off(runs: Iterable[RunRow], using: str) -> None:
+    """Keeps the last ten runs in a row of those jobs of which some of these were put off: they bear one number, as they did not count.
+    A task that looks every few seconds whether something is there would else leave thousands of rows a day.
+    """
+    wanted = list({run.job_id for run in runs if run.outcome in PUT_OFF})
+    for start in range(0, len(wanted), BATCH):
+        found = Attempt.objects.using(using).filter(job_id__in=wanted[start : start + BATCH], outcome__in=PUT_OFF)
+        seen, gone = Counter[tuple[UUID, int]](), []
+        for id, job, number in found.order_by("-id").values_list("id", "job_id", "number"):
+            seen[job, number] += 1
+            if seen[job, number] > PUT_OFF_KEPT:
+                gone.append(id)
+        for first in range(0, len(gone), BATCH):
+            Attempt.objects.using(using).filter(pk__in=gone[first : first + BATCH]).delete()

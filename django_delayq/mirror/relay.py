@@ -17,8 +17,8 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, rows
-from django_delayq.mirror.checkpoint import turn
-from django_delayq.mirror.exists import Glance
+from django_delayq.mirror.checkpoint import locked_checkpoint
+from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import UNPUBLISHED, Checkpoint, Job
 from django_delayq.producer.database import OutboxRow
@@ -75,7 +75,7 @@ class RelayLoop:
         self.log = EventLog(link, self.store.keys)
         self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
         self._outbox = DatabaseOutbox()
-        self._any = Glance(self._rows())
+        self._any = ExistsQuery(self._rows())
         self._mark: tuple[tuple[int, int], datetime] | None = None
         self._after: UUID | None = None  # up to where this round has come
         self._said: set[str] = set()  # what Redis has answered in this round
@@ -168,7 +168,7 @@ class RelayLoop:
         known = [id for id, reply in answered if reply.status == "again" and id in self._there_before]
         self._there.update(id for id, reply in answered if reply.created or reply.ended)
         if known or ended:
-            with turn(self.queue.name, self.partition, self.using):
+            with locked_checkpoint(self.queue.name, self.partition, self.using):
                 if self.store.ground() == ground:  # else Redis may have lost them again
                     self._note(known, ended)
                 failpoint("relay.save")

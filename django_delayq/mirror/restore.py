@@ -15,10 +15,10 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import effects, lost, pauses, rows, unfinished, way_back
-from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror import effects, lost, pauses, restore_rows, rows, unfinished
+from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.unfolded import RECENT_MS, Pending, pending
+from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
@@ -40,7 +40,7 @@ ACTOR: Final = pauses.RESTORE
 
 
 @dataclass(slots=True)
-class Progress:
+class RestoreProgress:
     """How far a restore is: rows looked at, of how many about; `back`: jobs that Redis did not have."""
 
     done: int = 0
@@ -80,7 +80,7 @@ class RestoreLoop:
         self.log = EventLog(link, self.store.keys)
         self.ground = GroundStore(self.store)
         self.mirror = MirrorLoop(link, queue, prefix=prefix, using=using, partition=partition, signer=signer)
-        self.progress = Progress()
+        self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._well: tuple[str, str, str] | None = None
         self._look_at = 0.0
@@ -104,7 +104,7 @@ class RestoreLoop:
             ground, checkpoint = self.look()
             if needed(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
                 # Another server, perhaps with older data. What was read from the one before may be about to be committed.
-                with turn(self.queue.name, self.partition, self.using):
+                with locked_checkpoint(self.queue.name, self.partition, self.using):
                     ground, checkpoint = self.look()
             if not needed(ground, checkpoint):
                 self._confirm(ground, checkpoint)
@@ -127,7 +127,7 @@ class RestoreLoop:
             return IDLE
         return 0.0
 
-    def drain(self) -> Iterator[Progress]:
+    def drain(self) -> Iterator[RestoreProgress]:
         """All that is to do, with its progress after each step.
 
         Raises:
@@ -186,15 +186,15 @@ class RestoreLoop:
 
     def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
         self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
-        if self._lost is None and ground.generation and way_back.way_of(checkpoint) == ground.generation:
+        if self._lost is None and ground.generation and restore_rows.under_way(checkpoint) == ground.generation:
             self._lost = self._mark_lost(ground)
         if not ground.generation or ground.confirmed == ground.server:
             self._remind(checkpoint)
             return
-        way_back.note_server(self.queue.name, self.partition, ground.server, self.using)
+        restore_rows.note_server(self.queue.name, self.partition, ground.server, self.using)
         pauses.again(self.store, self.using)
         if ground.confirmed is not None:
-            changes = pending(self.queue.name, self.using, checkpoint.last_event)
+            changes = unfolded_changes(self.queue.name, self.using, checkpoint.last_event)
             there = self.log.tells({change.stream_id for change in changes if change.stream_id})
             self._send_again([one for one in changes if (one.stream_id, ids.short(one.job)) not in there])
         self.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event, actor=ACTOR)
@@ -207,11 +207,11 @@ class RestoreLoop:
         if clock.monotonic() >= self._whole_at:
             self._whole_at = clock.monotonic() + WHOLE
             latest = Event.objects.using(self.using).order_by("-pk").values_list("pk", flat=True).first() or 0
-            changes = pending(self.queue.name, self.using, checkpoint.last_event)
+            changes = unfolded_changes(self.queue.name, self.using, checkpoint.last_event)
             self._seen = latest
         else:
-            suspects = {job for job, _ in self._suspects}
-            changes = pending(self.queue.name, self.using, checkpoint.last_event, after=self._seen, jobs=suspects)
+            jobs = {job for job, _ in self._suspects}
+            changes = unfolded_changes(self.queue.name, self.using, checkpoint.last_event, after=self._seen, jobs=jobs)
         found = {(change.job, change.stream_id): change for change in changes}
         if self._suspects and position(checkpoint.last_event) >= self._mark:
             lost = [key for key, sent in self._suspects.items() if not sent and key in found]
@@ -223,7 +223,7 @@ class RestoreLoop:
         if found:
             self._mark = position(self.log.last_id())
 
-    def _send_again(self, changes: Sequence[Pending]) -> None:
+    def _send_again(self, changes: Sequence[UnfoldedChange]) -> None:
         reason = "the server was replaced after it"
         for change in changes:
             failpoint("restore.cancel")
@@ -256,7 +256,7 @@ class RestoreLoop:
 
     def _restore(self, ground: Ground, checkpoint: Checkpoint) -> Iterator[float]:
         total = self.unfinished().count()
-        self.progress = Progress(total=total, began=clock.monotonic())
+        self.progress = RestoreProgress(total=total, began=clock.monotonic())
         if total or ground.rolled or checkpoint.restored:
             logger.warning(
                 "queue %s: Redis %s; %d unfinished jobs are looked up in the database", self.queue.name,
@@ -264,29 +264,29 @@ class RestoreLoop:
             )  # fmt: skip
         ahead_ms = ground.now_ms - clock.wall_ms() if ground.now_ms else 0  # of this host's clock
         older = ground.older and ground.generation in (checkpoint.restored, checkpoint.generation)
-        begun = way_back.way_of(checkpoint) == ground.generation
+        begun = restore_rows.under_way(checkpoint) == ground.generation
         self._resumes = begun and not older and ground.rolled in (ADOPT, REST)
         if self._resumes or (not older and ground.confirmed is None):
             # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
             # ever confirmed this store, as it did with any old copy.
             given = "" if ground.generation else self.store.offer
-            way, phase = replace(ground, generation=ground.generation or given), ADOPT
-            self._note(ground, way.generation)
+            target, phase = replace(ground, generation=ground.generation or given), ADOPT
+            self._note(ground, target.generation)
             self._go_on(ground, ADOPT, renew=given)
         else:
             behind = position(self.log.last_id()) < position(checkpoint.last_event)
-            way, phase = replace(ground, generation=_generation()), SWEEP
-            self._note(ground, way.generation)
-            self._go_on(ground, SWEEP, renew=way.generation, behind=checkpoint.last_event if behind else "")
-            yield from self._sweep(way)
-        yield from self._fold(way, phase)
+            target, phase = replace(ground, generation=_generation()), SWEEP
+            self._note(ground, target.generation)
+            self._go_on(ground, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
+            yield from self._sweep(target)
+        yield from self._fold(target, phase)
         effects.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name), self.using)
         if phase == SWEEP:
             for _ in lost.leave(self.log, self.ground, self.using):
-                self._go_on(way, phase)
+                self._go_on(target, phase)
                 yield 0.0
-        way_back.take_in(self.queue.name, self.using, checkpoint.last_event)
-        self._go_on(way, ADOPT)
+        restore_rows.apply_unfolded(self.queue.name, self.using, checkpoint.last_event)
+        self._go_on(target, ADOPT)
         stands = self.store.ground()
         for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
             self._send(batch, stands)
@@ -294,26 +294,26 @@ class RestoreLoop:
         waits = True
         for batch in unfinished.pages(self.unfinished().filter(state=State.SCHEDULED), self.using):
             if waits and batch and clock.to_ms(batch[0].run_at) > clock.wall_ms() + ahead_ms:
-                self._go_on(way, REST)
+                self._go_on(target, REST)
                 waits = False
             self._send(batch, stands)
             yield 0.0
         for batch in self._moved():
             self._send(batch, stands)
             yield 0.0
-        self._finish(way)
+        self._finish(target)
 
-    def _note(self, ground: Ground, way: str) -> None:
-        way_back.note_server(self.queue.name, self.partition, ground.server, self.using, way)
+    def _note(self, ground: Ground, generation: str) -> None:
+        restore_rows.note_server(self.queue.name, self.partition, ground.server, self.using, generation)
 
     def _mark_lost(self, ground: Ground) -> Iterator[float]:
         yield from lost.mark(self.log, self.queue, self.using)
-        way_back.forget_way(self.queue.name, self.partition, ground.generation, self.using)
+        restore_rows.note_restored(self.queue.name, self.partition, ground.generation, self.using)
 
-    def _go_on(self, way: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
+    def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""
         answer = self.ground.confirm(
-            way.generation, server=way.server, phase=phase, renew=renew, behind=behind, mirrored=mirrored,
+            target.generation, server=target.server, phase=phase, renew=renew, behind=behind, mirrored=mirrored,
             progress=self._progress, actor=ACTOR,
         )  # fmt: skip
         if answer != "ok":
@@ -323,23 +323,23 @@ class RestoreLoop:
     def _progress(self) -> str:
         return f"{self._who} {self.progress.done} {self.progress.total}"
 
-    def _sweep(self, way: Ground) -> Iterator[float]:
+    def _sweep(self, target: Ground) -> Iterator[float]:
         """All durable jobs leave. Rows are read only when those that ended meanwhile have been folded."""
         cursor = ""
         while cursor != "0":
             failpoint("restore.sweep")
-            cursor, _ = self.ground.sweep(way.generation, cursor or "0", progress=self._progress, actor=ACTOR)
+            cursor, _ = self.ground.sweep(target.generation, cursor or "0", progress=self._progress, actor=ACTOR)
             failpoint("restore.swept")
             if not cursor:
                 raise _Moved
             yield 0.0
 
-    def _fold(self, way: Ground, phase: str) -> Iterator[float]:
+    def _fold(self, target: Ground, phase: str) -> Iterator[float]:
         """All that Redis had to tell until now: a row must not be taken for unfinished merely because the mirror is behind."""
         mark = position(self.log.last_id())
         while (first := self.log.read(FIRST, 1)) and position(first[0].id) <= mark:
             self.mirror.poll()
-            self._go_on(way, phase)
+            self._go_on(target, phase)
             still = self.log.read(FIRST, 1)
             yield WAIT if still and still[0].id == first[0].id else 0.0
 
@@ -369,14 +369,14 @@ class RestoreLoop:
         self.progress.done = min(self.progress.done + len(batch), self.progress.total)  # what is overdue may come twice
         self.progress.back += answers.count("restored")
 
-    def _finish(self, way: Ground) -> None:
+    def _finish(self, target: Ground) -> None:
         # Both or neither: whoever finds the generation restored mends no rows.
-        with turn(self.queue.name, self.partition, self.using) as (mine, checkpoint):
-            mine.update(restored=way.generation)
-            way_back.mend(self.queue.name, self.using)
+        with locked_checkpoint(self.queue.name, self.partition, self.using) as (mine, checkpoint):
+            mine.update(restored=target.generation)
+            restore_rows.settle_rows(self.queue.name, self.using)
             failpoint("restore.note")
         failpoint("restore.noted")
-        self._go_on(way, "", mirrored=checkpoint.last_event)
+        self._go_on(target, "", mirrored=checkpoint.last_event)
         done = self.progress
         if done.total:
             seconds = clock.monotonic() - done.began

@@ -1,4 +1,4 @@
-"""The record keeper: runs the loops of floor 4 one after the other in one process. It knows neither threads nor signals; whoever runs
+"""The record keeper: runs the mirror's loops one after the other in one process. It knows neither threads nor signals; whoever runs
 it gives it a way to wait and a way to stop.
 """
 
@@ -28,7 +28,7 @@ from django_delayq.store.event_line import EventLine
 logger = Logger("django_delayq.mirror")
 
 MOST_BACKOFF: Final = 10.0
-MOST_MODESTY: Final = 1.0
+MOST_EXTRA_WAIT: Final = 1.0
 GROUND: Final = 1.5  # seconds between looks at the ground while the event line stands
 STREAM: Final = 15.0  # seconds between looks at a stream of which the event line says nothing
 HELD: Final = 60.0  # seconds for which a connection to the database is used, at least
@@ -46,7 +46,7 @@ class Poll(Protocol):
         """One pass."""
 
 
-class Keeper:
+class LoopRunner:
     """A loop with its next date and its trouble, if it has any.
 
     Args:
@@ -67,7 +67,7 @@ class Keeper:
         self._asleep = asleep
         self._races = races
         self._ended = 0.0
-        self._modesty = 0.0  # seconds by which it comes later than those who were quicker before
+        self._extra_wait = 0.0  # seconds by which it comes later than those who were quicker before
         self._called = self._raced = False
 
     @property
@@ -80,15 +80,15 @@ class Keeper:
         if self._called or self.failures:  # what fails comes back in its own time
             return
         now = clock.monotonic()
-        modest = self._modesty * (0.5 + random.random() / 2)
-        self.next = min(self.next, max(now + modest, self._ended + self._idle))
+        extra = self._extra_wait * (0.5 + random.random() / 2)
+        self.next = min(self.next, max(now + extra, self._ended + self._idle))
         self._called, self._raced = True, event and self._races
 
-    def rush(self) -> None:
+    def wake(self) -> None:
         """Something has happened to Redis: now, whatever it has said."""
         self.next = 0.0
 
-    def turn(self, *, listening: bool = False) -> None:
+    def run_once(self, *, listening: bool = False) -> None:
         """One pass. Trouble with a server is said once when it begins and once when it is over. `listening`: an event will call it."""
         raced, self._called, self._raced = self._raced, False, False
         try:
@@ -105,7 +105,7 @@ class Keeper:
         self.failures = 0
         found = sleep != self._idle
         if found or raced:
-            self._modesty = 0.0 if found else min(MOST_MODESTY, max(self._idle, 2 * self._modesty))
+            self._extra_wait = 0.0 if found else min(MOST_EXTRA_WAIT, max(self._idle, 2 * self._extra_wait))
         if listening and not found and self._asleep:
             sleep = self._asleep
         self._ended = clock.monotonic()
@@ -127,48 +127,48 @@ class Service:
         self.mirrors = [MirrorLoop(link, queue, **signed) for queue in queues] if "mirror" in roles else []
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
-        self._keepers = [
-            Keeper(
+        self._runners = [
+            LoopRunner(
                 f"restore of {queue.name}", RestoreLoop(link, queue, auto=auto, **signed), longest=0.5, idle=restore.IDLE,
                 asleep=GROUND,
             )
             for queue in queues
             if roles
         ]  # fmt: skip
-        self._restores = list(self._keepers)
+        self._restores = list(self._runners)
         self._folders = [
-            Keeper(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True)
+            LoopRunner(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True)
             for one in self.mirrors
         ]
-        self._keepers += self._folders
+        self._runners += self._folders
         if "relay" in roles:
-            self._keepers += [
-                Keeper(
+            self._runners += [
+                LoopRunner(
                     f"the relay of {queue.name}", RelayLoop(link, queue, **signed), idle=relay.IDLE, asleep=ROWS
                 )
                 for queue in queues
             ]  # fmt: skip
-        self._hasty = list(self._keepers)  # these have something to do when Redis was away
+        self._after_outage = list(self._runners)  # these have something to do when Redis was away
         if "mirror" in roles:
-            self._keepers += [
-                Keeper(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues
+            self._runners += [
+                LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues
             ]
-            self._keepers.append(Keeper("prune of operations", OldOperationsLoop(config)))
-            self._keepers += [Keeper(f"tidy of {queue.name}", TidyLoop(link, queue, **common)) for queue in queues]
-            self._keepers += [
-                Keeper(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix))
+            self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
+            self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(link, queue, **common)) for queue in queues]
+            self._runners += [
+                LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix))
                 for queue in queues
             ]
         if "mirror" in roles:
-            self._keepers.append(
-                Keeper("operations", OperationLoop(using=config.database), idle=operations.IDLE, asleep=ORDERS)
+            self._runners.append(
+                LoopRunner("operations", OperationLoop(using=config.database), idle=operations.IDLE, asleep=ORDERS)
             )
         self._line = EventLine(link, [one.log.keys for one in self.mirrors]) if self.mirrors else None
         self._listen_at = 0.0
         self._broke = False
         self._opened: dict[str, Any] = {}
 
-    def turn(self) -> float:
+    def poll(self) -> float:
         """Gives every loop its turn. Returns seconds until the next is due.
 
         Never raises for trouble with Redis or the database: the loops wait and go on.
@@ -176,15 +176,15 @@ class Service:
         self._tend_connections()
         if self._line is not None:
             self._hear(self._line)
-            if self._line.armed and any(keeper.failures for keeper in self._restores):
+            if self._line.armed and any(runner.failures for runner in self._restores):
                 self._line.close()  # a server that went without a word leaves it deaf; when Redis is back, all look
                 self._broke = True
             self._listen(self._line)
         now = clock.monotonic()
-        for keeper in self._keepers:
-            if keeper.next <= now:
-                keeper.turn(listening=self.descriptor >= 0)
-        return max(0.0, min((keeper.next for keeper in self._keepers), default=1.0) - clock.monotonic())
+        for runner in self._runners:
+            if runner.next <= now:
+                runner.run_once(listening=self.descriptor >= 0)
+        return max(0.0, min((runner.next for runner in self._runners), default=1.0) - clock.monotonic())
 
     def drain(self) -> None:
         """Folds all events that are there, for burst and for tests.
@@ -218,21 +218,21 @@ class Service:
         except StoreUnavailable:  # a restart, a failover: workers wait for the restore loop now
             self._broke = True
             self._listen_at = clock.monotonic() + AGAIN
-            for keeper in self._hasty:
-                keeper.rush()
+            for runner in self._after_outage:
+                runner.wake()
         except StoreError as error:
             logger.warning("no event line, so the record keeper asks for events four times a second: %s", error)
             self._listen_at = clock.monotonic() + REFUSED
         else:
-            for keeper in (*self._restores, *self._folders) if news else ():
-                keeper.call(event=True)
+            for runner in (*self._restores, *self._folders) if news else ():
+                runner.call(event=True)
 
     def _listen(self, line: EventLine) -> None:
         # Not while a mirror gathers what comes, since each event would then be a call; and not before a loop has reached Redis again,
         # since to try this too would double the time for which a server that does not answer keeps all of them.
-        if line.armed or clock.monotonic() < self._listen_at or any(keeper.waits for keeper in self._folders):
+        if line.armed or clock.monotonic() < self._listen_at or any(runner.waits for runner in self._folders):
             return
-        if any(keeper.failures for keeper in self._restores):
+        if any(runner.failures for runner in self._restores):
             return
         try:
             line.arm()
@@ -242,17 +242,17 @@ class Service:
             return
         if self._broke:
             self._broke = False
-            for keeper in self._hasty:
-                keeper.rush()
-        for keeper in self._folders:  # what came before this, nobody says
-            keeper.call()
+            for runner in self._after_outage:
+                runner.wake()
+        for runner in self._folders:  # what came before this, nobody says
+            runner.call()
 
     def run(self, *, stop: Callable[[], bool], wait: Callable[[float, int], object]) -> None:
         """Turns until `stop()`; then folds what is left, if the servers are there. `wait` sleeps for so many seconds, or until that
         descriptor (-1: none) can be read.
         """
         while not stop():
-            seconds = self.turn()
+            seconds = self.poll()
             if seconds > 0:
                 wait(seconds, self.descriptor)
         if self._line is not None:

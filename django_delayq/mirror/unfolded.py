@@ -23,7 +23,7 @@ MS: Final = 13  # digits of a moment in the id of an entry, until the year 2286
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class UnfoldedChange:
     """The last change of a job that was answered with done, and is not folded. `run_at`: the new date of a rescheduled one;
     `stream_id`: of its event, on whatever server that was written; "" where nobody knows it.
     """
@@ -49,9 +49,9 @@ def requeues_asked(jobs: Collection[UUID], using: str) -> dict[UUID, list[int]]:
     return found
 
 
-def pending(
+def unfolded_changes(
     queue: str, using: str, folded: str, *, after: int | None = None, jobs: Collection[UUID] = ()
-) -> list[Pending]:
+) -> list[UnfoldedChange]:
     """The last change of each job from an hour before `folded` on, which is the last event that was folded: however far behind the
     mirror is.
 
@@ -70,13 +70,13 @@ def pending(
     told = events.filter(job__last_event__lt="a").exclude(job__last_event=F("stream_id"))
     told = told.annotate(folded=Left("job__last_event", MS), said=Left("stream_id", MS)).filter(folded__lte=F("said"))
     fields = ("job_id", "kind", "detail", "actor", "reason", "stream_id", "job__last_event")
-    latest: dict[UUID, Pending] = {}
+    latest: dict[UUID, UnfoldedChange] = {}
     for job, kind, detail, actor, reason, stream_id, last_event in told.values_list(*fields):
         before = latest.get(job)
         if position(last_event) < position(stream_id) and (
             before is None or position(before.stream_id) < position(stream_id)
         ):
-            latest[job] = Pending(job, EventKind(kind), _date(detail), actor, reason, stream_id)
+            latest[job] = UnfoldedChange(job, EventKind(kind), _date(detail), actor, reason, stream_id)
     if after is not None and not jobs:
         return list(latest.values())
     # A release before this one wrote no Event row, but that in the row.
@@ -84,7 +84,7 @@ def pending(
         state=State.CANCELLED.value, finished_at__gte=clock.from_ms(recent_ms), queue=queue, settled=CANCELLED_HERE
     )
     for job in noted.values_list("id", flat=True):
-        latest.setdefault(job, Pending(job, EventKind.CANCELLED, None, "", "", ""))
+        latest.setdefault(job, UnfoldedChange(job, EventKind.CANCELLED, None, "", "", ""))
     return list(latest.values())
 
 

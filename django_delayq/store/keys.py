@@ -11,7 +11,7 @@
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim | a day |
 | failed | zset | id by ms of failure | until tidy; the row in the database stays |
-| finished | zset | tombstone: id by ms of its end, + a fraction that says how, see finish.lua | an hour, and until it is mirrored |
+| finished | zset | tombstone: id by ms of its end, + a fraction that says how, see tombstone.lua | an hour, and until it is mirrored |
 | events | stream | one entry per script call that changed something | until the mirror has it |
 | wake | list | at most 4 tokens | until a mover pops them |
 | meta | hash | see below | for ever |

@@ -19,7 +19,7 @@ BESIDES = {"mirror/restore.py": {"pause", "confirm"}, "mirror/pauses.py": {"paus
 # What of the one road asks Redis, and those who call it, or scripts, and are themselves called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
 ASKED_UNDER_IT = {".ask", ".put_in", "_send_rows"}
-TRANSACTIONS = ("atomic(", "turn(")
+TRANSACTIONS = ("atomic(", "locked_checkpoint(")
 WRITES = {
     "update",
     "delete",
@@ -50,7 +50,7 @@ UNMARKED = {
     "mirror/effects.py": {
         "_claim_step": "within the transaction of `once`",
     },
-    "mirror/set_aside.py": {
+    "mirror/set_aside_retry.py": {
         "retry": "by hand: whoever tries again sees what has come of it",
         "_take_in": "the same",
     },
@@ -64,7 +64,7 @@ UNMARKED = {
         "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
         "forget_requeue": "the same",
     },
-    "mirror/way_back.py": {"mend": "within the transaction of `RestoreLoop._finish`"},
+    "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
     "mirror/lost.py": {"end": "a person asks for it, and asks again"},
     "mirror/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",
@@ -72,10 +72,10 @@ UNMARKED = {
         "fold": "within the transaction of `MirrorLoop._fold_batch`",
         "again": "a lock that changes nothing",
     },
+    "mirror/prune.py": {"drop_put_off": "within the transaction of `MirrorLoop._fold_batch`"},
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
-    "mirror/snoozes.py": {"forget": "within the transaction of `MirrorLoop._fold_batch`"},
-    "mirror/checkpoint.py": {"turn": "the failpoints are in the turns; an empty checkpoint says nothing"},
+    "mirror/checkpoint.py": {"locked_checkpoint": "the failpoints are in the turns; an empty checkpoint says nothing"},
     "mirror/operations.py": {
         "_pause": "after trouble; a person looks at it",
         "_held": "a text beside an operation that is tried again",
@@ -199,7 +199,7 @@ def test_the_commits_of_a_function_are_found() -> None:
     text = """
 def function():
     with transaction.atomic(using=using):
-        with turn(queue, 0, using):
+        with locked_checkpoint(queue, 0, using):
             Job.objects.create()
     if Job.objects.filter(pk=1).update(state="x"):
         mine.delete()

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from django_delayq import clock, conf
-from django_delayq.mirror.checkpoint import turn
+from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Attempt, Event, Job, Operation
 from tests.management.conftest import lose_redis
@@ -49,11 +49,11 @@ def test_prune_leaves_what_has_been_requeued_since_it_looked(orders, old, monkey
 
     @contextmanager
     def requeued_meanwhile(*given):
-        with turn(*given) as mine:
+        with locked_checkpoint(*given) as mine:
             Job.objects.filter(pk=job.pk).update(state="scheduled", finished_at=None)
             yield mine
 
-    monkeypatch.setattr("django_delayq.mirror.prune.turn", requeued_meanwhile)
+    monkeypatch.setattr("django_delayq.mirror.prune.locked_checkpoint", requeued_meanwhile)
     PruneLoop(conf.get().queue("orders"), using="default").prune()
     assert states() == ["failed", "scheduled", "scheduled"]
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from django_delayq import clock, ids
-from django_delayq.mirror import restore, way_back
+from django_delayq.mirror import restore, restore_rows
 from django_delayq.mirror.restore import RestoreLoop, needed
 from django_delayq.models import Checkpoint, Job
 from django_delayq.producer.stores import stores
@@ -43,7 +43,7 @@ def settle_down(orders, loop: RestoreLoop) -> None:
 def end_what_is_lost(orders, loop: RestoreLoop) -> None:
     """Lets a lease pass, and the loop end rows of what Redis has lost for good."""
     for _ in range(500):
-        if not way_back.way_of(loop.look()[1]):
+        if not restore_rows.under_way(loop.look()[1]):
             return
         orders.fold()
         loop.poll()

@@ -7,13 +7,13 @@ from datetime import timedelta
 from django.db import connection
 
 import django_delayq as delayq
-from django_delayq.mirror.exists import Glance
+from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.models import Job
 from tests.tasks_for_tests import close_order
 
 
 def test_it_finds_what_has_come_since(orders):
-    glance = Glance(Job.objects.filter(queue="orders", state="scheduled", published__isnull=True, durable=True))
+    query = ExistsQuery(Job.objects.filter(queue="orders", state="scheduled", published__isnull=True, durable=True))
     asked = []
 
     def watch(execute, sql, params, many, context):
@@ -21,13 +21,13 @@ def test_it_finds_what_has_come_since(orders):
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(watch):
-        assert not glance.found()
+        assert not query.found()
         job = delayq.schedule(close_order, 7, delay=timedelta(hours=1))
         asked.clear()
-        assert glance.found()
+        assert query.found()
         assert len(asked) == 1
     Job.objects.filter(pk=job.id).update(state="cancelled")
-    assert not glance.found()
+    assert not query.found()
 
 
 def test_a_relay_without_work_asks_once_and_makes_no_query(orders, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, failpoints, ids
-from django_delayq.mirror import lost, restore, unfinished, way_back
+from django_delayq.mirror import lost, restore, restore_rows, unfinished
 from django_delayq.mirror.effects import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Event, Job
@@ -206,7 +206,7 @@ def looks_for_the_lost(orders, loop, wipe):
         loop.queue = replace(loop.queue, lease=0.2)
         wipe()
         settle_down(orders, loop)
-        assert way_back.way_of(loop.look()[1])
+        assert restore_rows.under_way(loop.look()[1])
 
     return bring_about
 

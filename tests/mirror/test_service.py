@@ -10,7 +10,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import clock, conf
 from django_delayq.mirror import service as services
-from django_delayq.mirror.service import Keeper, Service
+from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.models import Job
 from django_delayq.store.connection import Link, connect
 from tests import servers
@@ -40,7 +40,7 @@ def serving(link: Link) -> Service:
 def rest(service: Service, patience: float = 10.0) -> float:
     """Turns until the service would sleep for a second or more; how long that would be."""
     until = clock.monotonic() + patience
-    while (pause := service.turn()) < 1.0 or service.descriptor < 0:
+    while (pause := service.poll()) < 1.0 or service.descriptor < 0:
         assert clock.monotonic() < until, "it does not come to rest"
         clock.sleep(min(pause, 0.05))
     return pause
@@ -57,7 +57,7 @@ def test_an_idle_service_asks_for_nothing_until_an_event_wakes_it(server, servic
     assert not called(service, 0.2)
     job = delayq.schedule(close_order, 1, delay="1h")
     assert called(service)
-    service.turn()
+    service.poll()
     rest(service)
     assert Job.objects.get(pk=job.id).published is not None
     assert not called(service, 0.2)
@@ -74,11 +74,11 @@ def test_a_silence_calls_nobody_but_the_mirror(server, service, monkeypatch):
     delayq.schedule(close_order, 1, delay="1h")
     rest(service)  # armed anew, for a tenth of a second
     assert called(service)
-    looks = [keeper.next for keeper in service._restores]
+    looks = [runner.next for runner in service._restores]
     service._hear(service._line)
     assert service.descriptor == -1
-    assert [keeper.next for keeper in service._restores] == looks
-    assert not any(keeper.waits for keeper in service._folders)
+    assert [runner.next for runner in service._restores] == looks
+    assert not any(runner.waits for runner in service._folders)
 
 
 def test_a_restart_of_redis_calls_the_restore_loop_at_once(server, service):
@@ -86,7 +86,7 @@ def test_a_restart_of_redis_calls_the_restore_loop_at_once(server, service):
     server.kill()
     assert called(service)
     service._hear(service._line)
-    assert [keeper.name for keeper in service._keepers if keeper.next == 0.0] == [
+    assert [runner.name for runner in service._runners if runner.next == 0.0] == [
         "restore of orders", "the mirror of orders", "the relay of orders",
     ]  # fmt: skip
     server.restart()
@@ -118,9 +118,9 @@ def test_without_leave_to_listen_it_looks_four_times_a_second(server, caplog):
         until = clock.monotonic() + 10
         while not Job.objects.filter(pk=job.id, published__isnull=False).exists():
             assert clock.monotonic() < until
-            clock.sleep(min(0.05, deaf.turn()))
+            clock.sleep(min(0.05, deaf.poll()))
         clock.sleep(0.1)
-        pause = deaf.turn()
+        pause = deaf.poll()
     assert deaf.descriptor == -1
     assert pause <= 0.25
     assert "no event line" in caplog.text
@@ -150,33 +150,33 @@ def test_who_is_called_in_vain_comes_later_the_next_time_and_who_finds_something
     now = [100.0]
     monkeypatch.setattr(services.clock, "monotonic", lambda: now[0])
     monkeypatch.setattr(services.random, "random", lambda: 1.0)
-    keeper = Keeper("m", Scripted(0.25, 0.25, 0.25, 0.25, 0.25, 0.0, 0.25), idle=0.25, asleep=15.0, races=True)
-    keeper.turn(listening=True)
-    assert keeper.next == 115.0
+    runner = LoopRunner("m", Scripted(0.25, 0.25, 0.25, 0.25, 0.25, 0.0, 0.25), idle=0.25, asleep=15.0, races=True)
+    runner.run_once(listening=True)
+    assert runner.next == 115.0
     waits = []
     for _ in range(4):
         now[0] += 10
-        keeper.call(event=True)
-        waits.append(keeper.next - now[0])
-        now[0] = keeper.next
-        keeper.turn(listening=True)
+        runner.call(event=True)
+        waits.append(runner.next - now[0])
+        now[0] = runner.next
+        runner.run_once(listening=True)
     assert waits == [0.0, 0.25, 0.5, 1.0]
     now[0] += 10
-    keeper.call(event=True)
-    now[0] = keeper.next
-    keeper.turn(listening=True)
-    keeper.turn(listening=True)
+    runner.call(event=True)
+    now[0] = runner.next
+    runner.run_once(listening=True)
+    runner.run_once(listening=True)
     now[0] += 10
-    keeper.call(event=True)
-    assert keeper.next == now[0], "it folded what it was called for"
+    runner.call(event=True)
+    assert runner.next == now[0], "it folded what it was called for"
 
 
 def test_many_events_are_gathered_for_a_quarter_of_a_second(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(services.clock, "monotonic", lambda: now[0])
-    keeper = Keeper("m", Scripted(0.25), idle=0.25, asleep=15.0, races=True)
-    keeper.turn(listening=True)
+    runner = LoopRunner("m", Scripted(0.25), idle=0.25, asleep=15.0, races=True)
+    runner.run_once(listening=True)
     now[0] += 0.1
-    keeper.call(event=True)
-    assert keeper.next == pytest.approx(100.25)
-    assert keeper.waits
+    runner.call(event=True)
+    assert runner.next == pytest.approx(100.25)
+    assert runner.waits

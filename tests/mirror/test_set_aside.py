@@ -11,9 +11,9 @@ from django.db import Error, IntegrityError, InterfaceError, OperationalError, c
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import set_aside
+from django_delayq.mirror import set_aside_retry
 from django_delayq.mirror.database_errors import about_data
-from django_delayq.mirror.service import Keeper
+from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Attempt, Checkpoint, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.formats import FORMAT
@@ -231,10 +231,10 @@ def test_what_is_about_the_data_of_one_row_is_kept_in_a_table_and_taken_in_when_
         assert kept.length == len(kept.raw)
         assert "set aside" in caplog.text
         assert "LLLL" not in caplog.text, "what a job carries is not logged"
-        assert set_aside.retry(orders.mirror, [kept.pk]) == (0, 1)
+        assert set_aside_retry.retry(orders.mirror, [kept.pk]) == (0, 1)
         kept.refresh_from_db()
         assert kept.tries == 2
-    assert set_aside.retry(orders.mirror, [kept.pk]) == (1, 0)
+    assert set_aside_retry.retry(orders.mirror, [kept.pk]) == (1, 0)
     assert states() == ["failed"] * 3
     assert Attempt.objects.get(job_id=jobs[1].id).message == "L" * 21
     assert not SetAside.objects.exists()
@@ -304,10 +304,10 @@ def test_an_event_of_a_newer_release_stops_the_mirror_while_that_release_is_ther
         stores.link.execute("HSET", orders.store.keys["meta"], "format", FORMAT + 1)
     else:
         registry.beat("host:1:new", {"queues": ["orders"], "format": FORMAT + 1})
-    keeper = Keeper("the mirror of orders", orders.mirror)
+    runner = LoopRunner("the mirror of orders", orders.mirror)
     for _ in range(3):
-        keeper.turn()
-    assert keeper.failures
+        runner.run_once()
+    assert runner.failures
     assert f"format {FORMAT + 1}" in caplog.text
     assert Job.objects.get(pk=behind.id).published is None
     assert orders.mirror.log.length() >= 2
@@ -329,7 +329,7 @@ def test_what_came_later_stands_when_an_older_event_is_taken_in(orders):
     assert job.requeue() is delayq.Change.DONE
     orders.fold()
     [kept] = SetAside.objects.values_list("pk", flat=True)
-    assert set_aside.retry(orders.mirror, [kept]) == (1, 0)
+    assert set_aside_retry.retry(orders.mirror, [kept]) == (1, 0)
     assert states() == ["scheduled"]
     assert Attempt.objects.get(job_id=job.id).message == "L" * 21
     assert Checkpoint.objects.get(queue="orders").last_event != "0-0"
@@ -340,9 +340,9 @@ def test_a_connection_that_the_driver_calls_closed_is_waited_for(caplog):
         def poll(self) -> float:
             raise InterfaceError("connection already closed")
 
-    keeper = Keeper("the mirror of orders", Closed())
-    keeper.turn()
-    assert keeper.failures == 1
+    runner = LoopRunner("the mirror of orders", Closed())
+    runner.run_once()
+    assert runner.failures == 1
     assert "nothing is lost" in caplog.text
 
 
@@ -358,15 +358,15 @@ def test_an_event_larger_than_the_server_takes_is_set_aside_as_far_as_it_takes_i
     try:
         orders.settle(orders.claim()[0], "ack", detail=json.dumps({"r": "x" * 3_000_000}).encode())
         later = delayq.schedule(close_order, 2)
-        keeper = Keeper("the mirror of orders", orders.mirror)
+        runner = LoopRunner("the mirror of orders", orders.mirror)
         for _ in range(20):
-            keeper.turn()
+            runner.run_once()
         assert orders.mirror.log.length() == 0
         assert Job.objects.get(pk=later.id).published is not None
         kept = SetAside.objects.get()
         assert kept.job_id == job.id
         assert 0 < len(kept.raw) < 1_048_576 < kept.length
-        assert set_aside.retry(orders.mirror, [kept.pk]) == (0, 1), "what was cut is not whole"
+        assert set_aside_retry.retry(orders.mirror, [kept.pk]) == (0, 1), "what was cut is not whole"
     finally:
         run(f"SET GLOBAL max_allowed_packet = {before}")
         connection.close()

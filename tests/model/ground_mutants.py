@@ -44,7 +44,7 @@ RESTORE = [
         "    gather('ZADD', k_finished, tombstone('displaced'), id)\n",
         "",
     ),
-    lua("a row that was merged is cancelled", "restore", "tombstone('displaced')", "tombstone(true)"),
+    lua("a row that was merged is cancelled", "restore", "tombstone('displaced')", "tombstone('cancelled')"),
     lua("a row comes back without its key", "restore", "  local other = take_key(id, key)\n", "  local other = ''\n"),
     lua(
         "a row comes back without its attempts",
@@ -66,33 +66,33 @@ RESTORE = [
     lua(
         "a row comes back at once",
         "restore",
-        "math.max(tonumber(ARGV[at + 5]), now + tonumber(ARGV[at + 6]))",
-        "tonumber(ARGV[at + 5])",
+        "math.max(tonumber(due), now + tonumber(delay))",
+        "tonumber(due)",
     ),
     lua("rows of other ground come back", "restore", "not held and known ~= ground", "false and known ~= ground"),
     lua(
-        "a run is adopted while all is swept", "restore", "elseif held and meta[3] == 'sweep' then", "elseif false then"
+        "a run is adopted while all is swept", "restore", "elseif held and rolled == 'sweep' then", "elseif false then"
     ),
 ]
 SWEEP = [
-    lua("another generation is swept", "sweep", "meta[1] ~= ARGV[4]", "false"),
-    lua("what has come back is swept", "sweep", "meta[2] ~= 'sweep'", "false"),
+    lua("another generation is swept", "sweep", "generation ~= swept", "false"),
+    lua("what has come back is swept", "sweep", "phase ~= 'sweep'", "false"),
     lua("jobs of redis durability are swept", "sweep", "if durable then", "if lane then"),
     lua("a swept job keeps its key", "sweep", "  release(id, key)\n", ""),
     lua("a swept job keeps its lease", "sweep", "  unlease(id)\n", ""),
     lua("a swept job keeps its date", "sweep", "  gather('ZREM', LANES[lane], id)\n", ""),
     lua("a swept job has failed still", "sweep", "  gather('ZREM', k_failed, id)\n", ""),
     lua("a swept job keeps its attempts", "sweep", "  gather('HDEL', k_runs, id)\n", ""),
-    lua("a drop is not told", "sweep", "      event('dropped', ARGV[i])\n", ""),
+    lua("a drop is not told", "sweep", "      event('dropped', id)\n", ""),
     lua("what is swept is taken for lost", "extend", "and 'wait' or 'gone')", "and 'gone' or 'gone')"),
 ]
 WAITING = [
     lua("to ask makes a generation", "schedule", "if not generation and not asks then", "if not generation then"),
-    lua("a queue on its way back is served", "claim", "(meta[12] and meta[12] ~= 'rest')", "false"),
-    lua("claims wait for the far rest", "claim", "(meta[12] and meta[12] ~= 'rest')", "meta[12]"),
-    lua("another server is served", "claim", "(here ~= '' and confirmed ~= here)", "false"),
-    lua("a wiped store is served at once", "claim", "(ARGV[10] ~= '1' and here)", "here"),
-    lua("a queue without a mirror waits", "claim", "(ARGV[10] ~= '1' and here)", "nil"),
+    lua("a queue on its way back is served", "claim", "(rolled and rolled ~= 'rest')", "false"),
+    lua("claims wait for the far rest", "claim", "(rolled and rolled ~= 'rest')", "rolled"),
+    lua("another server is served", "claim", "(here ~= '' and believed ~= here)", "false"),
+    lua("a wiped store is served at once", "claim", "(wary ~= '1' and here)", "here"),
+    lua("a queue without a mirror waits", "claim", "(wary ~= '1' and here)", "nil"),
     lua("nobody to confirm is waited for in vain", "claim", "waited <= PATIENCE", "true"),
     lua(
         "a restore at work is not waited for",
@@ -102,8 +102,8 @@ WAITING = [
     ),
 ]
 CONFIRM = [
-    lua("another generation is confirmed", "confirm", "(meta[1] or '') ~= looked", "false"),
-    lua("another server is confirmed", "confirm", "(ARGV[5] ~= '' and ARGV[5] ~= here)", "false"),
+    lua("another generation is confirmed", "confirm", "(generation or '') ~= looked", "false"),
+    lua("another server is confirmed", "confirm", "(looked_at ~= '' and looked_at ~= here)", "false"),
     lua(
         "the way back has no end",
         "confirm",
@@ -132,16 +132,16 @@ CONFIRM = [
     ),
 ]
 TRIM = [
-    lua("trim believes another server", "trim", "if ARGV[5] ~= '' and ARGV[5] ~= server() then", "if false then"),
+    lua("trim believes another server", "trim", "if read_from ~= '' and read_from ~= server() then", "if false then"),
     lua("trim goes beyond what is folded", "trim", "int(ms) .. '-' .. int(number + 1)", "int(ms + 1) .. '-0'"),
     lua("trim leaves what is folded", "trim", "int(number + 1)", "int(number)"),
-    lua("trim notes nothing", "trim", "note_mirrored(ARGV[4])\n", ""),
+    lua("trim notes nothing", "trim", "note_mirrored(upto)\n", ""),
 ]
 SIDE = [
-    store("the ground of a run is not sent", "ground", 'ground or "?", "", now_ms', '"?", "", now_ms'),
-    store("the delay of a row is not sent", "ground", "item.due_ms, item.delay_ms,", "item.due_ms, 0,"),
-    store("the server is not sent", "ground", "generation, server, phase,", 'generation, "", phase,'),
-    store("the phase is not sent", "ground", "generation, server, phase,", 'generation, server, "",'),
+    store("the ground of a run is not sent", "recovery", 'ground or "?", "", now_ms', '"?", "", now_ms'),
+    store("the delay of a row is not sent", "recovery", "item.due_ms, item.delay_ms,", "item.due_ms, 0,"),
+    store("the server is not sent", "recovery", "generation, server, phase,", 'generation, "", phase,'),
+    store("the phase is not sent", "recovery", "generation, server, phase,", 'generation, server, "",'),
     store("what is wiped twice looks the same", "queue", "return os.urandom(8).hex()", 'return "once"'),
 ]
 ALL = [*RESTORE, *SWEEP, *WAITING, *CONFIRM, *TRIM, *SIDE]

@@ -14,7 +14,7 @@ from django.db import DataError, OperationalError, ProgrammingError, transaction
 
 import django_delayq as delayq
 from django_delayq.mirror.effects import DatabaseEffects
-from django_delayq.mirror.service import Keeper
+from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Job
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.mirror.conftest import unpublished
@@ -209,7 +209,7 @@ def waiting(error: Exception) -> None:
     def poll() -> float:
         raise error
 
-    Keeper("the mirror of orders", SimpleNamespace(poll=poll)).turn()
+    LoopRunner("the mirror of orders", SimpleNamespace(poll=poll)).run_once()
 
 
 def test_a_hook_behind_a_commit_does_not_quote_its_error(orders, logged):

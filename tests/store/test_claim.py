@@ -206,6 +206,9 @@ def test_a_date_without_a_job_is_set_aside_and_the_rest_goes_on(board):
     assert numbers(board.claim()) == [1]
     assert "normal" not in board.dump()
     assert "aside 9" in board.happened()
+    [aside] = [item for entry in board.log.read("0-0", 10) for item in entry.items if item.kind == "aside"]
+    assert aside.fields == (ids.short(job_id(9)), "no_job")
+    assert aside.body == b"a date without a job", "mirrors of earlier releases go by these words"
 
 
 def test_an_unreadable_record_is_set_aside_and_kept(board):

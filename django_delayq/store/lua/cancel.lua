@@ -1,6 +1,6 @@
 -- cancel: scheduled -> cancelled; running -> running with a request
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats
--- include: begin bulk lanes finish holder ground
+-- include: begin bulk lanes tombstone finish holder ground
 -- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), then ids (at most 200); an id that begins with '=' is a
 --   business key
 --   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
@@ -9,9 +9,10 @@
 --   before), running (a request was set), finished, unknown; id: the job found, '' if none. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+local lacking, unless, FIRST = ARGV[4], ARGV[5], 6
 local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
 local reply, cancelled = {ground, ''}, 0
-if ARGV[5] == ground then
+if unless == ground then
   return {ground}
 end
 
@@ -21,10 +22,9 @@ local function request(id)
   end
   return 'running'
 end
-local lacking = ARGV[4]
 local waits = lacking ~= '' and lacking ~= 'running' -- by its row
 
-for i = 6, #ARGV do
+for i = FIRST, #ARGV do
   local id = ARGV[i]
   if string.sub(id, 1, 1) == '=' then
     id = holder_of(string.sub(id, 2)) or ''
@@ -42,16 +42,15 @@ for i = 6, #ARGV do
       release(id, key)
       redis.call('HDEL', k_jobs, id)
       redis.call('HDEL', k_runs, id)
-      redis.call('ZADD', k_finished, tombstone(true), id)
+      redis.call('ZADD', k_finished, tombstone('cancelled'), id)
       event('cancelled', id .. ' 0 0 -')
       cancelled = cancelled + 1
     end
   elseif id ~= '' then
-    local ended = tonumber(redis.call('ZSCORE', k_finished, id) or '')
-    if ended then
-      local how = ended % 1 -- see finish.lua
-      status = how == 0.5 and 'done' or 'finished'
-      if lacking ~= '' and how >= 0.5 then
+    local how = end_of(redis.call('ZSCORE', k_finished, id))
+    if how then
+      status = how == 'cancelled' and 'done' or 'finished'
+      if lacking ~= '' and (how == 'cancelled' or how == 'displaced') then
         event('cancelled', id .. ' 0 0 -') -- the row has not heard; perhaps who cancelled it never had the answer
       end
     elseif lacking ~= '' and may_run(lacking) then
@@ -59,7 +58,7 @@ for i = 6, #ARGV do
       status = request(id)
     elseif waits then
       status = 'done'
-      redis.call('ZADD', k_finished, tombstone(true), id)
+      redis.call('ZADD', k_finished, tombstone('cancelled'), id)
       event('cancelled', id .. ' 0 0 -')
     end
   end

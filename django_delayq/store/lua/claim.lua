@@ -1,6 +1,6 @@
 -- claim: scheduled and due, or lease run out -> running
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread
--- include: begin bulk runs lanes finish wake alive crash ground spread untold
+-- include: begin bulk runs lanes tombstone finish wake timer alive crash ground spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),
 --   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
 --   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has)
@@ -18,41 +18,43 @@
 -- may still be told is bounded by what is begun.
 -- O(want * log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claiming goes on at maxmemory
-local worker, nonce, want, lease = by, ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-local max_crashes, expected = tonumber(ARGV[7]), ARGV[8]
-local SAFETY = 1000 -- ms; the longest sleep, and what a lost wake token costs
+local worker = by
+local nonce, want, lease, max_crashes, expected, limit, wary, away = unpack(ARGV, 4, 11)
+want, lease, max_crashes, limit, away = tonumber(want), tonumber(lease), tonumber(max_crashes), tonumber(limit), tonumber(away) or 0
 local PATIENCE = 60000 -- ms; how long a confirmation is waited for when nobody works on it: a database that is away, too, comes back
 local SOON = 50 -- ms
 
-local meta = redis.call('HMGET', k_meta, 'generation', 'paused', 'timer', 'timer_until', 'backup', 'backup_until',
-  'server', 'mirrored', 'moved_to', 'moved_at', 'restoring', 'rolled', 'surplus', 'run', 'asked')
+local paused, timer, timer_until, backup, backup_until, moved_to, moved_at, restoring, run, asked = values_of(k_meta,
+  'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'moved_to', 'moved_at', 'restoring', 'run', 'asked')
 present()
-local generation, here = meta[1], server()
+local here = server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours
-  local t = redis.call('TIME') -- the same claim may find the next wiped store, too
-  generation = string.sub(nonce, 1, 40) .. t[1] .. t[2]
+  local seconds, us = unpack(redis.call('TIME')) -- the same claim may find the next wiped store, too
+  generation = string.sub(nonce, 1, 40) .. seconds .. us
   redis.call('HSET', k_meta, 'generation', generation)
 end
-local moved = here ~= '' and meta[14] ~= here
-local takeover = alive(lease, tonumber(ARGV[11]) or 0, moved and meta[14])
+local moved = here ~= '' and run ~= here
+local takeover = alive(lease, away, moved and run)
 if moved then
   redis.call('HSET', k_meta, 'run', here)
 end
-local paused = meta[2] and '1' or '0'
-local nothing = {generation, here, int(now), int(SAFETY), '0', paused, ''}
-if expected ~= '' and expected ~= generation .. ':' .. here then
-  nothing[4] = '0'
-  return nothing
+
+-- The beginning of the reply, in front of the jobs.
+local WAIT, MORE, PASTS, JOBS = 4, 5, 7, 7
+local function head(wait, more)
+  return {generation, here, int(now), wait, more, paused and '1' or '0', ''}
 end
 
-local reply = {generation, here, int(now), '0', '0', paused, ''}
+if expected ~= '' and expected ~= generation .. ':' .. here then
+  return head('0', '0')
+end
 
-local reply_n = #reply
+local reply, reply_n = head('0', '0'), JOBS
 local pasts = {}
 local function answer(id, attempt, crashes, due, record, past)
   if past ~= '' then
     pasts[#pasts + 1] = id .. '=' .. past
-    reply[7] = table.concat(pasts, ' ')
+    reply[PASTS] = table.concat(pasts, ' ')
   end
   local n = reply_n
   reply[n + 1], reply[n + 2], reply[n + 3] = id, int(attempt), int(crashes)
@@ -73,24 +75,23 @@ if last and string.match(last, '^(%S+)') == nonce then
   end
   return reply
 end
-if meta[2] then
-  return nothing
+if paused then
+  return head(int(SAFETY), '0')
 end
-if is_behind(meta[13], 2 * tonumber(ARGV[9])) then
-  return nothing
+if is_behind(surplus, 2 * limit) then
+  return head(int(SAFETY), '0')
 end
-local confirmed = meta[7] or (ARGV[10] ~= '1' and here) -- a server that no mirror has confirmed has, mostly, none who would
-if (meta[12] and meta[12] ~= 'rest') or (here ~= '' and confirmed ~= here) then
-  local since = tonumber(meta[10])
-  if meta[9] ~= here or not since then
+local believed = confirmed or (wary ~= '1' and here) -- a server that no mirror has confirmed has, mostly, none who would
+if (rolled and rolled ~= 'rest') or (here ~= '' and believed ~= here) then
+  local since = tonumber(moved_at)
+  if moved_to ~= here or not since then
     since = now
     redis.call('HSET', k_meta, 'moved_to', here, 'moved_at', int(now))
   end
-  local worked = tonumber(string.match(meta[11] or '', '^%d+') or 0)
+  local worked = tonumber(string.match(restoring or '', '^%d+') or 0)
   local waited = math.min(math.abs(now - since), math.abs(now - worked)) -- the clock may have been put back
   if waited <= PATIENCE then
-    nothing[4], nothing[5] = int(math.max(SOON, math.min(waited / 10, SAFETY))), '1'
-    return nothing
+    return head(int(math.max(SOON, math.min(waited / 10, SAFETY))), '1')
   end
 end
 
@@ -108,8 +109,17 @@ local function take(id, attempt, crashes, lane, due, record, past)
   answer(id, attempt, crashes, date, record, past)
 end
 
+-- Why something was set aside: a code, by which the mirror goes, and behind it what people read, by which releases without codes go.
+local function tell_aside(id, code)
+  local words = {
+    no_job = 'a date without a job', lease_only = 'a lease without a job', second_date = 'a second date of a running job',
+    bad_record = 'unreadable record', bad_run = 'unreadable record or run',
+  }
+  event('aside', (is_id(id) and id or '?') .. ' ' .. code .. '\n' .. words[code])
+end
+
 -- A stray id, or a record that nobody can read: out of the way, with an event; the record stays with the failed ones.
-local function set_aside(id, reason, record)
+local function set_aside(id, code, record)
   unlease(id)
   gather('HDEL', k_runs, id)
   if record and is_id(id) then
@@ -119,11 +129,10 @@ local function set_aside(id, reason, record)
   elseif record then
     gather('HDEL', k_jobs, id) -- nobody could name it
   end
-  event('aside', (is_id(id) and id or '?') .. '\n' .. reason)
+  tell_aside(id, code)
 end
 
 -- Whether somebody has asked to cancel a job while nobody knew whether it runs: see cancel.lua. That is rare.
-local asked = meta[15]
 if asked and redis.call('EXISTS', k_cancels) == 0 then
   redis.call('HDEL', k_meta, 'asked')
   asked = false
@@ -152,13 +161,13 @@ end
 
 local ended = redis.call('ZRANGEBYSCORE', k_leases, '-inf', '(' .. int(takeover), 'WITHSCORES', 'LIMIT', 0, want)
 for i = 1, #ended, 2 do
-  local id = ended[i]
+  local id, lease_end = ended[i], ended[i + 1]
   handled = handled + 1
   local attempt, crashes, lane, held, past = run_of(redis.call('HGET', k_runs, id))
   local record = redis.call('HGET', k_jobs, id)
   local short, _, expires, key = header(record or '')
   if not attempt or not short or not is_id(id) then
-    set_aside(id, record and 'unreadable record or run' or 'a lease without a job', record)
+    set_aside(id, record and 'bad_run' or 'lease_only', record)
   else
     local cancelled = redis.call('HEXISTS', k_cancels, id) == 1
     local unowned = held == ''
@@ -178,7 +187,7 @@ for i = 1, #ended, 2 do
         expire(id, attempt, crashes, key)
       else
         gather('HDEL', k_progress, id)
-        take(id, attempt, crashes, lane, tonumber(ended[i + 1]), record, past)
+        take(id, attempt, crashes, lane, tonumber(lease_end), record, past)
       end
     end
   end
@@ -205,11 +214,11 @@ for _, letter in ipairs({'h', 'n', 'l'}) do
       local short, _, expires, key = header(record or '')
       local attempt, crashes, _, held, past = run_of(runs[i])
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
-        event('aside', id .. '\na second date of a running job')
+        tell_aside(id, 'second_date')
       elseif not short or not is_id(id) then
-        set_aside(id, record and 'unreadable record' or 'a date without a job', record)
+        set_aside(id, record and 'bad_record' or 'no_job', record)
       elseif asked and redis.call('HDEL', k_cancels, id) == 1 then
-        finish(id, key, true)
+        finish(id, key, 'cancelled')
         event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
         tally('cancelled')
       elseif expires > 0 and expires <= now then
@@ -228,61 +237,19 @@ if claimed > 0 then
   redis.call('HSET', k_claims, worker, nonce .. ' ' .. int(now) .. ' ' .. table.concat(mine, ' '))
 end
 
--- When is the next one due? One timer owner sleeps for it, one backup a little longer, the others for the safety poll.
-local next_due
-local function consider(range)
-  local date = tonumber(range[2])
-  if date and (not next_due or date < next_due) then
-    next_due = date
-  end
+local next_date = first_date()
+local more = next_date and next_date <= now
+local _, lease_end = unpack(redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES'))
+lease_end = tonumber(lease_end)
+if lease_end and takeover == now and (not next_date or lease_end + 1 < next_date) then
+  next_date = lease_end + 1
 end
-consider(redis.call('ZRANGE', k_high, 0, 0, 'WITHSCORES'))
-consider(redis.call('ZRANGE', k_normal, 0, 0, 'WITHSCORES'))
-consider(redis.call('ZRANGE', k_low, 0, 0, 'WITHSCORES'))
-local more = next_due and next_due <= now
-local lease_end = tonumber(redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES')[2])
-if lease_end and takeover == now and (not next_due or lease_end + 1 < next_due) then
-  next_due = lease_end + 1
-end
-
--- `armed` is the moment at which the owner wakes by itself, or the earlier date for which a token was pushed: an earlier job
--- needs a token, a later one does not.
-local timer, timer_until = meta[3], tonumber(meta[4]) or 0
-local backup, backup_until = meta[5], tonumber(meta[6]) or 0
-local GRACE = 500 -- ms after which a timer owner that did not come back counts as gone
-local others = timer and timer ~= worker and timer_until > now
-local wait = 0
-if handled >= want then
-  -- Full: not idle any more. Hands the timer over; and calls an idle mover if there is more to do before the owner wakes.
-  if timer == worker then
-    redis.call('HDEL', k_meta, 'timer', 'timer_until', 'armed')
-    push_token()
-  elseif not others or more or (next_due and next_due < timer_until - GRACE) then
-    push_token() -- there is no owner, or it would sleep past the next date
-  end
-else
-  local ahead = math.max(0, math.min((next_due or now + SAFETY) - now, SAFETY))
-  if not others or now + ahead < timer_until - GRACE then
-    wait, others = ahead, false
-    redis.call('HSET', k_meta, 'timer', worker, 'timer_until', int(now + wait + GRACE), 'armed', int(now + wait))
-    if backup == worker then
-      redis.call('HDEL', k_meta, 'backup', 'backup_until')
-    end
-  elseif not backup or backup == worker or backup_until <= now or backup_until > now + 2 * SAFETY then
-    wait = math.min(ahead + 25, SAFETY)
-    redis.call('HSET', k_meta, 'backup', worker, 'backup_until', int(now + wait + GRACE))
-  else
-    wait = SAFETY
-  end
-end
-if others and not more then
-  redis.call('HSET', k_meta, 'armed', int(timer_until - GRACE)) -- what the tokens were pushed for has been taken
-end
+local sleep = elect(worker, handled >= want, next_date, more, timer, timer_until, backup, backup_until)
 
 for kind, n in pairs(count) do
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':' .. kind, n)
 end
 write_spread(LATE, count)
 publish()
-reply[4], reply[5] = string.format('%.3f', math.max(0, wait - since)), more and '1' or '0'
+reply[WAIT], reply[MORE] = string.format('%.3f', math.max(0, sleep - since)), more and '1' or '0'
 return reply

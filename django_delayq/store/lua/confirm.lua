@@ -10,12 +10,13 @@
 -- that knows the former generation is refused, see schedule.lua. Those of a later end stay.
 -- O(1).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-local looked, phase, new, behind, progress = ARGV[4], ARGV[6], ARGV[7], ARGV[8], ARGV[10]
-local here, meta = server(), redis.call('HMGET', k_meta, 'generation', 'restoring')
-if (meta[1] or '') ~= looked or (ARGV[5] ~= '' and ARGV[5] ~= here) then
+local looked, looked_at, phase, new, behind, mirrored, progress = unpack(ARGV, 4, 10)
+local here = server()
+local generation, restoring = values_of(k_meta, 'generation', 'restoring')
+if (generation or '') ~= looked or (looked_at ~= '' and looked_at ~= here) then
   return 'changed'
 end
-local at, who = string.match(meta[2] or '', '^(%d+) (%S+)')
+local at, who = string.match(restoring or '', '^(%d+) (%S+)')
 if at and progress ~= '' and who ~= string.match(progress, '^%S+') and math.abs(now - tonumber(at)) < 5000 then
   return 'busy'
 end
@@ -38,7 +39,7 @@ redis.call('HSET', k_meta, 'server', here)
 if phase ~= '' then
   redis.call('HSET', k_meta, 'rolled', phase, 'restoring', int(now) .. ' ' .. progress)
 else
-  note_mirrored(ARGV[9])
+  note_mirrored(mirrored)
   redis.call('HDEL', k_meta, 'rolled', 'restoring', 'moved_to', 'moved_at')
 end
 push_token()

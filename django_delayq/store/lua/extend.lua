@@ -7,11 +7,11 @@
 -- Writes no event: nothing that the picture shows has changed.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that leases are extended at maxmemory
-local STRIDE = 3
+local STRIDE, FIRST = 3, 5
 local lease = tonumber(ARGV[4])
 alive(lease, 0)
 local ids = {}
-for i = 5, #ARGV, STRIDE do
+for i = FIRST, #ARGV, STRIDE do
   ids[#ids + 1] = ARGV[i]
 end
 local reply = {}
@@ -22,7 +22,7 @@ local runs = redis.call('HMGET', k_runs, unpack(ids))
 local cancels = redis.call('HMGET', k_cancels, unpack(ids))
 local extended, progress, gone = {}, {}, nil
 for i = 1, #ids do
-  local id, nonce, done = ids[i], ARGV[5 + (i - 1) * STRIDE + 1], ARGV[5 + (i - 1) * STRIDE + 2]
+  local id, nonce, done = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   local _, _, _, held = run_of(runs[i])
   if nonce == '' or held ~= nonce then
     gone = gone or (redis.call('HGET', k_meta, 'rolled') == 'sweep' and 'wait' or 'gone')

@@ -5,8 +5,9 @@
 -- Returns 1 when that changed something, 0 when it was so already.
 -- O(1).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+local pauses = ARGV[4] == '1'
 local paused = redis.call('HGET', k_meta, 'paused')
-if ARGV[4] == '1' then
+if pauses then
   if paused then
     return 0
   end

@@ -1,6 +1,6 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs go on
 -- keys: jobs high normal low runs keys leases cancels progress finished events meta stats
--- include: begin bulk lanes finish
+-- include: begin bulk lanes tombstone finish
 -- ARGV: now by why, how many at most (up to 200)
 -- Returns: how many were cancelled, how many scheduled jobs remain. Call until none remains.
 -- O(log N) per job.
@@ -14,7 +14,7 @@ for _, lane in ipairs({k_high, k_normal, k_low}) do
   for i = 1, #ids do
     local _, _, _, key = header(redis.call('HGET', k_jobs, ids[i]) or '')
     gather('ZREM', lane, ids[i])
-    finish(ids[i], key or '', true)
+    finish(ids[i], key or '', 'cancelled')
     event('cancelled', ids[i] .. ' 0 0 -\n{"m":"purged"}')
   end
   cancelled = cancelled + #ids

@@ -1,6 +1,6 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats
--- include: begin lanes wake holder
+-- include: begin lanes tombstone wake holder
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, then per job (at most 200): id record vouched
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
 --   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it
@@ -12,14 +12,16 @@ redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 if redis.call('HEXISTS', k_meta, 'rolled') == 1 then
   return redis.error_reply('RESTORING what was rolled back is being put right; ask again in a moment')
 end
-local due = tonumber(ARGV[4]) or (now + tonumber(ARGV[5]))
+local date, delay = ARGV[4], ARGV[5]
+local due = tonumber(date) or (now + tonumber(delay))
 local reply, done = {}, 0
 for i = 6, #ARGV, 3 do
-  local id, given, vouched = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
+  local id, given, vouch = unpack(ARGV, i, i + 2)
+  local vouched = vouch == '1'
   local kept = redis.call('HGET', k_jobs, id)
   local failed = redis.call('ZSCORE', k_failed, id)
-  local ended = tonumber(redis.call('ZSCORE', k_finished, id) or '')
-  local cancelled, succeeded = ended and ended % 1 >= 0.5, ended and ended % 1 == 0.25 -- also displaced ones, see finish.lua
+  local how = end_of(redis.call('ZSCORE', k_finished, id))
+  local cancelled, succeeded = how == 'cancelled' or how == 'displaced', how == 'succeeded'
   local status, holder = 'done', id
   if kept and not failed then
     status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'

@@ -9,13 +9,14 @@
 --   done, running, finished, unknown. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+local asked, delay, unless, lacking, policy, FIRST = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], 9
 local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
-if ARGV[6] == ground then
+if unless == ground then
   return {ground}
 end
-local wanted, policy = tonumber(ARGV[4]) or (now + tonumber(ARGV[5])), ARGV[8]
+local wanted = tonumber(asked) or (now + tonumber(delay))
 local reply, moved = {ground, ''}, false
-for i = 9, #ARGV do
+for i = FIRST, #ARGV do
   local id = ARGV[i]
   if string.sub(id, 1, 1) == '=' then
     id = holder_of(string.sub(id, 2)) or ''
@@ -37,7 +38,7 @@ for i = 9, #ARGV do
     end
   elseif record or (id ~= '' and redis.call('ZSCORE', k_finished, id)) then
     status = 'finished'
-  elseif id ~= '' and ARGV[7] ~= '' and may_run(ARGV[7]) then
+  elseif id ~= '' and lacking ~= '' and may_run(lacking) then
     status = 'running'
   end
   local n = #reply

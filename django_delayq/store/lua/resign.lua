@@ -8,7 +8,7 @@
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that keys can be changed at maxmemory too
 local reply = {}
 for i = 4, #ARGV, 3 do
-  local id, read, signed = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local id, read, signed = unpack(ARGV, i, i + 2)
   local record = redis.call('HGET', k_jobs, id)
   local status = 'gone'
   if record and redis.sha1hex(record) == read then

@@ -1,6 +1,6 @@
 -- restore: nothing -> scheduled | running (from its row; or adopted by the worker that holds it)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats
--- include: begin bulk runs lanes finish wake ground holder
+-- include: begin bulk runs lanes tombstone finish wake ground holder
 -- ARGV: now by why, generation to give a store without one, ground, progress to note of rows (who done total; '' none), then per job
 --   (at most 200): id record attempt crashes fence due delay begun
 --   fence: that of a run which a worker holds; '' for a row. All are of one kind
@@ -17,25 +17,25 @@
 -- A run whose key another job has taken meanwhile goes on without the key.
 -- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
 -- O(log N) per job.
-local known, progress = ARGV[5], ARGV[6]
+local new, known, progress = ARGV[4], ARGV[5], ARGV[6]
 local STRIDE, FIRST = 8, 7
-local items = (#ARGV - 6) / STRIDE
+local items = (#ARGV - FIRST + 1) / STRIDE
 local ids, parsed = {}, {}
 for i = 1, items do
-  local at = FIRST + (i - 1) * STRIDE
-  local lane, durable, _, key = header(ARGV[at + 1])
+  local id, text = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + (i - 1) * STRIDE + 1)
+  local lane, durable, _, key = header(text)
   if not lane then
     return redis.error_reply('BADRECORD ' .. i)
   end
-  ids[i], parsed[i] = ARGV[at], {lane, durable, key}
+  ids[i], parsed[i] = id, {text = text, lane = lane, durable = durable, key = key}
 end
-local held = items > 0 and ARGV[FIRST + 4] ~= ''
+local FENCE = 4 -- behind the id
+local held = items > 0 and ARGV[FIRST + FENCE] ~= ''
 if held then
   redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 end
-local meta = redis.call('HMGET', k_meta, 'generation', 'server', 'rolled')
-local generation = meta[1]
-local ground = (generation or '') .. ':' .. (meta[2] or '')
+local generation, confirmed, rolled = values_of(k_meta, 'generation', 'server', 'rolled')
+local ground = (generation or '') .. ':' .. (confirmed or '')
 local reply = {ground}
 
 local function all(answer)
@@ -49,7 +49,7 @@ if items > 0 and not held and known ~= ground then
   return all('ground')
 end
 if not generation then
-  generation = ARGV[4]
+  generation = new
   redis.call('HSET', k_meta, 'generation', generation)
 end
 if held or items == 0 then
@@ -58,7 +58,7 @@ if held or items == 0 then
 end
 if items == 0 then
   return reply
-elseif held and meta[3] == 'sweep' then
+elseif held and rolled == 'sweep' then
   return all('wait')
 elseif progress ~= '' then
   redis.call('HSET', k_meta, 'restoring', int(now) .. ' ' .. progress)
@@ -99,9 +99,9 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run)
   elseif here and (c > crashes or a > attempt or (a == attempt and not (holder ~= '' and c < crashes))) then
     return 'lost'
   end
-  local lane, durable, key = unpack(record)
+  local lane, durable, key = record.lane, record.durable, record.key
   if not here then
-    redis.call('HSET', k_jobs, id, record[4])
+    redis.call('HSET', k_jobs, id, record.text)
   end
   if key ~= '' and take_key(id, key) == '' then
     lane = string.upper(lane)
@@ -109,12 +109,12 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run)
   gather('ZREM', LANES[lane], id)
   gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. fence)
   gather('ZADD', k_leases, int(date), id)
-  tell(id, date, attempt, crashes, fence, (here or durable) and '' or '\n' .. record[4])
+  tell(id, date, attempt, crashes, fence, (here or durable) and '' or '\n' .. record.text)
   return 'adopted'
 end
 
 local function bring_back(id, record, attempt, crashes, date, begun)
-  local lane, durable, key = unpack(record)
+  local lane, durable, key = record.lane, record.durable, record.key
   local other = take_key(id, key)
   if other ~= '' then
     gather('ZADD', k_finished, tombstone('displaced'), id)
@@ -122,9 +122,9 @@ local function bring_back(id, record, attempt, crashes, date, begun)
     return 'merged'
   end
   if key == '' then
-    gather('HSET', k_jobs, id, record[4])
+    gather('HSET', k_jobs, id, record.text)
   else
-    redis.call('HSET', k_jobs, id, record[4]) -- at once, for the next job of this key
+    redis.call('HSET', k_jobs, id, record.text) -- at once, for the next job of this key
   end
   if attempt > 0 or crashes > 0 or begun ~= '' then
     gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. (key == '' and lane or string.upper(lane)) .. ':')
@@ -134,21 +134,21 @@ local function bring_back(id, record, attempt, crashes, date, begun)
     redis.call('HSETNX', k_cancels, id, by)
   end
   earliest = math.min(earliest or date, date)
-  tell(id, date, attempt, crashes, '', (begun ~= '' and ' running' or '') .. (durable and '' or '\n' .. record[4]))
+  tell(id, date, attempt, crashes, '', (begun ~= '' and ' running' or '') .. (durable and '' or '\n' .. record.text))
   return 'restored'
 end
 
 for i = 1, items do
-  local at, id, record = FIRST + (i - 1) * STRIDE, ids[i], parsed[i]
-  local attempt, crashes, fence = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), ARGV[at + 4]
-  local date = math.max(tonumber(ARGV[at + 5]), now + tonumber(ARGV[at + 6]))
-  record[4] = ARGV[at + 1]
+  local record = parsed[i]
+  local id, _, attempt, crashes, fence, due, delay, begun = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  attempt, crashes = tonumber(attempt), tonumber(crashes)
+  local date = math.max(tonumber(due), now + tonumber(delay))
   if ended[i] or failed[i] then
     reply[i + 1] = 'finished'
   elseif held then
     reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i])
   else
-    reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, ARGV[at + 7])
+    reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, begun)
   end
 end
 flush()

@@ -1,6 +1,6 @@
 -- schedule: nothing -> scheduled
 -- keys: jobs high normal low runs keys failed finished events wake meta stats
--- include: begin bulk runs lanes wake holder untold ground
+-- include: begin bulk runs lanes tombstone wake holder untold ground
 -- ARGV: now by why, generation to give a new store, most jobs that the mirror may be behind (0: no limit), the ground that the sender
 --   knows ('' any), mode,
 --   then per job (at most 200): id record policy due delay
@@ -23,31 +23,31 @@
 -- O(log N) per job.
 local STRIDE, FIRST = 5, 8
 local items = (#ARGV - FIRST + 1) / STRIDE
-local limit, asks = tonumber(ARGV[5]), string.sub(ARGV[7], 1, 3) == 'ask'
-local generation, confirmed = stands[2], stands[3]
+local new, limit, known_ground, mode = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local asks, told = string.sub(mode, 1, 3) == 'ask', string.sub(mode, -4) == 'told'
 local ground = (generation or '') .. ':' .. (confirmed or '')
-if items == 0 or (ARGV[6] ~= '' and ARGV[6] ~= ground) then
+if items == 0 or (known_ground ~= '' and known_ground ~= ground) then
   return {ground}
 end
-local told, keyed = string.sub(ARGV[7], -4) == 'told', false
+local keyed = false
 local lanes, durables, keys, ids, seen = {}, {}, {}, {}, {}
 for i = 1, items do
-  ids[i] = ARGV[FIRST + (i - 1) * STRIDE]
-  local record = ARGV[FIRST + (i - 1) * STRIDE + 1]
+  local at = FIRST + (i - 1) * STRIDE
+  local id, record = ARGV[at], ARGV[at + 1]
   local lane, durable, _, key = header(record)
   if not lane then
     return redis.error_reply('BADRECORD ' .. i)
   end
-  lanes[i], durables[i], keys[i] = lane, durable, key
+  ids[i], lanes[i], durables[i], keys[i] = id, lane, durable, key
   keyed = keyed or key ~= ''
 end
-if is_behind(stands[6], limit) then
-  return redis.error_reply('EVENTSFULL the mirror is ' .. ARGV[5] .. ' jobs behind')
+if is_behind(surplus, limit) then
+  return redis.error_reply('EVENTSFULL the mirror is ' .. int(limit) .. ' jobs behind')
 end
 present()
 if not generation and not asks then
-  redis.call('HSET', k_meta, 'generation', ARGV[4])
-  ground = ARGV[4] .. ':' .. (confirmed or '')
+  redis.call('HSET', k_meta, 'generation', new)
+  ground = new .. ':' .. (confirmed or '')
 end
 
 local reply, created, earliest = {ground}, 0, nil
@@ -58,11 +58,8 @@ local function note(due)
   end
 end
 
--- How a job has ended, by the score of its tombstone: see finish.lua.
-local ENDS = {[0.25] = 'succeeded', [0.5] = 'cancelled', [0.75] = 'displaced'}
-
 local function displaced(id, by)
-  redis.call('ZADD', k_finished, int(now) .. '.75', id) -- see finish.lua
+  redis.call('ZADD', k_finished, tombstone('displaced'), id)
   event('cancelled', id .. ' 0 0 -\n{"m":"replaced by ' .. by .. '","r":"' .. by .. '"}')
 end
 
@@ -77,7 +74,7 @@ if keyed then
       return false
     end
     here = here or server()
-    return not confirmed or stands[4] or confirmed ~= here
+    return not confirmed or rolled or confirmed ~= here
   end
 
   -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find.
@@ -99,7 +96,7 @@ if keyed then
     if id then
       displaced(holder, id)
     else
-      redis.call('ZADD', k_finished, int(now) .. '.75', holder)
+      redis.call('ZADD', k_finished, tombstone('displaced'), holder)
       event('expired', holder)
     end
   end
@@ -149,11 +146,10 @@ local records, ends = redis.call('HMGET', k_jobs, unpack(ids)), redis.call('ZMSC
 local together = true
 local write = items > 1 and gather or redis.call
 for i = 1, items do
-  local at = FIRST + (i - 1) * STRIDE
-  local id, record, policy, date = ids[i], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local id, record, policy, date, delay = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   local due = tonumber(date)
   if not due then
-    due = now + tonumber(ARGV[at + 4])
+    due = now + tonumber(delay)
     date = int(due)
   end
   local lane, durable, key = lanes[i], durables[i], keys[i]
@@ -173,7 +169,7 @@ for i = 1, items do
     due = redis.call('HEXISTS', k_runs, id) == 0 and tonumber(redis.call('ZSCORE', LANES[lane], id) or '') or 0
     date = int(due)
   elseif ended then
-    status, date = ENDS[tonumber(ended) % 1] or 'finished', '0'
+    status, date = end_of(ended), '0'
   elseif string.sub(policy, 1, 9) == 'replaced@' then
     displaced(id, string.sub(policy, 10))
     status, date = 'displaced', '0'
@@ -208,7 +204,7 @@ for i = 1, items do
       created = created + 1
       note(due)
     elseif status ~= 'contested' and status ~= 'behind' and status ~= 'asked' then
-      write('ZADD', k_finished, int(now) .. '.75', id) -- displaced
+      write('ZADD', k_finished, tombstone('displaced'), id)
       event('merged', id .. ' ' .. holder .. ' ' .. (string.match(policy, '^%l+')))
     end
   end
@@ -221,7 +217,7 @@ if created > 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)
 end
 if earliest then
-  wake_for(earliest, stands[5])
+  wake_for(earliest, armed)
 end
 publish()
 return reply

@@ -1,6 +1,6 @@
 -- settle: running -> succeeded (ack) | scheduled (retry, snooze, evict, park, crash) | failed (fail) | cancelled (cancel)
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread
--- include: begin bulk runs lanes finish wake crash spread
+-- include: begin bulk runs lanes tombstone finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
 --   outcome: ack, retry, snooze, evict (its process was killed for a neighbour's sake), park (nobody knew its task), fail,
 --   crash (its process died), cancel · delay: ms from Redis' now · detail: opaque JSON for the mirror
@@ -12,16 +12,16 @@
 -- crash leaves that as it is, and so does a snooze without a delay: that run was given back and has not ended by itself.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that running jobs settle at maxmemory
-local STRIDE = 7
+local STRIDE, FIRST = 7, 5
 local max_crashes = tonumber(ARGV[4])
-local items = (#ARGV - 4) / STRIDE
+local items = (#ARGV - FIRST + 1) / STRIDE
 local reply, count, earliest, settled = {}, {}, nil, {}
 if items == 0 then
   return reply
 end
 local ids = {}
 for i = 1, items do
-  ids[i] = ARGV[5 + (i - 1) * STRIDE]
+  ids[i] = ARGV[FIRST + (i - 1) * STRIDE]
 end
 local runs = redis.call('HMGET', k_runs, unpack(ids))
 local cancels = redis.call('EXISTS', k_cancels) == 1 and redis.call('HMGET', k_cancels, unpack(ids)) or {} -- mostly nobody asks
@@ -83,9 +83,8 @@ local function unheld(id, number, outcome, attempt)
 end
 
 for i = 1, items do
-  local at = 5 + (i - 1) * STRIDE
-  local id, number, nonce, outcome = ids[i], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
-  local delay, detail = tonumber(ARGV[at + 4]) or 0, ARGV[at + 5]
+  local id, number, nonce, outcome, delay, detail, ran = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  number, delay = tonumber(number), tonumber(delay) or 0
   local attempt, crashes, lane, held, past = run_of(runs[i])
   if settled[id] then
     reply[i] = 'already'
@@ -96,8 +95,8 @@ for i = 1, items do
   else
     settled[id] = true
     reply[i] = 'done'
-    if ARGV[at + 6] ~= '' then
-      spread(ARGV[at + 6])
+    if ran ~= '' then
+      spread(ran)
     end
     local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce
     local kind = outcome
@@ -111,7 +110,7 @@ for i = 1, items do
       tally('succeeded')
     elseif kind == 'cancel' then
       unlease(id)
-      finish(id, key_of(id, lane), true)
+      finish(id, key_of(id, lane), 'cancelled')
       event('cancelled', fields .. '\n' .. detail)
       tally('cancelled')
     elseif kind == 'fail' then

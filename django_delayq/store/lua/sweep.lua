@@ -1,6 +1,6 @@
 -- sweep: durable jobs leave Redis, whatever their state, and leave nothing behind: what is unfinished comes back from its row
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events meta
--- include: begin bulk lanes finish
+-- include: begin bulk lanes tombstone finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to begin); or '' '' '' and ids (at most 200):
 --   jobs that have ended by their rows, which leave with an event
 -- Returns the cursor to go on with ('0': done; '' when this generation is not being swept, nothing has been done) and how many left.
@@ -18,27 +18,30 @@ local function leave(id, lane, key)
   gone = gone + 1
 end
 
-local cursor = '0'
-if ARGV[4] ~= '' then
-  local meta = redis.call('HMGET', k_meta, 'generation', 'rolled')
-  if meta[1] ~= ARGV[4] or meta[2] ~= 'sweep' then
+local swept, progress, cursor, FIRST = ARGV[4], ARGV[5], ARGV[6], 7
+if swept ~= '' then
+  local generation, phase = values_of(k_meta, 'generation', 'rolled')
+  if generation ~= swept or phase ~= 'sweep' then
     return {'', 0}
   end
-  redis.call('HSET', k_meta, 'restoring', int(now) .. ' ' .. ARGV[5])
-  local found = redis.call('HSCAN', k_jobs, ARGV[6], 'COUNT', 200)
-  cursor = found[1]
-  for i = 1, #found[2], 2 do
-    local lane, durable, _, key = header(found[2][i + 1])
+  redis.call('HSET', k_meta, 'restoring', int(now) .. ' ' .. progress)
+  local found
+  cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200))
+  for i = 1, #found, 2 do
+    local id, record = found[i], found[i + 1]
+    local lane, durable, _, key = header(record)
     if durable then -- nobody but claim sets aside what cannot be read
-      leave(found[2][i], lane, key)
+      leave(id, lane, key)
     end
   end
 else
-  for i = 7, #ARGV do
-    local lane, _, _, key = header(redis.call('HGET', k_jobs, ARGV[i]) or '')
+  cursor = '0'
+  for i = FIRST, #ARGV do
+    local id = ARGV[i]
+    local lane, _, _, key = header(redis.call('HGET', k_jobs, id) or '')
     if lane then
-      leave(ARGV[i], lane, key)
-      event('dropped', ARGV[i])
+      leave(id, lane, key)
+      event('dropped', id)
     end
   end
 end

@@ -6,12 +6,14 @@
 -- Returns how many went; 0 on another server, which may have older data: noting there how far the database has come would hide that.
 -- O(log N) and the events that go.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-if ARGV[5] ~= '' and ARGV[5] ~= server() then
+local upto, read_from, taken_in = ARGV[4], ARGV[5], tonumber(ARGV[6])
+if read_from ~= '' and read_from ~= server() then
   return 0
 end
-note_mirrored(ARGV[4])
-local ms, number = position(ARGV[4])
+note_mirrored(upto)
+local ms, number = position(upto)
 local gone = redis.call('XTRIM', k_events, 'MINID', int(ms) .. '-' .. int(number + 1))
 local counted = tonumber(redis.call('HGET', k_meta, 'surplus') or '') or 0
-redis.call('HSET', k_meta, 'surplus', int(surplus_of(counted - tonumber(ARGV[6]), redis.call('XLEN', k_events))))
+local left = surplus_of(counted - taken_in, redis.call('XLEN', k_events))
+redis.call('HSET', k_meta, 'surplus', int(left))
 return gone

@@ -6,6 +6,7 @@
 -- O(formats).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local quiet, least = tonumber(ARGV[4]), tonumber(ARGV[5])
+local AFTER = 2 -- where the reply says the format as it is
 local reply, alone = {int(format), int(format)}, true
 for older = 1, FORMAT - 1 do
   local seen = tonumber(redis.call('HGET', k_meta, 'seen:' .. older) or '')
@@ -17,6 +18,6 @@ for older = 1, FORMAT - 1 do
 end
 if alone and format >= least and format < FORMAT then
   redis.call('HSET', k_meta, 'format', int(FORMAT))
-  reply[2] = int(FORMAT)
+  reply[AFTER] = int(FORMAT)
 end
 return reply

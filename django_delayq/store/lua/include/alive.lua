@@ -8,8 +8,8 @@ local BREATH = 5000 -- ms
 -- Records that a worker is here. `away`: the ms for which calls of the caller have failed, until this one; `moved`: the server is not the
 -- one on which a worker was last. Returns the moment before which a lease must have ended to be taken over now.
 local function alive(lease, away, moved)
-  local seen = redis.call('HMGET', k_meta, 'alive', 'guard_from', 'guard_until')
-  local last, from, till = tonumber(seen[1]), tonumber(seen[2]), tonumber(seen[3])
+  local last, from, till = values_of(k_meta, 'alive', 'guard_from', 'guard_until')
+  last, from, till = tonumber(last), tonumber(from), tonumber(till)
   if now ~= last then
     redis.call('HSET', k_meta, 'alive', int(now))
   end

@@ -3,21 +3,28 @@
 local now, since = nil, 0 -- `since`: the part of a ms that has passed since `now`
 local telling = ARGV[1] == '!'
 if telling or ARGV[1] == '' then
-  local t = redis.call('TIME')
-  local ms = t[2] / 1000
-  now = t[1] * 1000 + math.floor(ms)
+  local seconds, us = unpack(redis.call('TIME'))
+  local ms = us / 1000
+  now = seconds * 1000 + math.floor(ms)
   since = ms % 1
 else
   now = tonumber(ARGV[1])
 end
 local by, why = ARGV[2], ARGV[3]
 
--- What stands here, in one look, since each costs a good part of a short script's time.
-local stands = redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus')
+-- The values of these fields of a hash, in their order; false for one that is not there.
+local function values_of(key, ...)
+  return unpack(redis.call('HMGET', key, ...))
+end
+
+-- What stands in meta, in one look, since each costs a good part of a short script's time. `confirmed`: the run of the server that the
+-- mirror has confirmed last; all others bear the names of their fields, see keys.py.
+local format, generation, confirmed, rolled, armed, surplus =
+  values_of(k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus')
 
 -- The format, 0 when nothing says so. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
 -- one nothing is read, and nothing written.
-local format = tonumber(stands[1] or 0) or 0
+format = tonumber(format or 0) or 0
 if not (format >= 0 and format < 10000) or format % 1 ~= 0 then -- nobody of us has written that
   format = 0
 end
@@ -107,8 +114,8 @@ local function header(record)
     if colon and string.find(most, ':', colon + 1, true) then
       return nil
     end
-    read = {lane, safety == 'o', colon and tonumber(string.sub(most, colon + 1)) or 0, key}
+    read = {lane = lane, durable = safety == 'o', expires = colon and tonumber(string.sub(most, colon + 1)) or 0, key = key}
     lines[line] = read
   end
-  return read[1], read[2], read[3], read[4]
+  return read.lane, read.durable, read.expires, read.key
 end

@@ -6,7 +6,7 @@ local function crash(id, attempt, crashes, nonce, key, max_crashes, cancelled)
   local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes)
   if cancelled then
     unlease(id)
-    finish(id, key, true)
+    finish(id, key, 'cancelled')
     event('cancelled', fields .. ' ' .. nonce .. '\n{"m":"cancelled while running; its worker vanished"}')
     return 'cancelled'
   end

@@ -1,5 +1,5 @@
--- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin and bulk, and the keys
--- jobs runs leases cancels progress keys finished.
+-- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin, bulk and
+-- tombstone, and the keys jobs runs leases cancels progress keys finished.
 local TOMBSTONES = 200000 -- about 90 bytes each, of what the database has heard; tidy drops those older than an hour
 
 -- Frees the business key, if the job still holds it.
@@ -22,15 +22,7 @@ local function unlease(id)
   end
 end
 
--- The score of a tombstone: ms of the end, and how, before the mirror knows it: a quarter of a ms more for a job that succeeded, half for
--- one that was cancelled when asked to, three quarters for one that was displaced: merged, replaced, or expired. `how`: 'succeeded', true for
--- cancelled, 'displaced', or nil.
-local tombstones = {succeeded = int(now) .. '.25', [true] = int(now) .. '.5', displaced = int(now) .. '.75'}
-local function tombstone(how)
-  return how and tombstones[how] or int(now)
-end
-
--- Removes the job altogether and leaves a tombstone, so that a late re-send of `schedule` is recognised.
+-- Removes the job altogether and leaves a tombstone, so that a late re-send of `schedule` is recognised. `how`: see tombstone.lua.
 local function finish(id, key, how)
   release(id, key)
   gather('HDEL', k_jobs, id)

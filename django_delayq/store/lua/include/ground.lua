@@ -15,6 +15,6 @@ local function may_run(lacking)
   if not date then
     return lacking == 'running'
   end
-  local meta = redis.call('HMGET', k_meta, 'server', 'rolled')
-  return date <= now and (meta[2] or meta[1] ~= server())
+  local confirmed, rolled = values_of(k_meta, 'server', 'rolled')
+  return date <= now and (rolled or confirmed ~= server())
 end

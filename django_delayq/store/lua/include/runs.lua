@@ -19,10 +19,10 @@ local function run_of(value)
     if not attempt or #attempt > 9 or #crashes > 9 or #past > 32 or (past ~= '' and not string.find(past, '^:e?%d*u?%d*$')) then
       return nil
     end
-    read = {tonumber(attempt), tonumber(crashes), lane, nonce, string.sub(past, 2)}
+    read = {attempt = tonumber(attempt), crashes = tonumber(crashes), lane = lane, nonce = nonce, past = string.sub(past, 2)}
     runs_read[value] = read
   end
-  return read[1], read[2], read[3], read[4], read[5]
+  return read.attempt, read.crashes, read.lane, read.nonce, read.past
 end
 
 local function run_value(attempt, crashes, lane, nonce, past)

@@ -38,10 +38,11 @@ local function write_spread(first, count)
   if c == 8 then
     return
   end
-  local was = redis.pcall(unpack(command))
-  if was.err then -- no string, or a string of another kind: not ours, and no reason to leave the rest of this call undone
+  local reply = redis.pcall(unpack(command))
+  local held = reply[1] -- which five minutes this slot held
+  if reply.err then -- no string, or a string of another kind: not ours, and no reason to leave the rest of this call undone
     redis.call('UNLINK', k_spread)
-  elseif was[1] ~= number then -- the slot still held what was an hour ago and more
+  elseif held ~= number then -- the slot still held what was an hour ago and more
     redis.call('SETRANGE', k_spread, base * 4 + 4, string.rep('\0', WIDTH * 4 - 4))
     redis.call(unpack(command))
   end

@@ -1,4 +1,6 @@
-"""What the database knows and Redis has forgotten: rows take it in before they are believed, and after all is back."""
+"""What a restore writes into the database: which servers it has seen, which generation it brings back, and what rows learn from the
+changes and runs that Redis has lost.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import rows
-from django_delayq.mirror.unfolded import pending
+from django_delayq.mirror.unfolded import unfolded_changes
 from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.queue import MOST
@@ -18,23 +20,23 @@ SERVERS: Final = 10  # runs of servers that are remembered
 WAY: Final = "way:"  # so begins what is no run of a server, beside them
 
 
-def note_server(queue: str, partition: int, server: str, using: str, way: str | None = None) -> None:
-    """Before what is pending is read: a change that is told later than this, by another server, is not answered with done. `way`: the
-    generation that is being brought back from here on, "" for none; None leaves what is noted.
+def note_server(queue: str, partition: int, server: str, using: str, restores: str | None = None) -> None:
+    """Before what is pending is read: a change that is told later than this, by another server, is not answered with done.
+    `restores`: the generation that is being brought back from here on, "" for none; None leaves what is noted.
     """
     mine = Checkpoint.objects.using(using).filter(queue=queue, partition=partition)
     checkpoint = mine.first() or Checkpoint()
     known = [one for one in (checkpoint.servers or "").split() if not one.startswith(WAY)]
     kept = [server, *(one for one in known if one != server)][:SERVERS] if server else known
-    way = way_of(checkpoint) if way is None else way
-    said = " ".join([*kept, *([WAY + way] if way else [])])
+    restores = under_way(checkpoint) if restores is None else restores
+    said = " ".join([*kept, *([WAY + restores] if restores else [])])
     if said != (checkpoint.servers or ""):
         failpoint("restore.note_server")
         mine.update(servers=said)
         failpoint("restore.noted_server")
 
 
-def forget_way(queue: str, partition: int, generation: str, using: str) -> None:
+def note_restored(queue: str, partition: int, generation: str, using: str) -> None:
     """It is brought back, and what is lost for good says so."""
     mine = Checkpoint.objects.using(using).filter(queue=queue, partition=partition)
     noted = mine.values_list("servers", flat=True).first() or ""
@@ -43,17 +45,17 @@ def forget_way(queue: str, partition: int, generation: str, using: str) -> None:
     failpoint("restore.forgot_way")
 
 
-def way_of(checkpoint: Checkpoint) -> str:
+def under_way(checkpoint: Checkpoint) -> str:
     """The generation that a restore has begun to bring back, until what Redis has lost for good is looked for; "" for none."""
     noted = [one for one in (checkpoint.servers or "").split() if one.startswith(WAY)]
     return noted[0].removeprefix(WAY) if noted else ""
 
 
-def take_in(queue: str, using: str, folded: str) -> None:
+def apply_unfolded(queue: str, using: str, folded: str) -> None:
     """Changes that were answered with done, and of which no event is left: all that Redis had to tell is folded."""
     now = clock.now()
     failpoint("restore.take_in")
-    for change in pending(queue, using, folded):
+    for change in unfolded_changes(queue, using, folded):
         row = Job.objects.using(using).filter(pk=change.job, state__in=UNFINISHED, settled="")
         if change.kind is EventKind.CANCELLED:
             row.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(change.reason))
@@ -64,7 +66,7 @@ def take_in(queue: str, using: str, folded: str) -> None:
     failpoint("restore.taken_in")
 
 
-def mend(queue: str, using: str) -> None:
+def settle_rows(queue: str, using: str) -> None:
     """Cancels, and atomic runs that committed, which rows knew before Redis did; and runs that nobody will tell of any more."""
     now = clock.now()
     known = Job.objects.using(using).filter(queue=queue, state__in=UNFINISHED).exclude(settled="")
