@@ -282,6 +282,7 @@ class MariaDBServer(DatabaseServer):
                 install,
                 "--no-defaults",
                 f"--datadir={self.data}",
+                f"--tmpdir={self.directory}",  # each begins by emptying it of temporary tables, those of others too
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
             ],
@@ -289,8 +290,10 @@ class MariaDBServer(DatabaseServer):
         )
 
     def command(self) -> list[str]:
-        return [self.program, "--no-defaults", f"--datadir={self.data}", f"--socket={self.socket}", "--skip-networking",
-                f"--pid-file={self.directory / 'pid'}", "--character-set-server=utf8mb4", *self.options]  # fmt: skip
+        return [
+            self.program, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self.directory}", f"--socket={self.socket}",
+            "--skip-networking", f"--pid-file={self.directory / 'pid'}", "--character-set-server=utf8mb4", *self.options,
+        ]  # fmt: skip
 
     def ready(self) -> bool:
         with socket.socket(socket.AF_UNIX) as line:
