@@ -61,7 +61,7 @@ class DelayqError(Exception):
     fields: Mapping[str, Any] = NO_FIELDS
 
     def __init__(self, *args: object, code: str = "", **fields: Any) -> None:
-        super().__init__(*(args or ((TEXTS[code].format(**fields),) if code else ())))
+        super().__init__(*(args or ((TEXTS[code].format(**fields),) if code in TEXTS else ())))
         if code:
             self.code = code
         if fields:
