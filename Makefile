@@ -20,7 +20,7 @@ MUTANTS ?=
 DATABASE_TESTS ?= tests/mirror tests/producer tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 # What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools.
-DIAGONAL_TESTS ?= $(sort $(DATABASE_TESTS) $(SERVER_TESTS)) tests/nouns tests/test_packaging.py
+DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
