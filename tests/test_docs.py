@@ -144,6 +144,15 @@ def test_what_projects_may_import_is_listed_in_one_place():
     }
 
 
+@pytest.mark.parametrize("where", [DOCS / "journey.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.stem)
+def test_every_file_that_is_named_exists(where):
+    package = Path(django_delayq.__file__).parent
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|lua|md))`", where.read_text()))
+    assert {
+        name for name in named if not any((root / name).exists() for root in (package, ROOT, package / "producer"))
+    } <= {"__init__.py"}
+
+
 def test_every_logger_is_listed():
     package = Path(django_delayq.__file__).parent
     made = {
