@@ -70,9 +70,16 @@ def run(command: str, project: Path, environment: dict[str, str]) -> str:
     print(f"$ {command}", flush=True)
     command = command.replace(INSTALL, f"pip install --quiet {shlex.quote(f'{CHECKOUT}[embedded]')}")
     done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", command], cwd=project, env=environment, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+        ["bash", "-e", "-o", "pipefail", "-c", command],
+        cwd=project,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
     print(done.stdout, end="", flush=True)
     if done.returncode:
         raise SystemExit(f"exit code {done.returncode}: {command}")
@@ -89,11 +96,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="delayq-quickstart-") as folder:
         project = Path(folder, "project")
         project.mkdir()
-        kept = {
-            name: os.environ[name]
-            for name in os.environ
-            if not name.startswith(("PYTHON", "DJANGO", "DELAYQ", "VIRTUAL"))
-        }
+        kept = {name: os.environ[name] for name in os.environ if not name.startswith(("PYTHON", "DJANGO", "DELAYQ", "VIRTUAL"))}
         path = f"{project / '.venv' / 'bin'}{os.pathsep}{path_without_servers(Path(folder, 'bin'))}"
         environment = {**kept, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         try:

@@ -98,9 +98,7 @@ def fill(rows: int) -> None:
 
     started = time.monotonic()
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'delayq_job' AND indexname NOT LIKE '%pkey'"
-        )
+        cursor.execute("SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'delayq_job' AND indexname NOT LIKE '%pkey'")
         indexes = cursor.fetchall()
         for name, _ in indexes:
             cursor.execute(f'DROP INDEX "{name}"')
@@ -116,13 +114,9 @@ def fill(rows: int) -> None:
         cursor.execute(EVENTS, {"job": job})
         for name in ("job", "attempt", "event"):
             cursor.execute(f"VACUUM ANALYZE delayq_{name}")
-        cursor.execute(
-            "SELECT pg_size_pretty(pg_table_size('delayq_job')), pg_size_pretty(pg_indexes_size('delayq_job'))"
-        )
+        cursor.execute("SELECT pg_size_pretty(pg_table_size('delayq_job')), pg_size_pretty(pg_indexes_size('delayq_job'))")
         table, size = cursor.fetchone()
-    print(
-        f"{rows:,} rows in {time.monotonic() - started:.0f} s: {table} of rows, {size} in {len(indexes) + 1} indexes\n"
-    )
+    print(f"{rows:,} rows in {time.monotonic() - started:.0f} s: {table} of rows, {size} in {len(indexes) + 1} indexes\n")
 
 
 def steps() -> None:
@@ -186,17 +180,31 @@ def pages(rows: int) -> dict[str, str]:
     jobs, queues, workers = "/admin/delayq/job/", "/admin/delayq/queue/", "/admin/delayq/worker/"
     operations = "/admin/delayq/operation/"
     start = f"{operations}start"
-    found = {f"jobs: {view or 'all'}": f"{jobs}?state={view}" for view in (
-        "", "due", "scheduled", "running", "retrying", "failed", "cancelled", "succeeded", "unpublished")}  # fmt: skip
+    found = {
+        f"jobs: {view or 'all'}": f"{jobs}?state={view}"
+        for view in ("", "due", "scheduled", "running", "retrying", "failed", "cancelled", "succeeded", "unpublished")
+    }
     for view in ("", "scheduled", "failed", "succeeded", "retrying"):
         found[f"jobs: {view or 'all'} of a queue"] = f"{jobs}?state={view}&queue=q7"
         found[f"jobs: {view or 'all'} of a task"] = f"{jobs}?state={view}&task=shop.tasks.t3"
     found["jobs: failed of a queue and a task"] = f"{jobs}?state=failed&queue=q7&task=shop.tasks.t3"
     for text in (
-        f"id:{Job.objects.order_by('pk')[rows // 2].pk}", "key:order:77", "key:order:77*", "order:123", "t5", "task:t5 state:failed",
-        "error:answer", "error:nowhere", "error:nowhere state:failed", f"arg:order_id={rows // 2}", f"arg:note={rows // 2} queue:q7",
-        "after:-1h", "state:scheduled after:+1h before:+2h", "state:failed after:-2d before:-1d", "stat:failed",
-    ):  # fmt: skip
+        f"id:{Job.objects.order_by('pk')[rows // 2].pk}",
+        "key:order:77",
+        "key:order:77*",
+        "order:123",
+        "t5",
+        "task:t5 state:failed",
+        "error:answer",
+        "error:nowhere",
+        "error:nowhere state:failed",
+        f"arg:order_id={rows // 2}",
+        f"arg:note={rows // 2} queue:q7",
+        "after:-1h",
+        "state:scheduled after:+1h before:+2h",
+        "state:failed after:-2d before:-1d",
+        "stat:failed",
+    ):
         found[f"jobs: {text[:40]}"] = f"{jobs}?q={text.replace(' ', '+').replace('++', '%2B+')}"
     found["failures"] = f"{jobs}failures/"
     for state in ("failed", "running", "scheduled", "succeeded"):

@@ -24,9 +24,7 @@ def main() -> int:
     options.add_argument("--workers", type=int, default=1)
     given = options.parse_args()
     found = lateness(OWN, given.jobs, given.seconds, given.workers)
-    print(
-        f"{given.jobs:,} jobs due over {given.seconds:g} s, {given.workers} worker{'s' * (given.workers > 1)}, defaults"
-    )
+    print(f"{given.jobs:,} jobs due over {given.seconds:g} s, {given.workers} worker{'s' * (given.workers > 1)}, defaults")
     print("lateness  p50 {p50:.2f} ms   p99 {p99:.2f} ms   max {max:.2f} ms   early {early:.0f}".format(**found))
     return int(found["early"] > 0)
 

@@ -15,9 +15,7 @@ def project(server: Any, **settings: str) -> dict[str, str]:
     """Migrates that server's database; returns the environment that `benchmarks.settings` reads."""
     database = server.database()
     try:
-        __import__(
-            "psycopg" if "postgres" in database["ENGINE"] else "MySQLdb" if "mysql" in database["ENGINE"] else "sqlite3"
-        )
+        __import__("psycopg" if "postgres" in database["ENGINE"] else "MySQLdb" if "mysql" in database["ENGINE"] else "sqlite3")
     except ImportError as error:
         from benchmarks.servers import ServerMissing
 
@@ -26,8 +24,12 @@ def project(server: Any, **settings: str) -> dict[str, str]:
     given |= {f"BENCH_{name}": value for name, value in settings.items()}
     done = subprocess.run(
         [sys.executable, "-m", "django", "migrate", "--verbosity", "0"],
-        cwd=ROOT, env={**os.environ, **given, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, **given, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(f"migrate failed: {done.stderr[-1000:]}")
     return given

@@ -33,9 +33,7 @@ def main() -> None:
     document = json.loads(options.parse_args().results.read_text())
     PUBLISHED.write_text(json.dumps(document, indent=1) + "\n")
     head, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(
-        f"{head.rstrip()}\n\n{BEGIN}\n\n## Figures\n\n{figures(document)}\n{END}{rest.partition(END)[2] or chr(10)}"
-    )
+    PAGE.write_text(f"{head.rstrip()}\n\n{BEGIN}\n\n## Figures\n\n{figures(document)}\n{END}{rest.partition(END)[2] or chr(10)}")
     CHARTS.mkdir(exist_ok=True)
     (CHARTS / "benchmarks.svg").write_text(chart(document))
 
@@ -96,9 +94,7 @@ def systems(document: Mapping[str, Any]) -> str:
         if "missing" in what:
             lines.append(f"| {name} | | could not be installed: {what['missing']} | | |")
         else:
-            lines.append(
-                f"| {what['name']} | {what['version']} | {what['settings']} | {what['waits_in']} | {what['many_by']} |"
-            )
+            lines.append(f"| {what['name']} | {what['version']} | {what['settings']} | {what['waits_in']} | {what['many_by']} |")
     return "\n".join(lines)
 
 

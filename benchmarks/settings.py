@@ -8,8 +8,7 @@ import os
 SECRET_KEY = "only for benchmarks"
 USE_TZ = True
 DATABASES = {
-    "default": json.loads(os.environ.get("BENCH_DATABASE", "null"))
-    or {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    "default": json.loads(os.environ.get("BENCH_DATABASE", "null")) or {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
 }
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_delayq", "benchmarks"]
 DELAYQ = {

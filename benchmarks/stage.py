@@ -92,8 +92,11 @@ class Stage:
         self.redis = Redis()
         self.marks = Path(tempfile.mkdtemp(prefix="dqb-marks-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.environment = {
-            **system.environment, **(given or {}), "BENCH_REDIS": self.redis.url, "BENCH_MARKS": str(self.marks),
-        }  # fmt: skip
+            **system.environment,
+            **(given or {}),
+            "BENCH_REDIS": self.redis.url,
+            "BENCH_MARKS": str(self.marks),
+        }
         self._workers: list[Worker] = []
         self._forgotten: set[float] = set()
 
@@ -101,9 +104,7 @@ class Stage:
         self.redis.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, Failed) and self._workers:
             error.args = (f"{error} · its log ends: {self._workers[-1].last_words()}",)
         for worker in self._workers:
@@ -160,9 +161,14 @@ class Stage:
         log = self.marks / f"worker-{len(self._workers)}.log"
         with open(log, "wb") as file:
             started = subprocess.Popen(
-                bound(self.system.command("worker")), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=file, start_new_session=True,
-            )  # fmt: skip
+                bound(self.system.command("worker")),
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
         worker = Worker(started, log)
         self._workers.append(worker)
         return worker

@@ -60,10 +60,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     """The settings themselves, and what they refer to."""
     problems = conf.problems()
     if problems:
-        return [
-            Error(f"{problem.where} {problem.message}", hint=problem.hint, id=f"delayq.{problem.code}")
-            for problem in problems
-        ]
+        return [Error(f"{problem.where} {problem.message}", hint=problem.hint, id=f"delayq.{problem.code}") for problem in problems]
     config = conf.get()
     return [*_alias(config), *_database(config), *_requests(config), *_shared_cache(config)]
 

@@ -46,9 +46,7 @@ def loads(raw: bytes) -> Any:
     return value
 
 
-def encode_payload(
-    args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any] | None, *, limit: int, task: str
-) -> bytes:
+def encode_payload(args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any] | None, *, limit: int, task: str) -> bytes:
     """The payload of a job: `[args]`, `[args, kwargs]` or `[args, kwargs, options]`, as short as it can be.
 
     Options, all optional: "backoff" (the text of a ladder), "timeout" (seconds above 0), "meta" (dict of text to JSON).
@@ -90,9 +88,7 @@ def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any
         case [list() as args, dict() as kwargs, dict() as options]:
             _check_options(options)
             return args, kwargs, options
-    raise PayloadError(
-        "this payload is not [args], [args, kwargs] or [args, kwargs, options]; django-delayq did not write it"
-    )
+    raise PayloadError("this payload is not [args], [args, kwargs] or [args, kwargs, options]; django-delayq did not write it")
 
 
 def _writer(encoder: json.JSONEncoder) -> Callable[[object, int], Iterable[str]]:

@@ -181,14 +181,9 @@ def _redis(value: Any) -> str | Mapping[str, Any]:
     if isinstance(value, Mapping) and ("URL" in value or "EMBEDDED" in value):
         return MappingProxyType(dict(value))
     # Never the value itself: it may hold a password.
-    said = (
-        f"a dict of {', '.join(map(str, value)) or 'nothing'}"
-        if isinstance(value, Mapping)
-        else f"a {type(value).__name__}"
-    )
+    said = f"a dict of {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
     raise _Wrong(
-        'must be an alias in CACHES, a URL, {"URL": …, "OPTIONS": …}, the dotted path of a factory, or "embedded", '
-        f"not {said}."
+        f'must be an alias in CACHES, a URL, {{"URL": …, "OPTIONS": …}}, the dotted path of a factory, or "embedded", not {said}.'
     )
 
 
@@ -252,9 +247,7 @@ READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "MIRROR_FULL": _choice("block", "grow"),
     "RESTORE": _choice("auto", "manual"),
 }
-PER_QUEUE: Final = (
-    "LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION",
-)  # fmt: skip
+PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
 
 
 def get() -> Config:

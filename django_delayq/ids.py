@@ -101,9 +101,13 @@ def short(id: UUID) -> str:
 def _eleven(number: int) -> str:
     high, low = divmod(number, _SIX)  # small numbers are divided in half the time
     return (
-        _ALPHABET[high // 14776336] + _PAIRS[high // 3844 % 3844] + _PAIRS[high % 3844]
-        + _PAIRS[low // 14776336] + _PAIRS[low // 3844 % 3844] + _PAIRS[low % 3844]
-    )  # fmt: skip
+        _ALPHABET[high // 14776336]
+        + _PAIRS[high // 3844 % 3844]
+        + _PAIRS[high % 3844]
+        + _PAIRS[low // 14776336]
+        + _PAIRS[low // 3844 % 3844]
+        + _PAIRS[low % 3844]
+    )
 
 
 # Ids that were made one after the other begin alike.
@@ -141,9 +145,7 @@ def parse(id: UUID | str) -> UUID:
             return full(text)
         if _HEX.fullmatch(text):
             return UUID(text)
-    raise ValueError(
-        f"{_shown(id)} is not a job id: pass a UUID, its text of 36 or 32 characters, or the short form of 22"
-    )
+    raise ValueError(f"{_shown(id)} is not a job id: pass a UUID, its text of 36 or 32 characters, or the short form of 22")
 
 
 def created_ms(id: UUID) -> int:

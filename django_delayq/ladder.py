@@ -43,9 +43,7 @@ class Ladder:
             words.pop()
             jitter = float(found[1]) / 100
         if not words:
-            raise ValueError(
-                f"{_cut(text)!r} is a ladder without steps; pass durations parted by spaces, such as {_EXAMPLE}"
-            )
+            raise ValueError(f"{_cut(text)!r} is a ladder without steps; pass durations parted by spaces, such as {_EXAMPLE}")
         self._fill(tuple(_step(word, number) for number, word in enumerate(words, 1)), jitter)
 
     @classmethod
@@ -152,9 +150,7 @@ class Ladder:
 
     def _fill(self, steps: tuple[float, ...], jitter: float | None) -> None:
         if len(steps) > MAX_STEPS:
-            raise ValueError(
-                f"a ladder of {len(steps)} steps is too long; the last step repeats, {MAX_STEPS} are allowed"
-            )
+            raise ValueError(f"a ladder of {len(steps)} steps is too long; the last step repeats, {MAX_STEPS} are allowed")
         object.__setattr__(self, "_formula", None)
         object.__setattr__(self, "_jitter", _checked_jitter(jitter))
         object.__setattr__(self, "_steps", steps)
@@ -193,9 +189,7 @@ def _checked_jitter(jitter: float | None) -> float:
     if jitter is None:
         return 0.0
     if isinstance(jitter, bool) or not isinstance(jitter, int | float) or not 0 <= jitter <= 1:
-        raise ValueError(
-            f"jitter={jitter!r} is not a share; pass a number from 0 to 1, such as 0.1 for 10 % either way"
-        )
+        raise ValueError(f"jitter={jitter!r} is not a share; pass a number from 0 to 1, such as 0.1 for 10 % either way")
     return round(float(jitter), 4)
 
 

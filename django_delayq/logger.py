@@ -100,9 +100,7 @@ def _lines(error: BaseException) -> Iterator[str]:
             continue
         seen.add(id(one))
         yield f"{how}{_cut(class_name(one))}"
-        frames = [
-            f'  File "{_cut(code.co_filename)}", line {line}, in {_cut(code.co_name)}' for code, line in _frames(one)
-        ]
+        frames = [f'  File "{_cut(code.co_filename)}", line {line}, in {_cut(code.co_name)}' for code, line in _frames(one)]
         left_out = len(frames) - FIRST - LAST
         yield from frames if left_out <= 0 else (*frames[:FIRST], f"  … {left_out} more …", *frames[-LAST:])
         if isinstance(one, BaseExceptionGroup):

@@ -26,17 +26,13 @@ _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
 # What is usual is left out, and only then: each record has one way to be written.
-_HEADER: Final = re.compile(
-    rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n"
-)
+_HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n")
 _PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?")
 _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
 
 
-@dataclass(
-    slots=True, kw_only=True, unsafe_hash=True
-)  # not frozen: one is made for each job, and that would take twice as long
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # not frozen: one is made for each job, and that would take twice as long
 class JobRecord:
     """What a job is, unchanged while it lives. Its state, date and attempts lie beside it, where scripts change them.
 
@@ -64,13 +60,9 @@ class JobRecord:
         if self.lane not in _LETTERS:
             raise PayloadError(f"{_shown(self.lane)} is not a lane; use high, normal or low")
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
-            raise PayloadError(
-                f"max_attempts={_shown(self.max_attempts)} of {self.task}: use a whole number of at least 1"
-            )
+            raise PayloadError(f"max_attempts={_shown(self.max_attempts)} of {self.task}: use a whole number of at least 1")
         if type(self.expires_ms) is not int or not 0 <= self.expires_ms <= clock.LAST_MS:
-            raise PayloadError(
-                f"expires_ms={_shown(self.expires_ms)} of {self.task}: use milliseconds since 1970, or 0 for never"
-            )
+            raise PayloadError(f"expires_ms={_shown(self.expires_ms)} of {self.task}: use milliseconds since 1970, or 0 for never")
         if type(self.payload) is not bytes:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
 
@@ -174,11 +166,11 @@ def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[Cla
     told = dict(past.split("=") for past in pasts.decode().split())
     found = {id: _PAST.fullmatch(past) for id, past in told.items()}
     return [
-        job._replace(
-            evictions=int(past[1] or 0), unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0
-        ) if (past := found.get(job.id)) else job
+        job._replace(evictions=int(past[1] or 0), unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0)
+        if (past := found.get(job.id))
+        else job
         for job in jobs
-    ]  # fmt: skip
+    ]
 
 
 @lru_cache(maxsize=1024)
@@ -198,9 +190,7 @@ def validate_key(key: str) -> str:
     if not isinstance(key, str):
         raise PayloadError(f"the key {_shown(key)} is not text; pass a str, such as f'close-order:{{order.pk}}'")
     if not _KEY.fullmatch(key):
-        what = (
-            f"has {len(key)} characters" if len(key) > MAX_KEY else "holds a control character or half a surrogate pair"
-        )
+        what = f"has {len(key)} characters" if len(key) > MAX_KEY else "holds a control character or half a surrogate pair"
         raise PayloadError(f"the key {_shown(key)} {what}; pass at most {MAX_KEY} printable characters")
     return key
 

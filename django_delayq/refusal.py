@@ -45,9 +45,7 @@ def refuse(value: object, path: str, depth: int = 0) -> NoReturn:
     raise _refusal(path, "cannot be stored as JSON", "pass plain text, numbers, lists and dicts")
 
 
-def misfit(
-    task: str, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str
-) -> PayloadError:
+def misfit(task: str, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str) -> PayloadError:
     """Why a task cannot be called with these arguments, where its signature refuses them. `cause`: what Python says about it."""
     code, argument = _mismatch(signature, args, kwargs)
     return PayloadError(code=code, task=task, signature=str(signature), cause=cause, argument=argument)
@@ -83,9 +81,7 @@ def _look(value: Any, path: str, depth: int, above: list[int]) -> None:
         if id(value) in above:
             raise _refusal(path, "contains itself", "pass ids instead of objects that refer to each other")
         if depth >= MAX_DEPTH:
-            raise _refusal(
-                path, f"lies more than {MAX_DEPTH} levels deep", "pass a flatter value, or store it and pass its id"
-            )
+            raise _refusal(path, f"lies more than {MAX_DEPTH} levels deep", "pass a flatter value, or store it and pass its id")
         above.append(id(value))
         for key, item in _items(value):
             if kind is dict:

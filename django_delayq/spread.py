@@ -18,9 +18,7 @@ SLOT: Final = 5  # minutes that share their counts of lateness and run time
 SLOT_MS: Final = SLOT * 60_000
 SLOTS: Final = 14  # an hour, the slot that is being filled, and one to spare
 KINDS: Final = ("succeeded", "failed", "retried")
-_WIDTH: Final = (
-    1 + 2 * BUCKETS + len(KINDS) * SLOT
-)  # numbers of a slot: its own, lateness, run times, and minute by minute what ended
+_WIDTH: Final = 1 + 2 * BUCKETS + len(KINDS) * SLOT  # numbers of a slot: its own, lateness, run times, and minute by minute what ended
 
 LENGTH: Final = SLOTS * _WIDTH * 4  # bytes
 

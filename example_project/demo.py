@@ -65,9 +65,13 @@ class Demo:
     def start(self, name, *command):
         process = subprocess.Popen(
             [sys.executable, str(HERE / "manage.py"), *command],
-            cwd=HERE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=HERE,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             start_new_session=True,  # Ctrl-C is ours: we end them in order
-        )  # fmt: skip
+        )
         self.processes.append((name, process))
         threading.Thread(target=self.show, args=(name, process.stdout), daemon=True).start()
 
@@ -129,9 +133,7 @@ class Demo:
             closed = [line.at for line in found[pk].ledger.all() if line.what == "closed"]
             fine = fine and len(closed) == 1 and closed[0] >= found[pk].pay_until
             late = (closed[0] - found[pk].pay_until).total_seconds() if closed else None
-            print(
-                f"demo   | order {pk}: {found[pk].state}" + (f", {late * 1000:.0f} ms after its time" if closed else "")
-            )
+            print(f"demo   | order {pk}: {found[pk].state}" + (f", {late * 1000:.0f} ms after its time" if closed else ""))
         print(f"demo   | order {orders[0]}: {found[orders[0]].state}, as it was paid")
         print("demo   | all is as it should be" if fine else "demo   | SOMETHING IS WRONG", flush=True)
         return 0 if fine else 1

@@ -96,9 +96,15 @@ class Server(ABC):
         """Starts it and waits until it answers."""
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
-                bound(self.command(), self.ending), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory,
-                start_new_session=True, env={**os.environ, **self.environment}, **as_user(self.user),
-            )  # fmt: skip
+                bound(self.command(), self.ending),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,
+                env={**os.environ, **self.environment},
+                **as_user(self.user),
+            )
         self.wait_ready()
 
     def wait_ready(self) -> None:
@@ -200,8 +206,19 @@ class RedisServer(Server):
 
     def command(self) -> list[str]:
         options = [part for name, value in self.options.items() for part in (f"--{name}", value)]
-        return [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--unixsocket", self.socket,
-                "--dir", str(self.directory), *self.users(), *options]  # fmt: skip
+        return [
+            self.program,
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--unixsocket",
+            self.socket,
+            "--dir",
+            str(self.directory),
+            *self.users(),
+            *options,
+        ]
 
     def users(self) -> list[str]:
         """Options that make users."""
@@ -245,8 +262,7 @@ class PostgresServer(DatabaseServer):
         )
 
     def command(self) -> list[str]:
-        return [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.directory), "-c", "listen_addresses=",
-                *self.options]  # fmt: skip
+        return [str(self.bin / "postgres"), "-D", str(self.data), "-k", str(self.directory), "-c", "listen_addresses=", *self.options]
 
     def ready(self) -> bool:
         probe = [str(self.bin / "pg_isready"), "-h", str(self.directory), "-U", "delayq", "-d", "postgres", "-q"]
@@ -291,9 +307,16 @@ class MariaDBServer(DatabaseServer):
 
     def command(self) -> list[str]:
         return [
-            self.program, "--no-defaults", f"--datadir={self.data}", f"--tmpdir={self.directory}", f"--socket={self.socket}",
-            "--skip-networking", f"--pid-file={self.directory / 'pid'}", "--character-set-server=utf8mb4", *self.options,
-        ]  # fmt: skip
+            self.program,
+            "--no-defaults",
+            f"--datadir={self.data}",
+            f"--tmpdir={self.directory}",
+            f"--socket={self.socket}",
+            "--skip-networking",
+            f"--pid-file={self.directory / 'pid'}",
+            "--character-set-server=utf8mb4",
+            *self.options,
+        ]
 
     def ready(self) -> bool:
         with socket.socket(socket.AF_UNIX) as line:
@@ -306,9 +329,12 @@ class MariaDBServer(DatabaseServer):
 
     def database(self) -> dict[str, object]:
         return {
-            "ENGINE": "django.db.backends.mysql", "NAME": "delayq", "USER": "root", "HOST": self.socket,
+            "ENGINE": "django.db.backends.mysql",
+            "NAME": "delayq",
+            "USER": "root",
+            "HOST": self.socket,
             "OPTIONS": {"charset": "utf8mb4"},
-        }  # fmt: skip
+        }
 
 
 def unprivileged(directory: Path) -> str | None:
@@ -326,9 +352,7 @@ def as_user(user: str | None) -> dict[str, Any]:
 
 def run_as(user: str | None, command: list[str], directory: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, check=False, env=environment, **as_user(user)
-    )  # fmt: skip
+    done = subprocess.run(command, cwd=directory, capture_output=True, check=False, env=environment, **as_user(user))
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed:\n{(done.stdout + done.stderr).decode(errors='replace')[-2000:]}")
 

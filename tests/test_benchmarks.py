@@ -38,9 +38,7 @@ class Meter:
         self.asked: list[str] = []
         self.breaks = breaks
         columns = {"rate": Column(title="jobs per second")}
-        self.metric = Metric(
-            name="single", title="Made up", text="Nothing.", columns=columns, measure=self.measure, rounds=2
-        )
+        self.metric = Metric(name="single", title="Made up", text="Nothing.", columns=columns, measure=self.measure, rounds=2)
 
     def measure(self, system: System, size: float) -> Figures:
         self.asked.append(system.name)

@@ -49,13 +49,30 @@ def test_e001_in_a_queue_names_the_place(settings):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("REDIS", 5), ("PREFIX", "a b"), ("DURABILITY", "disk"), ("AUDIT", "none"), ("LEASE", "soon"), ("LEASE", 4.9),
-        ("MAX_ATTEMPTS", 0), ("MAX_ATTEMPTS", True), ("BACKOFF", "15 sec"), ("TIMEOUT", -1), ("MAX_CRASHES", "3"),
-        ("MAX_PAYLOAD", 1), ("RETENTION", {"done": "7d"}), ("RETENTION", "7d"), ("SENSITIVE", "password"), ("SIGNING", "yes"),
-        ("MIRROR_FULL", "panic"), ("QUEUES", ["orders"]), ("QUEUES", {"a/b": {}}), ("QUEUES", {"a": None}),
-        ("QUEUES", {"a": {"PARTITIONS": 2}}), ("QUEUES", {"a": {"LEASE": "x"}}),
+        ("REDIS", 5),
+        ("PREFIX", "a b"),
+        ("DURABILITY", "disk"),
+        ("AUDIT", "none"),
+        ("LEASE", "soon"),
+        ("LEASE", 4.9),
+        ("MAX_ATTEMPTS", 0),
+        ("MAX_ATTEMPTS", True),
+        ("BACKOFF", "15 sec"),
+        ("TIMEOUT", -1),
+        ("MAX_CRASHES", "3"),
+        ("MAX_PAYLOAD", 1),
+        ("RETENTION", {"done": "7d"}),
+        ("RETENTION", "7d"),
+        ("SENSITIVE", "password"),
+        ("SIGNING", "yes"),
+        ("MIRROR_FULL", "panic"),
+        ("QUEUES", ["orders"]),
+        ("QUEUES", {"a/b": {}}),
+        ("QUEUES", {"a": None}),
+        ("QUEUES", {"a": {"PARTITIONS": 2}}),
+        ("QUEUES", {"a": {"LEASE": "x"}}),
     ],
-)  # fmt: skip
+)
 def test_e002_a_wrong_value_names_the_place(settings, key, value):
     said = found(settings, **{key: value})["delayq.E002"]
     assert f'DELAYQ["{key}"]' in said
@@ -83,9 +100,7 @@ def test_e003_an_alias_that_is_not_on_redis(settings):
 def tasks(monkeypatch) -> Registry:
     own = Registry()
     monkeypatch.setattr(checks, "registry", own)
-    monkeypatch.setattr(
-        sys.modules["django_delayq.producer.task"], "registry", own
-    )  # the package has a `task` of its own
+    monkeypatch.setattr(sys.modules["django_delayq.producer.task"], "registry", own)  # the package has a `task` of its own
     return own
 
 
@@ -282,9 +297,7 @@ def test_w019_workers_that_answer_probes_on_all_addresses(settings, own_redis):
 
 def test_w020_a_dependency_newer_than_those_tested(settings, own_redis, monkeypatch):
     server = own_redis(appendonly="yes")
-    monkeypatch.setattr(
-        checks, "version", lambda name: {"Django": "6.2a1", "redis": "8.99", "django-redis": "8.0"}[name]
-    )
+    monkeypatch.setattr(checks, "version", lambda name: {"Django": "6.2a1", "redis": "8.99", "django-redis": "8.0"}[name])
     found = [m.msg for m in checks.check_server() if m.id == "delayq.W020"]
     assert [text.partition(" is newer")[0] for text in found] == ["Django 6.2a1", "django-redis 8.0"]
     assert list(deploy(settings, server.url)) == ["delayq.W020"]

@@ -125,19 +125,13 @@ def public_names(path: str) -> set[str]:
     module = import_module(path)
     if listed := getattr(module, "__all__", None):
         return set(listed)
-    own = {
-        name
-        for name, value in vars(module).items()
-        if getattr(value, "__module__", None) == path and isinstance(value, type)
-    }
+    own = {name for name, value in vars(module).items() if getattr(value, "__module__", None) == path and isinstance(value, type)}
     return {name for name in own | {n for n, v in vars(module).items() if isinstance(v, Signal)} if name[0] != "_"}
 
 
 def test_what_projects_may_import_is_listed_in_one_place():
     rows = re.findall(r"^\| `(django_delayq[\w.]*)` \| (.+) \|$", page("reference"), flags=re.MULTILINE)
-    assert {path: set(re.findall(r"`(\w+)`", names)) for path, names in rows} == {
-        path: public_names(path) for path, _ in rows
-    }
+    assert {path: set(re.findall(r"`(\w+)`", names)) for path, names in rows} == {path: public_names(path) for path, _ in rows}
     assert {path for path, _ in rows} == {
         "django_delayq",
         *(f"django_delayq.{name}" for name in ("exceptions", "signals", "models", "admin")),
@@ -148,16 +142,14 @@ def test_what_projects_may_import_is_listed_in_one_place():
 def test_every_file_that_is_named_exists(where):
     package = Path(django_delayq.__file__).parent
     named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|lua|md))`", where.read_text()))
-    assert {
-        name for name in named if not any((root / name).exists() for root in (package, ROOT, package / "producer"))
-    } <= {"__init__.py"}
+    assert {name for name in named if not any((root / name).exists() for root in (package, ROOT, package / "producer"))} <= {
+        "__init__.py"
+    }
 
 
 def test_every_logger_is_listed():
     package = Path(django_delayq.__file__).parent
-    made = {
-        name for path in package.rglob("*.py") for name in re.findall(r"\bLogger\(\"([\w.]+)\"\)", path.read_text())
-    }
+    made = {name for path in package.rglob("*.py") for name in re.findall(r"\bLogger\(\"([\w.]+)\"\)", path.read_text())}
     assert made <= code_words("reference")
 
 
@@ -212,9 +204,7 @@ def test_every_check_is_described():
 
 
 def test_every_state_is_described():
-    the_same(
-        {state.value for state in State}, table_column(section("lifecycle", "States")), "docs/lifecycle.md, States"
-    )
+    the_same({state.value for state in State}, table_column(section("lifecycle", "States")), "docs/lifecycle.md, States")
     outcomes = code_words("lifecycle")
     missing = [outcome.value for outcome in AttemptOutcome if outcome.value not in outcomes]
     assert not missing, f"docs/lifecycle.md does not name the outcomes of an attempt: {', '.join(missing)}"
@@ -257,9 +247,7 @@ def test_every_test_that_holds_a_promise_exists():
     named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page("guarantees"))
     assert len(named) > 20
     missing = [
-        f"{path}::{test}"
-        for path, test in named
-        if not (ROOT / path).is_file() or f"def {test}(" not in (ROOT / path).read_text()
+        f"{path}::{test}" for path, test in named if not (ROOT / path).is_file() or f"def {test}(" not in (ROOT / path).read_text()
     ]
     assert not missing, f"docs/guarantees.md names tests that do not exist: {', '.join(missing)}"
 

@@ -13,29 +13,73 @@ PACKAGE = Path(__file__).parents[1] / "django_delayq"
 # A module of the root is a room of its own; a folder is one, and so is a folder in it that is named here. Each imports what stands
 # lower only. The face (`__init__`) and the app stand above all.
 FLOORS = {
-    "clock": 0, "spread": 0, "states": 0, "text": 0, "signals": 0,
-    "exceptions": 1, "ids": 1, "ladder": 1, "signing": 1,
-    "failpoints": 2, "refusal": 2, "record": 2, "logger": 2, "conf": 2, "models": 2,
-    "codec": 3, "store": 3, "migrations": 3,
-    "producer": 4, "worker": 4,
-    "worker.process": 5, "console": 5,
-    "worker.supervisor": 6, "mirror": 6, "checks": 6,
-    "admin": 7, "management": 7,
-    "apps": 8, "templatetags": 8, "": 8,
-}  # fmt: skip
+    "clock": 0,
+    "spread": 0,
+    "states": 0,
+    "text": 0,
+    "signals": 0,
+    "exceptions": 1,
+    "ids": 1,
+    "ladder": 1,
+    "signing": 1,
+    "failpoints": 2,
+    "refusal": 2,
+    "record": 2,
+    "logger": 2,
+    "conf": 2,
+    "models": 2,
+    "codec": 3,
+    "store": 3,
+    "migrations": 3,
+    "producer": 4,
+    "worker": 4,
+    "worker.process": 5,
+    "console": 5,
+    "worker.supervisor": 6,
+    "mirror": 6,
+    "checks": 6,
+    "admin": 7,
+    "management": 7,
+    "apps": 8,
+    "templatetags": 8,
+    "": 8,
+}
 # At the root stand nouns, which need the standard library only, and what Django asks for by name.
 NOUNS = {
-    "clock", "codec", "exceptions", "failpoints", "ids", "ladder", "record", "refusal", "signing", "spread", "states", "text",
-}  # fmt: skip
+    "clock",
+    "codec",
+    "exceptions",
+    "failpoints",
+    "ids",
+    "ladder",
+    "record",
+    "refusal",
+    "signing",
+    "spread",
+    "states",
+    "text",
+}
 DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags"}
 FOLDERS = {"console", "mirror", "producer", "store", "worker"}
 
 THREADS = {"threading", "multiprocessing", "signal", "concurrent", "asyncio"}
 PROCESSES = {"fork", "forkpty", "kill", "killpg", "posix_spawn", "posix_spawnp", "execv", "execve", "waitpid"}
 CLOCK = {
-    "time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.perf_counter_ns", "time.sleep",
-    "datetime.now", "datetime.utcnow", "datetime.today", "date.today", "timezone.now", "timezone.localtime", "timezone.localdate",
-}  # fmt: skip
+    "time.time",
+    "time.time_ns",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.perf_counter_ns",
+    "time.sleep",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+    "date.today",
+    "timezone.now",
+    "timezone.localtime",
+    "timezone.localdate",
+}
 
 
 def name_of(path: Path) -> str:
@@ -149,18 +193,14 @@ def test_each_folder_has_its_folder_of_tests():
 
 
 def test_each_folder_says_its_law():
-    folders = [
-        name for name, path in MODULES.items() if path.stem == "__init__" and name and room(name) != "migrations"
-    ]
+    folders = [name for name, path in MODULES.items() if path.stem == "__init__" and name and room(name) != "migrations"]
     silent = [name for name in folders if "May import" not in (ast.get_docstring(tree(name)) or "")]
     assert set(silent) <= {"models", "management.commands", "templatetags"}, "what it may import, threads, queries"
 
 
 def test_the_nouns_need_nothing_but_the_standard_library():
     known = sys.stdlib_module_names | {"django_delayq"}
-    assert (
-        offenders(lambda name: {dotted for dotted in imports(name) if dotted.split(".")[0] not in known}, NOUNS) == {}
-    )
+    assert offenders(lambda name: {dotted for dotted in imports(name) if dotted.split(".")[0] not in known}, NOUNS) == {}
 
 
 def test_only_the_store_knows_redis():

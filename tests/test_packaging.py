@@ -66,11 +66,21 @@ def test_the_wheel_holds_what_is_no_python(wheel):
     assert "django_delayq/migrations/0001_initial.py" in names
     assert {name for name in names if name.endswith((".po", ".mo"))} == {
         f"django_delayq/locale/{language}/LC_MESSAGES/django.{kind}" for language in ("de", "zh_Hans") for kind in ("po", "mo")
-    }  # fmt: skip
+    }
     scripts = {PurePath(name).stem for name in names if PurePath(name).match("django_delayq/store/lua/*.lua")}
     assert scripts >= {
-        "schedule", "claim", "extend", "settle", "cancel", "reschedule", "requeue", "pause", "purge", "tidy", "inspect",
-    }  # fmt: skip
+        "schedule",
+        "claim",
+        "extend",
+        "settle",
+        "cancel",
+        "reschedule",
+        "requeue",
+        "pause",
+        "purge",
+        "tidy",
+        "inspect",
+    }
 
 
 def test_the_wheel_carries_the_licence(wheel):
@@ -119,11 +129,6 @@ def test_the_readme_is_the_long_description(metadata):
 def test_every_dependency_group_is_installed_by_something():
     recipes = (ROOT / "Makefile").read_text() + (ROOT / ".ci" / "run").read_text()
     used = set(re.findall(r"--group ([a-z]+)", recipes))
-    included = {
-        entry["include-group"]
-        for group in PROJECT["dependency-groups"].values()
-        for entry in group
-        if isinstance(entry, dict)
-    }
+    included = {entry["include-group"] for group in PROJECT["dependency-groups"].values() for entry in group if isinstance(entry, dict)}
     assert set(PROJECT["dependency-groups"]) == used | included | {"dev"}
     assert used <= set(PROJECT["dependency-groups"])

@@ -67,9 +67,7 @@ class Arq(base.Adapter):
 
     def worker(self, processes: int, threads: int) -> list[str]:
         """The command that it comes with, which knows one process."""
-        code = (
-            "import asyncio, logging; asyncio.set_event_loop(asyncio.new_event_loop()); from arq.cli import cli; cli()"
-        )
+        code = "import asyncio, logging; asyncio.set_event_loop(asyncio.new_event_loop()); from arq.cli import cli; cli()"
         return base.several(base.python("-c", code, "benchmarks.adapters.arq.WorkerSettings"), processes)
 
 

@@ -30,10 +30,15 @@ def configure() -> None:
         },
         INSTALLED_APPS=["django.contrib.contenttypes", "django_q"],
         Q_CLUSTER={
-            "name": "bench", "redis": base.REDIS, "workers": base.PROCESSES, "queue_limit": 100, "save_limit": -1, "timeout": 60,
+            "name": "bench",
+            "redis": base.REDIS,
+            "workers": base.PROCESSES,
+            "queue_limit": 100,
+            "save_limit": -1,
+            "timeout": 60,
             "retry": 90,
         },
-    )  # fmt: skip
+    )
 
 
 configure()
@@ -73,9 +78,7 @@ class DjangoQ2(base.Adapter):
         if due is None:
             async_task(name, *args)
         else:
-            Schedule.objects.create(
-                func=name, args=repr(tuple(args)), schedule_type=Schedule.ONCE, next_run=base.at(due), repeats=-1
-            )
+            Schedule.objects.create(func=name, args=repr(tuple(args)), schedule_type=Schedule.ONCE, next_run=base.at(due), repeats=-1)
 
     def worker(self, processes: int, threads: int) -> list[str]:
         """Its cluster."""

@@ -21,9 +21,7 @@ class Rq(base.Adapter):
 
     name = "RQ"
     version = rq.__version__
-    settings = (
-        "a fork for each job (default), with scheduler, three retries (jobs of lost workers run again), no results"
-    )
+    settings = "a fork for each job (default), with scheduler, three retries (jobs of lost workers run again), no results"
     at_once = 1
     many_by = "enqueue_many; one by one with a date"
 

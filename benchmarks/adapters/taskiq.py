@@ -45,8 +45,7 @@ class Taskiq(base.Adapter):
     name = "taskiq"
     version = version("taskiq")
     settings = (
-        "Redis stream (what is not acknowledged within ten minutes runs again), 100 at once (default), scheduler looks every "
-        "second"
+        "Redis stream (what is not acknowledged within ten minutes runs again), 100 at once (default), scheduler looks every second"
     )
     at_once = 100
     many_by = "100 calls at once"

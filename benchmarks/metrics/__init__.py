@@ -10,9 +10,22 @@ from typing import Literal
 from benchmarks.systems import System
 
 NAMES = (
-    "single", "bulk", "outbox", "noop", "orm", "lateness", "burst", "memory", "idle", "crash", "mirror", "restore", "growth",
-    "workers", "deep",
-)  # fmt: skip
+    "single",
+    "bulk",
+    "outbox",
+    "noop",
+    "orm",
+    "lateness",
+    "burst",
+    "memory",
+    "idle",
+    "crash",
+    "mirror",
+    "restore",
+    "growth",
+    "workers",
+    "deep",
+)
 SLOW = frozenset({"rq", "django-q2"})  # which get fewer jobs: a run would take minutes
 Figures = Mapping[str, float | None]
 

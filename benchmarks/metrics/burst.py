@@ -32,9 +32,7 @@ def _burst(system: System, count: int) -> Figures:
         if time.time() > due:
             due = time.time()
         with _Asker(stage.redis, due) as asker:
-            late = sorted(
-                number for number in stage.wait_marks(count, due - time.time() + 120.0, worker) if number < 1e8
-            )
+            late = sorted(number for number in stage.wait_marks(count, due - time.time() + 120.0, worker) if number < 1e8)
         return {
             "p50": late[len(late) // 2] * 1000,
             "p99": late[int(len(late) * 0.99)] * 1000,

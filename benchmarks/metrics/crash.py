@@ -52,9 +52,7 @@ METRIC = Metric(
     columns={
         "running": Column(title="jobs running at the kill", better=""),
         "lost": Column(title="jobs not run within 90 s", better="less", reach="0"),
-        "recovered": Column(
-            title="those running run again after", unit="s", better="less", digits=1, reach="≤ 2 after its start"
-        ),
+        "recovered": Column(title="those running run again after", unit="s", better="less", digits=1, reach="≤ 2 after its start"),
     },
     measure=measure,
     rounds=1,

@@ -41,9 +41,7 @@ def on_stage(stage: Stage, worker: Worker, count: int, seconds: float) -> dict[s
 METRIC = Metric(
     name="lateness",
     title="Lateness",
-    text=(
-        "2,000 jobs over 20 seconds (RQ and django-q2: 400), one worker with default options; how long after its date a job starts."
-    ),
+    text=("2,000 jobs over 20 seconds (RQ and django-q2: 400), one worker with default options; how long after its date a job starts."),
     columns={
         "p50": Column(title="p50", unit="ms", better="less", digits=1, reach="≤ 1.5"),
         "p99": Column(title="p99", unit="ms", better="less", digits=1, reach="≤ 5"),

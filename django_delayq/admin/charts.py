@@ -33,9 +33,14 @@ def bars(stacks: Sequence[tuple[str, Sequence[int]]], label: str, *, height: int
     return format_html(
         '<svg class="delayq-chart {}" viewBox="0 {} {} {}" preserveAspectRatio="none" role="img" aria-label="{}" focusable="false">'
         '<path class="delayq-ground" d="M0 0h{}"/>{}</svg>',
-        look, -height, max(1, count), height, label, max(1, count),
+        look,
+        -height,
+        max(1, count),
+        height,
+        label,
+        max(1, count),
         format_html_join("", '<path class="{}" d="{}"/>', paths),
-    )  # fmt: skip
+    )
 
 
 def _bar(at: int, below: int, number: int, unit: float) -> str:

@@ -100,8 +100,9 @@ def percent(share: float | None) -> str:
 def _row(queue: QueueView, hour: Spread) -> Row:
     depth, share = queue.depth, hour.failure_share
     label = now("Jobs that ended in the last hour, per minute: %(done)d, of which %(failed)d failed") % {
-        "done": hour.done, "failed": sum(hour.failed),
-    }  # fmt: skip
+        "done": hour.done,
+        "failed": sum(hour.failed),
+    }
     return Row(
         queue=queue,
         name=visible(queue.name),
@@ -124,10 +125,7 @@ def _row(queue: QueueView, hour: Spread) -> Row:
 def _parts(hour: Spread) -> list[tuple[str, int, int]]:
     """The hour in words and numbers: when, succeeded, failed."""
     step = MINUTES // PARTS
-    ago = [
-        now("%(first)d to %(last)d minutes ago") % {"first": first, "last": first - step}
-        for first in range(MINUTES, 0, -step)
-    ]
+    ago = [now("%(first)d to %(last)d minutes ago") % {"first": first, "last": first - step} for first in range(MINUTES, 0, -step)]
     return list(zip(ago, sums(hour.succeeded, PARTS), sums(hour.failed, PARTS), strict=True))
 
 
@@ -147,13 +145,16 @@ def _ahead(found: Forecast) -> list[Ahead]:
     return [
         _chart("minutes", per_minute % {"count": found.minute_step}, found.minutes, minute, found.minute_step * 60_000, zone),
         _chart("hours", per_hour % {"count": found.hour_step}, found.hours, hour, found.hour_step * 3_600_000, zone),
-    ]  # fmt: skip
+    ]
 
 
 def _chart(name: str, title: str, counts: Sequence[int], start: int, step: int, zone: ZoneInfo) -> Ahead:
     times: list[datetime] = [clock.from_ms(start + step * number).astimezone(zone) for number in range(len(counts))]
     return Ahead(
-        name=name, title=title, total=sum(counts), most=max(counts, default=0),
+        name=name,
+        title=title,
+        total=sum(counts),
+        most=max(counts, default=0),
         chart=bars([("delayq-bar-ahead", counts)], f"{title}: {sum(counts)}", height=60, look="delayq-ahead"),
         rows=[(f"{time:%H:%M}", count) for time, count in zip(times, counts, strict=True)],
-    )  # fmt: skip
+    )

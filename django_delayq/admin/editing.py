@@ -25,9 +25,7 @@ from django_delayq.states import Change, State
 EDITABLE = frozenset({State.FAILED, State.CANCELLED})
 ANSWERS = {
     Change.DONE: _("Requeued with other arguments."),
-    Change.CONFLICT: _(
-        "Nothing was changed: somebody was faster, another job holds the key, or the mirror has not caught up yet."
-    ),
+    Change.CONFLICT: _("Nothing was changed: somebody was faster, another job holds the key, or the mirror has not caught up yet."),
     Change.RUNNING: _("Nothing was changed: it runs already."),
     Change.FINISHED: _("Nothing was changed: it has succeeded."),
     Change.UNKNOWN: _("Nothing was changed: nobody knows this job any more."),

@@ -139,10 +139,7 @@ def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
     """To each group a job of its own. Asked for each apart: thousands may have the same date."""
     if not groups:
         return
-    found = {
-        f"job{number}": Subquery(jobs.filter(group.samples).order_by().values("pk")[:1])
-        for number, group in enumerate(groups)
-    }
+    found = {f"job{number}": Subquery(jobs.filter(group.samples).order_by().values("pk")[:1]) for number, group in enumerate(groups)}
     [ids] = jobs.order_by().annotate(**found).values_list(*found)[:1]
     runs = Attempt.objects.using(conf.get().database).filter(
         job_id=OuterRef("pk"), outcome__in=(AttemptOutcome.FAILED.value, AttemptOutcome.RETRIED.value)

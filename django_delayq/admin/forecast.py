@@ -82,9 +82,7 @@ def why_not_yet(job: Job, view: JobView | None, trouble: str) -> str:
     if not serving:
         text = now("No worker serves the queue %(queue)s: start one that does.") % {"queue": job.queue}
         if any(not worker["silent"] and job.queue in overview.served(worker) for worker in workers):
-            text = now("The workers of the queue %(queue)s are quiet or leaving, and claim no more.") % {
-                "queue": job.queue
-            }
+            text = now("The workers of the queue %(queue)s are quiet or leaving, and claim no more.") % {"queue": job.queue}
         return text if wait <= 0 else f"{_later(view, wait)} {text}"
     if wait > 0:
         return _later(view, wait)
@@ -94,14 +92,10 @@ def why_not_yet(job: Job, view: JobView | None, trouble: str) -> str:
 def _not_in_redis(job: Job, trouble: str) -> str:
     if job.published is None and job.durable:
         if trouble:
-            return now(
-                "It is not in Redis yet, since Redis cannot be reached; it is safe in the database, and will be pushed."
-            )
+            return now("It is not in Redis yet, since Redis cannot be reached; it is safe in the database, and will be pushed.")
         return now("It is safe in the database, but not in Redis yet: the relay of a worker pushes it.")
     if trouble:
-        return now("Redis cannot be asked. The rows say that it is due at %(date)s.") % {
-            "date": _date(clock.to_ms(job.run_at))
-        }
+        return now("Redis cannot be asked. The rows say that it is due at %(date)s.") % {"date": _date(clock.to_ms(job.run_at))}
     return now("Redis does not know it: it has ended a moment ago, or the mirror brings it back.")
 
 

@@ -55,16 +55,15 @@ class RescheduleForm(ReasonForm):
 
     delay = forms.CharField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d"))
     run_at = forms.DateTimeField(
-        label=_("Or a date"), required=False,
+        label=_("Or a date"),
+        required=False,
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
-    )  # fmt: skip
+    )
     field_order: Sequence[str] = ("delay", "run_at", "reason")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        zone = visible(
-            get_current_timezone_name()
-        )  # the browser's may be another, and the field does not say which it is
+        zone = visible(get_current_timezone_name())  # the browser's may be another, and the field does not say which it is
         self.fields["run_at"].help_text = now("Time zone: %(zone)s") % {"zone": zone}
 
     def clean_delay(self) -> float | None:
@@ -115,9 +114,7 @@ class OperationForm(ReasonForm):
 
     def options(self) -> dict[str, Any]:
         """The date, if the verb needs one, as JSON."""
-        return {
-            name: value.isoformat() if isinstance(value, datetime) else value for name, value in self.date().items()
-        }
+        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in self.date().items()}
 
 
 class RescheduleOperationForm(OperationForm, RescheduleForm):
@@ -166,12 +163,8 @@ class PurgeForm(ReasonForm):
 class EditForm(ReasonForm):
     """Other arguments for a job, as JSON."""
 
-    args = forms.CharField(
-        label=_("Arguments by place"), widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"})
-    )
-    kwargs = forms.CharField(
-        label=_("Arguments by name"), widget=forms.Textarea(attrs={"rows": 10, "spellcheck": "false"})
-    )
+    args = forms.CharField(label=_("Arguments by place"), widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}))
+    kwargs = forms.CharField(label=_("Arguments by name"), widget=forms.Textarea(attrs={"rows": 10, "spellcheck": "false"}))
     field_order: Sequence[str] = ("args", "kwargs", "reason")
 
     def __init__(self, job: Job, given: Any = None) -> None:

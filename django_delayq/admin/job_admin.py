@@ -44,8 +44,14 @@ class JobAdmin(ReadOnlyAdmin):
     """Every job that the mirror or the outbox has written down."""
 
     list_display = (
-        "state_now", "task_shown", "key_shown", "queue_shown", "run_at_and_late", "attempts_made", "last_error",
-    )  # fmt: skip
+        "state_now",
+        "task_shown",
+        "key_shown",
+        "queue_shown",
+        "run_at_and_late",
+        "attempts_made",
+        "last_error",
+    )
     list_display_links = ("state_now", "task_shown")
     list_filter = (QueueFilter, TaskFilter)
     search_fields = ("id", "key", "task")
@@ -75,9 +81,7 @@ class JobAdmin(ReadOnlyAdmin):
         """That of the view; see `Selection.order`."""
         return chosen(request).order
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
-    ) -> tuple[QuerySet[Job], bool]:
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Job], search_term: str) -> tuple[QuerySet[Job], bool]:
         """As they are: `JobList` has searched."""
         return queryset, False
 
@@ -89,9 +93,7 @@ class JobAdmin(ReadOnlyAdmin):
         if (shown := listed.get("cl")) is not None:
             listed["trouble"] = shown.trouble
             complaints = shown.complaints
-            listed["for_all"] = [
-                (verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if not complaints
-            ]
+            listed["for_all"] = [(verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if not complaints]
             if alone and isinstance(response, TemplateResponse):
                 return live.cut_out(request, response)
         return response
@@ -138,9 +140,7 @@ class JobAdmin(ReadOnlyAdmin):
         line = visible(job.error.strip().split("\n", 1)[0])
         shown = line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 1] + "…"
         look = "delayq-soft" if job.state == State.CANCELLED else "delayq-error"  # there it is the reason of a person
-        return (
-            format_html('<span class="{}" title="{}">{}</span>', look, line[:1000], breakable(shown)) if shown else "-"
-        )
+        return format_html('<span class="{}" title="{}">{}</span>', look, line[:1000], breakable(shown)) if shown else "-"
 
     # actions from the list
 
@@ -153,9 +153,7 @@ class JobAdmin(ReadOnlyAdmin):
         allowed: bool = getattr(self, f"has_{verb.name}_permission")(request, job)
         return allowed and self.has_view_permission(request, job)
 
-    def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Job], *more: Any, **options: Any
-    ) -> HttpResponse | None:
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *more: Any, **options: Any) -> HttpResponse | None:
         """What is ticked are ids."""
         try:
             for text in request.POST.getlist(ACTION_CHECKBOX_NAME):
@@ -185,10 +183,17 @@ class JobAdmin(ReadOnlyAdmin):
             carry_out(request, verb, jobs, reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
             return None
         context = self.page_context(
-            request, verb.label, verb=verb, form=form, examples=jobs[:EXAMPLES], more=max(0, len(jobs) - EXAMPLES),
-            action=request.POST.get("action", verb.name), selected=request.POST.getlist(ACTION_CHECKBOX_NAME),
-            checkbox=ACTION_CHECKBOX_NAME, back=request.get_full_path(),
-        )  # fmt: skip
+            request,
+            verb.label,
+            verb=verb,
+            form=form,
+            examples=jobs[:EXAMPLES],
+            more=max(0, len(jobs) - EXAMPLES),
+            action=request.POST.get("action", verb.name),
+            selected=request.POST.getlist(ACTION_CHECKBOX_NAME),
+            checkbox=ACTION_CHECKBOX_NAME,
+            back=request.get_full_path(),
+        )
         return TemplateResponse(request, "admin/delayq/job/ask.html", context)
 
     # all that match
@@ -243,10 +248,16 @@ class JobAdmin(ReadOnlyAdmin):
                 group.forget()
         may = self._may_start(request)
         context = self.page_context(
-            request, now("Failures"), groups=found.groups, more=found.more, cut=found.cut, window=failures.WINDOW,
+            request,
+            now("Failures"),
+            groups=found.groups,
+            more=found.more,
+            cut=found.cut,
+            window=failures.WINDOW,
             retrying_cut=found.retrying_cut,
-            may_requeue=may and self.may(request, VERBS["requeue"]), may_cancel=may and self.may(request, VERBS["cancel"]),
-        )  # fmt: skip
+            may_requeue=may and self.may(request, VERBS["requeue"]),
+            may_cancel=may and self.may(request, VERBS["cancel"]),
+        )
         return TemplateResponse(request, "admin/delayq/job/failures.html", context)
 
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -259,9 +270,7 @@ class JobAdmin(ReadOnlyAdmin):
         if not self.has_edit_permission(request, job):
             raise PermissionDenied
         if not editing.possible(job, sensitive=self.allows(request, "view_sensitive")):
-            messages.error(
-                request, now("This job cannot be edited: it has not failed, or you may not see its arguments.")
-            )
+            messages.error(request, now("This job cannot be edited: it has not failed, or you may not see its arguments."))
             return HttpResponseRedirect(self._address(job))
         form = EditForm(job, request.POST if request.method == "POST" else None)
         changed = request.method == "POST" and request.POST.get("digest") != form.digest
@@ -271,9 +280,15 @@ class JobAdmin(ReadOnlyAdmin):
             editing.carry_out(request, job, form)
             return HttpResponseRedirect(self._address(job))
         context = self.page_context(
-            request, now("Edit and requeue"), job=job, short_id=ids.short(job.pk), form=form, changed=changed,
-            lines=editing.difference(form) if good and not back else None, signature=editing.signature(job),
-        )  # fmt: skip
+            request,
+            now("Edit and requeue"),
+            job=job,
+            short_id=ids.short(job.pk),
+            form=form,
+            changed=changed,
+            lines=editing.difference(form) if good and not back else None,
+            signature=editing.signature(job),
+        )
         status = 400 if request.method == "POST" and not good else 200
         return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=status)
 
@@ -299,13 +314,17 @@ class JobAdmin(ReadOnlyAdmin):
         stored = job_page.state_in_charge(job, found["live"])
         allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
         context = self.page_context(
-            request, visible(job.task), **found,
+            request,
+            visible(job.task),
+            **found,
             verbs=[verb for verb in allowed if not verb.needs_date],
             dated=[verb for verb in allowed if verb.needs_date],
-            form=form or form_for(VERBS["reschedule"]), refreshing=form is None and not found["over"],
-            may_edit=stored in editing.EDITABLE and self.has_edit_permission(request, job)
+            form=form or form_for(VERBS["reschedule"]),
+            refreshing=form is None and not found["over"],
+            may_edit=stored in editing.EDITABLE
+            and self.has_edit_permission(request, job)
             and editing.possible(job, sensitive=sensitive),
-        )  # fmt: skip
+        )
         page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
         return live.cut_out(request, page) if alone else page
 

@@ -58,8 +58,7 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "over": job.state == State.SUCCEEDED,  # every other state may be left, by a worker or by somebody
         "progress": timeline.progress_of(view),
         "related": [
-            (other, badge(other.derived), DISPLACED[job.ending or ""] if other.pk == by else "")
-            for other in related(job, jobs, by)
+            (other, badge(other.derived), DISPLACED[job.ending or ""] if other.pk == by else "") for other in related(job, jobs, by)
         ],
         "raw": visible(view.raw.decode("utf-8", "backslashreplace")) if view and request.user.is_superuser else "",
         **_carried(job, sensitive),

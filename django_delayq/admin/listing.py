@@ -32,9 +32,16 @@ from django_delayq.store.inspector import JobView
 BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
 NARROWING = ("q", "queue", "task", VIEW)  # what a `Selection` is made of
 LABELS: dict[str, str | Promise] = {
-    "": _("All"), "due": _("Due"), "scheduled": _("Scheduled"), "running": _("Running"), "retrying": _("Retrying"),
-    "failed": _("Failed"), "cancelled": _("Cancelled"), "succeeded": _("Succeeded"), "unpublished": _("Unpublished"),
-}  # fmt: skip
+    "": _("All"),
+    "due": _("Due"),
+    "scheduled": _("Scheduled"),
+    "running": _("Running"),
+    "retrying": _("Retrying"),
+    "failed": _("Failed"),
+    "cancelled": _("Cancelled"),
+    "succeeded": _("Succeeded"),
+    "unpublished": _("Unpublished"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +113,12 @@ class JobList(ChangeList):
         """The rows of one page."""
         try:
             page = selection.page(
-                self.selection, self.unsearched, self.list_per_page,
-                after=self.cursors[BEHIND], before=self.cursors[AHEAD],
-            )  # fmt: skip
+                self.selection,
+                self.unsearched,
+                self.list_per_page,
+                after=self.cursors[BEHIND],
+                before=self.cursors[AHEAD],
+            )
         except ValueError as error:
             raise IncorrectLookupParameters(error) from error
         self.unfinished, self.cut = page.unfinished, page.cut
@@ -163,9 +173,7 @@ class JobList(ChangeList):
             if view == "unpublished" and not (is_chosen or counts.get(view)):
                 continue
             count = overview.count_shown(counts[view]) if view in counts else None
-            found.append(
-                Tab(label=label, address=self.get_query_string({VIEW: view or None}), count=count, chosen=is_chosen)
-            )
+            found.append(Tab(label=label, address=self.get_query_string({VIEW: view or None}), count=count, chosen=is_chosen))
         return found
 
 
@@ -196,9 +204,7 @@ class QueueFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """By name."""
-        return [
-            (name, visible(name)) for name in sorted({*conf.get().queues, *filter(None, [request.GET.get("queue")])})
-        ]
+        return [(name, visible(name)) for name in sorted({*conf.get().queues, *filter(None, [request.GET.get("queue")])})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """As they are: `JobList` looks at the address itself."""

@@ -54,19 +54,22 @@ STEERING: Final[dict[str, tuple[tuple[str, ...], str, Any, Any]]] = {
     "pause": ((Stage.WAITING, Stage.RUNNING), Stage.PAUSED, _("Pause"), _("Paused: at most one more chunk is done.")),
     "resume": ((Stage.PAUSED,), Stage.RUNNING, _("Resume"), _("It goes on where it was.")),
     "cancel": (
-        (Stage.WAITING, Stage.RUNNING, Stage.PAUSED), Stage.CANCELLED, _("Cancel the rest"),
+        (Stage.WAITING, Stage.RUNNING, Stage.PAUSED),
+        Stage.CANCELLED,
+        _("Cancel the rest"),
         _("Cancelled: what is done stays done."),
     ),
-}  # fmt: skip
-DONE: Final = {
-    "pause": "operation_paused",
-    "resume": "operation_resumed",
-    "cancel": "operation_cancelled",
-}  # kinds of events
+}
+DONE: Final = {"pause": "operation_paused", "resume": "operation_resumed", "cancel": "operation_cancelled"}  # kinds of events
 OUTCOMES: Final = {
-    "done": _("done"), "running": _("already running"), "finished": _("already finished"), "conflict": _("in conflict"),
-    "unknown": _("not known to Redis"), "left": _("left alone"), "again": _("done before an interruption"),
-}  # fmt: skip
+    "done": _("done"),
+    "running": _("already running"),
+    "finished": _("already finished"),
+    "conflict": _("in conflict"),
+    "unknown": _("not known to Redis"),
+    "left": _("left alone"),
+    "again": _("done before an interruption"),
+}
 SHORT: Final = {**{name: verb.short for name, verb in VERBS.items()}, operations.PURGE: _("purge")}
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
@@ -170,10 +173,7 @@ class OperationAdmin(ReadOnlyAdmin):
         """start, and one address for each way to steer, besides Django's."""
         view = self.admin_site.admin_view
         own = [path("start/<str:name>/", view(self.start), name="delayq_operation_start")]
-        own += [
-            path(f"<path:object_id>/{act}/", view(partial(self._steer, act)), name=f"delayq_operation_{act}")
-            for act in STEERING
-        ]
+        own += [path(f"<path:object_id>/{act}/", view(partial(self._steer, act)), name=f"delayq_operation_{act}") for act in STEERING]
         return own + super().get_urls()
 
     def start(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -210,30 +210,40 @@ class OperationAdmin(ReadOnlyAdmin):
         return jobs.get_queryset(request)
 
     def _preview(
-        self, request: HttpRequest, verb: Verb, wanted: Selection, jobs: QuerySet[Job], form: OperationForm,
-        complaints: list[str],
-    ) -> HttpResponse:  # fmt: skip
+        self, request: HttpRequest, verb: Verb, wanted: Selection, jobs: QuerySet[Job], form: OperationForm, complaints: list[str]
+    ) -> HttpResponse:
         count, looked = None, list[Job]()
         if not complaints:
             count = selection.count(wanted, jobs, MOST_COUNTED, conf.get().database)
             looked = selection.page(wanted, jobs, EXAMPLES).jobs
         context = self.page_context(
-            request, now("%(verb)s: all jobs that match") % {"verb": verb.label}, verb=verb, form=form,
-            words=visible(wanted.words), complaints=complaints, examples=looked,
-            count=count if count is None or count <= MOST_COUNTED else MOST_COUNTED, over=bool(count and count > MOST_COUNTED),
-            back=self._jobs(request), none=count == 0, preview=Preview.now(wanted).written(),
-        )  # fmt: skip
+            request,
+            now("%(verb)s: all jobs that match") % {"verb": verb.label},
+            verb=verb,
+            form=form,
+            words=visible(wanted.words),
+            complaints=complaints,
+            examples=looked,
+            count=count if count is None or count <= MOST_COUNTED else MOST_COUNTED,
+            over=bool(count and count > MOST_COUNTED),
+            back=self._jobs(request),
+            none=count == 0,
+            preview=Preview.now(wanted).written(),
+        )
         bad = form.errors or (complaints and request.method == "POST")
         return TemplateResponse(request, "admin/delayq/operation/start.html", context, status=400 if bad else 200)
 
-    def _started(
-        self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm
-    ) -> HttpResponse:
+    def _started(self, request: HttpRequest, verb: Verb, wanted: Selection, upto: UUID, form: OperationForm) -> HttpResponse:
         fields: dict[str, Any] = {"selection": wanted.parts(), "options": form.options(), "upto": upto}
         operation = Operation.objects.using(conf.get().database).create(
-            **fields, verb=verb.name, actor=actor(request), user=str(request.user.pk),
-            permission=f"delayq.{verb.permission}", reason=form.cleaned_data["reason"], seconds=form.cleaned_data["over"] or 0,
-        )  # fmt: skip
+            **fields,
+            verb=verb.name,
+            actor=actor(request),
+            user=str(request.user.pk),
+            permission=f"delayq.{verb.permission}",
+            reason=form.cleaned_data["reason"],
+            seconds=form.cleaned_data["over"] or 0,
+        )
         _record(request, operation, "operation_started", f"{verb.label}: {wanted.words}", operation.reason)
         messages.success(request, now("Started. A worker carries it out; you may leave this page."))
         return HttpResponseRedirect(self.page_of(request, operation) or self._jobs(request))
@@ -249,13 +259,23 @@ class OperationAdmin(ReadOnlyAdmin):
         may = self.allows(request, "steer_operation")
         steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
         context = self.page_context(
-            request, now("Operation"), operation=operation, original=operation, stage=badge(operation.stage), steps=steps,
-            verb=_title(operation.verb), words=visible(words), jobs=urlencode({"q": words}) if understood else "",
+            request,
+            now("Operation"),
+            operation=operation,
+            original=operation,
+            stage=badge(operation.stage),
+            steps=steps,
+            verb=_title(operation.verb),
+            words=visible(words),
+            jobs=urlencode({"q": words}) if understood else "",
             counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
-            over=duration(operation.seconds) if operation.seconds else "", left=_left(operation),
-            reason=visible(operation.reason), refreshing=not operation.over, trouble=_trouble(operation),
+            over=duration(operation.seconds) if operation.seconds else "",
+            left=_left(operation),
+            reason=visible(operation.reason),
+            refreshing=not operation.over,
+            trouble=_trouble(operation),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
-        )  # fmt: skip
+        )
         page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
         return live.cut_out(request, page) if alone else page
 
@@ -282,9 +302,7 @@ class OperationAdmin(ReadOnlyAdmin):
             messages.success(request, said)
         else:
             operation.refresh_from_db()
-            messages.warning(
-                request, now("Nothing changed: it is %(stage)s already.") % {"stage": word(operation.stage)}
-            )
+            messages.warning(request, now("Nothing changed: it is %(stage)s already.") % {"stage": word(operation.stage)})
         return HttpResponseRedirect(self._address(operation))
 
     def _operation(self, request: HttpRequest, object_id: str) -> Operation | None:
@@ -317,9 +335,8 @@ def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
     """Starts the operation that cancels all scheduled jobs of a queue."""
     fields: dict[str, Any] = {"selection": {"queue": queue}}
     operation = Operation.objects.using(conf.get().database).create(
-        **fields, verb=operations.PURGE, actor=actor(request), user=str(request.user.pk),
-        permission="delayq.purge_queue", reason=reason,
-    )  # fmt: skip
+        **fields, verb=operations.PURGE, actor=actor(request), user=str(request.user.pk), permission="delayq.purge_queue", reason=reason
+    )
     said = f"{now('Purge')}: {queue}"
     _record(request, operation, "operation_started", said, reason)
     log(request, Queue, [(queue, queue)], _said(said, reason))

@@ -113,9 +113,12 @@ class QueueAdmin(ReadOnlyAdmin):
             return HttpResponseRedirect(self.page_of(request, operation) or self._list_url())
         found = {each.name: each for each in look().queues}.get(queue)
         context = self.page_context(
-            request, now("Purge %(queue)s") % {"queue": queue}, queue=queue, form=form,
+            request,
+            now("Purge %(queue)s") % {"queue": queue},
+            queue=queue,
+            form=form,
             count=found.depth.scheduled if found else None,
-        )  # fmt: skip
+        )
         status = 400 if form.errors else 200
         return TemplateResponse(request, "admin/delayq/queue/purge.html", context, status=status)
 

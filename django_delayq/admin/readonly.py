@@ -90,9 +90,7 @@ class ReadOnlyAdmin(AnyModelAdmin):
     def page_of(self, request: HttpRequest, operation: Operation) -> str:
         """Where this person sees an operation; "" where they may not, or where this site has none of them."""
         site = self.admin_site
-        if not site.is_registered(Operation) or not site.get_model_admin(Operation).has_view_permission(
-            request, operation
-        ):
+        if not site.is_registered(Operation) or not site.get_model_admin(Operation).has_view_permission(request, operation):
             return ""
         return self.address("delayq_operation_change", operation.pk)
 

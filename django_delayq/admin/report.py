@@ -43,9 +43,7 @@ class Report:
             level = messages.SUCCESS if set(self.counts) == {Change.DONE} else messages.WARNING
             messages.add_message(request, level, capfirst(", ".join(parts)) + ".")
         if self.untried:
-            messages.error(
-                request, now("%(count)d left alone: %(trouble)s") % {"count": self.untried, "trouble": self.trouble}
-            )
+            messages.error(request, now("%(count)d left alone: %(trouble)s") % {"count": self.untried, "trouble": self.trouble})
 
 
 def actor(request: HttpRequest) -> str:
@@ -93,9 +91,15 @@ def note(request: HttpRequest, kind: str, reason: str, **detail: Any) -> None:
     """An event that is no job's and no queue's: of a worker or an operation, which pass through no script of Redis."""
     told: Any = detail
     Event.objects.using(conf.get().database).create(
-        job=None, queue="", at=clock.now(), kind=kind, actor=rows.clean(actor(request), 200), reason=rows.clean(reason),
-        detail=told, stream_id=f"row:{ids.new().hex}",
-    )  # fmt: skip
+        job=None,
+        queue="",
+        at=clock.now(),
+        kind=kind,
+        actor=rows.clean(actor(request), 200),
+        reason=rows.clean(reason),
+        detail=told,
+        stream_id=f"row:{ids.new().hex}",
+    )
 
 
 def _sentence(verb: Verb, reason: str) -> str:

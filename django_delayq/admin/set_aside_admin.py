@@ -98,9 +98,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
     @admin.display(description=_("job"))
     def job_linked(self, kept: SetAside) -> str:
         """With a link to its page, where this site has such pages."""
-        address = (
-            self.address("delayq_job_change", kept.job_id) if kept.job_id and self.admin_site.is_registered(Job) else ""
-        )
+        address = self.address("delayq_job_change", kept.job_id) if kept.job_id and self.admin_site.is_registered(Job) else ""
         return format_html('<a href="{}">{}</a>', address, self.job_shown(kept)) if address else self.job_shown(kept)
 
     @admin.display(description=_("at"))
@@ -119,8 +117,9 @@ class SetAsideAdmin(ReadOnlyAdmin):
         if not set_aside.is_cut(kept):
             return str(kept.length)
         return now("%(length)d, of which the database could take %(kept)d; so it cannot be taken in any more") % {
-            "length": kept.length, "kept": len(kept.raw),
-        }  # fmt: skip
+            "length": kept.length,
+            "kept": len(kept.raw),
+        }
 
     @admin.display(description=_("actor"))
     def actor_shown(self, kept: SetAside) -> str:
@@ -142,9 +141,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
         """The bytes, as text."""
         text = visible(bytes(kept.raw[:MOST_SHOWN]).decode("utf-8", "backslashreplace"))
         hint = now("The first %(count)d bytes.") % {"count": MOST_SHOWN} if len(kept.raw) > MOST_SHOWN else ""
-        return format_html(
-            '<pre class="delayq-bytes" tabindex="0">{}</pre><span class="delayq-hint">{}</span>', text, hint
-        )
+        return format_html('<pre class="delayq-bytes" tabindex="0">{}</pre><span class="delayq-hint">{}</span>', text, hint)
 
     @admin.action(description=TRY_AGAIN, permissions=["retry"])
     def try_again(self, request: HttpRequest, queryset: QuerySet[SetAside]) -> None:

@@ -21,22 +21,60 @@ _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
 _JOINTS: Final = re.compile(r"(?<=[._/:])(?=\w)")  # of `shop.tasks.close_order` and `/srv/shop/tasks.py:41`
 
 LOOKS = {
-    "scheduled": "waits", "due": "late", "retrying": "late", "unpublished": "late", "running": "runs", "succeeded": "well",
-    "failed": "bad", "cancelled": "gone", "paused": "late", "silent": "bad", "gone": "bad", "working": "well", "quiet": "late",
-    "leaving": "late", "retried": "late", "snoozed": "waits", "evicted": "late", "crashed": "bad",
-}  # fmt: skip
+    "scheduled": "waits",
+    "due": "late",
+    "retrying": "late",
+    "unpublished": "late",
+    "running": "runs",
+    "succeeded": "well",
+    "failed": "bad",
+    "cancelled": "gone",
+    "paused": "late",
+    "silent": "bad",
+    "gone": "bad",
+    "working": "well",
+    "quiet": "late",
+    "leaving": "late",
+    "retried": "late",
+    "snoozed": "waits",
+    "evicted": "late",
+    "crashed": "bad",
+}
 
 # The words for states, outcomes and events: English in the database, the reader's language on the page.
 WORDS: dict[str, Promise] = {
-    "scheduled": _("scheduled"), "due": _("due"), "retrying": _("retrying"), "unpublished": _("unpublished"),
-    "running": _("running"), "succeeded": _("succeeded"), "failed": _("failed"), "cancelled": _("cancelled"),
-    "retried": _("retried"), "snoozed": _("snoozed"), "evicted": _("evicted"), "crashed": _("crashed"), "waiting": _("waiting"),
-    "paused": _("paused"), "finished": _("finished"), "working": _("working"), "quiet": _("quiet"), "leaving": _("leaving"),
-    "gone": _("gone"), "merged": _("merged"), "rescheduled": _("rescheduled"), "claimed": _("claimed"),
-    "cancel_requested": _("cancel requested"), "requeued": _("requeued"), "expired": _("expired"), "aside": _("aside"),
+    "scheduled": _("scheduled"),
+    "due": _("due"),
+    "retrying": _("retrying"),
+    "unpublished": _("unpublished"),
+    "running": _("running"),
+    "succeeded": _("succeeded"),
+    "failed": _("failed"),
+    "cancelled": _("cancelled"),
+    "retried": _("retried"),
+    "snoozed": _("snoozed"),
+    "evicted": _("evicted"),
+    "crashed": _("crashed"),
+    "waiting": _("waiting"),
+    "paused": _("paused"),
+    "finished": _("finished"),
+    "working": _("working"),
+    "quiet": _("quiet"),
+    "leaving": _("leaving"),
+    "gone": _("gone"),
+    "merged": _("merged"),
+    "rescheduled": _("rescheduled"),
+    "claimed": _("claimed"),
+    "cancel_requested": _("cancel requested"),
+    "requeued": _("requeued"),
+    "expired": _("expired"),
+    "aside": _("aside"),
     "requeue_asked": _("asked to requeue"),
-    "restored": _("restored"), "dropped": _("dropped"), "resumed": _("resumed"), "purged": _("purged"),
-}  # fmt: skip
+    "restored": _("restored"),
+    "dropped": _("dropped"),
+    "resumed": _("resumed"),
+    "purged": _("purged"),
+}
 
 
 def badge(state: str) -> str:

@@ -134,11 +134,15 @@ def _attempt(run: Attempt, view: JobView | None) -> Moment:
     if running and view is not None and not run.finished_at:
         error = now("under a lease until %(time)s") % {"time": f"{_here(clock.from_ms(view.date_ms)):%H:%M:%S}"}
     return Moment(
-        at=run.started_at, what=now("attempt %(number)d") % {"number": run.number}, state=badge(run.outcome),
-        who=visible(run.worker), took=duration(took) if took is not None else "", text=visible(error),
+        at=run.started_at,
+        what=now("attempt %(number)d") % {"number": run.number},
+        state=badge(run.outcome),
+        who=visible(run.worker),
+        took=duration(took) if took is not None else "",
+        text=visible(error),
         trace=tracebacks.read(run.traceback) if run.traceback else None,
         progress=progress_of(view) if running and run.outcome == AttemptOutcome.RUNNING else None,
-    )  # fmt: skip
+    )
 
 
 def _event(job: Job, event: Event, sensitive: bool) -> Moment:
@@ -197,11 +201,7 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
         made += 1
         what = now("attempt %(number)d") % {"number": made}
         if wait > 0:
-            found = [
-                Moment(
-                    at=date, what=now("due"), delta=now("in %(duration)s") % {"duration": duration(wait)}, ahead=True
-                )
-            ]
+            found = [Moment(at=date, what=now("due"), delta=now("in %(duration)s") % {"duration": duration(wait)}, ahead=True)]
         found.append(Moment(at=None, what=what, ahead=True))
     steps, more = forecast.ladder(job, made)
     for step in steps:

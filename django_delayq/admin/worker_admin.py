@@ -65,10 +65,14 @@ class WorkerAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         seen = look()
         context = self.page_context(
-            request, _("Workers"), trouble=worded(seen.error), workers=[_shown(facts) for facts in seen.workers],
-            may_quiet=self.has_quiet_permission(request), may_stop=self.has_stop_permission(request),
+            request,
+            _("Workers"),
+            trouble=worded(seen.error),
+            workers=[_shown(facts) for facts in seen.workers],
+            may_quiet=self.has_quiet_permission(request),
+            may_stop=self.has_stop_permission(request),
             may_see_jobs=self.allows(request, "view_job"),
-        )  # fmt: skip
+        )
         return live.respond(request, self.list_template, self.live_template, {**context, **(extra_context or {})})
 
     def change_view(
@@ -103,9 +107,7 @@ class WorkerAdmin(ReadOnlyAdmin):
                 log(request, Worker, [(worker, worker)], f"{act}: {reason}" if reason else act)
                 note(request, f"worker_{act}", reason, worker=worker)
             text = ASKED[act] if asked else GONE
-            messages.add_message(
-                request, messages.SUCCESS if asked else messages.WARNING, text % {"worker": visible(worker)}
-            )
+            messages.add_message(request, messages.SUCCESS if asked else messages.WARNING, text % {"worker": visible(worker)})
         return HttpResponseRedirect(self._list_url())
 
     def _list_url(self) -> str:
@@ -146,8 +148,13 @@ def _jobs(told: Any, now_ms: int) -> list[dict[str, Any]]:
         id = decode.job_id(job.get("id")) if isinstance(job, dict) and isinstance(job.get("id"), str) else None
         if id is not None:
             age = max(0, now_ms - overview.whole(job, "started")) // 1000
-            found.append({
-                "id": id, "task": visible(str(job.get("task") or "?"))[:200], "queue": visible(str(job.get("queue", "")))[:100],
-                "attempt": overview.whole(job, "attempt"), "age": duration(age) if age else "<1s",
-            })  # fmt: skip
+            found.append(
+                {
+                    "id": id,
+                    "task": visible(str(job.get("task") or "?"))[:200],
+                    "queue": visible(str(job.get("queue", "")))[:100],
+                    "attempt": overview.whole(job, "attempt"),
+                    "age": duration(age) if age else "<1s",
+                }
+            )
     return found

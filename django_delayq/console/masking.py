@@ -63,9 +63,7 @@ def detail(task: str, given: Any) -> Any:
     if not isinstance(given, dict):
         return result(task, given)
     args, kwargs = given.get("args"), given.get("kwargs")
-    positional, named = arguments(
-        task, args if isinstance(args, list) else [], kwargs if isinstance(kwargs, dict) else {}
-    )
+    positional, named = arguments(task, args if isinstance(args, list) else [], kwargs if isinstance(kwargs, dict) else {})
     shown = {**value(given, names_of(task)), "args": positional, "kwargs": named}
     return {name: shown[name] for name in given}
 

@@ -77,11 +77,7 @@ class Selection:
         alone = all(term.word in ("fingerprint", "state") for term in self.search.terms)
         dated = bool(self.search.value("after") or self.search.value("before"))
         if self.search.value("fingerprint"):
-            return (
-                self.shown_view in ("failed", "succeeded", "cancelled", "running")
-                and not (self.queue or self.task)
-                and alone
-            )
+            return self.shown_view in ("failed", "succeeded", "cancelled", "running") and not (self.queue or self.task) and alone
         named = bool(self.queue or self.search.value("queue")) + bool(self.task or self.search.value("task"))
         if self.shown_view in ("retrying", "unpublished"):
             return not named and not dated
@@ -234,11 +230,7 @@ def _by_key(rows: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | No
 
 def _rank(order: Sequence[str], values: Sequence[Any]) -> tuple[int, ...]:
     numbers = (
-        value.int
-        if isinstance(value, UUID)
-        else (value - EPOCH) // MICROSECOND
-        if isinstance(value, datetime)
-        else value
+        value.int if isinstance(value, UUID) else (value - EPOCH) // MICROSECOND if isinstance(value, datetime) else value
         for value in values
     )
     return tuple(-number if field.startswith("-") else number for field, number in zip(order, numbers, strict=True))

@@ -96,11 +96,13 @@ def _server(facts: ServerFacts) -> list[Vital]:
         disk, level = now("none"), "bad"
     found = [
         Vital(
-            name="eviction", label=_("Eviction"), value=facts.policy or "?",
+            name="eviction",
+            label=_("Eviction"),
+            value=facts.policy or "?",
             level="well" if facts.policy in ("", "noeviction") else "bad",
         ),
         Vital(name="persistence", label=_("On disk"), value=disk, level=level),
-    ]  # fmt: skip
+    ]
     if facts.maxmemory:
         share = facts.used_memory / facts.maxmemory
         found.append(Vital(name="memory", label=_("Memory"), value=f"{share:.0%}", level=_level(share, FULL)))

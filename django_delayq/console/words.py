@@ -20,9 +20,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "redis_login": _AWAY,
     "redis_entry": _AWAY,
     "redis_answered": _("Redis at %(where)s answered: %(cause)s"),
-    "task_unknown": _(
-        "No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?"
-    ),
+    "task_unknown": _("No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?"),
     "queue_unknown": _("The settings do not list the queue %(name)s."),
     "json_place": _("Line %(line)s, column %(column)s is no JSON."),
     "json": _("That is no JSON."),

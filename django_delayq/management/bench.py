@@ -77,8 +77,11 @@ def judge(figures: dict[str, Figures]) -> Iterator[Line]:
         f"Redis answers within {ping['p50']:.2f} ms, and within {ping['p99']:.2f} ms 99 times of 100.",
         *_graded(ping["p99"], 2, 20, "Redis is far away or busy: every claim and every schedule() waits that long."),
     )
-    yield Line(f"schedule() with redis durability: {figures['schedule']['single']:,.0f} jobs a second per process; "
-               f"schedule_many: {figures['schedule']['many']:,.0f}.", "good")  # fmt: skip
+    yield Line(
+        f"schedule() with redis durability: {figures['schedule']['single']:,.0f} jobs a second per process; "
+        f"schedule_many: {figures['schedule']['many']:,.0f}.",
+        "good",
+    )
     yield Line(
         f"A row in the outbox takes {outbox['p50']:.2f} ms, and {outbox['p99']:.2f} ms 1 time of 100; "
         f"schedule_many writes {outbox['many']:,.0f} rows a second.",
@@ -86,12 +89,12 @@ def judge(figures: dict[str, Figures]) -> Iterator[Line]:
     )
     yield Line(
         f"A job starts {work['p50']:.0f} ms after its date, and at most {work['p99']:.0f} ms 99 times of 100.",
-        *_graded(
-            work["p99"], 50, 500, "Jobs start late on an idle queue: the machine or Redis is busy with something else."
-        ),
+        *_graded(work["p99"], 50, 500, "Jobs start late on an idle queue: the machine or Redis is busy with something else."),
     )
-    yield Line(f"One worker process runs {work['rate']:,.0f} jobs a second that do nothing.",
-               *_graded(-work["rate"], -2000, -200, "The machine or Redis is slow or busy."))  # fmt: skip
+    yield Line(
+        f"One worker process runs {work['rate']:,.0f} jobs a second that do nothing.",
+        *_graded(-work["rate"], -2000, -200, "The machine or Redis is slow or busy."),
+    )
     yield Line(
         f"The mirror writes {mirror['rate']:,.0f} jobs a second into the database.",
         *_graded(
@@ -120,13 +123,7 @@ def _verdict(figures: dict[str, Figures], lines: list[Line]) -> str:
     narrowest = min(sustained, key=lambda name: sustained[name])
     if figures["work"]["lost"]:
         return "Verdict: not fit for work as it is: jobs did not run."
-    worst = (
-        "poor"
-        if any(line.grade == "poor" for line in lines)
-        else "fair"
-        if any(line.grade == "fair" for line in lines)
-        else "good"
-    )
+    worst = "poor" if any(line.grade == "poor" for line in lines) else "fair" if any(line.grade == "fair" for line in lines) else "good"
     begin = {
         "good": "fit for work",
         "fair": "fit for work, but look at the lines marked fair",

@@ -106,9 +106,7 @@ class Bench:
         """Jobs per second that one process puts into Redis, one by one and 200 a call."""
         return {
             "single": self._rate(lambda: self._store.schedule([self._item("bench.wait", 3600)]), 1),
-            "many": self._rate(
-                lambda: self._store.schedule([self._item("bench.wait", 3600) for _ in range(MOST)]), MOST
-            ),
+            "many": self._rate(lambda: self._store.schedule([self._item("bench.wait", 3600) for _ in range(MOST)]), MOST),
         }
 
     def outbox(self) -> Figures:
@@ -135,9 +133,7 @@ class Bench:
         def note_rate(text: str) -> None:
             rate.add(clock.wall_ms())
 
-        self._link.execute(
-            "UNLINK", Keys(self._prefix, self.tag)["events"]
-        )  # the mirror's share is measured on these jobs alone
+        self._link.execute("UNLINK", Keys(self._prefix, self.tag)["events"])  # the mirror's share is measured on these jobs alone
         begin = clock.wall_ms() + 2000
         many = [
             self._item("bench.late", 0, args=(n,), due_ms=begin + int(n * self.size.spread * 1000 / late.room))
@@ -160,9 +156,7 @@ class Bench:
 
     def mirror(self) -> Figures:
         """Jobs per second whose events (scheduled, claimed, succeeded) become rows."""
-        loop = MirrorLoop(
-            self._link, self._queue, prefix=self._prefix, using=self._config.database, signer=self._config.signer
-        )
+        loop = MirrorLoop(self._link, self._queue, prefix=self._prefix, using=self._config.database, signer=self._config.signer)
         entries, began = loop.log.length(), clock.monotonic()
         while loop.log.length() and clock.monotonic() - began < PATIENCE / 3:
             loop.poll()
@@ -171,18 +165,28 @@ class Bench:
 
     def _spec(self, tasks: dict[str, Task[Any, Any]]) -> WorkerSpec:
         line = Line(
-            queue=self.tag, partition=0, lease=self._base.lease, lease_ms=self._base.lease_ms,
-            max_crashes=self._base.max_crashes, max_result=self._base.max_payload, backoff=self._base.backoff,
-            timeout=None, signer=self._config.signer,
-        )  # fmt: skip
+            queue=self.tag,
+            partition=0,
+            lease=self._base.lease,
+            lease_ms=self._base.lease_ms,
+            max_crashes=self._base.max_crashes,
+            max_result=self._base.max_payload,
+            backoff=self._base.backoff,
+            timeout=None,
+            signer=self._config.signer,
+        )
         return WorkerSpec(
-            worker=beat.new_worker_id(), prefix=self._prefix, connect=lambda name: connect(self._config.redis, name=name),
-            lines=[line], tasks=list(tasks), find_task=tasks.__getitem__, hooks=hooks(), tidy=False,
-        )  # fmt: skip
+            worker=beat.new_worker_id(),
+            prefix=self._prefix,
+            connect=lambda name: connect(self._config.redis, name=name),
+            lines=[line],
+            tasks=list(tasks),
+            find_task=tasks.__getitem__,
+            hooks=hooks(),
+            tidy=False,
+        )
 
-    def _item(
-        self, task: str, seconds: float, *, args: Sequence[Any] = ("x" * 100,), due_ms: int | None = None
-    ) -> ScheduleItem:
+    def _item(self, task: str, seconds: float, *, args: Sequence[Any] = ("x" * 100,), due_ms: int | None = None) -> ScheduleItem:
         delay = None if due_ms is not None else round(seconds * 1000)
         return ScheduleItem(record=self._record(task, tuple(args)), due_ms=due_ms, delay_ms=delay)
 

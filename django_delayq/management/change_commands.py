@@ -111,9 +111,7 @@ def resume(out: TextIO, options: dict[str, Any]) -> int:
     return _turn(out, options, queues.resume, paused=False, words=("goes on", "was not paused"))
 
 
-def _turn(
-    out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, paused: bool, words: tuple[str, str]
-) -> int:
+def _turn(out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, paused: bool, words: tuple[str, str]) -> int:
     queue = known_queue(options["queue"]) or ""
     changed = turn(queue, actor=actor(), reason=options["reason"])
     document = {"queue": queue, "paused": paused, "changed": changed}
@@ -151,9 +149,7 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
     config = conf.get()
     names = [known_queue(options["queue"])] if options["queue"] else list(config.queues)
     queues = [config.queue(name or "") for name in names]
-    counts = {
-        f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)
-    }
+    counts = {f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)}
     counts |= {f"{queue.name} set_aside": old_set_aside(queue, config.database).count() for queue in queues}
     loops: list[PruneLoop | OldOperationsLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
     if not options["queue"]:
@@ -195,9 +191,7 @@ def _typed(wanted: str, question: str) -> None:
 
 def _answer(question: str) -> str:
     if not sys.stdin.isatty():
-        raise CommandError(
-            "There is nobody to confirm this. Add --yes, or look first with --dry-run.", returncode=USAGE
-        )
+        raise CommandError("There is nobody to confirm this. Add --yes, or look first with --dry-run.", returncode=USAGE)
     sys.stderr.write(question)
     sys.stderr.flush()
     return sys.stdin.readline()

@@ -12,7 +12,8 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror import lost, rows
 from django_delayq.mirror.lost import end_of
-from django_delayq.mirror.restore import RestoreLoop, needed
+from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.mirror.restore_rows import needed
 from django_delayq.models import Job
 from django_delayq.signing import Signer
 from django_delayq.states import State
@@ -51,9 +52,7 @@ class Comparison:
         StoreUnavailable, DatabaseError: call again later.
     """
 
-    def __init__(
-        self, link: Link, queue: QueueConfig, *, prefix: str, using: str, signer: Signer | None = None
-    ) -> None:
+    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str, using: str, signer: Signer | None = None) -> None:
         self.queue = queue
         self.using = using
         self.loop = RestoreLoop(link, queue, prefix=prefix, using=using, signer=signer)
@@ -173,9 +172,14 @@ class Comparison:
             date = clock.from_ms(view.date_ms)
             try:
                 row = rows.new_row(
-                    view.record, self.queue.name, date, state=view.state, published=clock.now(), attempts=view.attempt,
+                    view.record,
+                    self.queue.name,
+                    date,
+                    state=view.state,
+                    published=clock.now(),
+                    attempts=view.attempt,
                     crashes=view.crashes,
-                )  # fmt: skip
+                )
             except PayloadError:
                 self.left.append(view.id)
                 continue

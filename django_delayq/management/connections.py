@@ -15,9 +15,7 @@ from django_delayq.worker.spec import Hooks
 
 logger = Logger("django_delayq.worker")
 
-FRESH: Final = (
-    1.0  # seconds behind a job in which the next one's connections need no check: what lies between is one gap
-)
+FRESH: Final = 1.0  # seconds behind a job in which the next one's connections need no check: what lies between is one gap
 
 
 def hooks() -> Hooks:

@@ -97,10 +97,12 @@ def _rights_findings(inspector: Inspector) -> list[dict[str, str]]:
         return []
     return [
         _finding(
-            "D014", "warning", f"The Redis user of this project may call {names}, which delayq never does.",
+            "D014",
+            "warning",
+            f"The Redis user of this project may call {names}, which delayq never does.",
             "Make a user with no more rights than docs/operations.md lists, and name it in DELAYQ['REDIS'].",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _database_findings() -> list[dict[str, str]]:
@@ -117,20 +119,17 @@ def _database_findings() -> list[dict[str, str]]:
                     "Run manage.py migrate.",
                 )
             ]
-        kept = (
-            SetAside.objects.using(using)
-            .values_list("queue")
-            .annotate(Count("pk"), Min("noticed_at"))
-            .order_by("queue")
-        )
+        kept = SetAside.objects.using(using).values_list("queue").annotate(Count("pk"), Min("noticed_at")).order_by("queue")
         aside = [
             _finding(
-                "D011", "warning", f"Events of {queue!r} are set aside: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of "
+                "D011",
+                "warning",
+                f"Events of {queue!r} are set aside: {count}, the first at {first:%Y-%m-%d %H:%MZ}. The rows of "
                 "their jobs do not say what has happened.",
                 f"Look at them: manage.py delayq set-aside --queue {queue}. When the reason is gone, add --retry.",
             )
             for queue, count, first in kept
-        ]  # fmt: skip
+        ]
         waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (clock.now() - first).total_seconds() if first else 0.0
@@ -138,10 +137,12 @@ def _database_findings() -> list[dict[str, str]]:
             return [
                 *aside,
                 _finding(
-                    "D002", "warning", f"The outbox holds jobs that Redis does not have, the oldest for {duration(age)}.",
+                    "D002",
+                    "warning",
+                    f"The outbox holds jobs that Redis does not have, the oldest for {duration(age)}.",
                     "Run a worker with the roles mirror and relay, and look at its log.",
-                )
-            ]  # fmt: skip
+                ),
+            ]
     except DatabaseError as error:
         return [
             _finding(
@@ -188,19 +189,22 @@ def _redis_findings() -> list[dict[str, str]]:
             if most and depth.untold >= HALF * most:
                 found.append(
                     _finding(
-                        "D012", "error", f"The mirror of {name!r} is {depth.untold:,} jobs behind, of {most:,} at which schedules are "
-                        "refused.",
+                        "D012",
+                        "error",
+                        f"The mirror of {name!r} is {depth.untold:,} jobs behind, of {most:,} at which schedules are refused.",
                         "Run a worker with the role mirror; if one runs, look at its log and at the database.",
                     )
-                )  # fmt: skip
+                )
             lag = MirrorLoop(stores.link, queue, prefix=config.prefix, using=config.database).lag()
             if lag.seconds > MOST_LAG:
                 found.append(
                     _finding(
-                        "D006", "warning", f"The mirror of {name!r} is {duration(lag.seconds)} and {lag.entries} entries behind.",
+                        "D006",
+                        "warning",
+                        f"The mirror of {name!r} is {duration(lag.seconds)} and {lag.entries} entries behind.",
                         "Run a worker with the role mirror; if one runs, look at its log and at the database.",
                     )
-                )  # fmt: skip
+                )
     except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
         found.append(_finding("D007", "error", str(error), "Check DELAYQ['REDIS'], and that the server runs."))
     return found
@@ -210,29 +214,27 @@ def _format_findings(name: str, workers: Sequence[dict[str, Any]]) -> list[dict[
     store = FormatStore(stores.queue(name))
     format = store.look()
     if format > formats.FORMAT:
-        return [
-            _finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")
-        ]
+        return [_finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")]
     if format == formats.FORMAT or not store.used():
         return []
     old = ", ".join(worker["id"] for worker in formats.older(workers))
     return [
         _finding(
-            "D020", "warning", f"The queue {name!r} has format {format} in Redis; this release knows {formats.FORMAT}.",
-            f"Replace the workers of an older release first: {old}." if old else
-            "When every process, the web processes too, runs this release: manage.py delayq upgrade",
+            "D020",
+            "warning",
+            f"The queue {name!r} has format {format} in Redis; this release knows {formats.FORMAT}.",
+            f"Replace the workers of an older release first: {old}."
+            if old
+            else "When every process, the web processes too, runs this release: manage.py delayq upgrade",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     config = conf.get()
     common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
     sides = {name: Comparison(stores.link, queue, **common) for name, queue in config.queues.items()}
-    orphans = {
-        name: sides[name].find(_mirrored(MirrorLoop(stores.link, queue, **common)))
-        for name, queue in config.queues.items()
-    }
+    orphans = {name: sides[name].find(_mirrored(MirrorLoop(stores.link, queue, **common))) for name, queue in config.queues.items()}
     fixed = options["fix"] and not options["dry_run"] and any(orphans.values())
     if fixed:
         _fix(sides, orphans, options)

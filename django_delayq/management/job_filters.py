@@ -130,9 +130,7 @@ def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[Target
         queue = known_queue(options.get("queue"))
         return [Target(parse_id(text), queue) for text in options["ids"]]
     if all(options.get(name) is None for name in ("queue", *NARROWING)):
-        raise CommandError(
-            "Name the jobs: by id, by --key with --queue, or by --queue, --state, --task, --search.", returncode=USAGE
-        )
+        raise CommandError("Name the jobs: by id, by --key with --queue, or by --queue, --state, --task, --search.", returncode=USAGE)
     wanted, rows = chosen(options), _rows().defer("options", "result", "error")
     if not wanted.search.by_argument:
         rows = rows.defer("args", "kwargs")
@@ -166,9 +164,7 @@ def moment(text: str, option: str) -> datetime:
     except ValueError:  # well written, but there is no such day
         found = None
     if found is None or found.tzinfo is None:
-        raise CommandError(
-            f"{option} {text}: write a date with a time zone, as 2030-01-31T18:00:00+01:00.", returncode=USAGE
-        )
+        raise CommandError(f"{option} {text}: write a date with a time zone, as 2030-01-31T18:00:00+01:00.", returncode=USAGE)
     try:
         clock.from_ms(clock.to_ms(found))
     except ValueError as error:  # within the year 9999 there, beyond it in UTC, where no row can hold it

@@ -81,9 +81,14 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     document["trouble"] = trouble
     if redis is not None:
         document["redis"] = {
-            "queue": redis.queue, "state": redis.state, "date": clock.from_ms(redis.date_ms), "attempt": redis.attempt,
-            "crashes": redis.crashes, "cancel_by": redis.cancel_by, "progress": redis.progress,
-        }  # fmt: skip
+            "queue": redis.queue,
+            "state": redis.state,
+            "date": clock.from_ms(redis.date_ms),
+            "attempt": redis.attempt,
+            "crashes": redis.crashes,
+            "cancel_by": redis.cancel_by,
+            "progress": redis.progress,
+        }
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
     document["attempts"] = list(
         runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "traceback")
@@ -91,8 +96,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     happened = Event.objects.using(config.database).filter(job_id=id).order_by("id")
     task = job.task if job else ""
     document["events"] = [
-        {name: getattr(event, name) for name in ("at", "kind", "actor", "reason")}
-        | {"detail": masking.detail(task, event.detail)}
+        {name: getattr(event, name) for name in ("at", "kind", "actor", "reason")} | {"detail": masking.detail(task, event.detail)}
         for event in happened
     ]
     if options["json"]:
@@ -120,13 +124,29 @@ def job_document(job: Job) -> dict[str, Any]:
     """A row as JSON documents show it. What SENSITIVE or its task names is masked."""
     args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
     return {
-        "id": job.id, "short_id": ids.short(job.id), "queue": job.queue, "task": job.task, "state": job.state,
-        "derived": job.derived, "key": job.key, "args": args, "kwargs": kwargs, "priority": job.priority,
-        "run_at": job.run_at, "created_at": job.created_at, "started_at": job.started_at, "finished_at": job.finished_at,
-        "attempts": job.attempts, "max_attempts": job.max_attempts, "crashes": job.crashes, "worker": job.worker,
-        "error": job.error, "result": masking.result(job.task, job.result), "meta": masking.attached(job.task, job.meta),
+        "id": job.id,
+        "short_id": ids.short(job.id),
+        "queue": job.queue,
+        "task": job.task,
+        "state": job.state,
+        "derived": job.derived,
+        "key": job.key,
+        "args": args,
+        "kwargs": kwargs,
+        "priority": job.priority,
+        "run_at": job.run_at,
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "crashes": job.crashes,
+        "worker": job.worker,
+        "error": job.error,
+        "result": masking.result(job.task, job.result),
+        "meta": masking.attached(job.task, job.meta),
         "published": job.published,
-    }  # fmt: skip
+    }
 
 
 _HEAD = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest late", "workers", "mirror behind", "")
@@ -142,19 +162,24 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
     else:
         rows = [
             (
-                row["queue"], row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"],
-                duration(row["oldest_late_ms"] / 1000), row["workers"], f"{row['events']} events",
+                row["queue"],
+                row["scheduled"],
+                row["due"],
+                row["running"],
+                row["retrying"],
+                row["failed"],
+                duration(row["oldest_late_ms"] / 1000),
+                row["workers"],
+                f"{row['events']} events",
                 f"restoring, {row['restoring']} rows" if row["restoring"] else paused(row),
             )
             for row in document["queues"]
-        ]  # fmt: skip
+        ]
         print_table(out, _HEAD, rows)
         if not document["workers"]:
             out.write("\nNo worker is running. Start one: manage.py delayq_worker\n")
     if document["unpublished"]:
-        out.write(
-            f"\n{overview.count_text(document['unpublished'])} committed jobs are not in Redis yet; the relay pushes them.\n"
-        )
+        out.write(f"\n{overview.count_text(document['unpublished'])} committed jobs are not in Redis yet; the relay pushes them.\n")
     if document["database"]:
         out.write(f"\n{document['database']}\n")
 

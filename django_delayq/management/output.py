@@ -54,8 +54,7 @@ def print_table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[Any]])
     right = [bool(rows) and all(isinstance(row[n], (int, float)) for row in rows) for n in range(len(head))]
     for line in [list(head), *texts]:
         cells = [
-            cell.rjust(width) if on_right else cell.ljust(width)
-            for cell, width, on_right in zip(line, widths, right, strict=True)
+            cell.rjust(width) if on_right else cell.ljust(width) for cell, width, on_right in zip(line, widths, right, strict=True)
         ]
         out.write("  ".join(cells).rstrip() + "\n")
 

@@ -27,9 +27,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     names = [known_queue(options["queue"]) or ""] if options["queue"] else list(config.queues)
     wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
     for name in names:
-        stores.queue(name).signs(
-            anew=True
-        )  # else what was written a moment after the upgrade would be left in the former form
+        stores.queue(name).signs(anew=True)  # else what was written a moment after the upgrade would be left in the former form
     found = Counter(standing for name in names for batch in _records(name) for _, _, standing in batch)
     todo = sum(found[standing] for standing in wanted)
     document: dict[str, Any] = {standing: found[standing] for standing in ("newest", "older", "unsigned", "wrong")}

@@ -8,7 +8,8 @@ from django_delayq import conf
 from django_delayq.management.change_commands import actor, confirm, said
 from django_delayq.management.job_filters import known_queue
 from django_delayq.management.output import progress
-from django_delayq.mirror.restore import ACTOR, RestoreLoop, needed
+from django_delayq.mirror.restore import ACTOR, RestoreLoop
+from django_delayq.mirror.restore_rows import needed
 from django_delayq.producer.stores import stores
 
 
@@ -18,9 +19,7 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
     names = [known_queue(options["queue"]) or ""] if options["queue"] else list(config.queues)
     wanted = {}
     for name in names:
-        loop = RestoreLoop(
-            stores.link, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer
-        )
+        loop = RestoreLoop(stores.link, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer)
         if needed(*loop.look()):
             wanted[name] = loop
     rows = {name: loop.unfinished().count() for name, loop in wanted.items()}
@@ -29,9 +28,7 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
         text = f"{total} unfinished rows would be looked up in Redis: {', '.join(wanted) or 'no queue needs it'}."
         return said(out, options, {"queues": list(wanted), "rows": total}, text)
     if total and not options["yes"]:
-        confirm(
-            f"Redis lacks what the database has seen in {', '.join(wanted)}: {total} unfinished rows. Go on? [y/N] "
-        )
+        confirm(f"Redis lacks what the database has seen in {', '.join(wanted)}: {total} unfinished rows. Go on? [y/N] ")
     back = 0
     with progress(total, "restoring", quiet=options["json"]) as advance:
         for loop in wanted.values():

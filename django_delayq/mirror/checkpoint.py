@@ -11,9 +11,7 @@ from django.db.models import F, QuerySet
 
 from django_delayq.models import Checkpoint
 
-FROZEN: Final = (
-    30  # seconds without a statement after which the database ends a turn: its process is frozen, or its host is lost
-)
+FROZEN: Final = 30  # seconds without a statement after which the database ends a turn: its process is frozen, or its host is lost
 
 
 @contextmanager

@@ -17,19 +17,41 @@ FOLDING: Final = (ValueError, OverflowError, LookupError, TypeError, RecursionEr
 SENDING: Final = (ValueError, OverflowError, RecursionError)
 
 POSTGRESQL_CLASS: Final = "22"  # data exceptions: too long, out of range, not in this encoding
-POSTGRESQL: Final = frozenset({
-    "54000",  # larger than an index takes
-    "23503", "23505", "23514", "23P01",  # a constraint: counts once the row has been read anew, since it may have been a race
-})  # fmt: skip
-MYSQL: Final = frozenset({
-    1153,  # a packet larger than max_allowed_packet
-    1264, 1265, 1292, 1366, 1406, 1441,  # out of range, truncated, no such value, not in this character set, too long
-    1062, 1452, 1586, 3819, 4025,  # a constraint
-})  # fmt: skip
-SQLITE: Final = frozenset({
-    "SQLITE_TOOBIG", "SQLITE_MISMATCH", "SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_CHECK",
-    "SQLITE_CONSTRAINT_FOREIGNKEY",
-})  # fmt: skip
+POSTGRESQL: Final = frozenset(
+    {
+        "54000",  # larger than an index takes
+        "23503",
+        "23505",
+        "23514",
+        "23P01",  # a constraint: counts once the row has been read anew, since it may have been a race
+    }
+)
+MYSQL: Final = frozenset(
+    {
+        1153,  # a packet larger than max_allowed_packet
+        1264,
+        1265,
+        1292,
+        1366,
+        1406,
+        1441,  # out of range, truncated, no such value, not in this character set, too long
+        1062,
+        1452,
+        1586,
+        3819,
+        4025,  # a constraint
+    }
+)
+SQLITE: Final = frozenset(
+    {
+        "SQLITE_TOOBIG",
+        "SQLITE_MISMATCH",
+        "SQLITE_CONSTRAINT_UNIQUE",
+        "SQLITE_CONSTRAINT_PRIMARYKEY",
+        "SQLITE_CONSTRAINT_CHECK",
+        "SQLITE_CONSTRAINT_FOREIGNKEY",
+    }
+)
 CUT: Final = frozenset({1153, 2006, 2013})  # MySQL: so ends a connection, also one that was sent more than it takes
 
 

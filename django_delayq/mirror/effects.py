@@ -103,9 +103,14 @@ def end_rows(among: Any, using: str) -> None:
     rows = among.filter(Exists(steps), state__in=UNFINISHED, settled="")
     failpoint("restore.end")
     rows.update(
-        state=State.SUCCEEDED.value, settled=Subquery(steps.values("fence")), finished_at=Subquery(steps.values("at")),
-        result=Subquery(steps.values("result")), error="", fingerprint="", cancel_requested=False,
-    )  # fmt: skip
+        state=State.SUCCEEDED.value,
+        settled=Subquery(steps.values("fence")),
+        finished_at=Subquery(steps.values("at")),
+        result=Subquery(steps.values("result")),
+        error="",
+        fingerprint="",
+        cancel_requested=False,
+    )
     failpoint("restore.ended")
 
 

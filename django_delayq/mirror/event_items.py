@@ -18,21 +18,36 @@ from django_delayq.store.events import Entry, Item, position
 
 # These say what happened outside of a run, and by whom; they become Event rows. Runs become Attempt rows. A merge does not: it is in
 # the row of the proposal, if that has one, and on a hot key there is one with every call.
-TOLD: Final = frozenset({
-    EventKind.RESCHEDULED, EventKind.CANCELLED, EventKind.CANCEL_REQUESTED, EventKind.REQUEUED,
-    EventKind.EXPIRED, EventKind.ASIDE, EventKind.RESTORED, EventKind.DROPPED, EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED,
-})  # fmt: skip
+TOLD: Final = frozenset(
+    {
+        EventKind.RESCHEDULED,
+        EventKind.CANCELLED,
+        EventKind.CANCEL_REQUESTED,
+        EventKind.REQUEUED,
+        EventKind.EXPIRED,
+        EventKind.ASIDE,
+        EventKind.RESTORED,
+        EventKind.DROPPED,
+        EventKind.PAUSED,
+        EventKind.RESUMED,
+        EventKind.PURGED,
+    }
+)
 OF_QUEUES: Final = frozenset({EventKind.PAUSED, EventKind.RESUMED, EventKind.PURGED})
 ENDED_BADLY: Final = frozenset({EventKind.FAILED, EventKind.ASIDE})
-ENDS: Final = frozenset({
-    EventKind.CRASHED, EventKind.SUCCEEDED, EventKind.RETRIED, EventKind.SNOOZED, EventKind.FAILED,
-})  # fmt: skip
+ENDS: Final = frozenset(
+    {
+        EventKind.CRASHED,
+        EventKind.SUCCEEDED,
+        EventKind.RETRIED,
+        EventKind.SNOOZED,
+        EventKind.FAILED,
+    }
+)
 ENDED_OTHERWISE: Final = ENDED_BADLY | {EventKind.CANCELLED, EventKind.EXPIRED}
 OF_RUNS: Final = ENDS | {EventKind.CLAIMED, EventKind.CANCELLED}  # their fourth field is the fence
 LAST_ENDS: Final = frozenset({EventKind.SUCCEEDED, EventKind.FAILED})
-CARRYING: Final = frozenset(
-    {EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED}
-)  # the record, without durability
+CARRYING: Final = frozenset({EventKind.SCHEDULED, EventKind.REQUEUED, EventKind.RESTORED})  # the record, without durability
 KINDS: Final[Mapping[str, EventKind]] = {kind.value: kind for kind in EventKind}
 UNKNOWN_KIND: Final = "unknown kind"
 EXPIRED: Final = "Expired"  # the class that claim.lua gives to the end of a job that has run before
@@ -45,12 +60,8 @@ NO_JOB: Final = "no_job"
 SECOND_DATE: Final = "second_date"
 WORDS_OF_OLD: Final = {b"a date without a job": NO_JOB, b"a second date of a running job": SECOND_DATE}
 OTHER_QUEUE: Final = "other queue"  # an entry of one queue speaks of a job of another
-ENDED: Final = (
-    "ended"  # the row has ended, and with SIGNING no event leads out of that, unless a requeue was asked for here
-)
-ASKED: Final = (
-    "requeue_asked"  # an event that no script writes: a requeue was asked for, and the mirror has not folded it
-)
+ENDED: Final = "ended"  # the row has ended, and with SIGNING no event leads out of that, unless a requeue was asked for here
+ASKED: Final = "requeue_asked"  # an event that no script writes: a requeue was asked for, and the mirror has not folded it
 OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # their only meaning is that a job goes on
 _full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
 
@@ -127,12 +138,7 @@ def detail_of(body: bytes) -> dict[str, Any]:
 def _is_deeper(value: Any, most: int) -> bool:
     level = [value]
     for _ in range(most + 1):
-        level = [
-            part
-            for one in level
-            if isinstance(one, (list, dict))
-            for part in (one.values() if isinstance(one, dict) else one)
-        ]
+        level = [part for one in level if isinstance(one, (list, dict)) for part in (one.values() if isinstance(one, dict) else one)]
     return bool(level)
 
 

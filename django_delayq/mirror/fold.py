@@ -22,7 +22,7 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror import rows
 from django_delayq.mirror.database_errors import FOLDING, Unfoldable
-from django_delayq.mirror.event_items import (  # fmt: skip
+from django_delayq.mirror.event_items import (
     CARRYING,
     ENDED,
     ENDED_BADLY,
@@ -54,9 +54,7 @@ from django_delayq.states import FINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.events import Entry, Item, position
 
 # What an event may not change in a row that has ended: all that people read of the end.
-KEPT: Final = (
-    "state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into",
-)  # fmt: skip
+KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")
 NO_PROBLEM: Final = frozenset({AttemptOutcome.SUCCEEDED, AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})
 
 
@@ -213,10 +211,17 @@ class Batch:
     def _tell(self, entry: Entry, number: int, kind: EventKind, job: UUID | None, at: datetime, detail: Any) -> None:
         self.events.append(
             Event(
-                job_id=job, queue=self.queue, at=at, kind=kind.value, actor=rows.clean(entry.by, 200),
-                reason=rows.clean(entry.why), detail=detail, stream_id=entry.id, item=number,
+                job_id=job,
+                queue=self.queue,
+                at=at,
+                kind=kind.value,
+                actor=rows.clean(entry.by, 200),
+                reason=rows.clean(entry.why),
+                detail=detail,
+                stream_id=entry.id,
+                item=number,
             )
-        )  # fmt: skip
+        )
 
     # --- one method per kind, in the order of a job's life ---
 
@@ -293,9 +298,7 @@ class Batch:
         last, fingerprint = job.error, job.fingerprint
         detail = self._ended(job, item, entry, at, AttemptOutcome.FAILED)
         job.state, job.finished_at = State.FAILED.value, at
-        if (
-            detail.get("c") == EXPIRED and last
-        ):  # that is why it has not run again; why it did not succeed, it said last
+        if detail.get("c") == EXPIRED and last:  # that is why it has not run again; why it did not succeed, it said last
             job.error, job.fingerprint = rows.clean(f"{job.error}. Its last error: {last}"), fingerprint
 
     def _cancelled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
@@ -334,11 +337,7 @@ class Batch:
             job.fingerprint = rows.fingerprint(job.error)
 
     def _restored(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        date, attempt, crashes, fence = (
-            clock.from_ms(int(item.fields[1])),
-            *map(count, item.fields[2:4]),
-            item.fields[4],
-        )
+        date, attempt, crashes, fence = (clock.from_ms(int(item.fields[1])), *map(count, item.fields[2:4]), item.fields[4])
         job.attempts, job.crashes, job.published, job.finished_at = attempt, crashes, at, None
         if fence != "-":
             job.state, job.worker, job.started_at = State.RUNNING.value, rows.clean(entry.by, 200), job.started_at or at

@@ -38,9 +38,7 @@ def mark(log: EventLog, queue: QueueConfig, using: str) -> Iterator[float]:
     """
     found: list[UUID] = []
     after = UUID(int=0)
-    while page := list(
-        unfinished(queue.name, using).filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:MOST]
-    ):
+    while page := list(unfinished(queue.name, using).filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:MOST]):
         found += log.unknown(page)
         after = page[-1]
         yield 0.0

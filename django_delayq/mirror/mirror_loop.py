@@ -37,9 +37,22 @@ IDLE: Final = 0.25  # seconds between looks at an empty stream
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
 
 JOB_FIELDS: Final = (
-    "state", "run_at", "started_at", "finished_at", "attempts", "crashes", "worker", "error", "fingerprint", "result",
-    "cancel_requested", "published", "last_event", "ending", "merged_into",
-)  # fmt: skip
+    "state",
+    "run_at",
+    "started_at",
+    "finished_at",
+    "attempts",
+    "crashes",
+    "worker",
+    "error",
+    "fingerprint",
+    "result",
+    "cancel_requested",
+    "published",
+    "last_event",
+    "ending",
+    "merged_into",
+)
 ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
 JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
 ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS)  # in the order of `RunRow`
@@ -95,9 +108,7 @@ class MirrorLoop:
         store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
         self.ground = GroundStore(store)
         self.log = EventLog(link, store.keys)
-        self._most = (
-            ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
-        )
+        self._most = ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
 
     def poll(self) -> float:
         """One batch. Returns seconds to sleep: 0 when more is there.
@@ -259,10 +270,16 @@ class MirrorLoop:
             jobs |= {job.id: job for job in self._jobs(chunk)}
             attempts |= {(run.job_id, run.fence): run for run in self._open_runs(chunk)}
         return Batch(
-            queue=self.queue.name, audit=self.queue.audit, jobs=jobs, attempts=attempts,
-            records=self._records(entries, jobs), told=self._told(told_behind(entries, jobs)), signer=self.signer,
-            committed=self._committed(entries), asked=self._asked(entries),
-        )  # fmt: skip
+            queue=self.queue.name,
+            audit=self.queue.audit,
+            jobs=jobs,
+            attempts=attempts,
+            records=self._records(entries, jobs),
+            told=self._told(told_behind(entries, jobs)),
+            signer=self.signer,
+            committed=self._committed(entries),
+            asked=self._asked(entries),
+        )
 
     def _asked(self, entries: list[Entry]) -> dict[UUID, list[int]]:
         return requeues_asked(ids_of(entries, {EventKind.REQUEUED}), self.using) if self.signer is not None else {}
@@ -279,9 +296,7 @@ class MirrorLoop:
     def _committed(self, entries: list[Entry]) -> dict[UUID, Any]:
         """Those that have ended otherwise than by success, and of which an atomic run has committed all the same."""
         found: dict[UUID, Any] = {}
-        ended = list(
-            set(ids_of(entries, ENDED_OTHERWISE))
-        )  # also if it never began by its row: Redis may have forgotten that run
+        ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also if it never began by its row: Redis may have forgotten that run
         for start in range(0, len(ended), CHUNK):
             found |= effects.committed(ended[start : start + CHUNK], self.using)
         return found
@@ -359,13 +374,9 @@ class MirrorLoop:
         for start in range(0, len(known), CHUNK):
             arrays.update(Job, JOB_FIELDS, known[start : start + CHUNK], "id", backend)
         for start in range(0, len(runs), CHUNK):
-            arrays.upsert(
-                Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend
-            )
+            arrays.upsert(Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend)
 
-    def _upsert(
-        self, model: Any, rows: Sequence[Any], columns: Sequence[str], fields: Sequence[str], unique: list[str]
-    ) -> None:
+    def _upsert(self, model: Any, rows: Sequence[Any], columns: Sequence[str], fields: Sequence[str], unique: list[str]) -> None:
         if not rows:
             return
         backend = connections[self.using]

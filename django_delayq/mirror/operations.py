@@ -35,9 +35,7 @@ logger = Logger("django_delayq.operations")
 CHUNK: Final = 50  # jobs between two looks at the row: a person who pauses waits for no more
 STEPS: Final = 5  # steps of a purge, likewise
 LEASE: Final = 30.0  # seconds for which one record keeper has an operation to itself
-MOST_COUNTED: Final = (
-    500_000  # jobs in one statement: a tenth of a second, in which the record keeper does nothing else
-)
+MOST_COUNTED: Final = 500_000  # jobs in one statement: a tenth of a second, in which the record keeper does nothing else
 IDLE: Final = 1.0
 AT_ONCE: Final = 20  # operations looked at in one pass
 Stage = Operation.Stage
@@ -114,9 +112,7 @@ class OperationLoop:
         now = clock.now()
         mine = {"holder": self.me, "held_until": now + timedelta(seconds=LEASE)}
         open_ones = self._all().filter(self._free(), pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING))
-        if (
-            operation.holder != self.me or operation.paced_from is None
-        ):  # what passed meanwhile is not caught up in a rush
+        if operation.holder != self.me or operation.paced_from is None:  # what passed meanwhile is not caught up in a rush
             mine |= {"paced_from": now, "paced_seen": operation.seen}
         first = operation.started_at is None
         if first:
@@ -186,9 +182,7 @@ class OperationLoop:
             last = done[-1].pk if done else operation.last
             rest = [str(job.pk) for job in jobs[len(done) :]] if again else []
         total = Counter(operation.counts) + counts
-        self._save(
-            mine, counts=dict(total), seen=operation.seen + len(done), last=last, chunk=rest, trouble=str(error or "")
-        )  # fmt: skip
+        self._save(mine, counts=dict(total), seen=operation.seen + len(done), last=last, chunk=rest, trouble=str(error or ""))
         self._log(operation, done)
         if error is not None:
             raise error
@@ -236,9 +230,7 @@ class OperationLoop:
         options = options_of(operation)
         for job in jobs:
             try:
-                change = VERBS[operation.verb](
-                    job.pk, queue=job.queue, actor=operation.actor, reason=operation.reason, **options
-                )
+                change = VERBS[operation.verb](job.pk, queue=job.queue, actor=operation.actor, reason=operation.reason, **options)
             except (StoreUnavailable, StoreError) as error:
                 return counts, done, error
             except (QueueUnknown, DelayqError) as error:
@@ -275,11 +267,15 @@ class OperationLoop:
         said = ": ".join(part for part in (f"{operation.verb} (operation {operation.pk})", operation.reason) if part)
         entries.objects.bulk_create(
             entries(
-                user_id=operation.user, content_type_id=kind.pk, object_id=str(job.pk), object_repr=str(job)[:200],
-                action_flag=2, change_message=visible(said),
+                user_id=operation.user,
+                content_type_id=kind.pk,
+                object_id=str(job.pk),
+                object_repr=str(job)[:200],
+                action_flag=2,
+                change_message=visible(said),
             )
             for job in jobs
-        )  # fmt: skip
+        )
 
 
 def chosen(operation: Operation) -> Selection:

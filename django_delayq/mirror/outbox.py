@@ -25,9 +25,7 @@ from django_delayq.store.events import position
 from django_delayq.store.items import ScheduleItem
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
-EDITED: Final = (
-    "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
-)
+EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
 
 
 class _TakenBack(Exception):
@@ -81,9 +79,7 @@ class DatabaseOutbox:
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
         """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
-        merged = Q(ending="merged") | Q(
-            ending=None, state=State.CANCELLED.value, error__startswith=rows.MERGED
-        )  # before `ending` was
+        merged = Q(ending="merged") | Q(ending=None, state=State.CANCELLED.value, error__startswith=rows.MERGED)  # before `ending` was
         found = Job.objects.using(using).exclude(merged).filter(queue=queue, key=key)
         latest = found.order_by("-created_at", "-id").values_list("id", "key")
         return next((id for id, own in latest[:20] if own == key), None)
@@ -109,9 +105,7 @@ class DatabaseOutbox:
                 failpoint("outbox.tell")
                 if mine.filter(last_event=seen).update(**values):
                     if told.proposed:
-                        Event.objects.using(using).filter(
-                            job=job, kind=told.kind, actor=told.actor, reason=told.reason
-                        ).delete()
+                        Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
                     self._note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
                     break
                 if told.kind == EventKind.CANCELLED and effects.committed([job], using):
@@ -137,18 +131,19 @@ class DatabaseOutbox:
         """An unpublished row ends as cancelled: "merged" into the job that holds its key, or "replaced" by it."""
         failpoint("outbox.end")
         self._unpublished(job, using).update(
-            state=State.CANCELLED.value, finished_at=clock.now(), ending=ending, merged_into=holder,
+            state=State.CANCELLED.value,
+            finished_at=clock.now(),
+            ending=ending,
+            merged_into=holder,
             error=f"{rows.MERGED if ending == 'merged' else 'replaced by'} {holder}",
-        )  # fmt: skip
+        )
         failpoint("outbox.ended")
 
     def withdraw(self, job: UUID, actor: str, reason: str, using: str) -> None:
         """Ends a row of the caller's transaction, in it."""
         now = clock.now()
         failpoint("outbox.withdraw")
-        self._unpublished(job, using).update(
-            state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now
-        )
+        self._unpublished(job, using).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
         self._note(job, "", EventKind.CANCELLED, actor, reason, using)
 
     def move(self, job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str, using: str) -> None:
@@ -169,9 +164,14 @@ class DatabaseOutbox:
     def note_requeue(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> int:
         """Notes that a requeue is asked for, before Redis is. Returns what `forget_requeue` takes."""
         note = Event.objects.using(using).create(
-            job_id=job, queue=queue, at=clock.now(), kind=ASKED, actor=rows.clean(actor, 200), reason=rows.clean(reason),
+            job_id=job,
+            queue=queue,
+            at=clock.now(),
+            kind=ASKED,
+            actor=rows.clean(actor, 200),
+            reason=rows.clean(reason),
             stream_id=f"row:{ids.new().hex}",
-        )  # fmt: skip
+        )
         return int(note.pk)
 
     def forget_requeue(self, note: int, using: str) -> None:
@@ -237,9 +237,15 @@ class DatabaseOutbox:
         """
         queue = queue or Job.objects.using(using).values_list("queue", flat=True).get(pk=job)
         row = Event(
-            job_id=job, queue=queue, at=clock.now(), kind=str(kind), actor=rows.clean(actor, 200), reason=rows.clean(reason),
-            stream_id=event or f"row:{ids.new().hex}", detail=detail,
-        )  # fmt: skip
+            job_id=job,
+            queue=queue,
+            at=clock.now(),
+            kind=str(kind),
+            actor=rows.clean(actor, 200),
+            reason=rows.clean(reason),
+            stream_id=event or f"row:{ids.new().hex}",
+            detail=detail,
+        )
         Event.objects.using(using).bulk_create([row], ignore_conflicts=True)
 
 
@@ -256,9 +262,7 @@ def _values(told: Told) -> dict[str, Any]:
         }
     if told.kind == EventKind.CANCEL_REQUESTED:
         return {"cancel_requested": True}
-    waits = Case(
-        When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state")
-    )  # by now, says Redis
+    waits = Case(When(state=State.RUNNING.value, then=Value(State.SCHEDULED.value)), default=F("state"))  # by now, says Redis
     return {"run_at": clock.from_ms(told.run_at_ms), "delay_ms": None, "state": waits}
 
 
@@ -271,9 +275,19 @@ def _read(row: Job, now: datetime | None) -> OutboxRow:
     if row.delay_ms is not None and row.published is None and now is not None:
         left = clock.to_ms(row.run_at) - clock.to_ms(now)
     return OutboxRow(
-        record=rows.record_of(row), queue=row.queue, state=State(row.state), run_at_ms=clock.to_ms(row.run_at), left_ms=left,
-        on_conflict=row.on_conflict, created_at=row.created_at, attempts=row.attempts, crashes=row.crashes,
-        published=row.published is not None, settled=row.settled not in ("", CANCELLED_HERE),
-        cancel_requested=row.cancel_requested, seen=row.last_event,
-        ending=row.ending or "", holder=row.merged_into,
-    )  # fmt: skip
+        record=rows.record_of(row),
+        queue=row.queue,
+        state=State(row.state),
+        run_at_ms=clock.to_ms(row.run_at),
+        left_ms=left,
+        on_conflict=row.on_conflict,
+        created_at=row.created_at,
+        attempts=row.attempts,
+        crashes=row.crashes,
+        published=row.published is not None,
+        settled=row.settled not in ("", CANCELLED_HERE),
+        cancel_requested=row.cancel_requested,
+        seen=row.last_event,
+        ending=row.ending or "",
+        holder=row.merged_into,
+    )

@@ -36,9 +36,7 @@ def forget(queue: str, using: str) -> None:
     """Notes that a queue goes on."""
     try:
         with transaction.atomic(using=using):
-            QueueState.objects.using(using).filter(queue=queue, partition=0).update(
-                paused_at=None, paused_by="", paused_why=""
-            )
+            QueueState.objects.using(using).filter(queue=queue, partition=0).update(paused_at=None, paused_by="", paused_why="")
     except (DatabaseError, InterfaceError) as error:
         logger.warning("queue %s goes on, but is paused again if Redis loses its contents: %s", queue, error)
 

@@ -54,9 +54,7 @@ def old_set_aside(queue: QueueConfig, using: str) -> Any:
 def old_operations(config: Config) -> Any:
     """Operations that are over, once they are as old as cancelled jobs may be: both tell what people did."""
     kept = config.retention["cancelled"]
-    over = Operation.objects.using(config.database).filter(
-        stage__in=(Operation.Stage.FINISHED, Operation.Stage.CANCELLED)
-    )
+    over = Operation.objects.using(config.database).filter(stage__in=(Operation.Stage.FINISHED, Operation.Stage.CANCELLED))
     return over.none() if kept is None else over.filter(finished_at__lt=clock.now() - timedelta(seconds=kept))
 
 
@@ -169,9 +167,7 @@ class TidyLoop:
         return 0.0 if done.cursor != "0" or done.tombstones >= 200 or done.failed >= 200 else TIDY
 
     def _failed_before(self) -> int | None:
-        checkpoint = (
-            Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
-        )
+        checkpoint = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
         if checkpoint is None:
             return None
         folded_ms = int(checkpoint.last_event.partition("-")[0])

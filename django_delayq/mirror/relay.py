@@ -38,9 +38,12 @@ PAUSE: Final = 0.5
 BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
 # What Redis says of a job that has ended, and what its row is told where the event of that was lost.
 ENDS: Final = {
-    "succeeded": State.SUCCEEDED, "failed": State.FAILED, "finished": State.FAILED, "cancelled": State.CANCELLED,
+    "succeeded": State.SUCCEEDED,
+    "failed": State.FAILED,
+    "finished": State.FAILED,
+    "cancelled": State.CANCELLED,
     "displaced": State.CANCELLED,
-}  # fmt: skip
+}
 
 
 class RelayLoop:
@@ -107,9 +110,7 @@ class RelayLoop:
         return 0.0
 
     def _folded(self) -> tuple[int, int]:
-        checkpoint = (
-            Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
-        )
+        checkpoint = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
         if checkpoint is None or checkpoint.generation not in ("", self.log.generation()):
             return 0, 0
         return position(checkpoint.last_event)
@@ -154,16 +155,10 @@ class RelayLoop:
         """With the others of their keys: of these the older ones go first, and ids do not say which they are."""
         keys = {key for _, key in page if key}
         ids = {id for id, _ in page}
-        return (
-            [*ids, *self._rows().filter(key__in=keys).exclude(pk__in=ids).values_list("id", flat=True)]
-            if keys
-            else [*ids]
-        )
+        return [*ids, *self._rows().filter(key__in=keys).exclude(pk__in=ids).values_list("id", flat=True)] if keys else [*ids]
 
     def _answered(self, batch: list[OutboxRow], replies: list[ScheduleReply], ground: str) -> None:
-        answered = [
-            (row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id
-        ]
+        answered = [(row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id]
         ended = {id: ENDS[reply.status] for id, reply in answered if reply.ended and id in self._there_before}
         known = [id for id, reply in answered if reply.status == "again" and id in self._there_before]
         self._there.update(id for id, reply in answered if reply.created or reply.ended)

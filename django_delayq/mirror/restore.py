@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from django_delayq.logger import Logger
 from django_delayq.mirror import effects, lost, pauses, restore_rows, rows, unfinished
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.restore_rows import RestoreProgress, needed
 from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
@@ -37,16 +38,6 @@ WAIT: Final = 0.05
 BUSY_MS: Final = 5000  # a restore that has not shown itself for so long has died
 SLICE: Final = 1.0  # seconds of work per pass; what comes back is more urgent than what the mirror says of it
 ACTOR: Final = pauses.RESTORE
-
-
-@dataclass(slots=True)
-class RestoreProgress:
-    """How far a restore is: rows looked at, of how many about; `back`: jobs that Redis did not have."""
-
-    done: int = 0
-    total: int = 0
-    back: int = 0
-    began: float = 0.0
 
 
 class _Moved(Exception):
@@ -69,9 +60,16 @@ class RestoreLoop:
     """
 
     def __init__(
-        self, link: Link, queue: QueueConfig, *, prefix: str, using: str, partition: int = 0, auto: bool = True,
+        self,
+        link: Link,
+        queue: QueueConfig,
+        *,
+        prefix: str,
+        using: str,
+        partition: int = 0,
+        auto: bool = True,
         signer: Signer | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.queue = queue
         self.using = using
         self.partition = partition
@@ -162,9 +160,14 @@ class RestoreLoop:
 
     def _item(self, row: Job) -> RestoreItem:
         return self.ground.row(
-            rows.record_of(row), runs=row.state == State.RUNNING, attempts=row.attempts, crashes=row.crashes,
-            due_ms=clock.to_ms(row.run_at), asked=row.cancel_requested, lease_ms=self.queue.lease_ms,
-        )  # fmt: skip
+            rows.record_of(row),
+            runs=row.state == State.RUNNING,
+            attempts=row.attempts,
+            crashes=row.crashes,
+            due_ms=clock.to_ms(row.run_at),
+            asked=row.cancel_requested,
+            lease_ms=self.queue.lease_ms,
+        )
 
     # --- all is there ---
 
@@ -246,8 +249,10 @@ class RestoreLoop:
         if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore"):
             logger.error(
                 "queue %s: Redis has lost its contents or was rolled back; the queue is paused until somebody runs: "
-                "manage.py delayq restore --queue %s", self.queue.name, self.queue.name,
-            )  # fmt: skip
+                "manage.py delayq restore --queue %s",
+                self.queue.name,
+                self.queue.name,
+            )
         return True
 
     def _others_are_at_it(self, ground: Ground) -> bool:
@@ -259,9 +264,11 @@ class RestoreLoop:
         self.progress = RestoreProgress(total=total, began=clock.monotonic())
         if total or ground.rolled or checkpoint.restored:
             logger.warning(
-                "queue %s: Redis %s; %d unfinished jobs are looked up in the database", self.queue.name,
-                "has lost its contents" if ground.confirmed is None else "was rolled back to older data", total,
-            )  # fmt: skip
+                "queue %s: Redis %s; %d unfinished jobs are looked up in the database",
+                self.queue.name,
+                "has lost its contents" if ground.confirmed is None else "was rolled back to older data",
+                total,
+            )
         ahead_ms = ground.now_ms - clock.wall_ms() if ground.now_ms else 0  # of this host's clock
         older = ground.older and ground.generation in (checkpoint.restored, checkpoint.generation)
         begun = restore_rows.under_way(checkpoint) == ground.generation
@@ -313,9 +320,15 @@ class RestoreLoop:
     def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""
         answer = self.ground.confirm(
-            target.generation, server=target.server, phase=phase, renew=renew, behind=behind, mirrored=mirrored,
-            progress=self._progress, actor=ACTOR,
-        )  # fmt: skip
+            target.generation,
+            server=target.server,
+            phase=phase,
+            renew=renew,
+            behind=behind,
+            mirrored=mirrored,
+            progress=self._progress,
+            actor=ACTOR,
+        )
         if answer != "ok":
             raise _Moved
 
@@ -346,9 +359,7 @@ class RestoreLoop:
     def _moved(self) -> Iterator[list[Job]]:
         """Those that were rescheduled lately: to a date perhaps that had been passed already, before Redis had them again."""
         since = clock.from_ms(clock.wall_ms() - RECENT_MS)
-        events = Event.objects.using(self.using).filter(
-            queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since
-        )
+        events = Event.objects.using(self.using).filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
         # Not joined with the rows: without fresh statistics that takes long.
         found = list(dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True)))
         for start in range(0, len(found), MOST):
@@ -379,19 +390,10 @@ class RestoreLoop:
         self._go_on(target, "", mirrored=checkpoint.last_event)
         done = self.progress
         if done.total:
-            seconds = clock.monotonic() - done.began
-            logger.warning(
-                "queue %s: restored in %.1f s: %d jobs are back, %d of %d rows were there",
-                self.queue.name, seconds, done.back, max(0, done.done - done.back), done.done,
-            )  # fmt: skip
+            seconds, there = clock.monotonic() - done.began, max(0, done.done - done.back)
+            said = "queue %s: restored in %.1f s: %d jobs are back, %d of %d rows were there"
+            logger.warning(said, self.queue.name, seconds, done.back, there, done.done)
 
 
 def _generation() -> str:
     return "r" + secrets.token_hex(8)
-
-
-def needed(ground: Ground, checkpoint: Checkpoint) -> bool:
-    """Whether Redis lacks what the database has seen in it."""
-    if not checkpoint.restored and not checkpoint.generation:
-        return False  # the database has seen nothing yet; the mirror notes the generation that it meets first
-    return bool(ground.rolled) or ground.generation != checkpoint.restored or ground.older

@@ -1,9 +1,10 @@
-"""What a restore writes into the database: which servers it has seen, which generation it brings back, and what rows learn from the
-changes and runs that Redis has lost.
+"""What a restore knows from the database and writes into it: whether it is needed, how far it is, which servers it has seen, which
+generation it brings back, and what rows learn from the changes and runs that Redis has lost.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from django.db.models.functions import Coalesce
@@ -15,9 +16,27 @@ from django_delayq.mirror.unfolded import unfolded_changes
 from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Job
 from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.queue import MOST
+from django_delayq.store.recovery import Ground
 
 SERVERS: Final = 10  # runs of servers that are remembered
 WAY: Final = "way:"  # so begins what is no run of a server, beside them
+
+
+@dataclass(slots=True)
+class RestoreProgress:
+    """How far a restore is: rows looked at, of how many about; `back`: jobs that Redis did not have."""
+
+    done: int = 0
+    total: int = 0
+    back: int = 0
+    began: float = 0.0
+
+
+def needed(ground: Ground, checkpoint: Checkpoint) -> bool:
+    """Whether Redis lacks what the database has seen in it."""
+    if not checkpoint.restored and not checkpoint.generation:
+        return False  # the database has seen nothing yet; the mirror notes the generation that it meets first
+    return bool(ground.rolled) or ground.generation != checkpoint.restored or ground.older
 
 
 def note_server(queue: str, partition: int, server: str, using: str, restores: str | None = None) -> None:
@@ -60,9 +79,7 @@ def apply_unfolded(queue: str, using: str, folded: str) -> None:
         if change.kind is EventKind.CANCELLED:
             row.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(change.reason))
         elif change.run_at is not None:
-            row.update(
-                state=State.SCHEDULED.value, run_at=change.run_at
-            )  # what was moved waited, whatever its row says
+            row.update(state=State.SCHEDULED.value, run_at=change.run_at)  # what was moved waited, whatever its row says
     failpoint("restore.taken_in")
 
 

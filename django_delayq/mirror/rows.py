@@ -122,12 +122,22 @@ def mirrored(record: JobRecord, queue: str, at: datetime) -> JobRow:
     args, kwargs, options, error = arguments(record)  # read in any case: Redis may hold what somebody else has written
     same = _is_plain(record.payload) and not error
     return JobRow(
-        id=record.id, queue=queue, run_at=at, task=clean(record.task, 200),
-        args=JSONText(record.payload[1:-1].decode()) if same else args, kwargs=kwargs or NO_DICT, options=options or NO_DICT,
-        key=clean(record.key, 200), priority=PRIORITIES[record.lane], created_at=at,
-        expires_at=clock.from_ms(record.expires_ms) if record.expires_ms else None, max_attempts=record.max_attempts,
-        durable=record.durable, error=error, published=at,
-    )  # fmt: skip
+        id=record.id,
+        queue=queue,
+        run_at=at,
+        task=clean(record.task, 200),
+        args=JSONText(record.payload[1:-1].decode()) if same else args,
+        kwargs=kwargs or NO_DICT,
+        options=options or NO_DICT,
+        key=clean(record.key, 200),
+        priority=PRIORITIES[record.lane],
+        created_at=at,
+        expires_at=clock.from_ms(record.expires_ms) if record.expires_ms else None,
+        max_attempts=record.max_attempts,
+        durable=record.durable,
+        error=error,
+        published=at,
+    )
 
 
 def texts(record: JobRecord) -> tuple[str, str, str, str]:

@@ -55,9 +55,15 @@ class LoopRunner:
     """
 
     def __init__(
-        self, name: str, loop: Poll, *, longest: float = MOST_BACKOFF, idle: float = 0.0, asleep: float = 0.0,
+        self,
+        name: str,
+        loop: Poll,
+        *,
+        longest: float = MOST_BACKOFF,
+        idle: float = 0.0,
+        asleep: float = 0.0,
         races: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
         self.loop = loop
         self.next = 0.0
@@ -129,40 +135,35 @@ class Service:
         # First, since workers wait for it after a restart of Redis.
         self._runners = [
             LoopRunner(
-                f"restore of {queue.name}", RestoreLoop(link, queue, auto=auto, **signed), longest=0.5, idle=restore.IDLE,
+                f"restore of {queue.name}",
+                RestoreLoop(link, queue, auto=auto, **signed),
+                longest=0.5,
+                idle=restore.IDLE,
                 asleep=GROUND,
             )
             for queue in queues
             if roles
-        ]  # fmt: skip
+        ]
         self._restores = list(self._runners)
         self._folders = [
-            LoopRunner(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True)
-            for one in self.mirrors
+            LoopRunner(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True) for one in self.mirrors
         ]
         self._runners += self._folders
         if "relay" in roles:
             self._runners += [
-                LoopRunner(
-                    f"the relay of {queue.name}", RelayLoop(link, queue, **signed), idle=relay.IDLE, asleep=ROWS
-                )
+                LoopRunner(f"the relay of {queue.name}", RelayLoop(link, queue, **signed), idle=relay.IDLE, asleep=ROWS)
                 for queue in queues
-            ]  # fmt: skip
+            ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
         if "mirror" in roles:
-            self._runners += [
-                LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues
-            ]
+            self._runners += [LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues]
             self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
             self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(link, queue, **common)) for queue in queues]
             self._runners += [
-                LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix))
-                for queue in queues
+                LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix)) for queue in queues
             ]
         if "mirror" in roles:
-            self._runners.append(
-                LoopRunner("operations", OperationLoop(using=config.database), idle=operations.IDLE, asleep=ORDERS)
-            )
+            self._runners.append(LoopRunner("operations", OperationLoop(using=config.database), idle=operations.IDLE, asleep=ORDERS))
         self._line = EventLine(link, [one.log.keys for one in self.mirrors]) if self.mirrors else None
         self._listen_at = 0.0
         self._broke = False
@@ -260,9 +261,7 @@ class Service:
         try:
             self.drain()
         except (StoreUnavailable, StoreError, DriverError) as error:
-            logger.warning(
-                "the mirror leaves before it has seen everything; it goes on when it is started again: %s", error
-            )
+            logger.warning("the mirror leaves before it has seen everything; it goes on when it is started again: %s", error)
 
 
 def _drop_broken_connections() -> None:

@@ -18,9 +18,7 @@ from django_delayq.store.events import Entry
 logger = Logger("django_delayq.mirror")
 
 CHUNK: Final = 100  # rows per statement
-WIDEST: Final = (
-    4  # bytes of a statement for a byte of the stream, at most: what is not ASCII is escaped, and then quoted
-)
+WIDEST: Final = 4  # bytes of a statement for a byte of the stream, at most: what is not ASCII is escaped, and then quoted
 SPARE: Final = 65_536  # bytes of a statement beside the value
 
 
@@ -36,8 +34,12 @@ def write(refused: Sequence[RefusedItem], queue: str, partition: int, using: str
     for one in found:
         logger.error(
             "an event of job %s on %s is set aside (entry %s, item %d, %s): `delayq set-aside` shows it and tries it again",
-            ids.short(one.job_id) if one.job_id else "?", queue, one.stream_id, one.item, one.code,
-        )  # fmt: skip
+            ids.short(one.job_id) if one.job_id else "?",
+            queue,
+            one.stream_id,
+            one.item,
+            one.code,
+        )
 
 
 def larger_than_packets(entry: Entry, using: str) -> str:
@@ -55,10 +57,21 @@ def _row(refused: RefusedItem, queue: str, partition: int, most: int) -> SetAsid
     entry, item = refused.entry, refused.item
     raw = item.raw[: (most - SPARE) // WIDEST] if most else item.raw
     return SetAside(
-        queue=queue, partition=partition, stream_id=entry.id, item=item.number, kind=rows.clean(item.kind, 40), job_id=item_job(item),
-        at=clock.from_ms(entry.at_ms), actor=rows.clean(entry.by, 200), why=rows.clean(entry.why), raw=raw, length=len(item.raw),
-        code=refused.code, text=rows.clean(refused.text, 2000), noticed_at=clock.now(),
-    )  # fmt: skip
+        queue=queue,
+        partition=partition,
+        stream_id=entry.id,
+        item=item.number,
+        kind=rows.clean(item.kind, 40),
+        job_id=item_job(item),
+        at=clock.from_ms(entry.at_ms),
+        actor=rows.clean(entry.by, 200),
+        why=rows.clean(entry.why),
+        raw=raw,
+        length=len(item.raw),
+        code=refused.code,
+        text=rows.clean(refused.text, 2000),
+        noticed_at=clock.now(),
+    )
 
 
 def _packet(using: str) -> int:

@@ -65,9 +65,7 @@ def _take_in(mirror: MirrorLoop, kept: QuerySet[SetAside]) -> bool:
             return False
         fences = {item.fields[3] for item in entry.items if item.kind in OF_RUNS}
         batch.changed = {id: job for id, job in batch.changed.items() if id not in ahead}
-        batch.changed_attempts = {
-            key: run for key, run in batch.changed_attempts.items() if key[0] not in ahead or key[1] in fences
-        }
+        batch.changed_attempts = {key: run for key, run in batch.changed_attempts.items() if key[0] not in ahead or key[1] in fences}
         mirror.save(batch)
         kept.delete()
     return True

@@ -13,9 +13,22 @@ from django_delayq.store.queue import MOST
 
 LISTED: Final = 100_000  # ids per query
 FIELDS: Final = (
-    "id", "task", "args", "kwargs", "options", "key", "state", "priority", "run_at", "expires_at", "attempts",
-    "max_attempts", "crashes", "cancel_requested", "durable",
-)  # fmt: skip
+    "id",
+    "task",
+    "args",
+    "kwargs",
+    "options",
+    "key",
+    "state",
+    "priority",
+    "run_at",
+    "expires_at",
+    "attempts",
+    "max_attempts",
+    "crashes",
+    "cancel_requested",
+    "durable",
+)
 
 
 def rows(queue: str, using: str) -> Any:

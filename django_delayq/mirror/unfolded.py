@@ -61,9 +61,12 @@ def unfolded_changes(
     """
     recent_ms = max(0, min(position(folded)[0], clock.wall_ms()) - RECENT_MS)
     events = Event.objects.using(using).filter(
-        queue=queue, kind__in=(EventKind.CANCELLED.value, EventKind.RESCHEDULED.value), job__isnull=False,
-        stream_id__gte=str(recent_ms).zfill(MS), stream_id__lt="a",  # those that begin with a letter are no entries
-    )  # fmt: skip
+        queue=queue,
+        kind__in=(EventKind.CANCELLED.value, EventKind.RESCHEDULED.value),
+        job__isnull=False,
+        stream_id__gte=str(recent_ms).zfill(MS),
+        stream_id__lt="a",  # those that begin with a letter are no entries
+    )
     if after is not None:
         events = events.filter(Q(pk__gt=after) | Q(job_id__in=jobs))
     # What is surely folded need not leave the database: ids compare as text as far as the moment.
@@ -73,9 +76,7 @@ def unfolded_changes(
     latest: dict[UUID, UnfoldedChange] = {}
     for job, kind, detail, actor, reason, stream_id, last_event in told.values_list(*fields):
         before = latest.get(job)
-        if position(last_event) < position(stream_id) and (
-            before is None or position(before.stream_id) < position(stream_id)
-        ):
+        if position(last_event) < position(stream_id) and (before is None or position(before.stream_id) < position(stream_id)):
             latest[job] = UnfoldedChange(job, EventKind(kind), _date(detail), actor, reason, stream_id)
     if after is not None and not jobs:
         return list(latest.values())

@@ -312,9 +312,7 @@ class Step(models.Model):
 class Event(models.Model):
     """What happened to a job outside of its runs, and to a queue: by whom and why. Appended only. Runs are `Attempt` rows."""
 
-    job = models.ForeignKey(
-        Job, on_delete=models.CASCADE, related_name="event_set", db_constraint=False, null=True, blank=True
-    )
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="event_set", db_constraint=False, null=True, blank=True)
     queue = models.CharField(_("queue"), max_length=100)
     at = models.DateTimeField(_("at"))
     kind = models.CharField(_("kind"), max_length=20)

@@ -37,9 +37,7 @@ class SetAside(models.Model):
         ordering = ("-id",)
         default_permissions = ("view",)
         permissions = (("retry_setaside", "Can try again what the mirror has set aside"),)
-        constraints = (
-            models.UniqueConstraint(fields=["queue", "partition", "stream_id", "item"], name="delayq_set_aside_once"),
-        )
+        constraints = (models.UniqueConstraint(fields=["queue", "partition", "stream_id", "item"], name="delayq_set_aside_once"),)
         indexes = (models.Index(fields=["queue", "noticed_at"], name="delayq_set_aside_noticed"),)
 
     def __str__(self) -> str:

@@ -63,9 +63,15 @@ class Move:
     def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str) -> Changed:
         due_ms = self._due_ms if self._delay_ms is None else None
         return store.reschedule(
-            target, due_ms=due_ms, delay_ms=self._delay_ms, actor=self.actor, reason=self.reason, lacking=lacking,
-            unless=unless, policy=self._policy,
-        )  # fmt: skip
+            target,
+            due_ms=due_ms,
+            delay_ms=self._delay_ms,
+            actor=self.actor,
+            reason=self.reason,
+            lacking=lacking,
+            unless=unless,
+            policy=self._policy,
+        )
 
     def put_in(self, publisher: Publisher, row: OutboxRow) -> str:
         """Puts a row that Redis does not have in, with its new date, so that whoever comes late with the old one finds it there. One
@@ -81,9 +87,13 @@ class Move:
 
     def told(self, changed: Changed) -> Told:
         return Told(
-            event=changed.event, kind=EventKind.RESCHEDULED, run_at_ms=changed.due_ms, actor=self.actor, reason=self.reason,
+            event=changed.event,
+            kind=EventKind.RESCHEDULED,
+            run_at_ms=changed.due_ms,
+            actor=self.actor,
+            reason=self.reason,
             proposed=self._policy != "",
-        )  # fmt: skip
+        )
 
     def pending(self, found: Pending) -> Change:
         return found.reschedule(self._delay_ms, self._due_ms, self.actor, self.reason)

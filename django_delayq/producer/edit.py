@@ -33,9 +33,7 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     codec.encode_payload(tuple(args), dict(kwargs), None, limit=conf.get().queue(queue).max_payload, task=task)
 
 
-def edit_and_requeue(
-    job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], *, actor: str = "", reason: str = ""
-) -> Change:
+def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], *, actor: str = "", reason: str = "") -> Change:
     """Puts a failed or cancelled job back with other arguments, due now and with a fresh ladder. `conflict`: somebody was faster, its
     row has not heard yet that it has ended, or its key is held by another job. The arguments are then those that they were.
 

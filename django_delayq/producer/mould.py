@@ -99,9 +99,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
     _check_options(options, where)
     priority = task.priority if options.priority is None else options.priority
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise ConfigError(
-            f"{where}: priority={priority} is out of range; only its sign counts: above 0 high, below 0 low."
-        )
+        raise ConfigError(f"{where}: priority={priority} is out of range; only its sign counts: above 0 high, below 0 low.")
     durable = (options.durability or queue.durability) == "outbox"
     alias = options.using or using or config.database
     if durable:
@@ -111,10 +109,18 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
             f"{where}: on_conflict='after' needs durability='outbox': what runs behind a running job waits as a row until then."
         )
     return Mould(
-        task=task, where=where, queue=queue, using=alias, says_using=bool(options.using or using), durable=durable, priority=priority,
-        lane=lane_of(priority), max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
-        on_conflict=options.on_conflict, payload=_payload(options, where),
-    )  # fmt: skip
+        task=task,
+        where=where,
+        queue=queue,
+        using=alias,
+        says_using=bool(options.using or using),
+        durable=durable,
+        priority=priority,
+        lane=lane_of(priority),
+        max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
+        on_conflict=options.on_conflict,
+        payload=_payload(options, where),
+    )
 
 
 def _payload(options: Options, where: str) -> dict[str, Any] | None:
@@ -123,9 +129,7 @@ def _payload(options: Options, where: str) -> dict[str, Any] | None:
         try:
             found["backoff"] = str(Ladder.of(options.backoff))
         except (ValueError, TypeError) as error:
-            raise ConfigError(
-                f"{where}: backoff is no ladder: {error} A function belongs to the task: @task(backoff=…)."
-            ) from None
+            raise ConfigError(f"{where}: backoff is no ladder: {error} A function belongs to the task: @task(backoff=…).") from None
     if options.timeout is not None:
         found["timeout"] = duration(options.timeout, "timeout", where) / 1000
     return found or None
@@ -135,9 +139,7 @@ def _check_names(options: Options, where: str) -> None:
     if options.queue is not None and not isinstance(options.queue, str):
         raise ConfigError(f"{where}: queue={options.queue!r} must be the name of one queue in DELAYQ['QUEUES'].")
     if options.using is not None and options.using not in list(connections):
-        raise ConfigError(
-            f"{where}: using={options.using!r} is no database of this project. DATABASES has {', '.join(connections)}."
-        )
+        raise ConfigError(f"{where}: using={options.using!r} is no database of this project. DATABASES has {', '.join(connections)}.")
 
 
 def _check_options(options: Options, where: str) -> None:

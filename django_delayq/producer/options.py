@@ -13,9 +13,20 @@ from django_delayq.ladder import Ladder
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (
-    "delay", "run_at", "key", "on_conflict", "queue", "priority", "max_attempts", "backoff", "timeout", "expires", "meta",
-    "using", "durability",
-)  # fmt: skip
+    "delay",
+    "run_at",
+    "key",
+    "on_conflict",
+    "queue",
+    "priority",
+    "max_attempts",
+    "backoff",
+    "timeout",
+    "expires",
+    "meta",
+    "using",
+    "durability",
+)
 POLICIES: Final = ("keep", "replace", "earliest", "latest", "after", "error")
 
 
@@ -50,9 +61,7 @@ class Options(NamedTuple):
             name = next(name for name in given if name not in NAMES)
             close = difflib.get_close_matches(name, OPTIONS, n=1)
             near = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(
-                f"{task}.using(): {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}."
-            ) from None
+            raise ConfigError(f"{task}.using(): {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.") from None
 
 
 NONE: Final = Options()

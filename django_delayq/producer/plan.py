@@ -47,23 +47,33 @@ def plan(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[st
         payload = {**(payload or {}), "meta": _meta(options.meta, mould.where)}
     id = ids.new()
     record = JobRecord(
-        id=id, task=name, lane=mould.lane, durable=mould.durable, max_attempts=mould.max_attempts, expires_ms=expires_ms,
-        key=options.key, payload=codec.encode_payload(args, kwargs, payload, limit=queue.max_payload, task=name),
-    )  # fmt: skip
+        id=id,
+        task=name,
+        lane=mould.lane,
+        durable=mould.durable,
+        max_attempts=mould.max_attempts,
+        expires_ms=expires_ms,
+        key=options.key,
+        payload=codec.encode_payload(args, kwargs, payload, limit=queue.max_payload, task=name),
+    )
     return Plan(
-        record=record, due_ms=due_ms if delay_ms is None else None, delay_ms=delay_ms, on_conflict=mould.on_conflict,
-        queue=queue.name, priority=mould.priority, mould=mould,
-        job=Job(id=id, queue=queue.name, task=name, key=options.key, due_ms=due_ms), started=clock.monotonic(),
+        record=record,
+        due_ms=due_ms if delay_ms is None else None,
+        delay_ms=delay_ms,
+        on_conflict=mould.on_conflict,
+        queue=queue.name,
+        priority=mould.priority,
+        mould=mould,
+        job=Job(id=id, queue=queue.name, task=name, key=options.key, due_ms=due_ms),
+        started=clock.monotonic(),
         ground=stores.ground(queue.name) if mould.durable else "",
-    )  # fmt: skip
+    )
 
 
 def _expires(value: Any, delay_ms: int | None, due_ms: int, where: str) -> int:
     """By Redis' clock, which decides; by this host's only if Redis cannot be asked."""
     now_ms = stores.now_ms()
-    expires_ms = (
-        moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
-    )
+    expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
     if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
         raise ConfigError(
             f"{where}: expires={value!r} is not behind the date of the job, so it could never run. Both count from now: give an "

@@ -28,9 +28,7 @@ from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import GroundStore, Restored
 
 TRIES: Final = 3  # another holder may come between two calls, but not often
-PLAIN: Final = frozenset(
-    {"created", "again", "replaced", "failed", "succeeded", "cancelled", "displaced", "finished"}
-)  # it is decided
+PLAIN: Final = frozenset({"created", "again", "replaced", "failed", "succeeded", "cancelled", "displaced", "finished"})  # it is decided
 Sent = tuple[str, list[ScheduleReply]]  # the ground, and the replies; none on another ground than the sender's
 
 
@@ -102,11 +100,16 @@ class Publisher:
         store, lease_ms = GroundStore(self.store), conf.get().queue(self.store.queue).lease_ms
         lost = [
             store.row(
-                row.record, runs=row.state is State.RUNNING, attempts=row.attempts, crashes=row.crashes, asked=row.cancel_requested,
-                due_ms=row.run_at_ms if due_ms is None else due_ms, lease_ms=lease_ms,
+                row.record,
+                runs=row.state is State.RUNNING,
+                attempts=row.attempts,
+                crashes=row.crashes,
+                asked=row.cancel_requested,
+                due_ms=row.run_at_ms if due_ms is None else due_ms,
+                lease_ms=lease_ms,
             )
             for row in rows
-        ]  # fmt: skip
+        ]
         answers = store.restore(lost, ground=ground, actor=self.actor)
         failpoint("publish.brought_back")
         return answers
@@ -154,13 +157,9 @@ class Publisher:
         contested = [n for n, reply in enumerate(replies) if reply.status == "contested"]
         if not asked and not contested:
             return {}
-        open_ = {
-            items[n].record.id: replies[n].id for n in sorted([*asked, *contested])
-        }  # each with the holder of its key
+        open_ = {items[n].record.id: replies[n].id for n in sorted([*asked, *contested])}  # each with the holder of its key
         found = database.installed()
-        rows = {
-            row.record.id: row for row in (found.rows(list({*open_, *open_.values()}), self.using) if found else ())
-        }
+        rows = {row.record.id: row for row in (found.rows(list({*open_, *open_.values()}), self.using) if found else ())}
         if asked:
             self._put_right({items[n].record.key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
         again = {}
@@ -204,9 +203,7 @@ class Publisher:
         for start in range(0, len(older), MOST):
             batch = older[start : start + MOST]
             replies = self.send([late(row, policy=policy) for row in batch], ground)()[1]
-            for row, reply in zip(
-                batch, replies, strict=False
-            ):  # no replies on another ground: the next round comes back to it
+            for row, reply in zip(batch, replies, strict=False):  # no replies on another ground: the next round comes back to it
                 if reply.status == "displaced":
                     database.need().end(row.record.id, "replaced", last.record.id, self.using)
         earliest = min(row.run_at_ms for row in older)
@@ -254,9 +251,8 @@ class Publisher:
 def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:
     """Whether the holder was written first. If the database's clock has seen no row of one of them, nobody knows."""
     return (
-        holder is not None and row is not None and holder.record.durable and row.record.durable
-        and holder.created_at <= row.created_at
-    )  # fmt: skip
+        holder is not None and row is not None and holder.record.durable and row.record.durable and holder.created_at <= row.created_at
+    )
 
 
 def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> ScheduleItem:

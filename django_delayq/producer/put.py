@@ -301,9 +301,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     failpoint("producer.committed")
     late = {plan for plan in plans if clock.monotonic() - plan.started > LATE_PUBLISH}
     if late:
-        logger.warning(
-            "%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH
-        )
+        logger.warning("%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
     try:
         for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):

@@ -47,9 +47,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
 
     if record is not None and record.key:
         with stores.guarded():
-            Publisher(stores.queue(name), conf.get().database, actor=actor).complete(
-                record.key
-            )  # whoever holds it by its row
+            Publisher(stores.queue(name), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
     change = noted(id, name, actor, reason, act)
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
 

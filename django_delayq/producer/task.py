@@ -48,9 +48,7 @@ class Task(Bound[P, R]):
         sensitive: Collection[str] = (),
     ) -> None:
         super().__init__(self, NONE)
-        update_wrapper(
-            self, fn
-        )  # before the rest: it also copies what the function carries, a `queue` of another library, say
+        update_wrapper(self, fn)  # before the rest: it also copies what the function carries, a `queue` of another library, say
         self.fn = fn
         self.name = name
         self.queue = queue

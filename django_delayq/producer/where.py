@@ -91,9 +91,7 @@ def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
         QueueUnknown: the settings do not list the queue.
     """
     if job is not None:
-        raise ConfigError(
-            f"A job and key={key!r} are two ways to name one: pass a handle or an id, or key= and queue=."
-        )
+        raise ConfigError(f"A job and key={key!r} are two ways to name one: pass a handle or an id, or key= and queue=.")
     if queue is None:
         raise ConfigError(f"key={key!r} names a job within a queue: pass queue= as well.")
     if not validate_key(key):

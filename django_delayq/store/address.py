@@ -20,10 +20,20 @@ RedisSpec: TypeAlias = "str | Mapping[str, Any]"
 SCHEMES = ("redis://", "rediss://", "unix://")
 # What a private pool takes over from the pool of a cache: where the server is and how to be let in. Not the client's
 # decoding, retries, pool sizes, timeouts or name: those are ours.
-TAKEN_OVER = frozenset({
-    "host", "port", "db", "path", "username", "password", "credential_provider", "socket_keepalive",
-    "socket_keepalive_options", "connection_pool",
-})  # fmt: skip
+TAKEN_OVER = frozenset(
+    {
+        "host",
+        "port",
+        "db",
+        "path",
+        "username",
+        "password",
+        "credential_provider",
+        "socket_keepalive",
+        "socket_keepalive_options",
+        "connection_pool",
+    }
+)
 # No text quotes more of an address than this, since a password may stand anywhere behind it.
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
 HOST: Final = re.compile(r"[\w.:%-]+")  # names, and addresses of both kinds
@@ -125,9 +135,7 @@ def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
         if "EMBEDDED" in spec:
             return _from_url(embedded.ensure(spec["EMBEDDED"]), {})
         if "URL" not in spec:
-            raise ConfigError(
-                'DELAYQ["REDIS"] is a dict without "URL".', hint='Write {"URL": "redis://host:6379/1", "OPTIONS": {}}.'
-            )
+            raise ConfigError('DELAYQ["REDIS"] is a dict without "URL".', hint='Write {"URL": "redis://host:6379/1", "OPTIONS": {}}.')
         return _from_url(spec["URL"], spec.get("OPTIONS", {}))
     if spec == "embedded":
         return _from_url(embedded.ensure(None), {})
@@ -178,13 +186,9 @@ def _call_factory(path: str) -> Redis:
     with _Unsaid() as unsaid:
         client = factory()
     if unsaid.error:
-        raise ConfigError(
-            f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}.", hint=f"Call it by hand. {HOW}"
-        )
+        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}.", hint=f"Call it by hand. {HOW}")
     if not isinstance(client, Redis):
-        raise ConfigError(
-            f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
-        )
+        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis.")
     return client
 
 

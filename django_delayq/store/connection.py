@@ -45,12 +45,8 @@ HURRIED = 0.25  # seconds that a call may wait when there is no time left
 # Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
 # codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
 PASSING_CODES = re.compile(r"\b(OOM|READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS|TRYAGAIN|BUSY)\b")
-CODED = re.compile(
-    r"[A-Z]{3,} "
-)  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
-PASSING_CLASSES = frozenset(
-    {"OutOfMemoryError", "ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"}
-)
+CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
+PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"})
 
 
 class StoreError(DelayqError):
@@ -185,9 +181,7 @@ class Link:
             if not (type(error) is ResponseError and not CODED.match(str(error))):
                 raise refused from error
         if refused is not None:
-            raise StoreUnavailable(
-                code="redis_entry", where=self.where, cause="it refused a command by which a client is let in"
-            )
+            raise StoreUnavailable(code="redis_entry", where=self.where, cause="it refused a command by which a client is let in")
 
     def close(self) -> None:
         """Closes the idle connections. The link may be used again."""

@@ -57,9 +57,7 @@ def ensure(directory: str | os.PathLike[str] | None = None) -> str:
                 if not _answers(path):
                     _start(home, path)
     except OSError as error:
-        raise ConfigError(
-            f"The embedded server cannot keep its data in {home}: {error}. Choose another directory."
-        ) from error
+        raise ConfigError(f"The embedded server cannot keep its data in {home}: {error}. Choose another directory.") from error
     return f"unix://{quote(path)}"
 
 
@@ -79,9 +77,7 @@ def stop(directory: str | os.PathLike[str] | None = None, *, seconds: float = 10
         deadline = clock.monotonic() + seconds
         while not _take(running):
             if clock.monotonic() > deadline:
-                raise StoreUnavailable(
-                    f"The embedded server of {home} did not end in {seconds:g} s. See {home / 'valkey.log'}."
-                )
+                raise StoreUnavailable(f"The embedded server of {home} did not end in {seconds:g} s. See {home / 'valkey.log'}.")
             clock.sleep(0.02)
         return True
 
@@ -194,9 +190,7 @@ def _own_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-        raise PermissionError(
-            f"{folder}, where its socket goes since that path is too long for one, belongs to others too"
-        )
+        raise PermissionError(f"{folder}, where its socket goes since that path is too long for one, belongs to others too")
     return folder
 
 
@@ -252,15 +246,41 @@ def _start(home: Path, path: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # of a server that was killed
             command = [
-                program, "--port", "0", "--unixsocket", path, "--unixsocketperm", "600", "--dir", str(home),
-                "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
-                "--pidfile", str(home / "valkey.pid"), "--logfile", str(log), "--daemonize", "yes",
-            ]  # fmt: skip
+                program,
+                "--port",
+                "0",
+                "--unixsocket",
+                path,
+                "--unixsocketperm",
+                "600",
+                "--dir",
+                str(home),
+                "--appendonly",
+                "yes",
+                "--appendfsync",
+                "everysec",
+                "--save",
+                "",
+                "--maxmemory-policy",
+                "noeviction",
+                "--pidfile",
+                str(home / "valkey.pid"),
+                "--logfile",
+                str(log),
+                "--daemonize",
+                "yes",
+            ]
             with _opened(log) as output:
                 begun = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                    pass_fds=[running.fileno()], umask=OTHERS, check=False,
-                )  # fmt: skip
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=[running.fileno()],
+                    umask=OTHERS,
+                    check=False,
+                )
             if begun.returncode:
                 raise StoreUnavailable(f"The embedded server {program} ended with code {begun.returncode}. See {log}.")
     deadline = clock.monotonic() + START_SECONDS

@@ -7,9 +7,7 @@ from uuid import UUID
 
 from django_delayq import ids
 
-MOST_SAID: Final = (
-    2048  # bytes of an actor or a reason: each stands in an event, and, of a pause, in every look at the queue
-)
+MOST_SAID: Final = 2048  # bytes of an actor or a reason: each stands in an event, and, of a pause, in every look at the queue
 
 
 def head(now_ms: int | str | None, by: str, why: str) -> tuple[int | str, bytes, bytes]:

@@ -94,10 +94,12 @@ class EventLog:
             FormatNewer: the queue has a newer format than this process knows.
         """
         # The format last: entries of a newer one come only when it says so.
-        raw, format = self._link.execute_many([
-            ("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count),
-            ("HGET", self.keys["meta"], "format"),
-        ])  # fmt: skip
+        raw, format = self._link.execute_many(
+            [
+                ("XRANGE", self.keys["events"], f"({after}", "+", "COUNT", count),
+                ("HGET", self.keys["meta"], "format"),
+            ]
+        )
         for reply in (raw, format):
             if isinstance(reply, Exception):
                 raise reply

@@ -52,9 +52,7 @@ class Figures:
     def hours(self, queues: Sequence[str]) -> list[Spread]:
         """The last hour of each queue."""
         now_ms = self._now_ms()
-        raws = self._ask(
-            [("GETRANGE", Keys(self._prefix, queue, 0)["spread"], 0, spread.LENGTH - 1) for queue in queues], b""
-        )
+        raws = self._ask([("GETRANGE", Keys(self._prefix, queue, 0)["spread"], 0, spread.LENGTH - 1) for queue in queues], b"")
         return [spread.decode(raw, now_ms) for raw in raws]
 
     def forecast(self, queues: Sequence[str]) -> Forecast:
@@ -62,10 +60,13 @@ class Figures:
         now_ms = self._now_ms()
         minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
         lanes = [Keys(self._prefix, queue, 0)[lane] for queue in queues for lane in LANES]
-        looked = self._ask([
-            *(("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS) for lane in lanes),
-            *(("ZCARD", lane) for lane in lanes),
-        ], 0)  # fmt: skip
+        looked = self._ask(
+            [
+                *(("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS) for lane in lanes),
+                *(("ZCARD", lane) for lane in lanes),
+            ],
+            0,
+        )
         sizes = {lane: looked[len(lanes) + n] for n, lane in enumerate(lanes) if looked[n]}
         busy = list(sizes)
         room = MOST_US / max(COUNT_US[0][1], sum(map(_count_us, sizes.values())))
@@ -76,17 +77,18 @@ class Figures:
         minutes = [minute_start + n * MINUTE_MS for n in range(0, 61, minute_step)]
         hours = [hour_start + n * HOUR_MS for n in range(0, 25, hour_step)]
         ranges = [*pairwise(minutes), *pairwise(hours)]
-        counts = self._ask([
-            ("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}")
-            for start, end in ranges
-            for lane in busy
-        ], 0)  # fmt: skip
+        counts = self._ask(
+            [("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}") for start, end in ranges for lane in busy], 0
+        )
         sums = [sum(counts[n * len(busy) : (n + 1) * len(busy)]) for n in range(len(ranges))]
         split = len(minutes) - 1
         return Forecast(
-            start_ms=now_ms, minute_step=minute_step, minutes=tuple(sums[:split]),
-            hour_step=hour_step, hours=tuple(sums[split:]),
-        )  # fmt: skip
+            start_ms=now_ms,
+            minute_step=minute_step,
+            minutes=tuple(sums[:split]),
+            hour_step=hour_step,
+            hours=tuple(sums[split:]),
+        )
 
     def _now_ms(self) -> int:
         seconds, micros = self._link.execute("TIME")

@@ -35,9 +35,7 @@ class FormatStore:
         """Whether a job has ever been in the queue, since Redis was empty."""
         return bool(self._store.link.execute("HEXISTS", self._store.keys["meta"], "generation"))
 
-    def upgrade(
-        self, *, quiet_ms: int = 0, least: int = 0, actor: str = "", reason: str = "", now_ms: int | None = None
-    ) -> Upgraded:
+    def upgrade(self, *, quiet_ms: int = 0, least: int = 0, actor: str = "", reason: str = "", now_ms: int | None = None) -> Upgraded:
         """From now on the queue has the newest format that this release knows, if it has `least` already and no process of an older
         release has called for `quiet_ms`.
         """

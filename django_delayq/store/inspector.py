@@ -110,10 +110,7 @@ class Inspector:
         now_ms = self._now_ms()
         commands = [_depth_commands(Keys(self.prefix, queue, partition), now_ms) for queue in queues]
         replies = iter(self._ask(*(command for of_queue in commands for command in of_queue)))
-        return [
-            _depth(queue, now_ms, list(islice(replies, len(of_queue))))
-            for queue, of_queue in zip(queues, commands, strict=True)
-        ]
+        return [_depth(queue, now_ms, list(islice(replies, len(of_queue)))) for queue, of_queue in zip(queues, commands, strict=True)]
 
     def jobs(self, queue: str, jobs: Sequence[UUID], partition: int = 0) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
@@ -133,9 +130,7 @@ class Inspector:
         keys, cursor = Keys(self.prefix, queue, partition), b"0"
         while True:
             cursor, flat = self._link.execute("HSCAN", keys["jobs"], cursor, "COUNT", 200)
-            named = (
-                (name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True)
-            )
+            named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
             yield [(name, record) for name, record in named if decode.job_id(name) is not None]
             if cursor == b"0":
                 return
@@ -148,9 +143,7 @@ class Inspector:
         if id is None:
             return None
         try:  # as the scripts do: a job holds a key only if it says so itself
-            return (
-                id if JobRecord.decode(id, self._link.execute("HGET", keys["jobs"], holder) or b"").key == key else None
-            )
+            return id if JobRecord.decode(id, self._link.execute("HGET", keys["jobs"], holder) or b"").key == key else None
         except PayloadError:
             return None
 
@@ -171,9 +164,7 @@ class Inspector:
     def unread(self, queues: Sequence[str]) -> tuple[int, int]:
         """How many events of these queues the mirror has not folded yet, and the age of the oldest in ms by Redis' clock."""
         keys = [Keys(self.prefix, queue, 0)["events"] for queue in queues]
-        replies = self._ask(
-            ("TIME",), *(("XLEN", key) for key in keys), *(("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
-        )
+        replies = self._ask(("TIME",), *(("XLEN", key) for key in keys), *(("XRANGE", key, "-", "+", "COUNT", 1) for key in keys))
         (seconds, micros), lengths, firsts = replies[0], replies[1 : 1 + len(keys)], replies[1 + len(keys) :]
         dates = [decode.moment_ms(first[0][0].partition(b"-")[0]) for first in firsts if first]
         now_ms = int(seconds) * 1000 + int(micros) // 1000
@@ -209,9 +200,7 @@ class Inspector:
         if isinstance(user, Exception):
             return []
         replies = self._ask(*(("ACL", "DRYRUN", user, *command) for command in commands), strict=False)
-        if any(
-            isinstance(reply, Exception) for reply in replies
-        ):  # before Redis 7: by the user's rules, if they say all
+        if any(isinstance(reply, Exception) for reply in replies):  # before Redis 7: by the user's rules, if they say all
             rules = self._ask(("ACL", "GETUSER", user), strict=False)[0]
             return list(commands) if isinstance(rules, list) and b"+@all" in rules else []
         return [command for command, reply in zip(commands, replies, strict=True) if reply == b"OK"]

@@ -11,9 +11,23 @@ from django_delayq.states import Change
 
 OnConflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 ScheduleStatus = Literal[
-    "created", "again", "failed", "succeeded", "cancelled", "displaced", "finished", "kept", "moved", "replaced", "taken", "running",
-    "free", "contested", "behind", "asked",
-]  # fmt: skip
+    "created",
+    "again",
+    "failed",
+    "succeeded",
+    "cancelled",
+    "displaced",
+    "finished",
+    "kept",
+    "moved",
+    "replaced",
+    "taken",
+    "running",
+    "free",
+    "contested",
+    "behind",
+    "asked",
+]
 ScheduleMode = Literal["", "ask", "told", "ask told"]
 STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for status in get_args(ScheduleStatus)}
 

@@ -88,9 +88,7 @@ class QueueStore:
         StoreError: it answered with another error.
     """
 
-    def __init__(
-        self, link: Link, *, prefix: str, queue: str, partition: int = 0, signer: Signer | None = None
-    ) -> None:
+    def __init__(self, link: Link, *, prefix: str, queue: str, partition: int = 0, signer: Signer | None = None) -> None:
         self.link = link
         self.signer = signer
         self.queue = queue
@@ -154,9 +152,12 @@ class QueueStore:
             if (due_ms is None) == (delay_ms is None):
                 raise ValueError(f"job {record.id}: give either due_ms or delay_ms")
             arguments += (
-                ids.short(record.id), self.written(record), item.on_conflict,
-                "" if due_ms is None else due_ms, "" if delay_ms is None else delay_ms,
-            )  # fmt: skip
+                ids.short(record.id),
+                self.written(record),
+                item.on_conflict,
+                "" if due_ms is None else due_ms,
+                "" if delay_ms is None else delay_ms,
+            )
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
         return lambda: _scheduled(items, arguments[4::5], answer())
@@ -166,9 +167,7 @@ class QueueStore:
         is given one, since two empty stores would look the same.
         """
         meta = self.keys["meta"]
-        _, found = self.link.execute_many(
-            [("HSETNX", meta, "generation", self.offer), ("HMGET", meta, "generation", "server")]
-        )
+        _, found = self.link.execute_many([("HSETNX", meta, "generation", self.offer), ("HMGET", meta, "generation", "server")])
         if isinstance(found, Exception):
             raise found
         return f"{decode.text(found[0])}:{decode.text(found[1])}"
@@ -231,9 +230,7 @@ class QueueStore:
         reply = self.run("extend", now_ms, worker, "", lease_ms, *arguments)
         return {id: answer.decode() for (id, _), answer in zip(items, reply, strict=True)}
 
-    def settle(
-        self, items: Sequence[SettleItem], *, worker: str, max_crashes: int, now_ms: int | None = None
-    ) -> list[Settled]:
+    def settle(self, items: Sequence[SettleItem], *, worker: str, max_crashes: int, now_ms: int | None = None) -> list[Settled]:
         """Running -> succeeded, scheduled, failed or cancelled. One answer per item, in order."""
         bounded(items)
         arguments: list[Any] = []
@@ -287,9 +284,7 @@ class QueueStore:
     ) -> Changed:
         """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`."""
         date = "" if due_ms is None else due_ms, delay_ms or 0
-        ground, *found = self.run(
-            "reschedule", now_ms, actor, reason, *date, unless, lacking, policy, encode.target(job)
-        )
+        ground, *found = self.run("reschedule", now_ms, actor, reason, *date, unless, lacking, policy, encode.target(job))
         event, status, id, due = found or (b"", b"unknown", b"", b"0")
         return Changed(Change(status.decode()), _id(id), decode.text(ground), decode.text(event), int(due))
 
@@ -331,9 +326,7 @@ class QueueStore:
         """Jobs are claimed again. False when the queue was not paused."""
         return bool(self.run("pause", now_ms, actor, reason, "0"))
 
-    def purge(
-        self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None
-    ) -> tuple[int, int]:
+    def purge(self, *, limit: int = MOST, actor: str = "", reason: str = "", now_ms: int | None = None) -> tuple[int, int]:
         """Cancels scheduled jobs, at most `limit` (up to 200). Returns how many, and how many are left."""
         cancelled, left = self.run("purge", now_ms, actor, reason, min(limit, MOST))
         return int(cancelled), int(left)
@@ -369,9 +362,7 @@ class QueueStore:
         if now_ms is None and self.link.execute("XLEN", self.keys["events"]):
             tombstones_ms = FOREVER_MS
         failed = "" if failed_before_ms is None else failed_before_ms
-        tombstones, dropped, next_cursor = self.run(
-            "tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor
-        )
+        tombstones, dropped, next_cursor = self.run("tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor)
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
 
 
@@ -380,9 +371,7 @@ def _scheduled(items: Sequence[ScheduleItem], shorts: list[str], reply: list[byt
         return decode.text(reply[0]), []
     statuses, holders, dues = reply[1::3], [*map(bytes.decode, reply[2::3])], [*map(int, reply[3::3])]
     if statuses.count(b"created") == len(items) and holders == shorts:  # mostly: then no reply need be read by itself
-        return decode.text(reply[0]), [
-            ScheduleReply("created", item.record.id, due) for item, due in zip(items, dues, strict=True)
-        ]
+        return decode.text(reply[0]), [ScheduleReply("created", item.record.id, due) for item, due in zip(items, dues, strict=True)]
     return decode.text(reply[0]), [
         ScheduleReply(STATUSES[status], item.record.id if given == holder or not holder else ids.full(holder), due)
         for item, given, status, holder, due in zip(items, shorts, statuses, holders, dues, strict=True)

@@ -93,9 +93,7 @@ class GroundStore:
         """The ground as claims tell it; a store without a generation is given one."""
         return self._restore([], "", "", "", "", None)[0]
 
-    def adopt(
-        self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int | None = None
-    ) -> tuple[str, list[Restored]]:
+    def adopt(self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int | None = None) -> tuple[str, list[Restored]]:
         """Nothing -> running: what this worker holds and Redis may have lost. `ground`: that of the claims. Returns the ground, and
         one answer per item, in order; all of them are `wait` while nothing can be adopted yet.
         """
@@ -111,9 +109,13 @@ class GroundStore:
         if not runs:
             return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS)
         return RestoreItem(
-            id=id, record=written, attempt=max(0, attempts - 1), crashes=crashes, delay_ms=lease_ms,
+            id=id,
+            record=written,
+            attempt=max(0, attempts - 1),
+            crashes=crashes,
+            delay_ms=lease_ms,
             begun="cancel" if asked else "run",
-        )  # fmt: skip
+        )
 
     def restore(
         self,
@@ -137,8 +139,15 @@ class GroundStore:
         arguments: list[Any] = [self._store.offer, ground, progress]
         for item in items:
             arguments += (
-                item.id, item.record, item.attempt, item.crashes, item.fence, item.due_ms, item.delay_ms, item.begun,
-            )  # fmt: skip
+                item.id,
+                item.record,
+                item.attempt,
+                item.crashes,
+                item.fence,
+                item.due_ms,
+                item.delay_ms,
+                item.begun,
+            )
         reply = self._store.run("restore", now_ms, by, why, *arguments)
         return decode.text(reply[0]), [answer.decode() for answer in reply[1:]]
 
@@ -157,16 +166,23 @@ class GroundStore:
         return int(self._store.run("sweep", now_ms, actor, "", "", "", "", *jobs)[1])
 
     def confirm(
-        self, generation: str, *, server: str = "", phase: str = "", renew: str = "", behind: str = "", mirrored: str = "",
-        progress: str = "", actor: str = "", now_ms: int | None = None,
-    ) -> Confirmed:  # fmt: skip
+        self,
+        generation: str,
+        *,
+        server: str = "",
+        phase: str = "",
+        renew: str = "",
+        behind: str = "",
+        mirrored: str = "",
+        progress: str = "",
+        actor: str = "",
+        now_ms: int | None = None,
+    ) -> Confirmed:
         """Redis holds what the database has seen; or it does not, and the way back is in this `phase`. `renew`: another generation for
         data that is not believed; `behind`: a stream id that new events must be behind; `mirrored`: the last event that the database
         has. "changed" if the generation, or the run of the `server`, is another by now; "busy" if another restore is at work.
         """
         failpoint("restore.confirm")
-        answer: bytes = self._store.run(
-            "confirm", now_ms, actor, "", generation, server, phase, renew, behind, mirrored, progress
-        )
+        answer: bytes = self._store.run("confirm", now_ms, actor, "", generation, server, phase, renew, behind, mirrored, progress)
         failpoint("restore.confirmed")
         return answer.decode()  # type: ignore[return-value]  # one of the three words that confirm.lua has

@@ -33,10 +33,12 @@ class WorkerRegistry:
 
     def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
         """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
-        shown, raw = self._link.execute_many([
-            ("HSET", self._key, worker, json.dumps({**facts, "beat": clock.wall_ms()})),
-            ("HGET", self._asked, worker),
-        ])  # fmt: skip
+        shown, raw = self._link.execute_many(
+            [
+                ("HSET", self._key, worker, json.dumps({**facts, "beat": clock.wall_ms()})),
+                ("HGET", self._asked, worker),
+            ]
+        )
         for reply in (shown, raw):
             if isinstance(reply, Exception):
                 raise reply

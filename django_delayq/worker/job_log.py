@@ -15,8 +15,12 @@ from django_delayq.worker.run import Run
 logger = Logger("django_delayq.worker.job")
 
 WORDS: Final = {
-    "ack": "succeeded", "retry": "failed and is retried", "snooze": "is snoozed", "fail": "failed", "cancel": "is cancelled",
-}  # fmt: skip
+    "ack": "succeeded",
+    "retry": "failed and is retried",
+    "snooze": "is snoozed",
+    "fail": "failed",
+    "cancel": "is cancelled",
+}
 
 
 class JobLog:
@@ -39,9 +43,7 @@ class JobLog:
             logger.error("job %s is set aside as poison: %s", run.job.id, told, extra=self._fields(run, ""))
         elif outcome.kind == "park":
             delay = clock.text(outcome.delay_ms / 1000)
-            logger.warning(
-                "job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, "")
-            )
+            logger.warning("job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, ""))
 
     def _ended(self, run: Run, outcome: Outcome) -> None:
         level, error = _level(outcome), outcome.error

@@ -62,9 +62,7 @@ class Backoff:
             if isinstance(error, (StoreUnavailable, FormatNewer)):
                 logger.warning("%s: %s It will be tried again until it works.", self.name, error)
             else:
-                logger.exception(
-                    "%s: an unexpected error; the next pass follows after a pause", self.name, exc_info=error
-                )
+                logger.exception("%s: an unexpected error; the next pass follows after a pause", self.name, exc_info=error)
         if isinstance(error, StoreUnavailable):
             signals.store_unavailable.send_robust(sender=None, error=error)
         pause = min(SHORTEST * 2.0 ** min(self.failures - 1, 20), self._longest)
@@ -73,9 +71,7 @@ class Backoff:
     def worked(self) -> None:
         """Notes a pass without an error."""
         if self.failures:
-            logger.warning(
-                "%s: works again, after %d errors in %.1f s", self.name, self.failures, clock.monotonic() - self._since
-            )
+            logger.warning("%s: works again, after %d errors in %.1f s", self.name, self.failures, clock.monotonic() - self._since)
             self.failures = 0
 
 

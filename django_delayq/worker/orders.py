@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 QUIET: Final = b"Q"  # claim no more; finish what is here
-RETIRE: Final = (
-    b"R"  # claim no more, give back what waits, finish what runs, then run the jobs on their last chance, end
-)
+RETIRE: Final = b"R"  # claim no more, give back what waits, finish what runs, then run the jobs on their last chance, end
 LEAVE: Final = b"L"  # claim no more, give back what waits, those included, finish what runs, end
 NOW: Final = b"N"  # give back what runs as well, and end
 

@@ -46,9 +46,20 @@ class Run:
     """
 
     __slots__ = (
-        "args", "current", "header", "job", "kwargs", "line", "options", "poison", "started", "started_ms", "taken",
-        "task", "timeout",
-    )  # fmt: skip
+        "args",
+        "current",
+        "header",
+        "job",
+        "kwargs",
+        "line",
+        "options",
+        "poison",
+        "started",
+        "started_ms",
+        "taken",
+        "task",
+        "timeout",
+    )
 
     header: Header
     args: Sequence[Any]

@@ -74,6 +74,5 @@ class WorkerSpec:
     def stores(self, link: Link) -> list[QueueStore]:
         """A store per line, on that link."""
         return [
-            QueueStore(link, prefix=self.prefix, queue=line.queue, partition=line.partition, signer=line.signer)
-            for line in self.lines
+            QueueStore(link, prefix=self.prefix, queue=line.queue, partition=line.partition, signer=line.signer) for line in self.lines
         ]

@@ -41,9 +41,7 @@ def notify_partner(order_id: int) -> str:
     if Order.objects.get(pk=order_id).state != Order.State.PAID:
         return "no longer wanted"
     body = json.dumps({"order": order_id}).encode()
-    request = urllib.request.Request(
-        f"{settings.SHOP_URL}/partner/orders/", data=body, headers={"Content-Type": "application/json"}
-    )
+    request = urllib.request.Request(f"{settings.SHOP_URL}/partner/orders/", data=body, headers={"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=10):
         pass
     with transaction.atomic():

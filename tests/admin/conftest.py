@@ -55,9 +55,7 @@ def staff(transactional_db) -> Staff:
 
     def log_in(*codenames: str) -> Client:
         user = User.objects.create_user(f"clerk{User.objects.count()}", password="p", is_staff=True)
-        user.user_permissions.set(
-            Permission.objects.filter(content_type__app_label="delayq", codename__in=codenames or ALL)
-        )
+        user.user_permissions.set(Permission.objects.filter(content_type__app_label="delayq", codename__in=codenames or ALL))
         client = Client(enforce_csrf_checks=False)
         client.force_login(user)
         return client

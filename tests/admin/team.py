@@ -10,9 +10,7 @@ from django.contrib import admin
 from django.urls import path
 
 DOCS = Path(__file__).parents[2] / "docs" / "admin.md"
-[example] = [
-    block for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "TeamJobAdmin" in block
-]
+[example] = [block for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL) if "TeamJobAdmin" in block]
 names: dict[str, Any] = {}
 exec(example, names)
 team: admin.AdminSite = names["team"]

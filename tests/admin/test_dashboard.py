@@ -145,9 +145,7 @@ def test_every_sign_leads_to_its_remedy_here_and_in_the_docs(orders, staff, sett
     for name in names:
         found = re.search(rf'<section id="{name}"><h2>([^<]+)</h2>(.*?)</section>', remedies, re.S)
         assert found, f"no remedy for {name}"
-        meaning, remedy = (
-            unescape(re.sub(r"<strong>.*?</strong>|<[^>]+>", "", text)).strip() for text in found[2].split("</p><p>")
-        )
+        meaning, remedy = (unescape(re.sub(r"<strong>.*?</strong>|<[^>]+>", "", text)).strip() for text in found[2].split("</p><p>"))
         section = documented.partition(f"### {found[1]}\n")[2].partition("\n### ")[0]
         assert " ".join(section.split()) == f"{meaning} {remedy}"
 
@@ -273,10 +271,12 @@ def forty(settings, orders) -> list[str]:
     for number, name in enumerate(names):
         keys = QueueStore(stores.link, prefix=config.prefix, queue=name).keys
         dates = [value for n in range(250) for value in (now_ms + (n * 40 + number) * 8_640, f"{n:022d}")]
-        stores.link.execute_many((
-            ("ZADD", keys["normal"], *dates),
-            ("SETRANGE", keys["spread"], SLOTS * 66 * 4 - 1, "x"),
-        ))  # fmt: skip
+        stores.link.execute_many(
+            (
+                ("ZADD", keys["normal"], *dates),
+                ("SETRANGE", keys["spread"], SLOTS * 66 * 4 - 1, "x"),
+            )
+        )
     return names
 
 
@@ -290,9 +290,7 @@ def redis_us(link) -> int:
 def test_forty_queues_cost_redis_less_than_two_milliseconds(forty, staff, redis_server):
     client = staff()
     costs = []
-    while not costs or (
-        min(costs) >= 2_000 and len(costs) < 30
-    ):  # what other programs on the machine take away is not ours
+    while not costs or (min(costs) >= 2_000 and len(costs) < 30):  # what other programs on the machine take away is not ours
         redis_server.link.execute("CONFIG", "RESETSTAT")
         assert client.get(LIVE).status_code == 200
         costs.append(redis_us(redis_server.link))

@@ -214,10 +214,17 @@ def kept(before: str, after: str) -> int:
 @pytest.mark.parametrize(
     ("before", "after", "stay"),
     [
-        ("abcabba", "cbabac", 4), ("abc", "abc", 3), ("", "ab", 0), ("ab", "", 0), ("aab", "ab", 2), ("abxcd", "abycd", 4),
-        ("xabcdy", "abcd", 4), ("ab" * 20, "ba" * 20, 39), ("a" * 50, "a" * 20 + "b" + "a" * 30, 50),
+        ("abcabba", "cbabac", 4),
+        ("abc", "abc", 3),
+        ("", "ab", 0),
+        ("ab", "", 0),
+        ("aab", "ab", 2),
+        ("abxcd", "abycd", 4),
+        ("xabcdy", "abcd", 4),
+        ("ab" * 20, "ba" * 20, 39),
+        ("a" * 50, "a" * 20 + "b" + "a" * 30, 50),
     ],
-)  # fmt: skip
+)
 def test_the_difference_is_as_small_as_can_be(before, after, stay):
     assert kept("\n".join(before), "\n".join(after)) == stay
 

@@ -52,8 +52,14 @@ def test_the_timeline_begins_with_the_job_and_ends_with_what_lies_ahead(orders, 
     orders.fold()
     shown = staff().get(page(job)).context["moments"]
     assert [moment.what for moment in shown] == [
-        "accepted", "published", "due", "attempt 1", "attempt 2", "attempt 3", "failed",
-    ]  # fmt: skip
+        "accepted",
+        "published",
+        "due",
+        "attempt 1",
+        "attempt 2",
+        "attempt 3",
+        "failed",
+    ]
     assert [moment.ahead for moment in shown] == [False, False, True, True, True, True, True]
     assert [moment.delta for moment in shown[4:6]] == ["+10s", "+1m"]
     assert shown[2].delta.startswith("in 59m") or shown[2].delta == "in 1h"
@@ -158,9 +164,7 @@ def test_of_errors_that_caused_one_another_the_last_counts():
     assert tracebacks.read(both).frames[0].place == "/srv/shop/models.py:99 check"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "no traceback at all", "Traceback (most recent call last)", '  File "x", line 1, in y']
-)
+@pytest.mark.parametrize("text", ["", "no traceback at all", "Traceback (most recent call last)", '  File "x", line 1, in y'])
 def test_what_is_no_traceback_is_shown_as_it_is(text):
     assert tracebacks.read(text).text == text
 
@@ -289,8 +293,7 @@ def test_a_page_with_hundreds_of_attempts_shows_the_latest(orders, staff):
     [job] = orders.scheduled()
     then = clock.now() - timedelta(hours=1)
     Attempt.objects.bulk_create(
-        Attempt(job_id=job.id, number=n, fence=str(n), started_at=then, outcome="snoozed", worker="w")
-        for n in range(250)
+        Attempt(job_id=job.id, number=n, fence=str(n), started_at=then, outcome="snoozed", worker="w") for n in range(250)
     )
     text = staff().get(page(job)).content.decode()
     assert "Only the latest are shown" in text
@@ -306,14 +309,28 @@ def test_a_displaced_job_names_the_one_that_displaced_it_however_many_came_since
     first = delayq.schedule(close_order, 7, delay="1h", key="one")
     orders.fold()
     displaced = Job.objects.create(
-        queue="orders", task=first.task, key="one", state="cancelled", ending=ending, merged_into=first.id,
-        run_at=clock.now(), created_at=clock.now(), finished_at=clock.now(), max_attempts=1,
-    )  # fmt: skip
+        queue="orders",
+        task=first.task,
+        key="one",
+        state="cancelled",
+        ending=ending,
+        merged_into=first.id,
+        run_at=clock.now(),
+        created_at=clock.now(),
+        finished_at=clock.now(),
+        max_attempts=1,
+    )
     for _ in range(12):
         Job.objects.create(
-            queue="orders", task=first.task, key="one", state="succeeded", run_at=clock.now(), created_at=clock.now(),
-            finished_at=clock.now(), max_attempts=1,
-        )  # fmt: skip
+            queue="orders",
+            task=first.task,
+            key="one",
+            state="succeeded",
+            run_at=clock.now(),
+            created_at=clock.now(),
+            finished_at=clock.now(),
+            max_attempts=1,
+        )
     answer = staff().get(f"{JOBS}{displaced.pk}/change/")
     related = answer.context["related"]
     assert (related[0][0].pk, related[0][2]) == (first.id, note)

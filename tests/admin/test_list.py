@@ -98,9 +98,15 @@ def test_every_view_has_a_tab_with_its_count(orders, staff):
     orders.scheduled(2)
     found = counts(staff().get(JOBS, {"state": "failed"}))
     assert found == {
-        "All": "5", "Due": "0", "Scheduled": "2", "Running": "1", "Retrying": "0", "Failed": "1", "Cancelled": "0",
+        "All": "5",
+        "Due": "0",
+        "Scheduled": "2",
+        "Running": "1",
+        "Retrying": "0",
+        "Failed": "1",
+        "Cancelled": "0",
         "Succeeded": "1",
-    }  # fmt: skip
+    }
     assert counts(staff().get(JOBS, {"queue": "default"}))["All"] == "0"
 
 
@@ -182,9 +188,14 @@ def test_page_after_page_shows_every_row_once_and_leads_back(orders, staff, monk
     published = None if view == "unpublished" else same
     for number in range(10):  # many bear the same date: the id tells them apart
         Job.objects.create(
-            queue="orders", task="t", state=stored, run_at=same if number % 3 else other, created_at=same,
-            attempts=1 + number % 2, published=published,
-        )  # fmt: skip
+            queue="orders",
+            task="t",
+            state=stored,
+            run_at=same if number % 3 else other,
+            created_at=same,
+            attempts=1 + number % 2,
+            published=published,
+        )
     client, address, pages = staff(), f"{JOBS}?state={view}", []
     for _ in range(10):
         cl = client.get(address).context["cl"]

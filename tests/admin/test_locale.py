@@ -70,9 +70,7 @@ def test_a_translation_has_the_placeholders_of_its_text(language):
         for number, form in enumerate(forms):
             model = one if len(forms) > 1 and number == 0 else many or one
             assert sorted(PLACEHOLDER.findall(form)) == sorted(PLACEHOLDER.findall(model)), form
-            assert form.count("%") - len(PLACEHOLDER.findall(form)) == model.count("%") - len(
-                PLACEHOLDER.findall(model)
-            )
+            assert form.count("%") - len(PLACEHOLDER.findall(form)) == model.count("%") - len(PLACEHOLDER.findall(model))
 
 
 def test_the_compiled_catalog_says_what_the_written_one_says(language):
@@ -122,9 +120,11 @@ class Texts(HTMLParser):
 def left_in_english(html: str, known: dict[Text, list[str]]) -> list[str]:
     """Texts of the sources that stand on the page although there is a translation."""
     strange = {
-        text.lower() for (one, many), forms in known.items() for text in (one, many)
+        text.lower()
+        for (one, many), forms in known.items()
+        for text in (one, many)
         if text and text not in forms and text.lower() not in {form.lower() for form in forms}
-    }  # fmt: skip
+    }
     parts = {part.strip(" ,.:…") for text in strange for part in PLACEHOLDER.split(text)}
     long = {part for part in parts if len(part) >= LONG}
     texts = [text.lower() for text in Texts(html).found]
@@ -134,8 +134,9 @@ def left_in_english(html: str, known: dict[Text, list[str]]) -> list[str]:
 def test_english_that_is_left_on_a_page_is_found(language):
     known = catalog(language)[0]
     assert left_in_english('<p title="Slots in use">Why has it not run yet?</p>', known) == [
-        "slots in use", "why has it not run yet?",
-    ]  # fmt: skip
+        "slots in use",
+        "why has it not run yet?",
+    ]
     assert left_in_english("<b>cancelled</b>", known) == ["cancelled"]
 
 
@@ -151,10 +152,21 @@ def test_no_page_says_anything_of_ours_in_english(orders, staff, language, setti
         start = f"{OPERATIONS}start/requeue/?state=failed"
         operation = client.post(start, {"reason": "fixed", "over": "20m"})["Location"]
         addresses = [
-            JOBS, f"{JOBS}?q=queue%3Aorders", f"{JOBS}failures/", *map(page, (failed, running, done, retried, waiting)),
-            f"{JOBS}{failed.id}/edit/", QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/", WORKERS,
-            OPERATIONS, operation, start, f"{OPERATIONS}start/reschedule/", "/admin/",
-        ]  # fmt: skip
+            JOBS,
+            f"{JOBS}?q=queue%3Aorders",
+            f"{JOBS}failures/",
+            *map(page, (failed, running, done, retried, waiting)),
+            f"{JOBS}{failed.id}/edit/",
+            QUEUES,
+            f"{QUEUES}remedies/",
+            f"{QUEUES}orders/purge/",
+            WORKERS,
+            OPERATIONS,
+            operation,
+            start,
+            f"{OPERATIONS}start/reschedule/",
+            "/admin/",
+        ]
         if down:
             lose_redis(settings)
         for address in addresses:
@@ -176,6 +188,4 @@ def test_what_is_answered_to_an_action_is_translated(orders, staff):
 def test_a_form_refuses_in_the_language_of_the_page(orders, staff):
     client = staff()
     with translation.override("de"):
-        assert "Das ist nicht der Name der Warteschlange." in client.post(
-            f"{QUEUES}orders/purge/", {"typed": "other"}
-        ).content.decode()  # fmt: skip
+        assert "Das ist nicht der Name der Warteschlange." in client.post(f"{QUEUES}orders/purge/", {"typed": "other"}).content.decode()

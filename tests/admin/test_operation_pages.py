@@ -187,9 +187,7 @@ def test_it_is_about_the_tasks_of_its_preview_whatever_comes_with_a_deploy(order
     more_tasks("order_refunds")
     delayq.schedule(registry.get("order_refunds"), delay="1h", queue="orders")
     orders.fold()
-    Operation.objects.update(
-        upto=ids.new()
-    )  # as if the deploy had been before the start, on the host of the worker alone
+    Operation.objects.update(upto=ids.new())  # as if the deploy had been before the start, on the host of the worker alone
     work()
     first, second = Operation.objects.order_by("id")
     assert (first.counts, second.counts) == ({"done": 2}, {})
@@ -230,9 +228,7 @@ def test_what_a_person_typed_shows_as_text(orders, staff):
         assert nasty not in text
 
 
-@pytest.mark.parametrize(
-    "selection", [{"colour": "red"}, {"view": "failed", "colour": "red"}, {"text": ["red"]}, ["red"], "red", 7]
-)
+@pytest.mark.parametrize("selection", [{"colour": "red"}, {"view": "failed", "colour": "red"}, {"text": ["red"]}, ["red"], "red", 7])
 def test_an_operation_of_a_newer_version_is_shown_as_it_is_stored(orders, staff, selection):
     operation, client = begin("paint", selection=selection), staff()
     work()

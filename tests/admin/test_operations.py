@@ -186,9 +186,7 @@ def test_two_record_keepers_do_not_share_one_operation(orders):
     ("verb", "counts", "ends"),
     [("cancel", {"done": 7}, "cancelled"), ("requeue", {"done": 5, "again": 2}, "scheduled")],
 )
-def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_twice(
-    orders, monkeypatch, verb, counts, ends
-):
+def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_twice(orders, monkeypatch, verb, counts, ends):
     if verb == "cancel":
         orders.scheduled(7)
     else:
@@ -367,9 +365,7 @@ def test_a_purge_gets_past_rows_that_are_not_mirrored_yet(orders, monkeypatch):
     assert states(orders) == {"cancelled"}
 
 
-@pytest.mark.parametrize(
-    "fields", [{"verb": "explode"}, {"selection": {"colour": "red"}}, {"options": {"run_at": "soon"}}]
-)
+@pytest.mark.parametrize("fields", [{"verb": "explode"}, {"selection": {"colour": "red"}}, {"options": {"run_at": "soon"}}])
 def test_one_that_cannot_be_understood_is_paused_and_stops_no_other(orders, fields):
     orders.scheduled(2)
     odd = begin(**{"verb": "reschedule", **fields})

@@ -31,9 +31,20 @@ def test_the_job_page_tells_the_whole_story(orders, staff):
     orders.fold()
     text = staff().get(page(job)).content.decode()
     for part in (
-        "close_order", "failed", "close-order:7", "&quot;fragile&quot;", "customer", "2 / 10", "attempt 1", "attempt 2",
-        "TimeoutError: no answer", "ValueError: no such order", "Traceback: line 1", "Traceback: line 2", "host:1:w",
-    ):  # fmt: skip
+        "close_order",
+        "failed",
+        "close-order:7",
+        "&quot;fragile&quot;",
+        "customer",
+        "2 / 10",
+        "attempt 1",
+        "attempt 2",
+        "TimeoutError: no answer",
+        "ValueError: no such order",
+        "Traceback: line 1",
+        "Traceback: line 2",
+        "host:1:w",
+    ):
         assert part in text, part
     assert text.index("Traceback: line 1") < text.index("Traceback: line 2")
 
@@ -71,13 +82,9 @@ def test_nothing_that_a_job_carries_reaches_the_browser_as_html(orders, staff):
 def test_no_page_lets_hidden_characters_turn_what_stands_around_them(orders, staff):
     turned, running, client = "pay\u202egnol\u2066", orders.running(), staff()
     failed, waiting = orders.ended("fail", detail=b'{"c":"E","p":"abc"}', max_attempts=1), orders.scheduled()[0]
-    Job.objects.filter(pk__in=[running.id, failed.id, waiting.id]).update(
-        task=turned, key=turned, worker=turned, error=turned
-    )
+    Job.objects.filter(pk__in=[running.id, failed.id, waiting.id]).update(task=turned, key=turned, worker=turned, error=turned)
     stores.link.execute("HSET", "delayq:{orders}:progress", ids.short(running.id), turned)
-    operation = begin(
-        actor=turned, reason=turned, options={turned: turned}, counts={turned: 1}, selection={"text": turned}
-    )
+    operation = begin(actor=turned, reason=turned, options={turned: turned}, counts={turned: 1}, selection={"text": turned})
     asked = {"action": "cancel", "_selected_action": [str(waiting.id)], "index": "0"}
     pages = [
         client.post(JOBS, asked),
@@ -86,11 +93,17 @@ def test_no_page_lets_hidden_characters_turn_what_stands_around_them(orders, sta
         *(
             client.get(address)
             for address in (
-                JOBS, f"{JOBS}failures/", f"{JOBS}{failed.id}/edit/", f"{JOBS}{waiting.id}/history/", QUEUES, OPERATIONS,
-                f"{OPERATIONS}{operation.pk}/change/", f"{OPERATIONS}start/requeue/?state=failed",
+                JOBS,
+                f"{JOBS}failures/",
+                f"{JOBS}{failed.id}/edit/",
+                f"{JOBS}{waiting.id}/history/",
+                QUEUES,
+                OPERATIONS,
+                f"{OPERATIONS}{operation.pk}/change/",
+                f"{OPERATIONS}start/requeue/?state=failed",
             )
         ),
-    ]  # fmt: skip
+    ]
     for answer in pages:
         text = answer.content.decode()
         place = answer.request["PATH_INFO"]
@@ -157,10 +170,7 @@ def test_the_job_page_works_without_redis(orders, staff, settings):
 def row(text: str, queue: str) -> list[str]:
     """The cells of a queue's row."""
     [found] = [part for part in re.findall(r"<tr>(.*?)</tr>", text, re.S) if f">{queue}<" in part]
-    cells = [
-        " ".join(re.sub(r"<[^>]+>", " ", cell).split())
-        for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", found, re.S)
-    ]
+    cells = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", found, re.S)]
     return cells
 
 
@@ -169,9 +179,7 @@ def test_the_queues_page_shows_depths_and_workers(orders, staff):
     orders.running()
     orders.scheduled(3)
     delayq.schedule(close_order, 1)
-    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(
-        "h:1:w", {"queues": ["orders"], "processes": 2, "threads": 4}
-    )
+    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat("h:1:w", {"queues": ["orders"], "processes": 2, "threads": 4})
     text = staff().get(QUEUES).content.decode()
     assert row(text, "orders")[1:6] == ["4", "1", "1 / 8 1 / 8", "0", "1"]
     assert re.findall(r'data-label="Workers">(?:<span class="delayq-error">)?(\d)', text) == ["0", "1", "0"]
@@ -207,9 +215,7 @@ def test_a_reason_that_is_too_long_is_complained_about_and_nothing_is_done(order
     places = [f"{QUEUES}orders/pause/", f"{WORKERS}a/quiet/", f"{WORKERS}a/stop/"]
     places += [f"{OPERATIONS}{operation.pk}/{act}/" for act in ("pause", "cancel")]
     for place in places:
-        assert re.fullmatch(
-            r"Nothing was done: .* 500 .*", said(client.post(place, {"reason": "x" * 501}, follow=True))[0]
-        )
+        assert re.fullmatch(r"Nothing was done: .* 500 .*", said(client.post(place, {"reason": "x" * 501}, follow=True))[0])
     assert not look().queues[0].paused_at
     assert not look().workers[0].get("asked")
     operation.refresh_from_db()
@@ -221,9 +227,7 @@ def test_pausing_is_posted_by_who_may(orders, staff):
     viewer = staff("view_queue")
     assert viewer.get(f"{QUEUES}orders/pause/").status_code == 405
     assert viewer.post(f"{QUEUES}orders/pause/").status_code == 403
-    assert '<form method="post"' not in re.sub(
-        r'<form id="logout.*?</form>', "", viewer.get(QUEUES).content.decode(), flags=re.S
-    )
+    assert '<form method="post"' not in re.sub(r'<form id="logout.*?</form>', "", viewer.get(QUEUES).content.decode(), flags=re.S)
     assert staff().post(f"{QUEUES}nowhere/pause/").status_code == 404
 
 
@@ -249,9 +253,7 @@ def test_rows_that_redis_does_not_have_are_announced(orders, staff, monkeypatch)
 
 def test_the_workers_page_tells_the_silent_from_the_working(orders, staff, monkeypatch):
     registry = WorkerRegistry(stores.link, prefix=conf.get().prefix)
-    registry.beat(
-        "host:1:a", {"queues": ["orders"], "processes": 2, "threads": 8, "busy": 3, "state": "working", "done": 12}
-    )
+    registry.beat("host:1:a", {"queues": ["orders"], "processes": 2, "threads": 8, "busy": 3, "state": "working", "done": 12})
     stores.link.execute("HSET", "delayq:{workers}", "host:2:b", json.dumps({"beat": 1}))
     stores.link.execute("HSET", "delayq:{workers}", "host:3:c", json.dumps({"beat": clock.wall_ms() - 60_000}))
     text = staff().get(WORKERS).content.decode()
@@ -281,9 +283,15 @@ def test_what_describes_a_field_is_on_the_page(orders, staff):
     [job], failed = orders.scheduled(), orders.ended("fail")
     client = staff()
     addresses = [
-        JOBS, page(job), page(failed), f"{JOBS}{failed.id}/edit/", QUEUES, f"{QUEUES}orders/purge/",
-        f"{OPERATIONS}start/reschedule/?state=scheduled", f"{OPERATIONS}start/requeue/?state=failed",
-    ]  # fmt: skip
+        JOBS,
+        page(job),
+        page(failed),
+        f"{JOBS}{failed.id}/edit/",
+        QUEUES,
+        f"{QUEUES}orders/purge/",
+        f"{OPERATIONS}start/reschedule/?state=scheduled",
+        f"{OPERATIONS}start/requeue/?state=failed",
+    ]
     texts = [client.get(address).content.decode() for address in addresses]
     texts.append(choose(client, "reschedule", [job]).content.decode())
     texts.append(client.post(f"{QUEUES}orders/purge/", {"typed": "other"}).content.decode())

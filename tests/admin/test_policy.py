@@ -22,11 +22,23 @@ def pages(orders, staff):
     beat("orders")
     client = staff()
     places = [
-        JOBS, f"{JOBS}failures/", f"{JOBS}{failed.id}/change/", f"{JOBS}{failed.id}/edit/", f"{JOBS}{failed.id}/history/",
-        QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/", WORKERS, OPERATIONS, f"{OPERATIONS}{operation.pk}/change/",
-        f"{OPERATIONS}{operation.pk}/history/", f"{OPERATIONS}start/cancel/?state=scheduled", SET_ASIDE,
-        f"{SET_ASIDE}{kept.pk}/change/", f"{SET_ASIDE}{kept.pk}/history/",
-    ]  # fmt: skip
+        JOBS,
+        f"{JOBS}failures/",
+        f"{JOBS}{failed.id}/change/",
+        f"{JOBS}{failed.id}/edit/",
+        f"{JOBS}{failed.id}/history/",
+        QUEUES,
+        f"{QUEUES}remedies/",
+        f"{QUEUES}orders/purge/",
+        WORKERS,
+        OPERATIONS,
+        f"{OPERATIONS}{operation.pk}/change/",
+        f"{OPERATIONS}{operation.pk}/history/",
+        f"{OPERATIONS}start/cancel/?state=scheduled",
+        SET_ASIDE,
+        f"{SET_ASIDE}{kept.pk}/change/",
+        f"{SET_ASIDE}{kept.pk}/history/",
+    ]
     return lambda: [(place, client.get(place)) for place in places] + [("ask", choose(client, "cancel", [failed]))]
 
 
@@ -67,9 +79,7 @@ def test_the_policy_of_the_project_is_sent_as_it_is(pages, settings):
 
 def test_static_files_may_lie_elsewhere(pages, settings):
     settings.STATIC_URL = "https://cdn.example/static/"
-    assert {policy for _, answer in pages() for policy in policies(answer.content.decode())} == {
-        f"{STRICT} https://cdn.example"
-    }
+    assert {policy for _, answer in pages() for policy in policies(answer.content.decode())} == {f"{STRICT} https://cdn.example"}
 
 
 def test_in_the_frame_of_a_theme_the_project_decides(pages, settings, tmp_path):

@@ -152,9 +152,7 @@ def test_an_object_rule_is_asked_for_each_job(orders, staff, monkeypatch):
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_may_be_done_is_asked_for_each_job(orders, staff, monkeypatch, verb):
     mine, other = (orders.ended("fail") if verb == "requeue" else orders.scheduled()[0] for _ in range(2))
-    monkeypatch.setattr(
-        JobAdmin, f"has_{verb}_permission", lambda self, request, obj=None: not obj or obj.pk == mine.id
-    )
+    monkeypatch.setattr(JobAdmin, f"has_{verb}_permission", lambda self, request, obj=None: not obj or obj.pk == mine.id)
     client, fields = staff(), {"delay": "1d"}
     assert f"../{verb}/" in client.get(page(mine)).content.decode()
     assert f"../{verb}/" not in client.get(page(other)).content.decode()

@@ -29,9 +29,18 @@ def pages(orders) -> list[str]:
     orders.scheduled()
     beat("orders")
     return [
-        "", "delayq/", "delayq/job/", "delayq/queue/", "delayq/worker/", "delayq/operation/", "delayq/queue/remedies/",
-        "delayq/queue/?live=1", "delayq/worker/?live=1", f"delayq/job/{job.id}/change/", f"delayq/job/{job.id}/history/",
-    ]  # fmt: skip
+        "",
+        "delayq/",
+        "delayq/job/",
+        "delayq/queue/",
+        "delayq/worker/",
+        "delayq/operation/",
+        "delayq/queue/remedies/",
+        "delayq/queue/?live=1",
+        "delayq/worker/?live=1",
+        f"delayq/job/{job.id}/change/",
+        f"delayq/job/{job.id}/history/",
+    ]
 
 
 @pytest.mark.parametrize("site", ["admin", "support"])
@@ -86,7 +95,7 @@ def test_a_site_with_a_part_of_the_pages_does_without_the_others(orders, staff, 
         "queue": ["", "remedies/", "orders/purge/", "?live=1"],
         "worker": ["", "?live=1"],
         "operation": ["", f"{operation.pk}/change/", f"{operation.pk}/change/?live=1", "start/requeue/?state=failed"],
-    }  # fmt: skip
+    }
     there = "|".join(name.split("-"))
     for model in name.split("-"):
         for page in ("/", "/delayq/", *(f"/delayq/{model}/{page}" for page in pages[model])):
@@ -119,10 +128,19 @@ def everything(orders) -> tuple[list[str], list[tuple[str, dict[str, str]]]]:
     operation = begin("cancel", selection={"view": "failed"})
     beat("orders", worker="a")
     seen = [
-        "job/", "job/failures/", f"job/{job.id}/change/", f"job/{job.id}/edit/", f"job/{job.id}/history/", "queue/",
-        "queue/remedies/", "queue/orders/purge/", "worker/", "operation/", f"operation/{operation.pk}/change/",
+        "job/",
+        "job/failures/",
+        f"job/{job.id}/change/",
+        f"job/{job.id}/edit/",
+        f"job/{job.id}/history/",
+        "queue/",
+        "queue/remedies/",
+        "queue/orders/purge/",
+        "worker/",
+        "operation/",
+        f"operation/{operation.pk}/change/",
         "operation/start/requeue/?state=failed",
-    ]  # fmt: skip
+    ]
     done = [
         (f"job/{other.id}/requeue/", {}),
         (f"job/{other.id}/reschedule/", {"delay": "1h"}),

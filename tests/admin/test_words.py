@@ -34,11 +34,18 @@ def refusals() -> list[DelayqError]:
     user = User.objects.create_user("clerk", is_staff=True)
     bare = SimpleNamespace(**{**vars(gone), "user": str(user.pk)})
     return [
-        check([], {}), check([7, 8], {}), check([7], {"colour": "red"}), check([7], {"order_id": 7}),
-        check([7], {}, task="shop.tasks.renamed"), check([7], {}, queue="elsewhere"), check(["x" * 70_000], {}),
-        said(codec.loads, b"[7"), said(codec.loads, b"[NaN]"),
-        operations.refused(gone, "default"), operations.refused(bare, "default"),
-    ]  # fmt: skip
+        check([], {}),
+        check([7, 8], {}),
+        check([7], {"colour": "red"}),
+        check([7], {"order_id": 7}),
+        check([7], {}, task="shop.tasks.renamed"),
+        check([7], {}, queue="elsewhere"),
+        check(["x" * 70_000], {}),
+        said(codec.loads, b"[7"),
+        said(codec.loads, b"[NaN]"),
+        operations.refused(gone, "default"),
+        operations.refused(bare, "default"),
+    ]
 
 
 def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):

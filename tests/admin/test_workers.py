@@ -28,7 +28,7 @@ def test_what_a_worker_runs_is_shown_with_its_age(orders, staff):
     registry().beat(
         "host:1:a",
         {"queues": ["orders"], "processes": 1, "threads": 8, "busy": 1, "jobs": [{**told, "started": clock.wall_ms() - 95_000}]},
-    )  # fmt: skip
+    )
     text = staff().get(WORKERS).content.decode()
     assert f'/admin/delayq/job/{job.id}/change/">shop.close</a>' in text
     assert "orders, attempt 1, 1m3" in text
@@ -87,7 +87,7 @@ def test_what_stands_in_redis_is_shown_as_text_and_breaks_nothing(orders, staff)
         "../../../": {"beat": now_ms, "jobs": "no list"},
         "line\nend\u202e": {"beat": now_ms, "jobs": [None, 7, {"id": 9}, {"id": "x"}, {"id": "0" * 22, "task": NASTY, "started": -1}]},
         "numbers": {"beat": now_ms, "busy": "many", "processes": -1, "threads": 1e308, "done": None, "memory": [], "started": "x"},
-    }.items():  # fmt: skip
+    }.items():
         stores.link.execute("HSET", key, id, json.dumps(facts))
     response = staff().get(WORKERS)
     text = response.content.decode()

@@ -30,9 +30,7 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def example(
-    request: pytest.FixtureRequest, chromium: Browser, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Example]:
+def example(request: pytest.FixtureRequest, chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
     """The example project, started once per module, whose PAY_WITHIN says how many seconds a customer has to pay; ENVIRONMENT, if the
     module has that, what else is told to the processes.
     """
@@ -67,9 +65,7 @@ class Tabs:
         self.desks = desks
         self.watches: dict[Page, Watch] = {}
 
-    def open(
-        self, person: str = "", *, narrow: bool = False, javascript: bool = True, locale: str = "", site: str = ""
-    ) -> Page:
+    def open(self, person: str = "", *, narrow: bool = False, javascript: bool = True, locale: str = "", site: str = "") -> Page:
         """A blank page: of that person, who has logged in, or of a stranger with cookies of his own. `site`: the address of another
         web server on the same database, where whoever has logged in here is logged in too.
         """

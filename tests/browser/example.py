@@ -83,9 +83,7 @@ class Example:
             **environment,
         }
         self.web = Command(self.environment, self.url, "runserver", "--noreload", f"127.0.0.1:{web}")
-        self.worker = Command(
-            self.environment, f"http://127.0.0.1:{health}/ready", "delayq_worker", "--health-port", str(health)
-        )
+        self.worker = Command(self.environment, f"http://127.0.0.1:{health}/ready", "delayq_worker", "--health-port", str(health))
 
     def start(self) -> None:
         self.redis.start()

@@ -152,11 +152,7 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         "remedies": f"{QUEUES}remedies/",
         "purge": f"{QUEUES}orders/purge/",
         "jobs": JOBS,
-        **{
-            f"job-{name}": f"{JOBS}{id}/change/"
-            for name, id in ids.items()
-            if name != "operation" and not name.startswith("aside")
-        },
+        **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in ids.items() if name != "operation" and not name.startswith("aside")},
         "failures": f"{JOBS}failures/",
         "edit": f"{JOBS}{ids['failed']}/edit/",
         "start": f"{OPERATIONS}start/requeue/?state=failed",

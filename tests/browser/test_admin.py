@@ -27,7 +27,7 @@ from tests.browser.pages import (
     resume,
     search_jobs,
     told,
-)  # fmt: skip
+)
 
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
@@ -161,8 +161,7 @@ def test_a_paused_queue_holds_its_jobs_until_it_is_resumed(tabs, admin):
 
 def test_the_page_of_a_job_follows_it_but_takes_away_nothing_that_is_written(admin, example):
     example.run(
-        "import django_delayq as d; from shop.tasks import close_order\n"
-        "d.schedule(close_order, 987654324, delay='1d', key='followed')"
+        "import django_delayq as d; from shop.tasks import close_order\nd.schedule(close_order, 987654324, delay='1d', key='followed')"
     )
     open_job(admin, "followed")
     admin.locator("#delayq-every").select_option("2")

@@ -79,9 +79,7 @@ def test_views_bear_their_counts_and_pages_follow_one_another(admin, jobs):
 
 def test_a_search_speaks_the_words_and_says_what_it_does_not_know(admin, jobs):
     search_jobs(admin, "state:scheduled arg:order_id=4999")
-    expect(
-        admin.locator("#result_list tbody tr").or_(admin.get_by_role("link", name="Search on")).first
-    ).to_be_visible()
+    expect(admin.locator("#result_list tbody tr").or_(admin.get_by_role("link", name="Search on")).first).to_be_visible()
     search_jobs(admin, "key:many:77")
     expect(admin.locator("#result_list tbody tr")).to_have_count(1)
     search_jobs(admin, "stat:failed")
@@ -263,9 +261,7 @@ def test_the_list_stays_fresh_but_not_under_a_ticked_box(tabs, admin, example, j
     expect(rows).to_have_count(1)
     admin.locator("input.action-select").first.check()
     expect(admin.locator("#delayq-told")).to_have_text("waits while you write or choose")
-    expect(admin.locator(".action-counter")).to_have_text(
-        "1 of 1 selected"
-    )  # the admin's own script knows the new boxes
+    expect(admin.locator(".action-counter")).to_have_text("1 of 1 selected")  # the admin's own script knows the new boxes
     example.run(more.format(2))
     admin.wait_for_timeout(2500)
     expect(rows).to_have_count(1)

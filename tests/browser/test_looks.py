@@ -180,8 +180,9 @@ def test_from_right_to_left_figures_stand_at_the_end_and_nothing_is_cut_off(tabs
     page.goto(QUEUES)
     head = page.locator("#queues thead th").nth(1).evaluate("(node) => getComputedStyle(node).textAlign")
     assert (head, page.locator(".delayq-vital").first.evaluate("(node) => getComputedStyle(node).borderRightWidth")) == (
-        "left", "4px",
-    )  # fmt: skip
+        "left",
+        "4px",
+    )
 
 
 @pytest.mark.parametrize("theme", THEMES)

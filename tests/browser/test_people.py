@@ -21,7 +21,7 @@ from tests.browser.pages import (
     post_by_hand,
     search_jobs,
     told,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

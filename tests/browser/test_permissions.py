@@ -95,13 +95,18 @@ START = f"{OPERATIONS}start/"
 FIELDS = {"reason": "", "delay": "1h", "typed": "orders", "args": "[1]", "kwargs": "{}", "confirmed": "1"}
 RIGHTS = {
     "view_job": Right(
-        "/admin/", leads_to(JOBS), (JOBS, f"{JOBS}failures/", f"{WAITING}change/", f"{FAILED}edit/", f"{START}cancel/"),
+        "/admin/",
+        leads_to(JOBS),
+        (JOBS, f"{JOBS}failures/", f"{WAITING}change/", f"{FAILED}edit/", f"{START}cancel/"),
         (f"{WAITING}cancel/", f"{FAILED}edit/", f"{START}cancel/"),
     ),
     "cancel_job": Right(f"{WAITING}change/", button("Cancel"), (f"{START}cancel/",), (f"{WAITING}cancel/", f"{START}cancel/")),
     "run_now_job": Right(f"{WAITING}change/", button("Run now"), (f"{START}run_now/",), (f"{WAITING}run_now/", f"{START}run_now/")),
     "reschedule_job": Right(
-        f"{WAITING}change/", button("Reschedule"), (f"{START}reschedule/",), (f"{WAITING}reschedule/", f"{START}reschedule/"),
+        f"{WAITING}change/",
+        button("Reschedule"),
+        (f"{START}reschedule/",),
+        (f"{WAITING}reschedule/", f"{START}reschedule/"),
     ),
     "requeue_job": Right(f"{FAILED}change/", button("Requeue"), (f"{START}requeue/",), (f"{FAILED}requeue/", f"{START}requeue/")),
     "edit_job": Right(f"{FAILED}change/", link("Edit and requeue"), (f"{FAILED}edit/",), (f"{FAILED}edit/",)),
@@ -109,24 +114,35 @@ RIGHTS = {
     "view_operation": Right("/admin/", leads_to(OPERATIONS), (OPERATIONS, f"{PART}change/", f"{PART}history/"), (f"{PART}cancel/",)),
     "start_operation": Right(f"{JOBS}?state=failed", of(".delayq-all"), (f"{START}requeue/",), (f"{START}requeue/",)),
     "steer_operation": Right(
-        f"{PART}change/", button("Cancel the rest"), (), (f"{PART}pause/", f"{PART}resume/", f"{PART}cancel/"),
+        f"{PART}change/",
+        button("Cancel the rest"),
+        (),
+        (f"{PART}pause/", f"{PART}resume/", f"{PART}cancel/"),
     ),
     "view_queue": Right(
-        "/admin/", leads_to(QUEUES), (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/"),
+        "/admin/",
+        leads_to(QUEUES),
+        (QUEUES, f"{QUEUES}remedies/", f"{QUEUES}orders/purge/"),
         (f"{QUEUES}orders/pause/", f"{QUEUES}orders/purge/"),
     ),
     "pause_queue": Right(
-        QUEUES, of("#queues summary[aria-label='Pause orders']"), (), (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/"),
+        QUEUES,
+        of("#queues summary[aria-label='Pause orders']"),
+        (),
+        (f"{QUEUES}orders/pause/", f"{QUEUES}orders/resume/"),
     ),
     "purge_queue": Right(QUEUES, leads_to(f"{QUEUES}orders/purge/"), (f"{QUEUES}orders/purge/",), (f"{QUEUES}orders/purge/",)),
     "view_setaside": Right(
-        "/admin/", leads_to(SET_ASIDE), (SET_ASIDE, f"{SET_ASIDE}{{aside}}/change/", f"{SET_ASIDE}{{aside}}/history/"), (SET_ASIDE,),
+        "/admin/",
+        leads_to(SET_ASIDE),
+        (SET_ASIDE, f"{SET_ASIDE}{{aside}}/change/", f"{SET_ASIDE}{{aside}}/history/"),
+        (SET_ASIDE,),
     ),
     "retry_setaside": Right(SET_ASIDE, of("select[name=action]:has(option[value=try_again])")),
     "view_worker": Right("/admin/", leads_to(WORKERS), (WORKERS,), (f"{WORKERS}{{worker}}/quiet/", f"{WORKERS}{{worker}}/stop/")),
     "quiet_worker": Right(WORKERS, of("#workers button:text-is('Quiet')"), (), (f"{WORKERS}{{worker}}/quiet/",)),
     "stop_worker": Right(WORKERS, of("#workers button:text-is('Stop')"), (), (f"{WORKERS}{{worker}}/stop/",)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +158,7 @@ def clerk(tabs, example, there) -> Callable[[str], Page]:
     def sit(lacks: str) -> Page:
         page = tabs.open()
         cookies = {"sessionid": there["seats"][lacks], "csrftoken": TOKEN}
-        page.context.add_cookies(
-            [{"name": name, "value": value, "url": example.url} for name, value in cookies.items()]
-        )
+        page.context.add_cookies([{"name": name, "value": value, "url": example.url} for name, value in cookies.items()])
         return page
 
     return sit

@@ -21,7 +21,7 @@ from tests.browser.pages import (
     resume,
     search_jobs,
     told,
-)  # fmt: skip
+)
 
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 4
@@ -120,9 +120,7 @@ def test_a_job_cancelled_from_the_list_never_closes_its_order(tabs, admin):
     shoot(admin, "admin-ask")
     admin.get_by_label("Reason").fill("the customer called")
     admin.get_by_role("button", name="Cancel").click()
-    expect(told(admin)).to_have_text(
-        "2 cancelled."
-    )  # of the paid order the shop has done so; a repeat answers the same
+    expect(told(admin)).to_have_text("2 cancelled.")  # of the paid order the shop has done so; a repeat answers the same
     shoot(admin, "admin-cancelled")
 
     resume(admin, "orders")

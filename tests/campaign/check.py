@@ -61,9 +61,7 @@ class Case:
                 self.schedules[run.job] = history.ops[run.op]
         for _, job, actor in self.final.acts:
             op = history.ops.get(actor)
-            followed = (
-                op is not None and op.what == "cancel" and op.given["job"] != job
-            )  # it had been merged into this one
+            followed = op is not None and op.what == "cancel" and op.given["job"] != job  # it had been merged into this one
             if op is not None and (followed or op.what == "cancel_key"):
                 self.changes[job].append(op)
 
@@ -76,10 +74,7 @@ class Case:
 
     def requeued(self, job: str, after: int, before: int = FOREVER) -> bool:
         """Whether a requeue of it may have taken effect in between."""
-        return any(
-            op.what == "requeue" and op.perhaps and op.until > after and op.at < before
-            for op in self.changes.get(job, [])
-        )
+        return any(op.what == "requeue" and op.perhaps and op.until > after and op.at < before for op in self.changes.get(job, []))
 
 
 def lost(case: Case) -> Iterator[Violation]:
@@ -114,19 +109,13 @@ def _may_be_cancelled(case: Case, job: str) -> bool:
     if any(op.what == "cancel" and op.perhaps for id in merged for op in case.changes.get(id, [])):
         return True
     by_key = [other for other in rivals if other.what == "cancel_key" and other.perhaps]
-    if (
-        op is not None
-        and any(other.until > op.at for other in by_key)
-        and (case.history.forgot(op.at) or not row.published)
-    ):
+    if op is not None and any(other.until > op.at for other in by_key) and (case.history.forgot(op.at) or not row.published):
         return True  # the row noted it, and Redis forgot, or never had, the event that says who it was
     if row.error.startswith("key held by") and op is not None and case.history.forgot(op.at):
         return bool(row.key)  # Redis forgot it, and its key was another's when it came back
     if row.error.startswith("key held by"):
         created = op is not None and (job, True) in [(id, created) for id, created, _ in op.jobs]
-        behind = (
-            op is not None and op.given.get("policy") == "after"
-        )  # was in as a row, until a newer one made it needless
+        behind = op is not None and op.given.get("policy") == "after"  # was in as a row, until a newer one made it needless
         return bool(row.key) and op is not None and (behind or not created)
     replaced = row.error.startswith("replaced by")
     return replaced and any(other is not op and other.given.get("policy") in ("replace", "after") for other in rivals)
@@ -188,17 +177,11 @@ def _dates(case: Case, job: str, op: Op, runs: list[Run], run: Run) -> list[Date
         for other in case.by_key[op.given["queue"], key]:
             if other.given.get("policy") in ("earliest", "latest") or op.given.get("policy") == "after":
                 dates.append(Date(other.wall + _delay_ms(other), other.at, FOREVER, False))
-            if (
-                op.given.get("policy") == "after" and other is not op
-            ):  # it takes over the earlier date of what it displaces
+            if op.given.get("policy") == "after" and other is not op:  # it takes over the earlier date of what it displaces
                 moves = [change for id in other.ids for change in case.changes.get(id, []) if change.perhaps]
                 dates += [Date(change.wall + _delay_ms(change), change.at, FOREVER, False) for change in moves]
     dates = [date for date in dates if date.at <= run.at]
-    return [
-        date
-        for date in dates
-        if not any(later.sure and date.until < later.at and later.until <= run.at for later in dates)
-    ]
+    return [date for date in dates if not any(later.sure and date.until < later.at and later.until <= run.at for later in dates)]
 
 
 def _delay_ms(op: Op) -> int:
@@ -214,9 +197,7 @@ def double_settled(case: Case) -> Iterator[Violation]:
         if outcome == "succeeded":
             well.setdefault(job, set()).add(fence)
     for job, fences in well.items():
-        runs = sorted(
-            (run for run in case.runs.get(job, ()) if run.fence.partition("/")[0] in fences), key=lambda run: run.at
-        )
+        runs = sorted((run for run in case.runs.get(job, ()) if run.fence.partition("/")[0] in fences), key=lambda run: run.at)
         forgotten = all(case.history.rolled_over_between(one.until, other.at) for one, other in pairwise(runs))
         if len(fences) > 1 and not (len(runs) == len(fences) and forgotten):
             yield Violation("double-settled", job, f"{len(fences)} of its attempts succeeded")
@@ -250,9 +231,7 @@ def ran_after_cancel_by_key(case: Case) -> Iterator[Violation]:
                     waited = op.until < cancel.at and not any(run.at < cancel.until for run in runs)
                     if waited and runs and not case.requeued(job, cancel.at):
                         after = (runs[0].at - cancel.until) / 1e6
-                        text = (
-                            f"{cancel.id} cancelled {key} of {queue}, and answered done {after:.0f} ms before it began"
-                        )
+                        text = f"{cancel.id} cancelled {key} of {queue}, and answered done {after:.0f} ms before it began"
                         yield Violation("run after cancel", job, text)
 
 
@@ -260,12 +239,7 @@ def false_answers(case: Case) -> Iterator[Violation]:
     """Who asks again for a cancel that has taken effect, hears that it is done."""
     for job, changes in case.changes.items():
         row = case.final.rows.get(job)
-        if (
-            row is None
-            or row.state != "cancelled"
-            or row.holder
-            or row.error.startswith(("key held by", "replaced by"))
-        ):
+        if row is None or row.state != "cancelled" or row.holder or row.error.startswith(("key held by", "replaced by")):
             continue  # one that was merged or replaced answers finished
         cancels = [op for op in changes if op.what == "cancel"]
         for op in cancels:
@@ -284,11 +258,7 @@ def not_once_more(case: Case) -> Iterator[Violation]:
         for job in op.ids:
             last = job
             seen = {job}
-            while (
-                told.get(job) is not False
-                and (row := case.final.rows.get(last)) is not None
-                and row.holder not in ("", *seen)
-            ):
+            while told.get(job) is not False and (row := case.final.rows.get(last)) is not None and row.holder not in ("", *seen):
                 before, last = last, row.holder
                 seen.add(last)
                 one, other = case.schedules.get(before), case.schedules.get(last)
@@ -373,9 +343,12 @@ def keys_leaked(case: Case) -> Iterator[Violation]:
             if job not in unfinished:
                 yield Violation("leaked", job, f"{name}: the key {key} points to it")
         for what, found in (
-            ("schedule", left.lanes.keys()), ("leases", left.leases), ("runs", left.runs), ("cancels", left.cancels),
+            ("schedule", left.lanes.keys()),
+            ("leases", left.leases),
+            ("runs", left.runs),
+            ("cancels", left.cancels),
             ("progress", left.progress),
-        ):  # fmt: skip
+        ):
             for job in sorted(found - unfinished):
                 yield Violation("leaked", job, f"{name}: {what} speaks of it")
         for job in sorted(unfinished - left.lanes.keys() - left.leases):
@@ -400,13 +373,9 @@ def ledger_differs(case: Case) -> Iterator[Violation]:
         said[what].add((job, fence))
     rows = set(case.final.effects)
     for job, fence in sorted(rows - said["effect"]):
-        yield Violation(
-            "effect of nobody", job, f"the database has an effect of the run {fence}, which wrote down none"
-        )
+        yield Violation("effect of nobody", job, f"the database has an effect of the run {fence}, which wrote down none")
     for job, fence in sorted(said["kept"] - rows):
-        yield Violation(
-            "lost effect", job, f"the run {fence} saw its effect committed, and the database does not have it"
-        )
+        yield Violation("lost effect", job, f"the run {fence} saw its effect committed, and the database does not have it")
     times = Counter(job for job, _ in said["kept"])
     for job, count in times.items():
         if count > 1:
@@ -434,11 +403,24 @@ def not_quiet(case: Case) -> Iterator[Violation]:
 
 
 CHECKS: tuple[Callable[[Case], Iterator[Violation]], ...] = (
-    not_quiet, lost, failed_without_cause, ran_though_rolled_back, early, double_settled, ran_after_cancel,
-    ran_after_cancel_by_key, false_answers, not_once_more,
-    too_many_attempts, failure_not_recorded, not_converged, keys_leaked, doubled_effects, ledger_differs,
+    not_quiet,
+    lost,
+    failed_without_cause,
+    ran_though_rolled_back,
+    early,
+    double_settled,
+    ran_after_cancel,
+    ran_after_cancel_by_key,
+    false_answers,
+    not_once_more,
+    too_many_attempts,
+    failure_not_recorded,
+    not_converged,
+    keys_leaked,
+    doubled_effects,
+    ledger_differs,
     same_fence_twice,
-)  # fmt: skip
+)
 
 
 def judge(case: Case) -> list[Violation]:

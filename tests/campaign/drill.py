@@ -107,9 +107,7 @@ class Scene:
 
     # what most situations need
 
-    def item(
-        self, delay: int | None = 0, *, policy: Any = "keep", due: int | None = None, **fields: Any
-    ) -> ScheduleItem:
+    def item(self, delay: int | None = 0, *, policy: Any = "keep", due: int | None = None, **fields: Any) -> ScheduleItem:
         usual = {"id": uuid4(), "task": "drill.task", "payload": b"[]", "max_attempts": 9}
         return ScheduleItem(
             JobRecord(**{**usual, **fields}),
@@ -191,8 +189,7 @@ def play() -> int:
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             waiting = {
-                pool.submit(_play, work, server): work.__name__
-                for work in (*ALL, *losses.ALL, *interventions.ALL, *publishing.ALL)
+                pool.submit(_play, work, server): work.__name__ for work in (*ALL, *losses.ALL, *interventions.ALL, *publishing.ALL)
             }
             for future in as_completed(waiting):
                 if found := future.result():

@@ -23,9 +23,11 @@ class RedisClock:
         self.offset = 0
         self.file.write_text("+0\n")
         self.environment = {
-            "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(self.file), "FAKETIME_CACHE_DURATION": "1",
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self.file),
+            "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }  # fmt: skip
+        }
         self._record = Recorder(folder, "clock")
 
     def step(self, seconds: int, server: servers.RedisServer) -> None:
@@ -49,8 +51,11 @@ def ahead(seconds: int) -> dict[str, str]:
     if found is None:
         return {}
     return {
-        "LD_PRELOAD": str(found), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "CAMPAIGN_CLOCK": str(seconds),
-    }  # fmt: skip
+        "LD_PRELOAD": str(found),
+        "FAKETIME": f"{seconds:+d}",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "CAMPAIGN_CLOCK": str(seconds),
+    }
 
 
 def _time(server: servers.RedisServer) -> float:
@@ -80,9 +85,7 @@ def server(library: Path) -> str | None:
 def _runs(program: str, library: Path) -> bool:
     environment = {**os.environ, "LD_PRELOAD": str(library)}
     try:
-        done = subprocess.run(
-            [program, "--version"], env=environment, capture_output=True, timeout=5, check=False, text=True
-        )
+        done = subprocess.run([program, "--version"], env=environment, capture_output=True, timeout=5, check=False, text=True)
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0 and "libfaketime" not in done.stderr

@@ -46,17 +46,37 @@ def look(redis: Link, quiet: bool) -> Final:
     """Reads everything."""
     final = Final(quiet=quiet)
     fields = (
-        "id", "args", "task", "queue", "key", "state", "attempts", "max_attempts", "crashes", "published", "durable",
-        "error", "merged_into",
-    )  # fmt: skip
+        "id",
+        "args",
+        "task",
+        "queue",
+        "key",
+        "state",
+        "attempts",
+        "max_attempts",
+        "crashes",
+        "published",
+        "durable",
+        "error",
+        "merged_into",
+    )
     for row in Job.objects.values(*fields).iterator(5000):
         args, holder = row["args"], row["merged_into"]
         final.rows[row["id"].hex] = Row(
-            id=row["id"].hex, op=args[0] if args else "", task=row["task"].rpartition(".")[2], queue=row["queue"], key=row["key"],
-            state=row["state"], attempts=row["attempts"], max_attempts=row["max_attempts"], crashes=row["crashes"],
-            published=row["published"] is not None, durable=row["durable"], error=row["error"],
+            id=row["id"].hex,
+            op=args[0] if args else "",
+            task=row["task"].rpartition(".")[2],
+            queue=row["queue"],
+            key=row["key"],
+            state=row["state"],
+            attempts=row["attempts"],
+            max_attempts=row["max_attempts"],
+            crashes=row["crashes"],
+            published=row["published"] is not None,
+            durable=row["durable"],
+            error=row["error"],
             holder=holder.hex if holder else "",
-        )  # fmt: skip
+        )
     runs = Attempt.objects.order_by("id").values_list("job_id", "number", "fence", "outcome")
     final.attempts = [(job.hex, number, fence, outcome) for job, number, fence, outcome in runs.iterator(5000)]
     acts = Event.objects.order_by("id").exclude(job=None).values_list("kind", "job_id", "actor")

@@ -134,9 +134,7 @@ class History:
 
     ops: dict[str, Op] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
-    ledger: list[tuple[str, str, str]] = field(
-        default_factory=list
-    )  # what, job, fence: see tests/campaign/app/tasks.py
+    ledger: list[tuple[str, str, str]] = field(default_factory=list)  # what, job, fence: see tests/campaign/app/tasks.py
     faults: list[FaultSeen] = field(default_factory=list)
     final: Final = field(default_factory=Final)
     steps: list[Step] = field(default_factory=list)
@@ -173,9 +171,7 @@ def read(folder: Path, final: Final) -> History:
         FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")})
         for line in lines(folder, "faults.jsonl")
     ]
-    history.steps = [
-        Step(at=line["before"], until=line["t"], offset=line["offset"]) for line in lines(folder, "clock.jsonl")
-    ]
+    history.steps = [Step(at=line["before"], until=line["t"], offset=line["offset"]) for line in lines(folder, "clock.jsonl")]
     _by_redis_clock(history)
     return history
 
@@ -212,9 +208,14 @@ def _run(runs: list[Run], still: dict[Any, Run], file: str, line: dict[str, Any]
     place = (line["job"], line["fence"], file)
     if line["run"] == "began":
         run = Run(
-            job=line["job"], fence=line["fence"], op=line["op"], task=line["task"], attempt=line["attempt"],
-            at=line["t"], wall=line["w"],
-        )  # fmt: skip
+            job=line["job"],
+            fence=line["fence"],
+            op=line["op"],
+            task=line["task"],
+            attempt=line["attempt"],
+            at=line["t"],
+            wall=line["w"],
+        )
         still[place] = run
         runs.append(run)
     elif (run := still.pop(place, None)) is not None:

@@ -121,5 +121,13 @@ def tidying(scene: Scene) -> None:
 
 
 ALL = (
-    failed_holder, by_key, cancel_requests, cancels, changes_refused, requeues, pauses, purges, tidying,
-)  # fmt: skip
+    failed_holder,
+    by_key,
+    cancel_requests,
+    cancels,
+    changes_refused,
+    requeues,
+    pauses,
+    purges,
+    tidying,
+)

@@ -49,11 +49,20 @@ class Web:
         self.number = 0
         self.op = ""
         self.kinds: list[tuple[Callable[[], None], int]] = [
-            (self.single, 34), (self.many, 3), (self.rolled_back, 8), (self.with_key, 16), (self.cancel, 10),
-            (self.cancel_key, 4), (self.reschedule, 8), (self.run_now, 4), (self.requeue, 6), (self.in_redis_only, 5),
-            (self.key_in_a_row, 2), (self.changed_at_commit, 5),
+            (self.single, 34),
+            (self.many, 3),
+            (self.rolled_back, 8),
+            (self.with_key, 16),
+            (self.cancel, 10),
+            (self.cancel_key, 4),
+            (self.reschedule, 8),
+            (self.run_now, 4),
+            (self.requeue, 6),
+            (self.in_redis_only, 5),
+            (self.key_in_a_row, 2),
+            (self.changed_at_commit, 5),
             (self.once_more, 3),
-        ]  # fmt: skip
+        ]
 
     def step(self) -> None:
         """One operation."""
@@ -137,9 +146,7 @@ class Web:
         seconds, others = self.random.choice((0.3, 0.6, 3.0)), self.random.randint(1, 3)
         delays = [self._delay() for _ in range(others)]
         self._schedule(tasks.keyed, (seconds,), 0, inside=False, key=key, on_conflict="keep")
-        select.select(
-            [], [], [], 0.15
-        )  # it has begun by then, as a rule; time.sleep cannot be used on a host with another clock
+        select.select([], [], [], 0.15)  # it has begun by then, as a rule; time.sleep cannot be used on a host with another clock
         for delay in delays:
             self._next()
             self._schedule(tasks.keyed, (), delay, inside=self.random.random() < 0.3, key=key, on_conflict="after")
@@ -220,9 +227,16 @@ class Web:
         self, task: Any, arguments: tuple[Any, ...], delay: float, *, inside: bool, probe: bool = False, **options: Any
     ) -> None:
         self._invoked(
-            "schedule", task=task.fn.__name__, count=1, delay=delay, inside=inside, key=options.get("key", ""),
-            policy=options.get("on_conflict", ""), queue=options.get("queue") or task.queue, **({"probe": True} if probe else {}),
-        )  # fmt: skip
+            "schedule",
+            task=task.fn.__name__,
+            count=1,
+            delay=delay,
+            inside=inside,
+            key=options.get("key", ""),
+            policy=options.get("on_conflict", ""),
+            queue=options.get("queue") or task.queue,
+            **({"probe": True} if probe else {}),
+        )
         work = task.using(delay=delay, **options)
         self._scheduled(lambda: [work.schedule(self.op, *arguments)], inside, task in (tasks.hopeless, tasks.keyed))
 

@@ -58,9 +58,7 @@ class Loss:
     def sweep(self) -> str:
         """What Redis holds is not believed. Returns the generation in which rows come back."""
         ground, renewed = GroundStore(self.scene.store), f"r{self.generation()}"
-        self.scene.same(
-            ground.confirm(self.generation(), phase="sweep", renew=renewed, progress="me 0 0"), "ok", "a sweep"
-        )
+        self.scene.same(ground.confirm(self.generation(), phase="sweep", renew=renewed, progress="me 0 0"), "ok", "a sweep")
         cursor = "0"
         while (cursor := ground.sweep(renewed, cursor)[0]) not in ("", "0"):
             pass
@@ -99,18 +97,18 @@ def rows_of_a_wiped_queue(scene: Scene) -> None:
     loss, now = Loss(scene), scene.now()
     jobs = [UUID(int=scene.item().record.id.int) for _ in range(4)]
     rows = [
-        loss.row(jobs[0], attempt=2, crashes=1, due_ms=now + FAR, key="k"), loss.row(jobs[1], key="k"),
-        loss.row(jobs[2], due_ms=now - FAR, delay_ms=FAR), loss.row(jobs[3], due_ms=now + FAR, key="other"),
-    ]  # fmt: skip
+        loss.row(jobs[0], attempt=2, crashes=1, due_ms=now + FAR, key="k"),
+        loss.row(jobs[1], key="k"),
+        loss.row(jobs[2], due_ms=now - FAR, delay_ms=FAR),
+        loss.row(jobs[3], due_ms=now + FAR, key="other"),
+    ]
     scene.same(loss.restore(*rows), ["restored", "merged", "restored", "restored"], "rows of a wiped queue")
     dump = scene.dump()
     scene.same(dump.runs, {rows[0].id: "2:1:N:"}, "attempts of a row that is back")
     scene.same(dump.keys, {"k": rows[0].id, "other": rows[3].id}, "keys of rows that are back")
     scene.same(dump.due(rows[0].id), now + FAR, "the date of a row that is back")
     scene.expect((dump.due(rows[2].id) or 0) >= now + FAR, "a row comes back sooner than workers can adopt it")
-    scene.same(
-        scene.do("requeue", jobs[1])[0], Change.UNKNOWN, "a requeue of a merged row, for which nobody has a record"
-    )
+    scene.same(scene.do("requeue", jobs[1])[0], Change.UNKNOWN, "a requeue of a merged row, for which nobody has a record")
     later = loss.row(jobs[0], attempt=3, due_ms=now, key="k")
     scene.same(loss.restore(later), ["there"], "a row of a job that is there")
     other = loss.call("restore", [loss.row(scene.item().record.id)], ground="another:server")
@@ -303,6 +301,15 @@ def wiped_twice(scene: Scene) -> None:
 
 
 ALL = (
-    another_server, rows_of_a_wiped_queue, what_has_ended, runs_of_a_wiped_queue, nothing_was_lost, a_key_that_was_taken,
-    an_old_copy, a_requeue_that_redis_forgot, a_later_run, trims, wiped_twice,
-)  # fmt: skip
+    another_server,
+    rows_of_a_wiped_queue,
+    what_has_ended,
+    runs_of_a_wiped_queue,
+    nothing_was_lost,
+    a_key_that_was_taken,
+    an_old_copy,
+    a_requeue_that_redis_forgot,
+    a_later_run,
+    trims,
+    wiped_twice,
+)

@@ -26,9 +26,14 @@ def op(id: str, what: str = "schedule", *, start: float = 0.0, end: float = 0.01
 
 def run(job: str, *, start: float, end: float | None = None, how: str = "ok", attempt: int = 1, fence: str = "") -> Run:
     made = Run(
-        job=job, fence=fence or f"{job}-{start}", op=f"op-{job}", task="quick", attempt=attempt, at=at(start),
+        job=job,
+        fence=fence or f"{job}-{start}",
+        op=f"op-{job}",
+        task="quick",
+        attempt=attempt,
+        at=at(start),
         wall=wall(start),
-    )  # fmt: skip
+    )
     if end is not None:
         made.until, made.wall_until, made.how = at(end), wall(end), how
     return made

@@ -118,9 +118,15 @@ def drill(mutant: Mutant | None) -> Verdict:
         environment = {**os.environ, **copy(mutant, Path(name)), "TMPDIR": name}
         try:
             played = subprocess.run(
-                [sys.executable, "-m", "tests.campaign.drill"], cwd=ROOT, env=environment, text=True, timeout=DRILL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-            )  # fmt: skip
+                [sys.executable, "-m", "tests.campaign.drill"],
+                cwd=ROOT,
+                env=environment,
+                text=True,
+                timeout=DRILL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return Verdict(mutant, "" if mutant else "the drill did not end", time.monotonic() - began)
     said = played.stdout.strip()
@@ -138,9 +144,26 @@ def campaign(mutant: Mutant | None, seconds: float, seed: int) -> Verdict:
         folder = Path(name)
         environment = {**os.environ, **copy(mutant, folder), "TMPDIR": name}
         command = [
-            sys.executable, "-m", "tests.campaign", "--seconds", str(seconds), "--seed", str(seed), "--faults", FAULTS,
-            "--slack", "0", "--workers", "2", "--webs", "2", "--jobs-rate", "150", "--fsync", "always",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "tests.campaign",
+            "--seconds",
+            str(seconds),
+            "--seed",
+            str(seed),
+            "--faults",
+            FAULTS,
+            "--slack",
+            "0",
+            "--workers",
+            "2",
+            "--webs",
+            "2",
+            "--jobs-rate",
+            "150",
+            "--fsync",
+            "always",
+        ]
         with subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:

@@ -281,6 +281,5 @@ def patient(stage: Stage) -> Any:
 def cut_off_all(connection: Any) -> None:
     """Ends all connections to that PostgreSQL but this one."""
     connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        " AND backend_type = 'client backend'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
     )

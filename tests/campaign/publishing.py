@@ -134,5 +134,10 @@ def cancels_of_what_is_lacking(scene: Scene) -> None:
 
 
 ALL = (
-    late_ones, once_more, questions, keys_that_redis_may_lack, ground_of_rows, cancels_of_what_is_lacking,
-)  # fmt: skip
+    late_ones,
+    once_more,
+    questions,
+    keys_that_redis_may_lack,
+    ground_of_rows,
+    cancels_of_what_is_lacking,
+)

@@ -17,9 +17,13 @@ CRASHES = 3  # MAX_CRASHES: after so many, a job runs alone, and its process fin
 BACKLOG = 500 * MS  # what was late by so much before a fault is not late because of it
 # What is promised, in seconds, on a machine that has nothing else to do. The lease here is 4 s.
 PROMISED = {
-    "kill task process": 1.0, "kill worker": 2.0, "kill supervisor": 2.0, "lose host": 5.0, "kill redis": 2.0,
+    "kill task process": 1.0,
+    "kill worker": 2.0,
+    "kill supervisor": 2.0,
+    "lose host": 5.0,
+    "kill redis": 2.0,
     "restart redis": 2.0,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,11 +47,15 @@ def _answered(down: bool) -> Iterator[None]:
             raise StoreUnavailable("away")
         return [
             Job(
-                id=UUID(int=next(numbers)), queue=plan.queue, task=plan.record.task, key=plan.record.key,
-                due_ms=DATE, created=True,
+                id=UUID(int=next(numbers)),
+                queue=plan.queue,
+                task=plan.record.task,
+                key=plan.record.key,
+                due_ms=DATE,
+                created=True,
             )
             for plan in plans
-        ]  # fmt: skip
+        ]
 
     def change(*_: Any, **__: Any) -> Change:
         if down:

@@ -35,9 +35,7 @@ def page(case: Case, violations: list[Violation], notes: list[str], heading: str
     for kind, count in sorted(Counter(fault.kind for fault in history.faults).items()):
         said.append(f"  {kind:22}{count:5}" + _figures(kind, found.get(kind, [])))
     said += [f"note        {note}" for note in notes]
-    said.append(
-        f"violations  {len(violations)}" + (": " + _counts(Counter(v.kind for v in violations)) if violations else "")
-    )
+    said.append(f"violations  {len(violations)}" + (": " + _counts(Counter(v.kind for v in violations)) if violations else ""))
     return "\n".join(said)
 
 
@@ -67,9 +65,7 @@ def _starved(case: Case, slack: float) -> Iterator[Violation]:
         if op.given.get("probe") and runs and any(fault.at <= op.at <= fault.until for fault in alone):
             waited = (runs[0].at - op.until) / 1e9
             if waited > STARVED * slack:
-                yield Violation(
-                    "starved", job, f"a job of {op.given['queue']} waited {waited:.1f} s for those of another queue"
-                )
+                yield Violation("starved", job, f"a job of {op.given['queue']} waited {waited:.1f} s for those of another queue")
 
 
 def details(case: Case, violations: list[Violation]) -> str:

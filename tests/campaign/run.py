@@ -33,9 +33,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
     parser.add_argument("--without", default="", help="not these kinds")
     parser.add_argument("--judge", type=Path, help="judge once more what a campaign left in that folder")
-    parser.add_argument(
-        "--slack", type=float, default=1.0, help="recovery may take so many times what is promised; 0: any time"
-    )
+    parser.add_argument("--slack", type=float, default=1.0, help="recovery may take so many times what is promised; 0: any time")
     parser.add_argument("--keep", action="store_true", help="keep the folder when all is well, too")
     return parser.parse_args(words)
 
@@ -47,9 +45,13 @@ def main(words: list[str] | None = None) -> int:
         return _again(given)
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     stage = Stage(
-        folder, database=given.database, fsync=given.fsync, workers=given.workers, threads=given.threads,
+        folder,
+        database=given.database,
+        fsync=given.fsync,
+        workers=given.workers,
+        threads=given.threads,
         webs=given.webs,
-    )  # fmt: skip
+    )
     try:
         stage.open()
         import django

@@ -50,9 +50,12 @@ def key_conflicts(scene: Scene) -> None:
     """Every policy against a holder that waits and one that runs."""
     base = scene.now() + FAR
     wanted = {
-        "keep": ("kept", "kept", "kept"), "error": ("taken", "taken", "taken"), "earliest": ("moved", "kept", "kept"),
-        "latest": ("kept", "moved", "kept"), "replace": ("replaced", "replaced", "running"),
-    }  # fmt: skip
+        "keep": ("kept", "kept", "kept"),
+        "error": ("taken", "taken", "taken"),
+        "earliest": ("moved", "kept", "kept"),
+        "latest": ("kept", "moved", "kept"),
+        "replace": ("replaced", "replaced", "running"),
+    }
     for policy, (sooner, later, running) in wanted.items():
         for due, status in ((base - 5000, sooner), (base + 5000, later), (base, running)):
             key = f"{policy} {due}"
@@ -162,9 +165,7 @@ def expiry(scene: Scene) -> None:
     scene.same(len(scene.told("expired")), 1, "expired jobs")
     scene.held(expires_ms=scene.now() + LEASE)
     scene.until(lambda: scene.told("failed") or scene.claim("w2"), "the second one expires")
-    scene.same(
-        (len(scene.told("expired")), len(scene.told("failed"))), (1, 1), "jobs that expired before a run and after"
-    )
+    scene.same((len(scene.told("expired")), len(scene.told("failed"))), (1, 1), "jobs that expired before a run and after")
 
 
 def lease_ends(scene: Scene) -> None:
@@ -172,9 +173,7 @@ def lease_ends(scene: Scene) -> None:
     for _ in range(16):
         scene.add()
     # Without a look in between: a machine that is busy with something else must be through before the first ends.
-    claims = [
-        scene.store.claim("w1", f"e{number}", want=1, lease_ms=1000 + 7 * number, max_crashes=9) for number in range(16)
-    ]
+    claims = [scene.store.claim("w1", f"e{number}", want=1, lease_ms=1000 + 7 * number, max_crashes=9) for number in range(16)]
     jobs = {job.id for claim in claims for job in claim.jobs}
     scene.same((len(jobs), [len(claim.jobs) for claim in claims]), (16, [1] * 16), "jobs claimed one by one")
     scene.look()
@@ -334,8 +333,25 @@ def scripts_forgotten(scene: Scene) -> None:
 
 # Those that wait come first.
 ALL = (
-    lease_ends, takeover, outage, expiry, stale_fence, claim_sent_late, takeover_after_request, dates,
-    schedule_sent_again, several_in_a_call, key_conflicts, redis_only, claim_sent_again, other_ground, order, sign_of_life,
-    settle_sent_again, outcomes, put_off, extensions,
-)  # fmt: skip
+    lease_ends,
+    takeover,
+    outage,
+    expiry,
+    stale_fence,
+    claim_sent_late,
+    takeover_after_request,
+    dates,
+    schedule_sent_again,
+    several_in_a_call,
+    key_conflicts,
+    redis_only,
+    claim_sent_again,
+    other_ground,
+    order,
+    sign_of_life,
+    settle_sent_again,
+    outcomes,
+    put_off,
+    extensions,
+)
 ALONE = (scripts_forgotten,)  # it meets the whole server

@@ -49,9 +49,14 @@ class Actor:
     def _spawn(self, more: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with open(self.stage.folder / f"{self.name}.log", "ab") as log:
             return subprocess.Popen(
-                [*BOUND, *self._command, *more], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log,
-                env={**os.environ, **self.environment, **environment}, start_new_session=True,
-            )  # fmt: skip
+                [*BOUND, *self._command, *more],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment, **environment},
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
@@ -161,9 +166,7 @@ class Stage:
         if database != "sqlite":
             self.database = {"postgres": servers.PostgresServer, "mysql": servers.MariaDBServer}[database]()
         self.proxy_port = servers.free_port()
-        self.proxy = Actor(
-            self, "proxy", [sys.executable, "-m", "tests.campaign.proxy", str(self.proxy_port), str(self.address)], {}
-        )
+        self.proxy = Actor(self, "proxy", [sys.executable, "-m", "tests.campaign.proxy", str(self.proxy_port), str(self.address)], {})
         worker = [
             sys.executable,
             "-m",
@@ -234,9 +237,11 @@ class Stage:
         if self.database is not None:
             self.spawned(self.database.start)
         direct = {
-            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings", "CAMPAIGN_REDIS": f"unix://{self.address}",
-            "CAMPAIGN_DATABASE": json.dumps(self._database()), "CAMPAIGN_FOLDER": str(self.folder),
-        }  # fmt: skip
+            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
+            "CAMPAIGN_REDIS": f"unix://{self.address}",
+            "CAMPAIGN_DATABASE": json.dumps(self._database()),
+            "CAMPAIGN_FOLDER": str(self.folder),
+        }
         os.environ.update(direct)
         if self.kind == "mysql":
             subprocess.run(
@@ -254,12 +259,15 @@ class Stage:
         if self.database is not None:
             return {**self.database.database(), "CONN_MAX_AGE": 60}
         return {
-            "ENGINE": "django.db.backends.sqlite3", "NAME": str(self.sqlite), "CONN_MAX_AGE": 60,
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(self.sqlite),
+            "CONN_MAX_AGE": 60,
             "OPTIONS": {
-                "timeout": 10, "transaction_mode": "IMMEDIATE",
+                "timeout": 10,
+                "transaction_mode": "IMMEDIATE",
                 "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;",
             },
-        }  # fmt: skip
+        }
 
     def start(self, *, seed: int, rate: float) -> None:
         """Starts workers, then the load: `rate` jobs per second in all."""

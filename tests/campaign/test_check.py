@@ -365,9 +365,7 @@ def cancelled_while_it_ran(history: History) -> None:
 
 def merged_into_the_holder_of_its_key(history: History) -> None:
     add(history, scheduled("second", created=None, key="k", policy="keep"))
-    history.final.rows["second"] = Row(
-        id="second", op="op-second", task="keyed", key="k", state="cancelled", error="key held by keyed"
-    )
+    history.final.rows["second"] = Row(id="second", op="op-second", task="keyed", key="k", state="cancelled", error="key held by keyed")
     left(history).finished["second"] = False
 
 
@@ -416,9 +414,7 @@ def killed_between_its_end_and_its_settling(history: History) -> None:
 def cancelled_by_key_before_it_was_published(history: History) -> None:
     add(history, scheduled("second", created=None, key="k", policy="keep"))
     add(history, op("c2", "cancel_key", start=1, end=1.1, reply="done", given={"key": "k", "queue": "default"}))
-    history.final.rows["second"] = Row(
-        id="second", op="op-second", task="keyed", key="k", state="cancelled", published=False
-    )
+    history.final.rows["second"] = Row(id="second", op="op-second", task="keyed", key="k", state="cancelled", published=False)
 
 
 def cancelled_by_key_before_it_was_scheduled(history: History) -> None:
@@ -449,16 +445,27 @@ def not_created_since_the_key_was_held(history: History) -> None:
     "change",
     [
         once_more_behind_a_running_one,
-        moved_to_an_earlier_date, perhaps_moved_to_an_earlier_date, moved_later_while_it_was_due, cancelled_and_then_requeued,
-        run_twice_after_a_crash, cancelled_while_it_ran, merged_into_the_holder_of_its_key, merged_since_redis_forgot_it,
-        a_tombstone_of_a_cancel_that_was_taken_back, cancelled_by_key_by_somebody_whose_event_redis_forgot,
-        an_atomic_job_that_committed_before_it_was_called_poison, killed_before_the_commit_of_its_effect,
-        killed_after_the_commit_of_its_effect, killed_between_its_end_and_its_settling,
-        not_created_since_the_key_was_held, cancelled_by_key_before_it_was_scheduled, cancelled_twice_and_told_so,
+        moved_to_an_earlier_date,
+        perhaps_moved_to_an_earlier_date,
+        moved_later_while_it_was_due,
+        cancelled_and_then_requeued,
+        run_twice_after_a_crash,
+        cancelled_while_it_ran,
+        merged_into_the_holder_of_its_key,
+        merged_since_redis_forgot_it,
+        a_tombstone_of_a_cancel_that_was_taken_back,
+        cancelled_by_key_by_somebody_whose_event_redis_forgot,
+        an_atomic_job_that_committed_before_it_was_called_poison,
+        killed_before_the_commit_of_its_effect,
+        killed_after_the_commit_of_its_effect,
+        killed_between_its_end_and_its_settling,
+        not_created_since_the_key_was_held,
+        cancelled_by_key_before_it_was_scheduled,
+        cancelled_twice_and_told_so,
         cancelled_by_key_before_it_was_published,
         told_its_date_by_a_host_with_a_wrong_clock,
     ],
-)  # fmt: skip
+)
 def test_what_is_allowed_is_not_reported(change: Callable[[History], None]) -> None:
     history = good()
     change(history)

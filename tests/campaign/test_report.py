@@ -83,9 +83,7 @@ def test_a_job_on_its_last_chance_waits_for_its_neighbours() -> None:
 def test_what_was_late_before_a_fault_is_not_late_because_of_it() -> None:
     history = good()
     for name, delay in (("waiting", 0.0), ("due", 1.8)):
-        add(
-            history, op(f"op-{name}", given={"delay": delay, "queue": "default"}, ids=[name], jobs=[(name, True, None)])
-        )
+        add(history, op(f"op-{name}", given={"delay": delay, "queue": "default"}, ids=[name], jobs=[(name, True, None)]))
     history.runs.append(run("waiting", start=7, end=7.1))
     history.faults = [FaultSeen(kind="kill worker", at=at(2), since=at(2), until=at(2), alone=True)]
     assert [one.seconds for one in recoveries(Case(history))] == [0.0]
@@ -104,9 +102,7 @@ def test_a_job_that_redis_did_not_have_counts_apart() -> None:
 
 def test_a_queue_with_few_jobs_that_waits_for_another_one_is_starved() -> None:
     history = good()
-    add(
-        history, op("op-probe", given={"delay": 0, "queue": "orders", "probe": True}, ids=["probe"], start=1.0, end=1.1)
-    )
+    add(history, op("op-probe", given={"delay": 0, "queue": "orders", "probe": True}, ids=["probe"], start=1.0, end=1.1))
     history.faults = [FaultSeen(kind="flood", at=at(0.9), since=at(3), until=at(3), alone=True)]
     history.runs.append(run("probe", start=2.0, end=2.1))
     assert too_slow(Case(history), 1.0) == []
@@ -186,30 +182,40 @@ def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, 
     """What a web process says; in a process of its own, as in a campaign, since it is a project of its own."""
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
     environment = {
-        "DJANGO_SETTINGS_MODULE": "tests.campaign.settings", "CAMPAIGN_DATABASE": json.dumps(database),
-        "CAMPAIGN_REDIS": "unix:///nowhere", "CAMPAIGN_FOLDER": str(tmp_path), "PYTHONHASHSEED": hashes,
-    }  # fmt: skip
+        "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
+        "CAMPAIGN_DATABASE": json.dumps(database),
+        "CAMPAIGN_REDIS": "unix:///nowhere",
+        "CAMPAIGN_FOLDER": str(tmp_path),
+        "PYTHONHASHSEED": hashes,
+    }
     said = subprocess.run(
-        [sys.executable, "-m", "tests.campaign.rehearsal", *words], cwd=ROOT, env={**os.environ, **environment},
-        stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.campaign.rehearsal", *words],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     return [json.loads(line) for line in said.stdout.splitlines()]
 
 
 def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
     first = rehearsed(tmp_path, "7", "400")
     assert {line["what"] for line in first if line["say"] == "invoked"} == {
-        "schedule", "cancel", "cancel_key", "reschedule", "run_now", "requeue",
-    }  # fmt: skip
+        "schedule",
+        "cancel",
+        "cancel_key",
+        "reschedule",
+        "run_now",
+        "requeue",
+    }
     assert rehearsed(tmp_path, "7", "400", hashes="2") == first
     assert rehearsed(tmp_path, "8", "400") != first
 
     def independent(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What is invoked, whether or not there is a job to change."""
         return [
-            line
-            for line in said
-            if line["say"] == "invoked" and line["what"] in ("schedule", "cancel_key") and "repeat" not in line
+            line for line in said if line["say"] == "invoked" and line["what"] in ("schedule", "cancel_key") and "repeat" not in line
         ]
 
     down = rehearsed(tmp_path, "7", "400", "down")

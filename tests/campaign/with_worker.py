@@ -39,16 +39,22 @@ class WorkerScene(Scene):
         self.jobs: list[str] = []
         database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db")}
         environment = {
-            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings", "CAMPAIGN_DATABASE": json.dumps(database),
-            "CAMPAIGN_REDIS": f"redis://127.0.0.1:{self.line.port}", "CAMPAIGN_FOLDER": str(folder),
+            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
+            "CAMPAIGN_DATABASE": json.dumps(database),
+            "CAMPAIGN_REDIS": f"redis://127.0.0.1:{self.line.port}",
+            "CAMPAIGN_FOLDER": str(folder),
             "CAMPAIGN_LEASE": str(LEASE),
-        }  # fmt: skip
+        }
         command = [*BOUND, sys.executable, "-m", "django", "delayq_worker", "--roles", "move", "--queues", "default"]
         with open(folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--threads", str(THREADS), "--grace", "1s", "-v", "0"], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, env={**os.environ, **environment}, start_new_session=True,
-            )  # fmt: skip
+                [*command, "--threads", str(THREADS), "--grace", "1s", "-v", "0"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
 
     def close(self) -> None:
         """Ends the worker and its processes."""

@@ -42,9 +42,7 @@ class Witness:
             StoreUnavailable: Redis is away; the next look goes on.
         """
         stream = self._keys["events"]
-        dump, (found, facts) = read_with(
-            self._link, self._keys, ("XRANGE", stream, f"({self._seen}", "+"), ("XINFO", "STREAM", stream)
-        )
+        dump, (found, facts) = read_with(self._link, self._keys, ("XRANGE", stream, f"({self._seen}", "+"), ("XINFO", "STREAM", stream))
         entries = [_entry(id, pairs) for id, pairs in found]
         self.looks += 1
         jobs = dump.jobs.keys() | (self._last.jobs.keys() if self._last else set())

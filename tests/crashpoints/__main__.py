@@ -48,9 +48,10 @@ def main(words: list[str] | None = None) -> int:
 def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
     template = folder / "template.sqlite3"
     os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "tests.crashpoints.settings", "CRASHPOINTS_DATABASE": str(template),
+        "DJANGO_SETTINGS_MODULE": "tests.crashpoints.settings",
+        "CRASHPOINTS_DATABASE": str(template),
         "CRASHPOINTS_REDIS": server.url,
-    }  # fmt: skip
+    }
     subprocess.run([sys.executable, "-m", "django", "migrate", "--run-syncdb", "-v", "0"], cwd=ROOT, check=True)
     import django
 

@@ -90,9 +90,7 @@ def look(folder: Path, link: Link, keys: Keys) -> Found:
 
 def restless(folder: Path, link: Link, keys: Keys) -> str:
     """What is still going on; "" when nothing is."""
-    replies = link.execute_many(
-        [("ZCARD", keys[name]) for name in (*dumps.LANES, "leases")] + [("XLEN", keys["events"])]
-    )
+    replies = link.execute_many([("ZCARD", keys[name]) for name in (*dumps.LANES, "leases")] + [("XLEN", keys["events"])])
     if any(replies):
         return f"in Redis: {dict(zip((*dumps.LANES, 'leases', 'events'), replies, strict=True))}"
     # A cancel may be noted, and Redis forget it before it is told: that row never hears that it was published.

@@ -128,9 +128,7 @@ class Play:
         actor.signal_group(signal.SIGSTOP)
         began = time.monotonic()
         least, most = (began + seconds for seconds in FROZEN)
-        yield from self._until(
-            lambda: time.monotonic() > most or (time.monotonic() > least and self._quiet()), QUIET, "the thaw"
-        )
+        yield from self._until(lambda: time.monotonic() > most or (time.monotonic() > least and self._quiet()), QUIET, "the thaw")
         (self.folder / "once").write_text("go")
         actor.signal_group(signal.SIGCONT)
 

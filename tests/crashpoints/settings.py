@@ -15,15 +15,19 @@ DATABASES = {
         "NAME": os.environ.get("CRASHPOINTS_DATABASE", "/nowhere"),
         # Processes are killed here, hosts are not: what the system has been given is as good as on disk.
         "OPTIONS": {
-            "timeout": 20, "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=OFF;",
         },
     }
-}  # fmt: skip
+}
 INSTALLED_APPS = ["django.contrib.contenttypes", "django_delayq", "tests.crashpoints.app"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LEASE = 3
 DELAYQ = {
-    "REDIS": os.environ.get("CRASHPOINTS_REDIS", "unix:///nowhere"), "LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50,
+    "REDIS": os.environ.get("CRASHPOINTS_REDIS", "unix:///nowhere"),
+    "LEASE": LEASE,
+    "BACKOFF": "200ms",
+    "MAX_CRASHES": 50,
     "RETENTION": {"set_aside": "30d"},
-}  # fmt: skip
+}

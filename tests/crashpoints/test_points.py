@@ -95,9 +95,7 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
 
 def failpoints(tree: ast.AST) -> list[ast.Call]:
     return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == FAILPOINT
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == FAILPOINT
     ]
 
 
@@ -149,8 +147,7 @@ def commits(function: ast.FunctionDef) -> list[ast.With | ast.Call]:
 
     def visit(node: ast.AST) -> None:
         if isinstance(node, ast.With) and any(
-            ast.unparse(item.context_expr).partition("(")[0].rpartition(".")[2] + "(" in TRANSACTIONS
-            for item in node.items
+            ast.unparse(item.context_expr).partition("(")[0].rpartition(".")[2] + "(" in TRANSACTIONS for item in node.items
         ):
             found.append(node)
             return
@@ -214,13 +211,9 @@ def function():
 
 
 def test_producers_ask_redis_under_the_breaker_which_has_the_failpoints() -> None:
-    asking: dict[
-        str, list[tuple[str, bool]]
-    ] = {}  # what asks -> the functions that call it, and whether under the breaker
+    asking: dict[str, list[tuple[str, bool]]] = {}  # what asks -> the functions that call it, and whether under the breaker
     for file, tree in trees():
-        if file not in {
-            f"producer/{name}.py" for name in ("put", "put_back", "queues", "where", "job", "changes", "edit")
-        }:
+        if file not in {f"producer/{name}.py" for name in ("put", "put_back", "queues", "where", "job", "changes", "edit")}:
             continue
         guarded = {
             call
@@ -244,9 +237,7 @@ def test_producers_ask_redis_under_the_breaker_which_has_the_failpoints() -> Non
         bare |= more
         found += len(calls)
     assert found >= 8
-    assert bare == {"a script", *PUBLISHER, *ASKED_UNDER_IT}, (
-        "these ask Redis, and what calls them is not under the breaker"
-    )
+    assert bare == {"a script", *PUBLISHER, *ASKED_UNDER_IT}, "these ask Redis, and what calls them is not under the breaker"
 
 
 def test_every_case_is_there_once() -> None:
@@ -265,9 +256,7 @@ def test_every_case_is_there_once() -> None:
     assert {case.kind for case in cases()} == set(KINDS)
     for point in POINTS:
         if point.kinds == DURABLE:  # there is a row, and Redis has to hear of it, once more perhaps
-            assert point.name in ("producer.commit", "producer.committed") or point.name.startswith(
-                ("relay.", "restore.", "adopter.")
-            )
+            assert point.name in ("producer.commit", "producer.committed") or point.name.startswith(("relay.", "restore.", "adopter."))
         elif point.kinds in (FEW, KEYED):  # rows that people change, or time
             changing = ("publish.", "outbox.", "operations.", "prune.", "relay.", "restore.cancel", "restore.note")
             assert point.name.startswith(changing)

@@ -185,9 +185,7 @@ class Web:
     def mend(self, jobs: Iterable[tuple[str, str]]) -> None:
         """What somebody does who was not answered: asks again. `jobs`: operation and id."""
         for operation, id in jobs:
-            call: Callable[..., Any] = {"cancel": delayq.cancel, "requeue": delayq.requeue}.get(
-                operation, delayq.run_now
-            )
+            call: Callable[..., Any] = {"cancel": delayq.cancel, "requeue": delayq.requeue}.get(operation, delayq.run_now)
             if operation == "edit":
                 call = self._edit_by_id
             for _ in range(MANY):
@@ -268,9 +266,7 @@ class Web:
             self.say(say="unknown", **known, error=repr(error))
         else:
             if isinstance(reply, list):
-                made = [
-                    (job.id.hex, job.created, int(job.run_at.timestamp() * 1000) if job.run_at else 0) for job in reply
-                ]
+                made = [(job.id.hex, job.created, int(job.run_at.timestamp() * 1000) if job.run_at else 0) for job in reply]
                 self.say(say="told", **known, jobs=made)
             else:
                 self.say(say="told", **known, reply=str(reply))

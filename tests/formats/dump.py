@@ -27,9 +27,12 @@ def read_redis(link: Link) -> dict[str, Content]:
     for key in sorted(link.execute("KEYS", "*")):
         kind = _text(link.execute("TYPE", key))
         commands = {
-            "hash": ("HGETALL", key), "zset": ("ZRANGE", key, 0, -1, "WITHSCORES"), "list": ("LRANGE", key, 0, -1),
-            "string": ("GET", key), "stream": ("XRANGE", key, "-", "+"),
-        }  # fmt: skip
+            "hash": ("HGETALL", key),
+            "zset": ("ZRANGE", key, 0, -1, "WITHSCORES"),
+            "list": ("LRANGE", key, 0, -1),
+            "string": ("GET", key),
+            "stream": ("XRANGE", key, "-", "+"),
+        }
         found[_text(key)] = {"type": kind, "content": _plain(link.execute(*commands[kind]))}
     return found
 
@@ -43,9 +46,7 @@ def write_redis(link: Link, dump: dict[str, Content], *, made_ms: int, now_ms: i
                 link.execute("XADD", _bytes(key), id, *map(_bytes, pairs))
         elif one["type"] == "zset":
             members, scores = content[::2], content[1::2]
-            link.execute(
-                "ZADD", _bytes(key), *(_bytes(word) for pair in zip(scores, members, strict=True) for word in pair)
-            )
+            link.execute("ZADD", _bytes(key), *(_bytes(word) for pair in zip(scores, members, strict=True) for word in pair))
         else:
             command = {"hash": "HSET", "list": "RPUSH", "string": "SET"}[one["type"]]
             link.execute(command, _bytes(key), *map(_bytes, content if isinstance(content, list) else [content]))
@@ -53,10 +54,7 @@ def write_redis(link: Link, dump: dict[str, Content], *, made_ms: int, now_ms: i
 
 def read_rows(apps: Apps, using: str) -> dict[str, list[dict[str, str | None]]]:
     """All rows of the tables, by the models of the release that has written them."""
-    return {
-        name: [_row(one) for one in apps.get_model("delayq", name)._base_manager.using(using).order_by("pk")]
-        for name in MODELS
-    }
+    return {name: [_row(one) for one in apps.get_model("delayq", name)._base_manager.using(using).order_by("pk")] for name in MODELS}
 
 
 def write_rows(dump: dict[str, list[dict[str, str | None]]], *, using: str, made_ms: int, now_ms: int) -> None:
@@ -68,13 +66,7 @@ def write_rows(dump: dict[str, list[dict[str, str | None]]], *, using: str, made
         known = model._meta.concrete_fields
         fields = {field.attname: field for field in known if not isinstance(field, models.AutoField)}
         model._base_manager.using(using).bulk_create(
-            model(
-                **{
-                    column: _value(fields[column], text, made_ms, now_ms)
-                    for column, text in row.items()
-                    if column in fields
-                }
-            )
+            model(**{column: _value(fields[column], text, made_ms, now_ms) for column, text in row.items() if column in fields})
             for row in rows
         )
 

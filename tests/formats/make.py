@@ -39,9 +39,13 @@ def make(commit: str, to: Path, *, signed: bool = False) -> None:
         stage.manage(tree, "migrate", "-v", "0")
         filled = json.loads(stage.run(tree, "rolling.fill"))
         rows = subprocess.run(
-            [sys.executable, "-c", ROWS, str(ROOT)], env=stage.environment(tree, "make"), capture_output=True, text=True,
-            check=True, cwd=folder,
-        )  # fmt: skip
+            [sys.executable, "-c", ROWS, str(ROOT)],
+            env=stage.environment(tree, "make"),
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=folder,
+        )
         whole = {
             "made_ms": filled["now_ms"],
             "expected": filled["expected"],

@@ -38,9 +38,7 @@ class Stage:
     are started from now on.
     """
 
-    def __init__(
-        self, redis: RedisServer, database: dict[str, Any], folder: Path, *, signing: bool | str = False
-    ) -> None:
+    def __init__(self, redis: RedisServer, database: dict[str, Any], folder: Path, *, signing: bool | str = False) -> None:
         self.signing = signing
         self.folder = folder
         self.ledger = folder / "ledger"
@@ -50,17 +48,27 @@ class Stage:
 
     def environment(self, tree: Path, name: str) -> dict[str, str]:
         return {
-            **os.environ, **self._environment, "PYTHONPATH": f"{tree}{os.pathsep}{PROJECT}", "ROLLING_NAME": name,
+            **os.environ,
+            **self._environment,
+            "PYTHONPATH": f"{tree}{os.pathsep}{PROJECT}",
+            "ROLLING_NAME": name,
             "ROLLING_SIGNING": json.dumps(self.signing),
-            "DJANGO_SETTINGS_MODULE": "rolling.settings", "ROLLING_LEDGER": str(self.ledger), "PYTHONDONTWRITEBYTECODE": "1",
-        }  # fmt: skip
+            "DJANGO_SETTINGS_MODULE": "rolling.settings",
+            "ROLLING_LEDGER": str(self.ledger),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     def run(self, tree: Path, *words: str, expect: int = 0) -> str:
         """`python -m <words>` under that release; returns what it printed, and its errors where those are expected."""
         done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=PROJECT, env=self.environment(tree, "command"), capture_output=True,
-            text=True, check=False, timeout=120,
-        )  # fmt: skip
+            [sys.executable, "-m", *words],
+            cwd=PROJECT,
+            env=self.environment(tree, "command"),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert done.returncode == expect, done.stdout + done.stderr
         return done.stdout + (done.stderr if expect else "")
 
@@ -71,9 +79,13 @@ class Stage:
         """`python -m <words>`, not waited for."""
         with open(self.folder / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", *words], cwd=PROJECT, env=self.environment(tree, name), stdout=log, stderr=log,
+                [sys.executable, "-m", *words],
+                cwd=PROJECT,
+                env=self.environment(tree, name),
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self.workers.append(process)
         return process
 
@@ -118,9 +130,7 @@ def eventually(check: Callable[[], Any], what: str, patience: float = PATIENCE) 
 
 def unpack(commit: str, folder: Path) -> Path | None:
     """The tree of that commit, taken from the history; None without one."""
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", commit, "django_delayq"], capture_output=True, check=False
-    )
+    done = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "django_delayq"], capture_output=True, check=False)
     if done.returncode:
         return None
     subprocess.run(["tar", "-x", "-C", str(folder)], input=done.stdout, check=True)

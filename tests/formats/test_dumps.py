@@ -75,9 +75,7 @@ def test_a_queue_of_an_older_release_goes_on(stage, path, upgraded):
     for one in expected.values():
         waits = one["ends"] == "scheduled"
         one |= {"runs later": one["runs"] + waits, "ends later": "succeeded" if waits else one["ends"]}
-    again = json.loads(
-        stage.manage(ROOT, "delayq", "run-now", "--state", "scheduled", "--limit", "100", "--yes", "--json")
-    )
+    again = json.loads(stage.manage(ROOT, "delayq", "run-now", "--state", "scheduled", "--limit", "100", "--yes", "--json"))
     assert {one["change"] for one in again["jobs"]} == {"done"}
     assert len(again["jobs"]) == sum(one["ends"] == "scheduled" for one in expected.values())
     stage.manage(ROOT, "delayq", "resume", "bank")

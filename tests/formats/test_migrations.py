@@ -16,9 +16,12 @@ from tests.formats.test_dumps import go_on
 
 FIRST = "0001_initial"
 HARMLESS = (
-    migrations.CreateModel, migrations.AlterModelOptions, migrations.AlterModelManagers, migrations.DeleteModel,
+    migrations.CreateModel,
+    migrations.AlterModelOptions,
+    migrations.AlterModelManagers,
+    migrations.DeleteModel,
     migrations.SeparateDatabaseAndState,
-)  # fmt: skip
+)
 # What may change in a column that is there: nothing that the database would have to write into each row.
 WORDS = {"verbose_name", "help_text", "choices", "default", "db_default", "blank", "editable"}
 
@@ -52,11 +55,7 @@ def fault(operation: Operation, migration: migrations.Migration, created: set[st
         return "" if options(known) == options(operation.field) else f"{name}: this may write the whole table anew"
     if isinstance(operation, migrations.AddIndex):
         concurrent = "concurrently" in type(operation).__name__.lower() and not migration.atomic
-        return (
-            ""
-            if concurrent
-            else f"{name}: the table cannot be written to meanwhile; make it CONCURRENTLY, with atomic = False"
-        )
+        return "" if concurrent else f"{name}: the table cannot be written to meanwhile; make it CONCURRENTLY, with atomic = False"
     if isinstance(operation, migrations.RemoveIndex):
         return ""
     return f"{name}: under the release before, or on a big table, this does harm"

@@ -13,8 +13,19 @@ from django_delayq.management.output import duration, print_table, progress
 from tests.management.conftest import lose_redis
 
 VERBS = (
-    "status", "list", "inspect", "cancel", "reschedule", "run-now", "requeue", "pause", "resume", "purge", "prune", "doctor",
-)  # fmt: skip
+    "status",
+    "list",
+    "inspect",
+    "cancel",
+    "reschedule",
+    "run-now",
+    "requeue",
+    "pause",
+    "resume",
+    "purge",
+    "prune",
+    "doctor",
+)
 
 
 @pytest.fixture
@@ -46,10 +57,17 @@ def test_not_done_is_exit_code_1(shell):
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("stauts",), ("pause",), ("pause", "oders"), ("inspect", "7"), ("list", "--limit", "0"),
-        ("list", "--state", "waiting"), ("cancel",), ("purge", "orders", "--sure"),
+        (),
+        ("stauts",),
+        ("pause",),
+        ("pause", "oders"),
+        ("inspect", "7"),
+        ("list", "--limit", "0"),
+        ("list", "--state", "waiting"),
+        ("cancel",),
+        ("purge", "orders", "--sure"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_exit_code_2(shell, words):
     code, out, error = shell(*words)
     assert (code, out) == (2, "")
@@ -81,9 +99,7 @@ def test_wrong_settings_do_not_keep_the_doctor_from_a_document(shell, settings):
 
 
 def test_warnings_of_checks_do_not_join_the_output(shell, settings):
-    settings.CACHES = {
-        "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": settings.DELAYQ["REDIS"]}
-    }
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": settings.DELAYQ["REDIS"]}}
     assert shell("list", "--json") == (0, "[]\n", "")
 
 

@@ -134,9 +134,7 @@ def test_a_server_that_keeps_nothing_is_a_warning(run, settings, orders):
 
 
 def test_a_setting_that_works_but_is_unwise_is_a_warning(run, healthy, settings):
-    settings.CACHES = {
-        "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": settings.DELAYQ["REDIS"]}
-    }
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": settings.DELAYQ["REDIS"]}}
     answer = run("doctor", "--json")
     assert answer.code == 0
     assert len(findings(answer, "W002")) == 1

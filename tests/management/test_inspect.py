@@ -32,9 +32,7 @@ def test_inspect_shows_the_row_what_redis_knows_the_attempts_and_the_events(run,
 
 def test_inspect_prints_the_last_traceback_whole_but_harmless(run, orders):
     job = orders.ended("fail", FAILED.encode())
-    assert (
-        "last traceback\nTraceback (most recent call last):\n  \\u001b[1mpay\\u001b[0m\n" in run("inspect", job.id).out
-    )
+    assert "last traceback\nTraceback (most recent call last):\n  \\u001b[1mpay\\u001b[0m\n" in run("inspect", job.id).out
 
 
 def test_inspect_as_json(run, orders):

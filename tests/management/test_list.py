@@ -28,10 +28,19 @@ def test_list_as_json_gives_whole_rows(run, orders):
     [job] = orders.scheduled(key="o:7")
     [found] = run("list", "--json").json
     wanted = {
-        "id": str(job.id), "short_id": ids.short(job.id), "queue": "orders", "task": close_order.name, "key": "o:7",
-        "state": "scheduled", "derived": "scheduled", "args": [0], "kwargs": {}, "attempts": 0, "finished_at": None,
+        "id": str(job.id),
+        "short_id": ids.short(job.id),
+        "queue": "orders",
+        "task": close_order.name,
+        "key": "o:7",
+        "state": "scheduled",
+        "derived": "scheduled",
+        "args": [0],
+        "kwargs": {},
+        "attempts": 0,
+        "finished_at": None,
         "run_at": Job.objects.get().run_at.isoformat(),
-    }  # fmt: skip
+    }
     assert {name: found[name] for name in wanted} == wanted
 
 

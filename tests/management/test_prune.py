@@ -88,20 +88,14 @@ def test_a_dry_run_of_prune_counts_and_deletes_nothing(run, old):
         ({"cancelled": "1h"}, {"waiting", "running", "paused"}),
     ],
 )
-def test_prune_deletes_operations_that_have_been_over_for_as_long_as_cancelled_jobs_are_kept(
-    run, orders, settings, retention, left
-):
+def test_prune_deletes_operations_that_have_been_over_for_as_long_as_cancelled_jobs_are_kept(run, orders, settings, retention, left):
     settings.DELAYQ = {**settings.DELAYQ, "RETENTION": retention}
     now = clock.now()
     for name, days in (("finished long ago", 31), ("cancelled long ago", 31), ("finished lately", 29)):
         stage = Operation.Stage(name.split()[0])
-        Operation.objects.create(
-            verb="cancel", actor="clerk", reason=name, stage=stage, finished_at=now - timedelta(days=days)
-        )
+        Operation.objects.create(verb="cancel", actor="clerk", reason=name, stage=stage, finished_at=now - timedelta(days=days))
     for stage in ("waiting", "running", "paused"):
-        Operation.objects.create(
-            verb="cancel", actor="clerk", reason=stage, stage=stage, created_at=now - timedelta(days=90)
-        )
+        Operation.objects.create(verb="cancel", actor="clerk", reason=stage, stage=stage, created_at=now - timedelta(days=90))
     run("prune", "--queue", "orders", "--yes")
     assert Operation.objects.count() == 6
     assert run("prune", "--dry-run", "--json").json["would_delete"]["operations"] == 6 - len(left)

@@ -26,9 +26,7 @@ def wiped(orders, redis_server) -> list[delayq.Job]:
 def orphans(run, *words: str) -> dict[str, str]:
     """Code -> message of what `doctor --deep` finds on the two sides."""
     found = run("doctor", "--deep", "--json", *words).json["findings"]
-    return {
-        finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010", "D013")
-    }
+    return {finding["code"]: finding["message"] for finding in found if finding["code"] in ("D008", "D009", "D010", "D013")}
 
 
 def test_restore_brings_back_what_redis_has_lost(run, wiped, orders):
@@ -55,8 +53,11 @@ def test_restore_takes_one_queue_and_no_strange_one(run, wiped, orders):
     assert run("restore", "--queue", "redis", "--json").json["queues"] == []
     assert run("restore", "--queue", "order").code == 2
     assert run("restore", "--queue", "orders", "--yes", "--json").json == {
-        "queues": ["orders"], "rows": 3, "back": 3, "resumed": [],
-    }  # fmt: skip
+        "queues": ["orders"],
+        "rows": 3,
+        "back": 3,
+        "resumed": [],
+    }
 
 
 def test_a_queue_that_was_paused_for_it_goes_on(run, wiped, orders):
@@ -159,10 +160,7 @@ def test_fix_asks_first_and_says_what_it_would_do(run, orders, capsys):
     assert "nobody to confirm" in alone.error
     refused = run("doctor", "--deep", "--fix", typed="n")
     assert (refused.code, refused.error) == (1, "Nothing was changed.")
-    assert (
-        "This brings 1 jobs back into Redis, drops 1 from it, writes 1 rows, and ends 0 as failed."
-        in capsys.readouterr().err
-    )
+    assert "This brings 1 jobs back into Redis, drops 1 from it, writes 1 rows, and ends 0 as failed." in capsys.readouterr().err
     assert orphans(run, "--fix", "--dry-run").keys() == orphans(run).keys() == {"D008", "D009", "D010"}
     run("doctor", "--deep", "--fix", typed="y")
     assert orphans(run) == {}

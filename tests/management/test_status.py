@@ -27,8 +27,18 @@ def test_status_counts_each_queue(run, busy):
     answer = run("status")
     assert answer.code == 0
     assert answer.lines[0].split() == [
-        "queue", "scheduled", "due", "running", "retrying", "failed", "oldest", "late", "workers", "mirror", "behind",
-    ]  # fmt: skip
+        "queue",
+        "scheduled",
+        "due",
+        "running",
+        "retrying",
+        "failed",
+        "oldest",
+        "late",
+        "workers",
+        "mirror",
+        "behind",
+    ]
     assert [line.split()[:6] for line in answer.lines[1:4]] == [
         ["default", "0", "0", "0", "0", "0"],
         ["orders", "4", "1", "1", "1", "1"],

@@ -30,9 +30,7 @@ def look(queue: str = "orders") -> int:
 
 
 def beat(worker: str, **facts) -> None:
-    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(
-        worker, {"queues": ["orders"], "version": "0.1.0", **facts}
-    )
+    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, {"queues": ["orders"], "version": "0.1.0", **facts})
 
 
 def findings(run) -> set[str]:

@@ -33,9 +33,7 @@ class Orders:
         return self.store.claim("host:1:w", f"n{self._claims}", want=want, lease_ms=30_000, max_crashes=3).jobs
 
     def settle(self, job, outcome: str, *, delay: int = 0, detail: bytes = b"{}") -> str:
-        item = SettleItem(
-            id=job.id, attempt=job.attempt, fence=job.fence, outcome=outcome, delay_ms=delay, detail=detail
-        )
+        item = SettleItem(id=job.id, attempt=job.attempt, fence=job.fence, outcome=outcome, delay_ms=delay, detail=detail)
         return self.store.settle([item], worker="host:1:w", max_crashes=3)[0]
 
     def fold(self) -> None:

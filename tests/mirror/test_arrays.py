@@ -30,20 +30,28 @@ def postgres(transactional_db) -> None:
 def job_row(**given) -> JobRow:
     now = clock.now()
     values = {
-        "task": NASTY[:40], "args": [NASTY, None, 2**70, {"a": "\x00"}], "kwargs": {"x": NASTY}, "options": JSONText('{"meta":{}}'),
-        "key": NASTY, "priority": -7, "created_at": now - timedelta(days=40_000), "started_at": now, "worker": "NULL",
-        "error": NASTY, "result": [NASTY], "cancel_requested": True, "last_event": "1-2", "attempts": 2**31 - 1,
-    }  # fmt: skip
+        "task": NASTY[:40],
+        "args": [NASTY, None, 2**70, {"a": "\x00"}],
+        "kwargs": {"x": NASTY},
+        "options": JSONText('{"meta":{}}'),
+        "key": NASTY,
+        "priority": -7,
+        "created_at": now - timedelta(days=40_000),
+        "started_at": now,
+        "worker": "NULL",
+        "error": NASTY,
+        "result": [NASTY],
+        "cancel_requested": True,
+        "last_event": "1-2",
+        "attempts": 2**31 - 1,
+    }
     return JobRow(**{"id": ids.new(), "queue": "orders", "run_at": now, **values, **given})
 
 
 def shown(row: object, columns=JOB_COLUMNS) -> dict[str, object]:
     json = ("args", "kwargs", "options")
     found = {name: getattr(row, name) for name in columns}
-    return {
-        name: Job._meta.get_field(name).get_prep_value(value) if name in json else value
-        for name, value in found.items()
-    }
+    return {name: Job._meta.get_field(name).get_prep_value(value) if name in json else value for name, value in found.items()}
 
 
 def test_no_column_is_forgotten():
@@ -124,6 +132,4 @@ def test_rows_are_the_same_through_the_orm(orders, monkeypatch):
     orders.fold()
     by_orm = {job.id: shown(job) for job in Job.objects.all()}
     assert by_orm[other.id]["args"] == Job._meta.get_field("args").get_prep_value([[NASTY]])
-    assert {(by_orm[one]["state"], str(by_orm[one]["result"])) for one in (durable.id, other.id)} == {
-        ("succeeded", "{'closed': 7}")
-    }
+    assert {(by_orm[one]["state"], str(by_orm[one]["result"])) for one in (durable.id, other.id)} == {("succeeded", "{'closed': 7}")}

@@ -58,17 +58,19 @@ def test_a_run_that_succeeds(orders):
 
 def test_a_whole_life_folded_in_one_batch(orders):
     job = delayq.schedule(close_order, 7)
-    orders.settle(
-        orders.claim()[0], "retry", detail=detail(c="builtins.OSError", m="no route", t="Traceback …", p="abc")
-    )
+    orders.settle(orders.claim()[0], "retry", detail=detail(c="builtins.OSError", m="no route", t="Traceback …", p="abc"))
     orders.settle(orders.claim()[0], "snooze", detail=detail(d="lock taken"))
     orders.settle(orders.claim()[0], "crash")
     orders.settle(orders.claim()[0], "fail", detail=detail(c="shop.Refused", m="no", t="Traceback", p="def"))
     orders.fold()
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.attempts, row.crashes, row.error, row.fingerprint) == (
-        "failed", 2, 1, "shop.Refused: no", "def",
-    )  # fmt: skip
+        "failed",
+        2,
+        1,
+        "shop.Refused: no",
+        "def",
+    )
     runs = list(Attempt.objects.order_by("id").values_list("number", "outcome", "error_class", "message"))
     assert runs == [
         (1, "retried", "builtins.OSError", "no route"),
@@ -121,9 +123,7 @@ def test_a_result_that_is_too_deep_to_be_written_again_stops_nothing(orders, dep
 
 def test_the_stream_is_trimmed_only_after_the_commit(orders, monkeypatch):
     delayq.schedule(close_order, 7)
-    monkeypatch.setattr(
-        orders.mirror.log, "trim", lambda upto, **_options: (_ for _ in ()).throw(OSError("killed here"))
-    )
+    monkeypatch.setattr(orders.mirror.log, "trim", lambda upto, **_options: (_ for _ in ()).throw(OSError("killed here")))
     with pytest.raises(OSError, match="killed"):
         orders.mirror.poll()
     assert Job.objects.get().published is not None
@@ -233,9 +233,7 @@ def test_audit_failures_keeps_only_failed_jobs(orders, settings):
 
 
 @pytest.mark.parametrize("audit", ["full", "failures"])
-def test_a_failed_job_without_a_row_gets_one_from_the_record_that_redis_keeps(
-    delayq_redis, transactional_db, settings, audit
-):
+def test_a_failed_job_without_a_row_gets_one_from_the_record_that_redis_keeps(delayq_redis, transactional_db, settings, audit):
     settings.DELAYQ = {**settings.DELAYQ, "AUDIT": audit}
     queue = Orders("redis")
     job = delayq.schedule(ping, 5, key="k")
@@ -399,9 +397,7 @@ def test_proposals_of_a_hot_key_leave_no_event_rows(orders):
     events, due = orders.store.keys["events"], clock.to_ms(holder.run_at) + 60_000
     moved = f"{ids.short(holder.id)} {due}"
     stores.link.execute("XADD", events, "*", "by", "x", "rescheduled", f"{moved} latest")
-    stores.link.execute(
-        "XADD", events, "*", "by", "x", "merged", f"{ids.short(proposal.id)} {ids.short(holder.id)} latest"
-    )
+    stores.link.execute("XADD", events, "*", "by", "x", "merged", f"{ids.short(proposal.id)} {ids.short(holder.id)} latest")
     orders.fold()
     assert clock.to_ms(Job.objects.get(pk=holder.id).run_at) == due
     assert not Event.objects.exists()
@@ -410,12 +406,8 @@ def test_proposals_of_a_hot_key_leave_no_event_rows(orders):
     assert [event.actor for event in Event.objects.all()] == ["clerk"], "what people do is told"
 
 
-@pytest.mark.parametrize(
-    "words", [" no_job\na date without a job", " no_job\nin other words", "\na date without a job"]
-)
-def test_a_date_that_lost_its_job_makes_the_row_unpublished_by_code_or_by_the_words_of_earlier_releases(
-    orders, delayq_redis, words
-):
+@pytest.mark.parametrize("words", [" no_job\na date without a job", " no_job\nin other words", "\na date without a job"])
+def test_a_date_that_lost_its_job_makes_the_row_unpublished_by_code_or_by_the_words_of_earlier_releases(orders, delayq_redis, words):
     job = delayq.schedule(close_order, 7)
     orders.fold()
     delayq_redis.link.execute("XADD", "delayq:{orders}:events", "*", "aside", ids.short(job.id) + words)

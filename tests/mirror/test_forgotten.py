@@ -11,7 +11,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import restore
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.mirror.restore import needed
+from django_delayq.mirror.restore_rows import needed
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.recovery import GroundStore
@@ -233,9 +233,7 @@ def test_an_end_that_the_rows_have_not_seen_counts_on_older_data(orders, loop, r
 
 
 @pytest.mark.parametrize("writer", ["mirror", "relay"])
-def test_what_is_written_of_the_old_ground_while_restore_reads_is_not_lost(
-    orders, loop, wipe, redis_server, monkeypatch, writer
-):
+def test_what_is_written_of_the_old_ground_while_restore_reads_is_not_lost(orders, loop, wipe, redis_server, monkeypatch, writer):
     """The mirror has read that a job is in Redis, or the relay has put it in; Redis is wiped; then the row says so."""
     early = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)

@@ -36,14 +36,23 @@ def items() -> list[ScheduleItem]:
     return [
         ScheduleItem(
             record=JobRecord(
-                id=ids.new(), task="tests.täsk", lane=lane, max_attempts=3 + place, payload=payload,
-                key=f"key '%s' \\ {place} é" if place % 2 else "", expires_ms=4_000_000_000_123 if place % 3 else 0,
+                id=ids.new(),
+                task="tests.täsk",
+                lane=lane,
+                max_attempts=3 + place,
+                payload=payload,
+                key=f"key '%s' \\ {place} é" if place % 2 else "",
+                expires_ms=4_000_000_000_123 if place % 3 else 0,
             ),
-            queue="orders", due_ms=2_000_000_000_001 + place, delay_ms=None, on_conflict="earliest", priority=priority,
+            queue="orders",
+            due_ms=2_000_000_000_001 + place,
+            delay_ms=None,
+            on_conflict="earliest",
+            priority=priority,
         )
         for place, payload in enumerate(PAYLOADS)
         for lane, priority in (("low", -7), ("normal", 0), ("high", 2**31 - 1))
-    ]  # fmt: skip
+    ]
 
 
 def columns(job: Job) -> dict[str, object]:
@@ -60,9 +69,7 @@ def test_rows_are_those_of_model_instances(together):
     for batch in [given] if together else [[item] for item in given]:
         DatabaseOutbox().add(batch, "default")
     for item in given:
-        wanted = rows.new_row(
-            item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict
-        )
+        wanted = rows.new_row(item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict)
         assert columns(Job.objects.get(pk=item.record.id)) == columns(wanted)
 
 
@@ -77,9 +84,9 @@ def test_the_stored_texts_are_those_of_model_instances():
         cursor.execute(f"SELECT {names} FROM delayq_job")
         lean = cursor.fetchall()
         Job.objects.all().delete()
-        rows.new_row(
-            item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict
-        ).save(force_insert=True)
+        rows.new_row(item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict).save(
+            force_insert=True
+        )
         cursor.execute(f"SELECT {names} FROM delayq_job")
         assert lean == cursor.fetchall()
 
@@ -93,9 +100,7 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
     before = database_clock.now(connection)
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
     monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
-    given = [
-        replace(items()[0], record=replace(items()[0].record, id=ids.new()), delay_ms=90_000) for _ in range(count)
-    ]
+    given = [replace(items()[0], record=replace(items()[0].record, id=ids.new()), delay_ms=90_000) for _ in range(count)]
     DatabaseOutbox().add(given, "default")
     after = database_clock.now(connection)
     for row in Job.objects.all():

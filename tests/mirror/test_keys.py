@@ -65,9 +65,7 @@ def test_a_follower_that_was_replaced_never_comes_in(orders, unpublished):
     assert numbers(orders) == {1: "succeeded", 2: "replaced", 3: "succeeded"}
 
 
-def test_of_those_that_wait_behind_a_holder_the_rows_are_read_once_per_call(
-    orders, unpublished, django_assert_max_num_queries
-):
+def test_of_those_that_wait_behind_a_holder_the_rows_are_read_once_per_call(orders, unpublished, django_assert_max_num_queries):
     for number in range(20):
         delayq.schedule(close_order, number, key=f"k{number}")
     orders.claim()
@@ -160,9 +158,7 @@ def test_a_key_costs_no_second_call_on_ground_that_is_confirmed(orders, loop, mo
 
 
 @pytest.mark.parametrize(("policy", "delay", "wanted"), [("earliest", "5m", 300), ("latest", "2h", 7200)])
-def test_a_date_that_a_policy_moved_holds_when_redis_is_wiped_before_the_mirror_has_seen_it(
-    orders, loop, wipe, policy, delay, wanted
-):
+def test_a_date_that_a_policy_moved_holds_when_redis_is_wiped_before_the_mirror_has_seen_it(orders, loop, wipe, policy, delay, wanted):
     job = delayq.schedule(close_order, 1, key="k", delay="1h")
     settled(orders, loop)
     assert delayq.schedule(close_order, 2, key="k", delay=delay, on_conflict=policy).id == job.id
@@ -353,9 +349,7 @@ def test_what_is_merely_not_mirrored_is_not_sent_again(orders, monkeypatch):
             delayq.schedule(close_order, number, key="k", on_conflict="replace", delay="1h")
     sent = []
     send = Publisher.send
-    monkeypatch.setattr(
-        Publisher, "send", lambda self, items, *rest: sent.append(len(items)) or send(self, items, *rest)
-    )
+    monkeypatch.setattr(Publisher, "send", lambda self, items, *rest: sent.append(len(items)) or send(self, items, *rest))
     with transaction.atomic():
         delayq.schedule(close_order, 99, key="k", on_conflict="replace", delay="1h")
     assert sent == [1]

@@ -168,9 +168,7 @@ def test_an_adopted_run_is_a_running_row_again(orders, loop, wipe):
     wipe()
     settle_down(orders, loop)
     assert Job.objects.get(pk=job.id).state == "running"
-    item = RestoreItem(
-        id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000
-    )
+    item = RestoreItem(id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000)
     assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
     orders.fold()
     assert Job.objects.get(pk=job.id).state == "running"
@@ -219,8 +217,10 @@ def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders,
     came = delayq.schedule(close_order, 2, delay="1h", durability="redis")
     end_what_is_lost(orders, loop)
     assert dict(Job.objects.values_list("id", "state")) == {
-        waited.id: "failed", ran.id: "failed", came.id: "scheduled",
-    }  # fmt: skip
+        waited.id: "failed",
+        ran.id: "failed",
+        came.id: "scheduled",
+    }
     assert Job.objects.get(pk=waited.id).error == lost.LOST
     assert Attempt.objects.get(job=ran.id).outcome == "crashed"
     assert delayq.requeue(waited.id) is delayq.Change.DONE
@@ -233,9 +233,7 @@ def test_a_run_of_redis_durability_that_its_worker_adopts_is_not_lost(orders, lo
     [held] = orders.claim()
     settle_down(orders, loop)
     looks_for_the_lost()
-    item = RestoreItem(
-        id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000
-    )
+    item = RestoreItem(id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000)
     assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
     end_what_is_lost(orders, loop)
     assert Job.objects.get(pk=job.id).state == "running"

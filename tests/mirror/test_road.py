@@ -244,8 +244,10 @@ def test_after_runs_once_more_behind_a_running_holder(orders):
     assert ran(orders) == [3], "the last arguments, at the earlier date"
     relayed(orders)
     assert sorted(Job.objects.values_list("state", "ending")) == [
-        ("cancelled", "replaced"), ("succeeded", None), ("succeeded", None),
-    ]  # fmt: skip
+        ("cancelled", "replaced"),
+        ("succeeded", None),
+        ("succeeded", None),
+    ]
     assert delayq.get(newest.id).state == "succeeded"
 
 
@@ -425,9 +427,7 @@ def test_a_cancel_of_what_runs_unknown_to_redis_and_rows_is_asked_of_the_run(ord
     [held] = orders.claim()
     wipe()  # before the mirror has heard of the claim
     assert job.cancel(actor="clerk") is delayq.Change.RUNNING
-    item = RestoreItem(
-        id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000
-    )
+    item = RestoreItem(id=held.id, record=held.record, attempt=held.attempt, crashes=0, fence=held.fence, delay_ms=30_000)
     assert GroundStore(orders.store).adopt([item], worker="host:1:w", ground=held.ground)[1] == ["adopted"]
     settle_down(orders, loop)
     assert stores.inspector().job("orders", job.id).cancel_by == "clerk"

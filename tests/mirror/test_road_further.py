@@ -48,9 +48,7 @@ def test_a_move_by_key_reaches_every_row_of_the_key(orders, unpublished, lost_re
 
 
 @pytest.mark.parametrize(("change", "wanted"), [({"delay": "1h"}, 3600), (None, 0)], ids=["later", "now"])
-def test_a_job_moved_between_commit_and_publication_has_the_new_date_whoever_publishes_it(
-    orders, unpublished, change, wanted
-):
+def test_a_job_moved_between_commit_and_publication_has_the_new_date_whoever_publishes_it(orders, unpublished, change, wanted):
     job = unpublished(delay="10m")
     answer = delayq.reschedule(job.id, **change) if change else delayq.run_now(job.id)
     assert answer is DONE
@@ -127,9 +125,7 @@ def test_an_id_that_was_stored_before_the_commit_stands_for_the_holder(orders, p
     assert Job.objects.get(pk=holder.id).state == "cancelled"
 
 
-def test_what_a_hook_of_more_than_half_a_minute_later_would_publish_is_left_to_the_relay(
-    orders, unpublished, monkeypatch
-):
+def test_what_a_hook_of_more_than_half_a_minute_later_would_publish_is_left_to_the_relay(orders, unpublished, monkeypatch):
     job = unpublished()
     passed, monotonic = 31.0, clock.monotonic
     with monkeypatch.context() as patch:
@@ -172,9 +168,7 @@ def test_a_row_does_not_say_cancelled_of_a_job_that_ran_on_the_new_primary(order
 
 
 @pytest.mark.parametrize("end", ["ack", "cancel"])
-def test_what_the_relay_publishes_late_behind_a_wipe_does_not_raise_what_has_ended(
-    orders, loop, wipe, unpublished, monkeypatch, end
-):
+def test_what_the_relay_publishes_late_behind_a_wipe_does_not_raise_what_has_ended(orders, loop, wipe, unpublished, monkeypatch, end):
     job, stood_still = unpublished(), []
 
     def stands_still(name):

@@ -78,14 +78,15 @@ def test_a_rollback_is_noticed_by_what_the_database_has_seen(orders, loop, redis
     view = stores.inspector().job("orders", lost.id)
     assert (view.attempt, view.date_ms) == (1, clock.to_ms(Job.objects.get(pk=lost.id).run_at))
     assert {job.id: job.state for job in Job.objects.all()} == {
-        kept.id: "scheduled", done.id: "succeeded", lost.id: "scheduled", late.id: "scheduled",
-    }  # fmt: skip
+        kept.id: "scheduled",
+        done.id: "succeeded",
+        lost.id: "scheduled",
+        late.id: "scheduled",
+    }
     assert stores.inspector().job("orders", done.id) is None
 
 
-def test_an_end_that_the_mirror_has_written_is_not_undone_by_an_older_restore_that_is_told_again(
-    orders, loop, wipe, redis_server
-):
+def test_an_end_that_the_mirror_has_written_is_not_undone_by_an_older_restore_that_is_told_again(orders, loop, wipe, redis_server):
     """An old copy of Redis holds the event of a restore; what became of the job since, it does not hold."""
     job = delayq.schedule(close_order, 1, delay="1h")
     orders.fold()
@@ -120,9 +121,7 @@ def rolled_back(orders, loop, redis_server):
 
 
 @pytest.mark.parametrize("ago", [0, 3_600_000])
-def test_a_cancel_during_a_restore_stands_whatever_the_clock_says(
-    orders, loop, redis_server, rolled_back, monkeypatch, ago
-):
+def test_a_cancel_during_a_restore_stands_whatever_the_clock_says(orders, loop, redis_server, rolled_back, monkeypatch, ago):
     job, copy = rolled_back()
     orders.fold()
     bring_back(redis_server.link, copy)
@@ -141,9 +140,7 @@ def test_a_cancel_during_a_restore_stands_whatever_the_clock_says(
     assert ids.short(job.id) not in in_redis(orders)
 
 
-def test_what_happens_before_a_roll_back_is_noticed_is_folded_though_the_clock_is_behind(
-    orders, loop, redis_server, rolled_back
-):
+def test_what_happens_before_a_roll_back_is_noticed_is_folded_though_the_clock_is_behind(orders, loop, redis_server, rolled_back):
     job, _ = rolled_back()
     runs = delayq.schedule(close_order, 3)
     (held,) = orders.claim()
@@ -244,9 +241,7 @@ def test_events_after_a_rollback_are_folded_though_the_clock_went_back_too(order
     assert orders.mirror.log.length() == 0
 
 
-def test_nothing_is_requeued_while_an_old_copy_is_put_right_by_rows_that_would_end_it_again(
-    orders, loop, redis_server, monkeypatch
-):
+def test_nothing_is_requeued_while_an_old_copy_is_put_right_by_rows_that_would_end_it_again(orders, loop, redis_server, monkeypatch):
     job = delayq.schedule(close_order, 1, delay="1h")
     orders.fold()
     copy = snapshot(redis_server.link)

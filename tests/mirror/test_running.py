@@ -34,9 +34,7 @@ def lost(request, orders, loop, wipe):
 
 def adopted(orders, run: ClaimedJob) -> bool:
     """Its worker tells that it has it."""
-    item = RestoreItem(
-        id=run.id, record=run.record, attempt=run.attempt, crashes=run.crashes, fence=run.fence, delay_ms=30_000
-    )
+    item = RestoreItem(id=run.id, record=run.record, attempt=run.attempt, crashes=run.crashes, fence=run.fence, delay_ms=30_000)
     return GroundStore(orders.store).adopt([item], worker="host:1:w", ground=run.ground)[1] == ["adopted"]
 
 
@@ -50,9 +48,7 @@ def goes_on(orders, loop, run: ClaimedJob) -> None:
 
 
 def later(orders, ms: int) -> list[ClaimedJob]:
-    return orders.store.claim(
-        "host:1:w", f"later{ms}", want=9, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + ms
-    ).jobs
+    return orders.store.claim("host:1:w", f"later{ms}", want=9, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + ms).jobs
 
 
 @pytest.mark.parametrize("policy", ["replace", "earliest", "keep"])

@@ -87,8 +87,10 @@ def test_a_restart_of_redis_calls_the_restore_loop_at_once(server, service):
     assert called(service)
     service._hear(service._line)
     assert [runner.name for runner in service._runners if runner.next == 0.0] == [
-        "restore of orders", "the mirror of orders", "the relay of orders",
-    ]  # fmt: skip
+        "restore of orders",
+        "the mirror of orders",
+        "the relay of orders",
+    ]
     server.restart()
     rest(service)
     after = service._restores[0].loop._well
@@ -108,9 +110,7 @@ def test_a_server_that_becomes_a_replica_wakes_it(server, service, own_redis):
 def test_without_leave_to_listen_it_looks_four_times_a_second(server, caplog):
     rules = [rule for rule in servers.acl() if rule != "+xread"]
     admin = opened(server.url)
-    admin.execute(
-        "ACL", "SETUSER", "deaf", "on", ">pw", *[r for r in rules if r.startswith(("+", "-", "~", "resetch"))]
-    )
+    admin.execute("ACL", "SETUSER", "deaf", "on", ">pw", *[r for r in rules if r.startswith(("+", "-", "~", "resetch"))])
     separator = "&" if "?" in server.url else "?"
     deaf = serving(connect(f"{server.url}{separator}username=deaf&password=pw"))
     job = delayq.schedule(close_order, 1, delay="1h")

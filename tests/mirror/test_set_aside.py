@@ -211,9 +211,7 @@ def test_what_is_about_the_data_of_one_row_is_kept_in_a_table_and_taken_in_when_
     with narrow():
         claimed = orders.claim()
         items = [
-            SettleItem(
-                job.id, job.attempt, job.fence, "fail", 0, json.dumps({"m": messages.get(job.id, "no")}).encode()
-            )
+            SettleItem(job.id, job.attempt, job.fence, "fail", 0, json.dumps({"m": messages.get(job.id, "no")}).encode())
             for job in claimed
         ]
         orders.store.settle(items, worker="host:1:w", max_crashes=3)  # one entry tells of all three
@@ -258,9 +256,7 @@ def test_a_row_is_not_set_aside_for_what_another_session_does_meanwhile(orders, 
     assert not SetAside.objects.exists()
 
 
-@pytest.mark.parametrize(
-    ("state", "kept"), [("22001", True), ("54000", True), ("23502", False), ("57014", False), ("", False)]
-)
+@pytest.mark.parametrize(("state", "kept"), [("22001", True), ("54000", True), ("23502", False), ("57014", False), ("", False)])
 def test_a_refusal_is_judged_by_its_code_whatever_the_server_says(state, kept):
     class Said(Exception):
         sqlstate = state

@@ -75,9 +75,7 @@ def test_behind_a_wipe_it_holds_or_the_job_is_lost_too(orders, loop, wipe, job, 
     assert date_of(job) == (MINUTES.get(act) if durability == "outbox" else None)
 
 
-def test_an_older_copy_does_not_undo_it_unless_nothing_else_knows(
-    orders, loop, redis_server, job, change, act, durability
-):
+def test_an_older_copy_does_not_undo_it_unless_nothing_else_knows(orders, loop, redis_server, job, change, act, durability):
     copy = snapshot(redis_server.link)
     something_later(orders, loop)
     change()

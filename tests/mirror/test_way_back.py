@@ -9,7 +9,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import restore, unfinished
+from django_delayq.mirror import restore, restore_rows, unfinished
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
@@ -24,9 +24,15 @@ def told(job: delayq.Job, kind: str, *, run_at: datetime | None = None) -> None:
     """What whoever changes a job writes down behind the answer of Redis, which has forgotten it since."""
     detail = {"run_at": run_at.isoformat()} if run_at else None
     Event.objects.create(
-        job_id=job.id, queue="orders", at=clock.now(), kind=kind, actor="clerk", reason="paid", detail=detail,
+        job_id=job.id,
+        queue="orders",
+        at=clock.now(),
+        kind=kind,
+        actor="clerk",
+        reason="paid",
+        detail=detail,
         stream_id=f"{clock.wall_ms()}-7",
-    )  # fmt: skip
+    )
     changed = {"run_at": run_at} if run_at else {"state": "cancelled", "finished_at": clock.now()}
     Job.objects.filter(pk=job.id).update(**changed)
 
@@ -85,9 +91,7 @@ def test_rows_that_were_read_before_redis_was_wiped_once_more_raise_nothing(orde
     assert Job.objects.get(pk=job.id).state == "succeeded"
 
 
-def test_a_cancel_that_was_told_to_an_old_primary_is_carried_over_after_the_new_one_was_confirmed(
-    orders, loop, redis_server
-):
+def test_a_cancel_that_was_told_to_an_old_primary_is_carried_over_after_the_new_one_was_confirmed(orders, loop, redis_server):
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     new_primary = snapshot(redis_server.link)
@@ -182,9 +186,14 @@ def test_claims_go_on_when_what_is_due_is_back_and_the_rest_comes_oldest_first(o
 
     def claims() -> list[str]:
         reply = orders.store.claim(
-            "host:1:w", f"n{loop.progress.done}", want=9, lease_ms=30_000, max_crashes=3, wary=True,
+            "host:1:w",
+            f"n{loop.progress.done}",
+            want=9,
+            lease_ms=30_000,
+            max_crashes=3,
+            wary=True,
             now_ms=clock.wall_ms() + 4000,
-        )  # fmt: skip
+        )
         return sorted(job.id for job in reply.jobs)
 
     found = claims()
@@ -206,9 +215,7 @@ def test_a_restore_that_dies_when_claims_go_on_takes_nothing_back(orders, loop, 
     wipe()
     meta = orders.mirror.log.keys["meta"]
     until(loop, lambda: stores.link.execute("HGET", meta, "rolled") == b"rest")
-    reply = orders.store.claim(
-        "host:1:w", "n", want=9, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + 4000
-    )  # fmt: skip
+    reply = orders.store.claim("host:1:w", "n", want=9, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + 4000)
     (run,) = reply.jobs
     stores.link.execute("HDEL", meta, "restoring")
     settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq", using="default"))
@@ -233,4 +240,4 @@ def test_a_new_date_behind_what_is_back_already_is_not_passed_over(orders, loop,
 
 def test_a_checkpoint_of_nothing_needs_no_restore(orders, loop):
     Checkpoint.objects.all().delete()
-    assert not restore.needed(*loop.look())
+    assert not restore_rows.needed(*loop.look())

@@ -139,9 +139,16 @@ class Contents:
     def _back(self, job: Job, due: int, *, attempt: int, evictions: int = 0, unknown: int = 0) -> None:
         self._unlease(job)
         self.jobs[job.id] = Job(
-            job.id, job.record, due, attempt=attempt, crashes=job.crashes, keyless=job.keyless,
-            evictions=evictions, unknown=unknown, small=job.small and bool(attempt or job.crashes or evictions or unknown),
-        )  # fmt: skip
+            job.id,
+            job.record,
+            due,
+            attempt=attempt,
+            crashes=job.crashes,
+            keyless=job.keyless,
+            evictions=evictions,
+            unknown=unknown,
+            small=job.small and bool(attempt or job.crashes or evictions or unknown),
+        )
 
     def _crash(self, job: Job, max_crashes: int) -> str:
         """A worker vanished: "again" if the job shall run again; else it has been cancelled or has failed. Of a run that came back from

@@ -17,9 +17,22 @@ LANES: Final = ("high", "normal", "low")
 ZSETS: Final = (*LANES, "leases", "failed", "finished")
 HASHES: Final = ("jobs", "runs", "cancels", "progress", "keys", "claims", "meta")
 BOOKKEEPING: Final = (
-    "paused", "paused_by", "paused_why", "alive", "guard_from", "guard_until",
-    "generation", "server", "run", "mirrored", "rolled", "restoring", "moved_to", "moved_at", "format",
-)  # fmt: skip
+    "paused",
+    "paused_by",
+    "paused_why",
+    "alive",
+    "guard_from",
+    "guard_until",
+    "generation",
+    "server",
+    "run",
+    "mirrored",
+    "rolled",
+    "restoring",
+    "moved_to",
+    "moved_at",
+    "format",
+)
 
 Dates = dict[str, float]
 
@@ -69,9 +82,7 @@ class Dump:
                 return State.RUNNING
             return State.FAILED if id in self.failed else State.SCHEDULED
         if id in self.finished:
-            return {0.5: State.CANCELLED, 0.75: State.CANCELLED, 0.25: State.SUCCEEDED}.get(
-                self.finished[id] % 1, "ended"
-            )
+            return {0.5: State.CANCELLED, 0.75: State.CANCELLED, 0.25: State.SUCCEEDED}.get(self.finished[id] % 1, "ended")
         return None
 
     def difference(self, other: Dump) -> list[str]:
@@ -99,9 +110,7 @@ def read_with(link: Link, keys: Keys, *more: tuple[Any, ...]) -> tuple[Dump, lis
     for name, flat in zip(ZSETS, replies, strict=False):
         setattr(dump, name, {id.decode(): float(score) for id, score in _pairs(flat)})
     for name, flat in zip(HASHES, replies[len(ZSETS) : len(commands)], strict=True):
-        setattr(
-            dump, name, {field.decode(): value if name == "jobs" else value.decode() for field, value in _pairs(flat)}
-        )
+        setattr(dump, name, {field.decode(): value if name == "jobs" else value.decode() for field, value in _pairs(flat)})
     dump.meta = {name: value for name, value in dump.meta.items() if name in BOOKKEEPING}
     return dump, rest
 

@@ -43,9 +43,7 @@ class Copy:
 class GroundMachine(QueueMachine):
     """With all rules of the other one."""
 
-    def __init__(
-        self, link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore
-    ) -> None:
+    def __init__(self, link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore) -> None:
         super().__init__(link, store)
         self.ground = ground(self.store)
         self.copy: Copy | None = None
@@ -130,16 +128,12 @@ class GroundMachine(QueueMachine):
             mine = {(job.id, job.fence): job for job in reversed(held) if job.ground == ground}
             latest = {job.id: job for job in mine.values()}
             items = [
-                RestoreItem(
-                    id=job.id, record=job.record, attempt=job.attempt, crashes=job.crashes, fence=job.fence, delay_ms=LEASE
-                )
+                RestoreItem(id=job.id, record=job.record, attempt=job.attempt, crashes=job.crashes, fence=job.fence, delay_ms=LEASE)
                 for job in latest.values()
-            ]  # fmt: skip
+            ]
             self.call("adopt", items, worker=worker, ground=ground)
 
-    def _confirm(
-        self, phase: str = "", *, renew: bool = False, behind: bool = False, who: str = "", **given: str
-    ) -> None:
+    def _confirm(self, phase: str = "", *, renew: bool = False, behind: bool = False, who: str = "", **given: str) -> None:
         options = {"server": self.model.server, "mirrored": self.folded, **given}
         if renew:
             options["renew"] = f"r{next(self.numbers)}"
@@ -150,9 +144,7 @@ class GroundMachine(QueueMachine):
         generation = options.pop("generation", self.model.generation)
         done = self.call("confirm", generation, phase=phase, actor="restore", **options)
         if done == "ok" and behind:
-            assert position(self.log.last_id()) > position(self.folded), (
-                "new events stand before those that were folded"
-            )
+            assert position(self.log.last_id()) > position(self.folded), "new events stand before those that were folded"
 
     def _sweep(self, generation: str = "") -> None:
         self.call("sweep", generation or self.model.generation, progress="me 0 0", actor="restore")
@@ -201,9 +193,10 @@ class GroundMachine(QueueMachine):
 
     @precondition(lambda self: self.rows)
     @rule(
-        which=st.lists(picks, min_size=1, max_size=6), who=st.sampled_from(["", "me"]),
+        which=st.lists(picks, min_size=1, max_size=6),
+        who=st.sampled_from(["", "me"]),
         ground=st.sampled_from(["", "", "", "another:server"]),
-    )  # fmt: skip
+    )
     def rows_come_back(self, which: list[int], who: str, ground: str) -> None:
         self._restore(self._some_rows(which), who, ground)
 
@@ -216,9 +209,11 @@ class GroundMachine(QueueMachine):
 
     @precondition(lambda self: self.model.generation)
     @rule(
-        phase=st.sampled_from(PHASES), renew=st.booleans(), behind=st.booleans(),
+        phase=st.sampled_from(PHASES),
+        renew=st.booleans(),
+        behind=st.booleans(),
         wrong=st.sampled_from(["", "", "", "generation", "server"]),
-    )  # fmt: skip
+    )
     def the_ground_is_confirmed(self, phase: str, renew: bool, behind: bool, wrong: str) -> None:
         self._confirm(phase, renew=renew, behind=behind, **({wrong: "another"} if wrong else {}))
 
@@ -235,12 +230,13 @@ class GroundMachine(QueueMachine):
 
     @precondition(lambda self: self.model.generation)
     @rule(
-        worker=workers, pick=picks, step=st.sampled_from([0, 0, 59_999, 60_000, 60_001]), worked=st.booleans(),
+        worker=workers,
+        pick=picks,
+        step=st.sampled_from([0, 0, 59_999, 60_000, 60_001]),
+        worked=st.booleans(),
         wary=st.booleans(),
-    )  # fmt: skip
-    def a_worker_claims_on_the_ground_that_it_knows(
-        self, worker: str, pick: int, step: int, worked: bool, wary: bool
-    ) -> None:
+    )
+    def a_worker_claims_on_the_ground_that_it_knows(self, worker: str, pick: int, step: int, worked: bool, wary: bool) -> None:
         self.now += step
         if worked:
             self._confirm("adopt")
@@ -249,9 +245,11 @@ class GroundMachine(QueueMachine):
 
     @precondition(lambda self: self.running())
     @rule(
-        first=st.sampled_from(["adopt", "rows", "claim"]), how=st.lists(ends, max_size=4), claims=st.booleans(),
+        first=st.sampled_from(["adopt", "rows", "claim"]),
+        how=st.lists(ends, max_size=4),
+        claims=st.booleans(),
         stale=st.booleans(),
-    )  # fmt: skip
+    )
     def what_happens_is_forgotten_and_restored(self, first: str, how: list[str], claims: bool, stale: bool) -> None:
         """As it goes: a copy is old, jobs go on, another server comes up with the copy, its data is found to be older. `stale`: the
         copy is the newer one, and the mirror was behind.
@@ -319,8 +317,6 @@ class GroundMachine(QueueMachine):
         self.claim("w1", 5, ground=self.model.ground)
 
 
-def machine(
-    link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore
-) -> Callable[[], GroundMachine]:
+def machine(link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore) -> Callable[[], GroundMachine]:
     """What hypothesis makes a machine with, one per example."""
     return lambda: GroundMachine(link, store, ground)

@@ -70,9 +70,7 @@ RESTORE = [
         "tonumber(due)",
     ),
     lua("rows of other ground come back", "restore", "not held and known ~= ground", "false and known ~= ground"),
-    lua(
-        "a run is adopted while all is swept", "restore", "elseif held and rolled == 'sweep' then", "elseif false then"
-    ),
+    lua("a run is adopted while all is swept", "restore", "elseif held and rolled == 'sweep' then", "elseif false then"),
 ]
 SWEEP = [
     lua("another generation is swept", "sweep", "generation ~= swept", "false"),
@@ -110,9 +108,7 @@ CONFIRM = [
         "k_meta, 'rolled', 'restoring', 'moved_to'",
         "k_meta, 'restoring', 'moved_to'",
     ),
-    lua(
-        "what was rolled back keeps its generation", "confirm", "  redis.call('HSET', k_meta, 'generation', new)\n", ""
-    ),
+    lua("what was rolled back keeps its generation", "confirm", "  redis.call('HSET', k_meta, 'generation', new)\n", ""),
     lua("what was rolled back keeps its tombstones", "confirm", "    redis.call('UNLINK', k_finished)\n", ""),
     lua("a wiped store loses its tombstones", "confirm", "if phase == 'sweep' then", "if true then"),
     lua("new events stand before old ones", "confirm", "if behind ~= '' then", "if false then"),
@@ -139,7 +135,7 @@ TRIM = [
 ]
 SIDE = [
     store("the ground of a run is not sent", "recovery", 'ground or "?", "", now_ms', '"?", "", now_ms'),
-    store("the delay of a row is not sent", "recovery", "item.due_ms, item.delay_ms,", "item.due_ms, 0,"),
+    store("the delay of a row is not sent", "recovery", "                item.delay_ms,\n", "                0,\n"),
     store("the server is not sent", "recovery", "generation, server, phase,", 'generation, "", phase,'),
     store("the phase is not sent", "recovery", "generation, server, phase,", 'generation, server, "",'),
     store("what is wiped twice looks the same", "queue", "return os.urandom(8).hex()", 'return "once"'),

@@ -37,9 +37,18 @@ class Grounds(Contents):
         return min(abs(self.now - self.moved[1]), abs(self.now - worked)) <= PATIENCE
 
     def confirm(
-        self, generation: str, *, server: str = "", phase: str = "", renew: str = "", behind: str = "", mirrored: str = "",
-        progress: str = "", actor: str = "", now_ms: int,
-    ) -> Confirmed:  # fmt: skip
+        self,
+        generation: str,
+        *,
+        server: str = "",
+        phase: str = "",
+        renew: str = "",
+        behind: str = "",
+        mirrored: str = "",
+        progress: str = "",
+        actor: str = "",
+        now_ms: int,
+    ) -> Confirmed:
         self._begin(now_ms)
         if generation != self.generation or server not in ("", self.server):
             return "changed"
@@ -61,9 +70,7 @@ class Grounds(Contents):
             self.restoring, self.moved = "", None
         return "ok"
 
-    def sweep(
-        self, generation: str, cursor: str = "0", *, progress: str = "", actor: str = "", now_ms: int
-    ) -> tuple[str, int]:
+    def sweep(self, generation: str, cursor: str = "0", *, progress: str = "", actor: str = "", now_ms: int) -> tuple[str, int]:
         """All of a small queue in one call."""
         self._begin(now_ms)
         if (generation, self.rolled) != (self.generation, "sweep"):
@@ -94,9 +101,7 @@ class Grounds(Contents):
     def _note_mirrored(self, upto: str) -> None:
         self.mirrored = max(self.mirrored, upto, key=position)
 
-    def adopt(
-        self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int
-    ) -> tuple[str, list[Restored]]:
+    def adopt(self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int) -> tuple[str, list[Restored]]:
         self._begin(now_ms)
         self._stand(self.offer)
         if self.rolled == "sweep":
@@ -132,9 +137,7 @@ class Grounds(Contents):
         later_crash = job.state is State.RUNNING and job.crashes < item.crashes
         return job.attempt == item.attempt and not later_crash
 
-    def restore(
-        self, items: Sequence[RestoreItem], *, ground: str, progress: str = "", actor: str = "", now_ms: int
-    ) -> list[Restored]:
+    def restore(self, items: Sequence[RestoreItem], *, ground: str, progress: str = "", actor: str = "", now_ms: int) -> list[Restored]:
         self._begin(now_ms)
         if not items:
             return []

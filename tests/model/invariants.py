@@ -30,8 +30,7 @@ TELLS: Final[dict[str, tuple[State, tuple[str, ...]]]] = {
     "expired": (State.CANCELLED, ("expire",)),
 }
 STARTS: Final[dict[str, set[Place]]] = {
-    kind: {move.before for move in TRANSITIONS if move.verb in verbs and move.after is after}
-    for kind, (after, verbs) in TELLS.items()
+    kind: {move.before for move in TRANSITIONS if move.verb in verbs and move.after is after} for kind, (after, verbs) in TELLS.items()
 }
 STARTS["requeued"] |= {None, "ended"}  # a caller vouches, from the database, for what Redis has forgotten
 STARTS["cancelled"] |= {State.CANCELLED}  # told once more to a row that has not heard of it
@@ -93,9 +92,7 @@ def _attempts(dump: Dump) -> Iterable[str]:
 
 def _leftovers(dump: Dump, noted: Set[str]) -> Iterable[str]:
     yield from (f"{id} has a tombstone and is {dump.state(id)}" for id in dump.finished.keys() & dump.jobs.keys())
-    yield from (
-        f"{id} has a cancel request and does not run" for id in dump.cancels.keys() - dump.leases.keys() - noted
-    )
+    yield from (f"{id} has a cancel request and does not run" for id in dump.cancels.keys() - dump.leases.keys() - noted)
     yield from (f"{id} has progress and does not run" for id in dump.progress.keys() - dump.leases.keys())
 
 

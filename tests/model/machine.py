@@ -135,9 +135,7 @@ class QueueMachine(RuleBasedStateMachine):
         after = dumps.read(self.link, self.store.keys)
         found = [(item.kind, item.fields, item.body) for entry in entries for item in entry.items]
         expected = self.model.events
-        assert [event[:2] for event in found] == [event[:2] for event in expected], (
-            f"{name} told {found}, not {expected}"
-        )
+        assert [event[:2] for event in found] == [event[:2] for event in expected], f"{name} told {found}, not {expected}"
         for (kind, _, body), (*_, wanted) in zip(found, expected, strict=True):
             assert wanted is None or body == wanted, f"{name} told {kind} with {body!r}, not {wanted!r}"
         assert len(entries) <= 1, f"{name} appended {len(entries)} entries"
@@ -185,9 +183,13 @@ class QueueMachine(RuleBasedStateMachine):
         spent = job.attempt >= dumps.record_of(job.record).max_attempts
         outcome = "fail" if ending.outcome == "retry" and spent else ending.outcome
         return SettleItem(
-            id=job.id, attempt=job.attempt + ending.slip, fence=job.fence, outcome=outcome, delay_ms=ending.delay,
+            id=job.id,
+            attempt=job.attempt + ending.slip,
+            fence=job.fence,
+            outcome=outcome,
+            delay_ms=ending.delay,
             detail=b'{"r":1}',
-        )  # fmt: skip
+        )
 
     def pass_lease(self) -> None:
         """Lets every lease run out while a worker that wants nothing keeps asking, so that nothing looks like an outage; another one
@@ -216,9 +218,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             number = len(self.records) + 1
             expires = self.now + wish.offset + wish.expires if wish.expires else 0
-            use = record(
-                number, key=wish.key, lane=wish.lane, expires_ms=expires, max_attempts=wish.most, durable=wish.durable
-            )
+            use = record(number, key=wish.key, lane=wish.lane, expires_ms=expires, max_attempts=wish.most, durable=wish.durable)
             self.records[short(use.id)] = use
         due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
         if wish.late == "replaced":
@@ -332,9 +332,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running() and not self.model.paused)
     @rule(ending=endings, extends=st.booleans(), asked=st.sampled_from([False, False, True]), again=st.booleans())
-    def a_lease_is_lost_and_its_first_holder_comes_late(
-        self, ending: Ending, extends: bool, asked: bool, again: bool
-    ) -> None:
+    def a_lease_is_lost_and_its_first_holder_comes_late(self, ending: Ending, extends: bool, asked: bool, again: bool) -> None:
         lost = self.running()
         if asked:
             self.call("cancel", [full(lost[ending.pick % len(lost)].id)], actor="clerk")
@@ -349,13 +347,15 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running())
     @rule(
-        gap=st.sampled_from([15_000, 15_001, 31_000, 90_000]), extends=st.booleans(), later=st.booleans(),
-        back=st.sampled_from([0, 0, 0, 3_600_000]), told=st.sampled_from([0, 0, 0, 1, 500]), again=st.booleans(),
+        gap=st.sampled_from([15_000, 15_001, 31_000, 90_000]),
+        extends=st.booleans(),
+        later=st.booleans(),
+        back=st.sampled_from([0, 0, 0, 3_600_000]),
+        told=st.sampled_from([0, 0, 0, 1, 500]),
+        again=st.booleans(),
         anew=st.sampled_from([False, False, True]),
-    )  # fmt: skip
-    def redis_is_away_for_a_while(
-        self, gap: int, extends: bool, later: bool, back: int, told: int, again: bool, anew: bool
-    ) -> None:
+    )
+    def redis_is_away_for_a_while(self, gap: int, extends: bool, later: bool, back: int, told: int, again: bool, anew: bool) -> None:
         """Or nobody came for as long: then nobody tells of calls that failed."""
         job = self.running()[0]
         self.now += gap
@@ -406,9 +406,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.settle(self.ending(job, replace(ending, slip=0)))
 
     @precondition(lambda self: self.model.jobs)
-    @rule(
-        pick=picks, delay=delays, date=st.booleans(), actor=actors, policy=st.sampled_from(["", "earliest", "latest"])
-    )
+    @rule(pick=picks, delay=delays, date=st.booleans(), actor=actors, policy=st.sampled_from(["", "earliest", "latest"]))
     def a_job_is_rescheduled(self, pick: int, delay: int, date: bool, actor: str, policy: str) -> None:
         when = {"due_ms": self.now + delay} if date else {"delay_ms": delay}
         self.call("reschedule", self.pick(pick), actor=actor, policy=policy, **when)
@@ -471,9 +469,7 @@ class QueueMachine(RuleBasedStateMachine):
         before, seen = self.last, self.seen
         self.now += step
         reply = self.call(name, *args, **options)
-        expiring = step and any(
-            dumps.record_of(record).expires_ms for record in before.jobs.values()
-        )  # a holder may have by now
+        expiring = step and any(dumps.record_of(record).expires_ms for record in before.jobs.values())  # a holder may have by now
         asks = options.get("mode", "").startswith("ask")  # with a delay it may mean a later date by now
         if name in REPEATABLE and not asks and not expiring:
             assert self.last == before, f"{name} sent again changed something"
@@ -493,9 +489,7 @@ class QueueMachine(RuleBasedStateMachine):
     def a_worker_sends_its_last_claim_again(self, pick: int, want: int | None, ground: str) -> None:
         worker = sorted(self.claimed)[pick % len(self.claimed)]
         nonce, size = self.claimed[worker]
-        self.claim(
-            worker, size if want is None else want, nonce, ground=self.model.ground if ground == "known" else ground
-        )
+        self.claim(worker, size if want is None else want, nonce, ground=self.model.ground if ground == "known" else ground)
 
 
 def machine(link: Link, store: type[QueueStore] = QueueStore) -> Callable[[], QueueMachine]:

@@ -182,12 +182,19 @@ class Model(Grounds):
     def _answer(self, taken: Sequence[tuple[Job, int]], *, more: bool = False, paused: bool = False) -> Claim:
         jobs = [
             ClaimedJob(
-                id=job.id, attempt=job.attempt, crashes=job.crashes, due_ms=due, record=job.record.encode(),
-                fence=job.fence, queue="q", ground=self.ground, evictions=job.evictions,
+                id=job.id,
+                attempt=job.attempt,
+                crashes=job.crashes,
+                due_ms=due,
+                record=job.record.encode(),
+                fence=job.fence,
+                queue="q",
+                ground=self.ground,
+                evictions=job.evictions,
                 unknown_ms=max(0, self.now - job.unknown) if job.unknown else 0,
             )
             for job, due in taken
-        ]  # fmt: skip
+        ]
         return Claim(
             jobs=jobs,
             wait_ms=0,
@@ -292,9 +299,7 @@ class Model(Grounds):
             self._finish(job, cancelled=outcome == "cancel")
             self._event("cancelled" if outcome == "cancel" else "succeeded", *fields, body=item.detail)
 
-    def cancel(
-        self, jobs: Sequence[UUID], *, actor: str = "", reason: str = "", lacking: str = "", now_ms: int
-    ) -> list[Change]:
+    def cancel(self, jobs: Sequence[UUID], *, actor: str = "", reason: str = "", lacking: str = "", now_ms: int) -> list[Change]:
         self._begin(now_ms)
         return [self._cancel(short(id), actor, lacking) for id in jobs]
 
@@ -350,9 +355,17 @@ class Model(Grounds):
         return Change.RUNNING
 
     def reschedule(
-        self, job: UUID | str, *, due_ms: int | None = None, delay_ms: int | None = None, actor: str = "", lacking: str = "",
-        unless: str = "", policy: str = "", now_ms: int,
-    ) -> Changed:  # fmt: skip
+        self,
+        job: UUID | str,
+        *,
+        due_ms: int | None = None,
+        delay_ms: int | None = None,
+        actor: str = "",
+        lacking: str = "",
+        unless: str = "",
+        policy: str = "",
+        now_ms: int,
+    ) -> Changed:
         self._begin(now_ms)
         if unless == self.ground:
             return Changed(Change.UNKNOWN, None, self.ground)

@@ -103,9 +103,7 @@ SCHEDULE = [
         "if false then",
     ),
     lua("a holder is moved behind its expiry", "schedule", "(moves and expires > 0 and expires <= due)", "false"),
-    lua(
-        "a holder that ran is forgotten when it expires", "schedule", "if not id and (attempt", "if false and (attempt"
-    ),
+    lua("a holder that ran is forgotten when it expires", "schedule", "if not id and (attempt", "if false and (attempt"),
     lua("what has been replaced comes in", "schedule", "string.sub(policy, 1, 9) == 'replaced@'", "false"),
     lua("contested is merged", "schedule", "elseif status ~= 'contested' and", "elseif"),
     lua("behind is merged", "schedule", "status ~= 'behind' and ", ""),
@@ -124,9 +122,7 @@ SCHEDULE = [
 ]
 CLAIM = [
     lua("a claim is not idempotent", "claim", "string.match(last, '^(%S+)') == nonce", "false"),
-    lua(
-        "a re-sent claim gives what was lost", "claim", "if held == nonce and record then", "if record and attempt then"
-    ),
+    lua("a re-sent claim gives what was lost", "claim", "if held == nonce and record then", "if record and attempt then"),
     lua(
         "a re-sent claim gives nothing when paused",
         "claim",
@@ -184,9 +180,7 @@ CLAIM = [
         "        gather('HDEL', k_progress, id)\n        take(",
         "        take(",
     ),
-    lua(
-        "a takeover is not told", "claim", "      event('crashed', id .. ' '", "      local _ = ('crashed' .. id .. ' '"
-    ),
+    lua("a takeover is not told", "claim", "      event('crashed', id .. ' '", "      local _ = ('crashed' .. id .. ' '"),
     lua("the outage guard is ignored", "claim", "local takeover = alive(", "local takeover = now, alive("),
 ]
 SETTLE = [
@@ -266,9 +260,7 @@ SETTLE = [
     ),
 ]
 EXTEND = [
-    lua(
-        "extend takes a stale fence", "extend", "if nonce == '' or held ~= nonce then", "if not held or held == '' then"
-    ),
+    lua("extend takes a stale fence", "extend", "if nonce == '' or held ~= nonce then", "if not held or held == '' then"),
     lua(
         "what was lost is extended",
         "extend",
@@ -317,9 +309,7 @@ PIECES = [
         "from < now and now < till",
         "now < till",
     ),
-    lua(
-        "a clock that was put back is not believed", "include/alive", "if now ~= last then", "if now > (last or 0) then"
-    ),
+    lua("a clock that was put back is not believed", "include/alive", "if now ~= last then", "if now > (last or 0) then"),
     lua("the guard forgets its start", "include/alive", "guarded and from or now)", "now)"),
     lua("outages make leases good for ever", "include/alive", " - 2 * lease), now", " - 200 * lease), now"),
     lua(
@@ -440,32 +430,34 @@ LUA = [*SCHEDULE, *CLAIM, *SETTLE, *EXTEND, *PIECES, *CHANGES]
 GROUND = ground_mutants.ALL
 ALL = [*LUA, *STORE, *GROUND, *WORKER]
 # What the dice come upon after many steps, or not at all: these are looked for by command, since CI holds nothing that chance decides.
-SELDOM = frozenset({
-    "store/recovery.py: the ground of a run is not sent",
-    "store/lua/cancel.lua: claim does not look what was asked",
-    "store/lua/claim.lua: a row that runs counts a crash",
-    "store/lua/claim.lua: a row that runs does not begin again",
-    "store/lua/claim.lua: a takeover keeps the progress",
-    "store/lua/claim.lua: a wiped store is served at once",
-    "store/lua/claim.lua: what was asked is run",
-    "store/lua/include/ground.lua: what is due runs on any ground",
-    "store/lua/requeue.lua: requeue believes an old row",
-    "store/lua/requeue.lua: requeue believes anybody",
-    "store/lua/reschedule.lua: a failed job is rescheduled",
-    "store/lua/reschedule.lua: a later date is made earlier",
-    "store/lua/restore.lua: a row comes back without its attempts",
-    "store/lua/restore.lua: a row comes back without its crashes",
-    "store/lua/restore.lua: a run is adopted where nothing was lost",
-    "store/lua/schedule.lua: a date of now is told of a job that ran before",
-    "store/lua/schedule.lua: a holder is moved behind its expiry",
-    "store/lua/schedule.lua: a holder that ran is forgotten when it expires",
-    "store/lua/schedule.lua: a wiped store knows all keys",
-    "store/lua/schedule.lua: after replaces what has begun",
-    "store/lua/schedule.lua: another server is believed",
-    "store/lua/schedule.lua: asked is merged",
-    "store/lua/schedule.lua: to ask makes a generation",
-    "store/lua/schedule.lua: to ask moves",
-    "store/lua/settle.lua: a job is parked anew each time",
-    "store/lua/sweep.lua: another generation is swept",
-    "store/queue.py: everybody vouches",
-})  # fmt: skip
+SELDOM = frozenset(
+    {
+        "store/recovery.py: the ground of a run is not sent",
+        "store/lua/cancel.lua: claim does not look what was asked",
+        "store/lua/claim.lua: a row that runs counts a crash",
+        "store/lua/claim.lua: a row that runs does not begin again",
+        "store/lua/claim.lua: a takeover keeps the progress",
+        "store/lua/claim.lua: a wiped store is served at once",
+        "store/lua/claim.lua: what was asked is run",
+        "store/lua/include/ground.lua: what is due runs on any ground",
+        "store/lua/requeue.lua: requeue believes an old row",
+        "store/lua/requeue.lua: requeue believes anybody",
+        "store/lua/reschedule.lua: a failed job is rescheduled",
+        "store/lua/reschedule.lua: a later date is made earlier",
+        "store/lua/restore.lua: a row comes back without its attempts",
+        "store/lua/restore.lua: a row comes back without its crashes",
+        "store/lua/restore.lua: a run is adopted where nothing was lost",
+        "store/lua/schedule.lua: a date of now is told of a job that ran before",
+        "store/lua/schedule.lua: a holder is moved behind its expiry",
+        "store/lua/schedule.lua: a holder that ran is forgotten when it expires",
+        "store/lua/schedule.lua: a wiped store knows all keys",
+        "store/lua/schedule.lua: after replaces what has begun",
+        "store/lua/schedule.lua: another server is believed",
+        "store/lua/schedule.lua: asked is merged",
+        "store/lua/schedule.lua: to ask makes a generation",
+        "store/lua/schedule.lua: to ask moves",
+        "store/lua/settle.lua: a job is parked anew each time",
+        "store/lua/sweep.lua: another generation is swept",
+        "store/queue.py: everybody vouches",
+    }
+)

@@ -31,7 +31,7 @@ STORE = [
     store("the ground of a publication is not sent", "max_events, ground, mode]", 'max_events, "", mode]'),
     store("everybody has asked the rows", "max_events, ground, mode]", 'max_events, ground, "told"]'),
     store("everybody vouches", '"1" if vouched else ""', '"1"'),
-    store("the policy is always keep", "self.written(record), item.on_conflict,", 'self.written(record), "keep",'),
+    store("the policy is always keep", "                item.on_conflict,\n", '                "keep",\n'),
     store("the limit of a purge is not sent", "actor, reason, min(limit, MOST))", "actor, reason, MOST)"),
     store("a key is looked for in capitals", "unless, encode.target(job))\n", "unless, encode.target(job).upper())\n"),
     store(

@@ -66,9 +66,7 @@ class Story:
         known = known or Chapter()
         said = f"{id}, {item.kind} at {entry.at_ms} by {entry.by}"
         if item.kind == "cancel_requested":
-            if (
-                known.place is not State.RUNNING or known.asked
-            ):  # of one that Redis does not have the story is not known
+            if known.place is not State.RUNNING or known.asked:  # of one that Redis does not have the story is not known
                 yield f"{said}: it is {known.place}, asked before: {known.asked}"
             self.jobs[id] = replace(known, asked=True)
             return
@@ -86,11 +84,7 @@ class Story:
     def _restored(self, entry: Entry, item: Item, known: Chapter | None) -> Iterable[str]:
         """It stands where its row or its worker says; never behind where it stood."""
         id, due, attempt, crashes = item.fields[0], *map(int, item.fields[1:4])
-        if (
-            known
-            and known.place in (State.SCHEDULED, State.RUNNING)
-            and (attempt < known.attempt or crashes < known.crashes)
-        ):
+        if known and known.place in (State.SCHEDULED, State.RUNNING) and (attempt < known.attempt or crashes < known.crashes):
             yield f"{id}, restored at {entry.at_ms} by {entry.by}: attempt {attempt}, crashes {crashes}, after {known}"
         fence = item.fields[4]
         waits = fence == NOBODY and len(item.fields) == 5

@@ -117,9 +117,7 @@ def test_a_change_that_is_told_is_good(change: Callable[[Dump], object], events:
         (lambda dump: ends(dump, "k"), entry(("cancelled", "k")), "end in cancelled"),
     ],
 )
-def test_a_change_that_is_not_told_as_it_was_is_noticed(
-    change: Callable[[Dump], object], events: list[Entry], sentence: str
-) -> None:
+def test_a_change_that_is_not_told_as_it_was_is_noticed(change: Callable[[Dump], object], events: list[Entry], sentence: str) -> None:
     assert sentence in "; ".join(untold(good(), moved(change), events))
 
 
@@ -155,7 +153,5 @@ def test_a_move_of_the_table_is_good(script: str, change: Callable[[Dump], objec
         ("pause", lambda dump: ends(dump, "w"), []),
     ],
 )
-def test_a_move_that_is_not_in_the_table_is_noticed(
-    script: str, change: Callable[[Dump], object], events: list[Entry]
-) -> None:
+def test_a_move_that_is_not_in_the_table_is_noticed(script: str, change: Callable[[Dump], object], events: list[Entry]) -> None:
     assert "not in the table" in "; ".join(unlisted(good(), moved(change), events, script))

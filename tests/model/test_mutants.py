@@ -49,9 +49,7 @@ def each(mutants: list[Mutant], *, sample: int = 1) -> pytest.MarkDecorator:
     found = []
     for number, mutant in enumerate(mutants):
         name = f"{mutant.file}: {mutant.name}"
-        marks = (
-            [pytest.mark.slow, pytest.mark.seldom] if name in SELDOM else [pytest.mark.slow] if number % sample else []
-        )
+        marks = [pytest.mark.slow, pytest.mark.seldom] if name in SELDOM else [pytest.mark.slow] if number % sample else []
         found.append(pytest.param(mutant, id=name, marks=marks))
     return pytest.mark.parametrize("mutant", found)
 

@@ -18,9 +18,7 @@ from django_delayq.store.queue import QueueStore, ScheduleItem, SettleItem
 from tests.store.board import LEASE, NOW, record
 
 _examples = count()
-RECOVERY = (
-    2500  # ms: a dead timer owner counts as gone after 500, the others sleep for a second, and so does their heir
-)
+RECOVERY = 2500  # ms: a dead timer owner counts as gone after 500, the others sleep for a second, and so does their heir
 OFFSETS = st.sampled_from([0, 0, 1, 10, 300, 999, 1000, 1001, 1500, 2500])
 RUNS = st.sampled_from([0, 0, 20, 700, 3000])
 
@@ -88,9 +86,7 @@ class IdleMovers(RuleBasedStateMachine):
 
     @rule(offsets=st.lists(OFFSETS, min_size=1, max_size=4), lane=st.sampled_from(["high", "normal", "low"]))
     def jobs_are_scheduled(self, offsets: list[int], lane: str) -> None:
-        items = [
-            ScheduleItem(record=record(next(self.numbers), lane=lane), due_ms=self.now + offset) for offset in offsets
-        ]
+        items = [ScheduleItem(record=record(next(self.numbers), lane=lane), due_ms=self.now + offset) for offset in offsets]
         self.store.schedule(items, now_ms=self.now)
         self.ready |= {ids.short(item.record.id): item.due_ms or 0 for item in items}
         self.call()

@@ -37,15 +37,11 @@ ANYTHING = st.recursive(
     SCALARS
     | st.floats()
     | st.text(st.characters(), max_size=5)
-    | st.sampled_from(
-        [(), (1,), {1}, b"x", Decimal(1), datetime(2026, 1, 1, tzinfo=UTC), uuid.UUID(int=1), object(), 1j, int]
-    ),
+    | st.sampled_from([(), (1,), {1}, b"x", Decimal(1), datetime(2026, 1, 1, tzinfo=UTC), uuid.UUID(int=1), object(), 1j, int]),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=2).map(tuple)
-        | st.dictionaries(
-            st.text(st.characters(), max_size=5) | st.integers() | st.booleans() | st.none(), inner, max_size=4
-        )
+        | st.dictionaries(st.text(st.characters(), max_size=5) | st.integers() | st.booleans() | st.none(), inner, max_size=4)
     ),
 )
 
@@ -202,28 +198,56 @@ def test_an_integer_too_long_for_python_to_print_is_refused() -> None:
 @pytest.mark.parametrize(
     ("value", "remedy"),
     [
-        (Order(), "pass its pk"), (Lazy(), "pass its pk"), (SimpleNamespace(_meta=1, pk=1), "pass its pk"),
+        (Order(), "pass its pk"),
+        (Lazy(), "pass its pk"),
+        (SimpleNamespace(_meta=1, pk=1), "pass its pk"),
         (Orders(), "values_list"),
-        (Order, "dotted name"), (datetime(2026, 1, 2, tzinfo=UTC), "isoformat"), (date(2026, 1, 2), "isoformat"),
-        (time(1), "isoformat"), (timedelta(1), "total_seconds"), (Decimal("1.10"), r"str\(value\)"),
-        (uuid.UUID(int=1), r"str\(value\)"), (Path("/x"), r"str\(value\)"), ({1}, "pass a list"),
+        (Order, "dotted name"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "isoformat"),
+        (date(2026, 1, 2), "isoformat"),
+        (time(1), "isoformat"),
+        (timedelta(1), "total_seconds"),
+        (Decimal("1.10"), r"str\(value\)"),
+        (uuid.UUID(int=1), r"str\(value\)"),
+        (Path("/x"), r"str\(value\)"),
+        ({1}, "pass a list"),
         (frozenset(), "pass a list"),
-        ((1, 2), "pass a list"), (b"x", "base64"), (bytearray(), "base64"), (memoryview(b""), "base64"),
+        ((1, 2), "pass a list"),
+        (b"x", "base64"),
+        (bytearray(), "base64"),
+        (memoryview(b""), "base64"),
         (1j, "two parts"),
-        (math.nan, "pass None"), (math.inf, "pass None"), (-math.inf, "pass None"), (Number.ONE, r"\.value"),
+        (math.nan, "pass None"),
+        (math.inf, "pass None"),
+        (-math.inf, "pass None"),
+        (Number.ONE, r"\.value"),
         (Word.A, r"\.value"),
-        (Loud("x"), "plain str"), (Count(1), "plain int"), (Share(1), "plain float"), (Bag(), "plain dict"),
+        (Loud("x"), "plain str"),
+        (Count(1), "plain int"),
+        (Share(1), "plain float"),
+        (Bag(), "plain dict"),
         (Row(), "plain list"),
-        (OrderedDict(), "plain dict"), (UserDict(), "pass a list|dict"), (range(3), "pass a list"),
+        (OrderedDict(), "plain dict"),
+        (UserDict(), "pass a list|dict"),
+        (range(3), "pass a list"),
         (iter([]), "pass a list"),
-        (print, "dotted name"), (lambda: 1, "dotted name"), (Point(1), "asdict"), (ValueError("x"), r"str\(value\)"),
-        (object(), "pass an id"), (Angry(), "pass an id"), ("\ud800", "clean text"), ("a\udfffb", "clean text"),
-        ({1: 2}, "pass str keys"), ({None: 2}, "pass str keys"), ({Word.A: 2}, "pass str keys"),
+        (print, "dotted name"),
+        (lambda: 1, "dotted name"),
+        (Point(1), "asdict"),
+        (ValueError("x"), r"str\(value\)"),
+        (object(), "pass an id"),
+        (Angry(), "pass an id"),
+        ("\ud800", "clean text"),
+        ("a\udfffb", "clean text"),
+        ({1: 2}, "pass str keys"),
+        ({None: 2}, "pass str keys"),
+        ({Word.A: 2}, "pass str keys"),
         ({Loud("x"): 2}, "pass str keys"),
-        ({(1, 2): 2}, "pass str keys"), pytest.param({10**5_000: 2}, "pass str keys", id="vast key"),
+        ({(1, 2): 2}, "pass str keys"),
+        pytest.param({10**5_000: 2}, "pass str keys", id="vast key"),
         ({"\ud800": 2}, "clean text keys"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_survive_is_refused_with_its_place_and_what_to_pass(value: object, remedy: str) -> None:
     for call, path in (
         (lambda: encode(value), r"args\[0\]"),
@@ -278,9 +302,7 @@ def test_a_long_path_is_cut() -> None:
 
 
 def test_a_payload_above_the_limit_is_refused_with_both_numbers() -> None:
-    with pytest.raises(
-        PayloadTooLarge, match=r"orders\.close_order: .*10,000,007 bytes.*65,536 \(MAX_PAYLOAD\).*pass its id"
-    ):
+    with pytest.raises(PayloadTooLarge, match=r"orders\.close_order: .*10,000,007 bytes.*65,536 \(MAX_PAYLOAD\).*pass its id"):
         encode("x" * 10_000_000 + "y")
     assert codec.encode_payload(("xy",), {}, None, limit=8, task="t") == b'[["xy"]]'
     with pytest.raises(PayloadTooLarge):
@@ -290,16 +312,22 @@ def test_a_payload_above_the_limit_is_refused_with_both_numbers() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"colour": 1}, "option 'colour' is unknown"), ({"backoff": 5}, "backoff is a int"),
+        ({"colour": 1}, "option 'colour' is unknown"),
+        ({"backoff": 5}, "backoff is a int"),
         ({"backoff": None}, "backoff"),
-        ({"timeout": 0}, "timeout is 0"), ({"timeout": -1}, "seconds above 0"), ({"timeout": 1e300}, "100 years"),
-        pytest.param({"timeout": -(10**5_000)}, "<int>", id="vast timeout"), ({"timeout": True}, "seconds above 0"),
-        ({"timeout": math.inf}, "seconds above 0"), ({"timeout": math.nan}, "seconds above 0"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"timeout": -1}, "seconds above 0"),
+        ({"timeout": 1e300}, "100 years"),
+        pytest.param({"timeout": -(10**5_000)}, "<int>", id="vast timeout"),
+        ({"timeout": True}, "seconds above 0"),
+        ({"timeout": math.inf}, "seconds above 0"),
+        ({"timeout": math.nan}, "seconds above 0"),
         ({"timeout": "30s"}, "seconds"),
-        ({"meta": []}, "meta is a list"), ({"meta": {"who": {1}}}, r"meta\['who'\] is of type set"),
+        ({"meta": []}, "meta is a list"),
+        ({"meta": {"who": {1}}}, r"meta\['who'\] is of type set"),
         ({"meta": {1: 2}}, "meta has the key 1"),
     ],
-)  # fmt: skip
+)
 def test_an_option_that_cannot_be_stored_is_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(PayloadError, match=rf"^orders\.close_order: .*{why}"):
         codec.encode_payload((), {}, options, limit=1_000, task="orders.close_order")
@@ -308,14 +336,39 @@ def test_an_option_that_cannot_be_stored_is_refused(options: dict[str, Any], why
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"[]", b"{}", b"null", b"[[[]]", b"[[],[]]", b"[{},[]]", b"[[],{},{},{}]", b"[[],{},[]]", b"[[],{},null]",
-        b'[[],{},{"colour":1}]', b'[[],{},{"timeout":"x"}]', b"[[NaN],{}]", b"[[Infinity],{}]", b"[[-Infinity],{}]",
-        b"[[1e999],{}]", b"[[-1e999],{}]", b'[["\\ud800"],{}]', b'[["\\uDFFF"],{}]', b'[[],{"\\ud800":1}]',
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"[[[]]",
+        b"[[],[]]",
+        b"[{},[]]",
+        b"[[],{},{},{}]",
+        b"[[],{},[]]",
+        b"[[],{},null]",
+        b'[[],{},{"colour":1}]',
+        b'[[],{},{"timeout":"x"}]',
+        b"[[NaN],{}]",
+        b"[[Infinity],{}]",
+        b"[[-Infinity],{}]",
+        b"[[1e999],{}]",
+        b"[[-1e999],{}]",
+        b'[["\\ud800"],{}]',
+        b'[["\\uDFFF"],{}]',
+        b'[[],{"\\ud800":1}]',
         b"[[],{}] x",
-        b"[[],{}", b"[[01],{}]", b"[['a'],{}]", b'[["\x00"],{}]', b'[["\xff"],{}]', b'[["\xed\xa0\x80"],{}]',
-        b"\xef\xbb\xbf[[],{}]", b"\xff\xfe[\x00", b"[[" + b"9" * 5_000 + b"],{}]", b"[[],{}]\x00",
+        b"[[],{}",
+        b"[[01],{}]",
+        b"[['a'],{}]",
+        b'[["\x00"],{}]',
+        b'[["\xff"],{}]',
+        b'[["\xed\xa0\x80"],{}]',
+        b"\xef\xbb\xbf[[],{}]",
+        b"\xff\xfe[\x00",
+        b"[[" + b"9" * 5_000 + b"],{}]",
+        b"[[],{}]\x00",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_payload_is_refused(raw: bytes) -> None:
     with pytest.raises(PayloadError):
         codec.decode_payload(raw)
@@ -340,9 +393,7 @@ def test_escapes_are_read_when_they_make_whole_characters() -> None:
     assert codec.decode_payload(b'[["\\ud83d\\ude00","\\u0000","\\\\ud800"],{}]') == (["😀", "\x00", "\\ud800"], {}, {})
 
 
-@pytest.mark.parametrize(
-    "value", [{1}, math.nan, object(), "\ud800", {(1, 2): 3}, 10**5_000, nested(100_000)], ids=type
-)
+@pytest.mark.parametrize("value", [{1}, math.nan, object(), "\ud800", {(1, 2): 3}, 10**5_000, nested(100_000)], ids=type)
 def test_dumps_refuses_what_json_cannot_hold_at_all(value: object) -> None:
     with pytest.raises(PayloadError, match="cannot be written as JSON"):
         codec.dumps(value)

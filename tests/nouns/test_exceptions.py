@@ -34,9 +34,16 @@ def test_every_exception_is_an_error_or_control_flow_or_the_soft_timeout() -> No
     errors = {thing for thing in every if issubclass(thing, DelayqError)}
     flow = {thing for thing in every if issubclass(thing, ControlFlow)}
     assert errors == {
-        DelayqError, ConfigError, UnknownTask, PayloadError, PayloadTooLarge, KeyTaken, StoreUnavailable, LeaseLost,
+        DelayqError,
+        ConfigError,
+        UnknownTask,
+        PayloadError,
+        PayloadTooLarge,
+        KeyTaken,
+        StoreUnavailable,
+        LeaseLost,
         QueueUnknown,
-    }  # fmt: skip
+    }
     assert flow == {ControlFlow, Retry, Snooze, Fail}
     assert every - errors - flow == {SoftTimeout}
     assert issubclass(PayloadTooLarge, PayloadError)
@@ -76,12 +83,22 @@ def test_the_reason_is_the_text() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [KeyTaken(holder=HOLDER), KeyTaken("taken", holder=HOLDER), Retry("90s", "busy"), Retry(), Snooze(5, "busy"),
-     Fail("gone"), SoftTimeout("30 s"), PayloadTooLarge("big"), UnknownTask(code="task_unknown", name="shop.renamed"),
-     ConfigError("It is none.", hint="Write one."), StoreUnavailable("away", jobs=(HOLDER,)),
-     StoreUnavailable(code="redis_away", where="here", cause="gone")],
+    [
+        KeyTaken(holder=HOLDER),
+        KeyTaken("taken", holder=HOLDER),
+        Retry("90s", "busy"),
+        Retry(),
+        Snooze(5, "busy"),
+        Fail("gone"),
+        SoftTimeout("30 s"),
+        PayloadTooLarge("big"),
+        UnknownTask(code="task_unknown", name="shop.renamed"),
+        ConfigError("It is none.", hint="Write one."),
+        StoreUnavailable("away", jobs=(HOLDER,)),
+        StoreUnavailable(code="redis_away", where="here", cause="gone"),
+    ],
     ids=lambda error: type(error).__name__,
-)  # fmt: skip
+)
 def test_exceptions_pickle(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
@@ -109,9 +126,7 @@ def test_an_error_says_by_code_and_fields_what_its_text_says() -> None:
 
 
 def test_an_error_without_a_code_has_that_of_its_class_and_no_fields() -> None:
-    errors = (
-        thing for thing in vars(exceptions).values() if isinstance(thing, type) and issubclass(thing, DelayqError)
-    )
+    errors = (thing for thing in vars(exceptions).values() if isinstance(thing, type) and issubclass(thing, DelayqError))
     codes = {kind.__name__: kind.code for kind in errors}
     assert len(set(codes.values())) == len(codes)
     assert (PayloadError("no").code, dict(PayloadError("no").fields)) == ("payload", {})

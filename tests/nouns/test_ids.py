@@ -87,9 +87,7 @@ def test_threads_never_share_an_id() -> None:
     assert all(mine == sorted(mine) for mine in made)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # Python 3.12 warns of fork beside threads: that is the case here
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of fork beside threads: that is the case here
 def test_a_forked_child_makes_its_own_ids_and_waits_for_no_lock_of_its_parent(own: ids._Sequence) -> None:
     ids.new()
     reader, writer = os.pipe()
@@ -169,9 +167,21 @@ def test_every_spelling_is_parsed(id: UUID) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["", "abc", "{01980000-0000-7000-8000-000000000001}", "urn:uuid:01980000-0000-7000-8000-000000000001", "g" * 32,
-     "0-1980000-0000-7000-8000-00000000000", "\u0660" * 32, "x" * 1_000, None, 5, b"0" * 22, ["0" * 22]],
-)  # fmt: skip
+    [
+        "",
+        "abc",
+        "{01980000-0000-7000-8000-000000000001}",
+        "urn:uuid:01980000-0000-7000-8000-000000000001",
+        "g" * 32,
+        "0-1980000-0000-7000-8000-00000000000",
+        "\u0660" * 32,
+        "x" * 1_000,
+        None,
+        5,
+        b"0" * 22,
+        ["0" * 22],
+    ],
+)
 def test_what_is_no_id_is_refused_with_what_to_pass(value: object) -> None:
     with pytest.raises(ValueError, match="is not a job id") as caught:
         ids.parse(value)  # type: ignore[arg-type]

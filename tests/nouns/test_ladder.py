@@ -18,9 +18,7 @@ DEFAULT = "15s 3m 10m 30m 30m 1h 2h 6h 15h"
 
 STEPS = st.lists(st.integers(min_value=0, max_value=int(clock.MAX_SECONDS) * 1_000), min_size=1, max_size=20)
 JITTERS = st.integers(min_value=0, max_value=10_000).map(lambda share: share / 10_000)
-LADDERS = st.builds(
-    lambda steps, jitter: Ladder(" ".join(clock.text(ms / 1_000) for ms in steps), jitter=jitter), STEPS, JITTERS
-)
+LADDERS = st.builds(lambda steps, jitter: Ladder(" ".join(clock.text(ms / 1_000) for ms in steps), jitter=jitter), STEPS, JITTERS)
 
 
 def test_a_text_gives_its_steps() -> None:
@@ -118,9 +116,7 @@ def test_a_number_of_steps_that_is_none_is_refused(times: object) -> None:
             make()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "  ", "~10%", "15", "15s,3m", "15s 3x", "15s -3m", "~10% 15s", "15s ~", "15s ~1000%", "15s ~10"]
-)
+@pytest.mark.parametrize("text", ["", "  ", "~10%", "15", "15s,3m", "15s 3x", "15s -3m", "~10% 15s", "15s ~", "15s ~1000%", "15s ~10"])
 def test_a_text_that_is_no_ladder_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"ladder"):
         Ladder(text)

@@ -40,11 +40,7 @@ def test_the_code_says_what_python_says(task):
             else:
                 continue
             refused = misfit("t", signature, args, kwargs, cause=cause)
-            found = next(
-                (match, code)
-                for text, code in [*SAYS.items(), (".*", "arguments")]
-                if (match := re.fullmatch(text, cause))
-            )
+            found = next((match, code) for text, code in [*SAYS.items(), (".*", "arguments")] if (match := re.fullmatch(text, cause)))
             assert refused.code == found[1], (args, kwargs, cause)
             if found[0].groups():
                 assert refused.fields["argument"] == found[0][1], (args, kwargs, cause)

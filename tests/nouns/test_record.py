@@ -83,14 +83,46 @@ def test_a_damaged_record_is_another_record_or_a_payload_error(record: JobRecord
 @pytest.mark.parametrize(
     "raw",
     [
-        b"", b"\n", b"{}", b"1no t", b"1no\n", b"1no \n", b"1no  \n", b"1 no t\n", b"1no t \n", b" 1no t\n", b"1no  t\n",
-        b"1xo t\n", b"1No t\n", b"1nx t\n", b"1n t\n", b"no t\n", b"01no t\n", b"1no0 t\n", b"1no010 t\n", b"1no-1 t\n",
-        b"1no+1 t\n", b"1no1.0 t\n", b"1no10 t\n", b"1no10: t\n", b"1no:5 t\n", b"1no10:0 t\n", b"1no10:00 t\n",
-        b"1no10:-1 t\n", b"1no9999999999 t\n", b"1no10:9999999999999999 t\n", b"1no t\r\n", b"1no\tt\n",
-        "1no1\u0660 t\n".encode(), b"1no t\x00\n", b"1no " + b"t" * 201 + b"\n", b"1no t " + b"k" * 201 + b"\n",
-        b"1no \xed\xa0\x80\n", "1no a\u00a0b\n".encode(),
+        b"",
+        b"\n",
+        b"{}",
+        b"1no t",
+        b"1no\n",
+        b"1no \n",
+        b"1no  \n",
+        b"1 no t\n",
+        b"1no t \n",
+        b" 1no t\n",
+        b"1no  t\n",
+        b"1xo t\n",
+        b"1No t\n",
+        b"1nx t\n",
+        b"1n t\n",
+        b"no t\n",
+        b"01no t\n",
+        b"1no0 t\n",
+        b"1no010 t\n",
+        b"1no-1 t\n",
+        b"1no+1 t\n",
+        b"1no1.0 t\n",
+        b"1no10 t\n",
+        b"1no10: t\n",
+        b"1no:5 t\n",
+        b"1no10:0 t\n",
+        b"1no10:00 t\n",
+        b"1no10:-1 t\n",
+        b"1no9999999999 t\n",
+        b"1no10:9999999999999999 t\n",
+        b"1no t\r\n",
+        b"1no\tt\n",
+        "1no1\u0660 t\n".encode(),
+        b"1no t\x00\n",
+        b"1no " + b"t" * 201 + b"\n",
+        b"1no t " + b"k" * 201 + b"\n",
+        b"1no \xed\xa0\x80\n",
+        "1no a\u00a0b\n".encode(),
     ],
-)  # fmt: skip
+)
 def test_a_header_that_is_not_ours_is_refused(raw: bytes) -> None:
     with pytest.raises(PayloadError, match=f"the record of job {ID} cannot be read"):
         JobRecord.decode(ID, raw)
@@ -105,13 +137,33 @@ def test_a_record_of_a_newer_version_says_so(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("task", ""), ("task", "a b"), ("task", "a\nb"), ("task", "a\u2003b"), ("task", "t" * 201), ("task", None),
-        ("task", "\ud800"), ("key", "a\nb"), ("key", None), ("key", 7), ("key", "k" * 201), ("key", "\ud800"),
-        ("lane", "urgent"), ("lane", "h"), ("max_attempts", 0), ("max_attempts", True), ("max_attempts", 1.0),
-        ("max_attempts", None), ("max_attempts", 10**9), ("expires_ms", -1), ("expires_ms", 1.5),
-        ("expires_ms", clock.LAST_MS + 1), ("expires_ms", None), ("payload", "text"), ("payload", bytearray()),
+        ("task", ""),
+        ("task", "a b"),
+        ("task", "a\nb"),
+        ("task", "a\u2003b"),
+        ("task", "t" * 201),
+        ("task", None),
+        ("task", "\ud800"),
+        ("key", "a\nb"),
+        ("key", None),
+        ("key", 7),
+        ("key", "k" * 201),
+        ("key", "\ud800"),
+        ("lane", "urgent"),
+        ("lane", "h"),
+        ("max_attempts", 0),
+        ("max_attempts", True),
+        ("max_attempts", 1.0),
+        ("max_attempts", None),
+        ("max_attempts", 10**9),
+        ("expires_ms", -1),
+        ("expires_ms", 1.5),
+        ("expires_ms", clock.LAST_MS + 1),
+        ("expires_ms", None),
+        ("payload", "text"),
+        ("payload", bytearray()),
     ],
-)  # fmt: skip
+)
 def test_a_field_that_the_record_cannot_carry_is_refused_when_it_is_made(field: str, value: object) -> None:
     with pytest.raises(PayloadError, match="key" if field == "key" else "orders.close_order|task name|lane"):
         record(**{field: value})
@@ -124,9 +176,7 @@ def test_a_record_has_no_room_for_more() -> None:
     assert hash(made) == hash(record())
 
 
-@pytest.mark.parametrize(
-    ("priority", "lane"), [(10, "high"), (1, "high"), (0, "normal"), (-1, "low"), (-10, "low"), (10**30, "high")]
-)
+@pytest.mark.parametrize(("priority", "lane"), [(10, "high"), (1, "high"), (0, "normal"), (-1, "low"), (-10, "low"), (10**30, "high")])
 def test_the_sign_of_the_priority_is_the_lane(priority: int, lane: str) -> None:
     assert lane_of(priority) == lane
 
@@ -139,12 +189,19 @@ def test_a_key_that_can_be_stored_is_given_back(key: str) -> None:
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ("k" * 201, "has 201 characters"), ("a\nb", "control character"), ("a\x00b", "control character"),
-        ("a\x7fb", "control character"), ("a\x85b", "control character"), ("a\u2028b", "control character"),
-        ("a\n", "control character"), ("\udfff", "half"), (7, "is not text"), (None, "is not text"),
+        ("k" * 201, "has 201 characters"),
+        ("a\nb", "control character"),
+        ("a\x00b", "control character"),
+        ("a\x7fb", "control character"),
+        ("a\x85b", "control character"),
+        ("a\u2028b", "control character"),
+        ("a\n", "control character"),
+        ("\udfff", "half"),
+        (7, "is not text"),
+        (None, "is not text"),
         (b"k", "is not text"),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_cannot_be_stored_is_refused_with_the_reason(key: object, why: str) -> None:
     with pytest.raises(PayloadError, match=why) as caught:
         validate_key(key)  # type: ignore[arg-type]
@@ -153,9 +210,7 @@ def test_a_key_that_cannot_be_stored_is_refused_with_the_reason(key: object, why
 
 
 def test_a_claimed_job_is_frozen_and_slotted() -> None:
-    claimed = ClaimedJob(
-        id="0" * 22, attempt=1, crashes=0, due_ms=5, record=b"", fence="f", queue="orders", partition=0
-    )
+    claimed = ClaimedJob(id="0" * 22, attempt=1, crashes=0, due_ms=5, record=b"", fence="f", queue="orders", partition=0)
     with pytest.raises(AttributeError):
         claimed.attempt = 2  # type: ignore[misc]
     assert not hasattr(claimed, "__dict__")

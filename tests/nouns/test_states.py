@@ -41,10 +41,26 @@ def test_changes_are_their_words() -> None:
 
 def test_event_kinds_are_exactly_those_of_the_stream() -> None:
     assert {str(kind) for kind in EventKind} == {
-        "scheduled", "merged", "rescheduled", "claimed", "crashed", "succeeded", "retried", "snoozed", "failed",
-        "cancelled", "cancel_requested", "requeued", "expired", "aside", "restored", "dropped", "paused", "resumed",
+        "scheduled",
+        "merged",
+        "rescheduled",
+        "claimed",
+        "crashed",
+        "succeeded",
+        "retried",
+        "snoozed",
+        "failed",
+        "cancelled",
+        "cancel_requested",
+        "requeued",
+        "expired",
+        "aside",
+        "restored",
+        "dropped",
+        "paused",
+        "resumed",
         "purged",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,11 +77,7 @@ def test_event_kinds_are_exactly_those_of_the_stream() -> None:
         (
             "expire",
             {
-                *(
-                    (State.SCHEDULED, after, script)
-                    for after in (State.CANCELLED, State.FAILED)
-                    for script in ("claim", "schedule")
-                ),
+                *((State.SCHEDULED, after, script) for after in (State.CANCELLED, State.FAILED) for script in ("claim", "schedule")),
                 (State.RUNNING, State.FAILED, "claim"),
             },
         ),

@@ -21,9 +21,7 @@ def test_what_no_database_takes_is_spelled_out():
 
 
 def test_an_error_is_told_by_class_message_and_place():
-    known = text.error_fingerprint(
-        "shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "shop:pay"
-    )
+    known = text.error_fingerprint("shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "shop:pay")
     same = text.error_fingerprint("shop.Refused", "order 8 at 0xab of 3f2b8c1a-0000-4000-8000-000000000002", "shop:pay")
     assert known == same == "f7834cd4479a"
     assert known != text.error_fingerprint("shop.Refused", "order 7", "shop:refund")

@@ -106,9 +106,7 @@ def test_a_key_used_twice_in_one_transaction_is_one_job():
     with transaction.atomic():
         first = delayq.schedule(close_order, 7, delay="1h", key="o:7")
         second = delayq.schedule(close_order, 7, delay="1h", key="o:7")
-        assert (first.created, second.created) == (None, None), (
-            "the commit decides: the first may be rolled back with a savepoint"
-        )
+        assert (first.created, second.created) == (None, None), "the commit decides: the first may be rolled back with a savepoint"
     assert (first.created, second.id, second.created) == (True, first.id, False)
     assert list(Job.objects.filter(merged_into=first.id).values_list("state", "ending")) == [("cancelled", "merged")]
 

@@ -17,11 +17,17 @@ def test_a_queues_retention_leaves_what_it_does_not_name_to_the_project(settings
     }
     config = conf.get()
     assert dict(config.queue("default").retention) == {
-        "succeeded": 2 * DAY, "cancelled": 30 * DAY, "failed": 90 * DAY, "set_aside": None,
-    }  # fmt: skip
+        "succeeded": 2 * DAY,
+        "cancelled": 30 * DAY,
+        "failed": 90 * DAY,
+        "set_aside": None,
+    }
     assert dict(config.queue("orders").retention) == {
-        "succeeded": DAY, "cancelled": 30 * DAY, "failed": 90 * DAY, "set_aside": None,
-    }  # fmt: skip
+        "succeeded": DAY,
+        "cancelled": 30 * DAY,
+        "failed": 90 * DAY,
+        "set_aside": None,
+    }
 
 
 def test_no_policy_promises_to_drop_events(settings):

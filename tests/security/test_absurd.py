@@ -73,14 +73,10 @@ class Absurd:
             "p": self.text()[:9],
         }
         record = f"1n{self.random.choice('or')} {NAME}\n[[666],{{}}]"
-        return self.random.choice(
-            (json.dumps(forged), json.dumps({"m": self.text()}), self.text(), record, "a date without a job")
-        )
+        return self.random.choice((json.dumps(forged), json.dumps({"m": self.text()}), self.text(), record, "a date without a job"))
 
     def event(self) -> list[tuple[Any, ...]]:
-        kind = self.random.choice(
-            [kind.value for kind in EventKind if kind not in (EventKind.PAUSED, EventKind.RESUMED)]
-        )
+        kind = self.random.choice([kind.value for kind in EventKind if kind not in (EventKind.PAUSED, EventKind.RESUMED)])
         fields = " ".join([self.id(), *(self.number() for _ in range(self.random.randrange(5)))])
         value = fields + ("\n" + self.body() if self.random.random() < 0.7 else "")
         at = self.number() if self.random.random() < 0.1 else self.now_ms
@@ -91,16 +87,20 @@ class Absurd:
         most = self.random.choice(("", "5", "9" * 3000, "1:5", ":::"))
         header = f"1{self.random.choice('nhlx')}{self.random.choice('orx')}{most} {NAME}"
         raw = self.random.choice((f"{header}\n[[666],{{}}]", f"{header} key\n{self.body()}", self.text()))
-        run = self.random.choice(
-            (f"1:0:n:{self.text()[:90]}", self.text(), f"{self.number()}:{self.number()}:n:a", "1:0:n:")
+        run = self.random.choice((f"1:0:n:{self.text()[:90]}", self.text(), f"{self.number()}:{self.number()}:n:a", "1:0:n:"))
+        more = self.random.choice(
+            (
+                ("ZADD", f"{self.keys}:schedule:{lane}", "1", id),
+                ("ZADD", f"{self.keys}:leases", "1", id),
+                ("ZADD", f"{self.keys}:failed", "1", id),
+                ("ZADD", f"{self.keys}:finished", "1.5", id),
+                ("HSET", f"{self.keys}:keys", self.text()[:90], id),
+                ("HSET", f"{self.keys}:cancels", id, self.text()),
+                ("HSET", f"{self.keys}:claims", "w/1", f"n {self.text()} {id}={self.number()}"),
+                ("ZREM", f"{self.keys}:finished", id),
+                ("HDEL", f"{self.keys}:jobs", id),
+            )
         )
-        more = self.random.choice((
-            ("ZADD", f"{self.keys}:schedule:{lane}", "1", id), ("ZADD", f"{self.keys}:leases", "1", id),
-            ("ZADD", f"{self.keys}:failed", "1", id), ("ZADD", f"{self.keys}:finished", "1.5", id),
-            ("HSET", f"{self.keys}:keys", self.text()[:90], id), ("HSET", f"{self.keys}:cancels", id, self.text()),
-            ("HSET", f"{self.keys}:claims", "w/1", f"n {self.text()} {id}={self.number()}"),
-            ("ZREM", f"{self.keys}:finished", id), ("HDEL", f"{self.keys}:jobs", id),
-        ))  # fmt: skip
         return [("HSET", f"{self.keys}:jobs", id, raw), ("HSET", f"{self.keys}:runs", id, run), more]
 
     def meta(self) -> list[tuple[Any, ...]]:
@@ -212,9 +212,7 @@ def play(scene: Scene, link: Any, acts: int, seed: int) -> None:
 def scene(redis_server, transactional_db, settings, monkeypatch) -> Iterator[Callable[[bool], Scene]]:
     made: list[Scene] = []
     monkeypatch.setattr(restore, "LOOK", 0.0)
-    monkeypatch.setattr(
-        recovery, "ADOPTION_MS", 0
-    )  # nobody runs what is due here; to wait for that is most of the time
+    monkeypatch.setattr(recovery, "ADOPTION_MS", 0)  # nobody runs what is due here; to wait for that is most of the time
 
     def make(signed: bool) -> Scene:
         settings.DELAYQ = {**settings.DELAYQ, "PREFIX": "t", "SIGNING": signed, "QUEUES": {"q": {}, "other": {}}}

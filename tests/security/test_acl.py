@@ -88,9 +88,7 @@ def test_web_commands_and_workers_need_no_more_and_no_less(shop: Shop, orders, r
 def test_a_user_that_may_less_is_told_what_to_look_at(own_redis, settings, transactional_db):
     server = own_redis()
     link = opened(server.url)
-    link.execute(
-        "ACL", "SETUSER", "poor", "on", ">pw", "~delayq:*", "-@all", "+client|setname", "+evalsha", "+script|load"
-    )
+    link.execute("ACL", "SETUSER", "poor", "on", ">pw", "~delayq:*", "-@all", "+client|setname", "+evalsha", "+script|load")
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": f"unix://poor:pw@{server.socket}"}
     stores.reset()
     with pytest.raises(delayq.StoreUnavailable, match=r"(?i)permission|can't run"):

@@ -244,9 +244,7 @@ def test_pages_show_what_they_can(orders, delayq_redis, staff, settings, page, z
         assert overview.look().trouble == ""
 
 
-@pytest.mark.parametrize(
-    "words", [["status"], ["status", "--json"], ["doctor", "--json"], ["list"], ["purge", "orders", "--yes"]]
-)
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["doctor", "--json"], ["list"], ["purge", "orders", "--yes"]])
 def test_commands_say_what_they_can(orders, delayq_redis, run, words):
     litter(delayq_redis.link, Keys("delayq", "orders"))
     for poison in POISON.values():
@@ -269,9 +267,7 @@ def test_a_thousand_poison_records_among_ten_thousand_jobs(shop: Shop, redis_ser
     assert set(one.done) == set(POISON)
     worker = shop.work("--processes", "2")
     eventually(lambda: len(shop.counts()) >= 10_000, patience=300)
-    eventually(
-        lambda: not redis_server.link.execute("ZCOUNT", keys["normal"], "-inf", int(time.time() * 1000)), patience=60
-    )
+    eventually(lambda: not redis_server.link.execute("ZCOUNT", keys["normal"], "-inf", int(time.time() * 1000)), patience=60)
     eventually(lambda: redis_server.link.execute("ZCOUNT", keys["leases"], "-inf", "4000000000000") == 0, patience=60)
     counts = shop.counts()
     assert sorted(counts) == list(range(10_000))

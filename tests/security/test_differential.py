@@ -64,9 +64,15 @@ def jobs(orders, settings, more_tasks) -> list[Job]:
     made += [registry.get(PAYS).using(delay="9d", key=f"k:{n}", **common).schedule(n, ONE, **hidden) for n in (5, 6)]
     orders.fold()
     Event.objects.create(
-        job_id=made[1].id, queue="orders", at=clock.now(), kind="edited", actor="admin:clerk", reason="a typo",
-        detail={"args": [1, ONE], "kwargs": hidden}, stream_id="row:1",
-    )  # fmt: skip
+        job_id=made[1].id,
+        queue="orders",
+        at=clock.now(),
+        kind="edited",
+        actor="admin:clerk",
+        reason="a typo",
+        detail={"args": [1, ONE], "kwargs": hidden},
+        stream_id="row:1",
+    )
     registry._tasks.pop("shop.gone")
     set_aside(orders)
     long_ago = clock.now() - timedelta(days=400)  # so that durations stay what they are for a day
@@ -107,9 +113,7 @@ CLOCKS = re.compile(
 )
 
 
-ASKED = re.compile(
-    r"""["`](args|kwargs|result|options|raw|detail)["`]"""
-)  # a column in which something masked may stand
+ASKED = re.compile(r"""["`](args|kwargs|result|options|raw|detail)["`]""")  # a column in which something masked may stand
 
 
 @contextmanager
@@ -162,10 +166,7 @@ def places(jobs: list[Job], operation: Operation) -> Iterator[tuple[str, dict[st
     for state in ("scheduled", "failed", "succeeded", "retrying", "due", "cancelled", "running", "unpublished"):
         yield JOBS, {"state": state}
         yield f"{OPERATIONS}start/requeue/", {"state": state}
-    yield from (
-        (place, {})
-        for place in (f"{JOBS}failures/", QUEUES, WORKERS, OPERATIONS, SET_ASIDE, "/admin/", "/admin/delayq/")
-    )
+    yield from ((place, {}) for place in (f"{JOBS}failures/", QUEUES, WORKERS, OPERATIONS, SET_ASIDE, "/admin/", "/admin/delayq/"))
     yield from ((place, {"live": "1"}) for place in (QUEUES, WORKERS))
     yield from ((f"{SET_ASIDE}{kept.pk}/{page}/", {}) for page in ("change", "history"))
     yield from ((f"{OPERATIONS}{operation.pk}/{page}/", {}) for page in ("change", "history"))
@@ -184,9 +185,7 @@ def test_what_is_masked_changes_no_byte_of_any_page(jobs, staff):
                 answer = client.get(place, query)
             conditions = [sql.partition(" WHERE ")[2] for sql in sent]
             assert not [sql for sql in conditions if ASKED.search(sql)], (place, query)
-            found.append(
-                (answer.status_code, CLOCKS.sub("", f"{answer.get('Location', '')}\n{answer.content.decode()}"))
-            )
+            found.append((answer.status_code, CLOCKS.sub("", f"{answer.get('Location', '')}\n{answer.content.decode()}")))
         return found
 
     one = look()

@@ -25,9 +25,7 @@ from tests.worker.bench import Bench, task
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 ID = ids.short(ids.new())
 
-numbers = st.one_of(
-    st.integers(), st.floats(), st.just(10**400), st.sampled_from(["-inf", "inf", "nan", "1e999", "-0", ""])
-)
+numbers = st.one_of(st.integers(), st.floats(), st.just(10**400), st.sampled_from(["-inf", "inf", "nan", "1e999", "-0", ""]))
 words = st.one_of(
     st.text(max_size=20),
     st.binary(max_size=20),
@@ -80,11 +78,7 @@ def test_what_is_no_number_date_or_id_counts_as_none(raw):
     assert decode.job_id(raw) is None or len(raw) == 22
 
 
-@given(
-    st.one_of(
-        st.binary(max_size=60), json_values.map(lambda value: json.dumps({"beat": value, "queues": value}).encode())
-    )
-)
+@given(st.one_of(st.binary(max_size=60), json_values.map(lambda value: json.dumps({"beat": value, "queues": value}).encode())))
 def test_what_a_worker_says_of_itself_can_be_shown(raw):
     facts = read_worker(raw)
     assert isinstance(facts["beat"], int)
@@ -119,19 +113,14 @@ def test_jobs_of_any_bytes_leave_the_queue(redis_server, jobs):
     trouble = bench.mover.stuck_for
     bench.close()
     assert trouble == 0
-    due = [
-        redis_server.link.execute("ZCOUNT", bench.board.keys[lane], "-inf", "2000")
-        for lane in ("high", "normal", "low")
-    ]
+    due = [redis_server.link.execute("ZCOUNT", bench.board.keys[lane], "-inf", "2000") for lane in ("high", "normal", "low")]
     assert due == [0, 0, 0]
 
 
 # what is folded
 
 
-kinds = st.one_of(
-    st.sampled_from([kind.value for kind in EventKind]), st.text(max_size=5), st.sampled_from(["at", "by", "why"])
-)
+kinds = st.one_of(st.sampled_from([kind.value for kind in EventKind]), st.text(max_size=5), st.sampled_from(["at", "by", "why"]))
 values = st.tuples(st.sampled_from([ID, "no id", ""]), st.lists(words, max_size=6), payloads, st.booleans()).map(
     lambda parts: b" ".join([parts[0].encode(), *map(_bytes, parts[1])]) + (b"\n" + parts[2] if parts[3] else b"")
 )
@@ -158,13 +147,7 @@ def test_an_entry_is_folded_or_refused(pairs, audit):
 
 
 everything = st.recursive(
-    st.none()
-    | st.booleans()
-    | numbers
-    | st.text(max_size=12)
-    | st.binary(max_size=5)
-    | st.just(object)
-    | st.just("30s"),
+    st.none() | st.booleans() | numbers | st.text(max_size=12) | st.binary(max_size=5) | st.just(object) | st.just("30s"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=3),
     max_leaves=8,
 )
@@ -195,12 +178,33 @@ NAMES = (
     "status",
 )
 typed = st.one_of(
-    st.sampled_from([
-        "--queue", "--key", "--state", "--task", "--limit", "--delay", "--run-at", "--yes", "--dry-run", "--json", "orders",
-        "1h", "2030-01-01T00:00:00Z", "9999-12-31T23:59:59+14:00", "-1", "0", "1e999", "scheduled", "due", ID, "",
-    ]),
+    st.sampled_from(
+        [
+            "--queue",
+            "--key",
+            "--state",
+            "--task",
+            "--limit",
+            "--delay",
+            "--run-at",
+            "--yes",
+            "--dry-run",
+            "--json",
+            "orders",
+            "1h",
+            "2030-01-01T00:00:00Z",
+            "9999-12-31T23:59:59+14:00",
+            "-1",
+            "0",
+            "1e999",
+            "scheduled",
+            "due",
+            ID,
+            "",
+        ]
+    ),
     st.text(max_size=12),
-)  # fmt: skip
+)
 
 
 @SHARED

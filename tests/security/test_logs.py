@@ -119,9 +119,21 @@ def returns_what_is_no_json(secret):
 
 
 ALL = (
-    plainly, by_int, caused, in_context, with_notes, in_a_group, no_python, leaves, asks_for_another, gives_up, snoozes,
-    refuses_itself, names_a_queue, returns_what_is_no_json,
-)  # fmt: skip
+    plainly,
+    by_int,
+    caused,
+    in_context,
+    with_notes,
+    in_a_group,
+    no_python,
+    leaves,
+    asks_for_another,
+    gives_up,
+    snoozes,
+    refuses_itself,
+    names_a_queue,
+    returns_what_is_no_json,
+)
 
 
 @pytest.mark.parametrize("fn", ALL, ids=lambda fn: fn.__name__)
@@ -195,9 +207,7 @@ def test_what_a_database_says_of_a_value_is_not_logged(logged, state, kind):
     assert SECRET not in text_of(logged)
 
 
-@pytest.mark.parametrize(
-    ("kind", "state"), [(OperationalError, None), (OperationalError, "57P01"), (ProgrammingError, "42P01")]
-)
+@pytest.mark.parametrize(("kind", "state"), [(OperationalError, None), (OperationalError, "57P01"), (ProgrammingError, "42P01")])
 def test_what_a_database_says_of_itself_is_logged(logged, kind, state):
     error = kind("connection refused\nIs the server running?")
     error.__cause__ = type("Cause", (Exception,), {"sqlstate": state})()
@@ -216,9 +226,7 @@ def test_a_hook_behind_a_commit_does_not_quote_its_error(orders, logged):
     def work() -> None:
         transaction.on_commit(lambda: plainly(SECRET))
 
-    run = SimpleNamespace(
-        id=delayq.schedule(close_order, 7).id, task="shop.pay", queue="orders", nonce="f", check_lease=bool
-    )
+    run = SimpleNamespace(id=delayq.schedule(close_order, 7).id, task="shop.pay", queue="orders", nonce="f", check_lease=bool)
     DatabaseEffects().run(run, work)
     assert "a hook behind its commit failed" in text_of(logged)
     assert SECRET not in text_of(logged)
@@ -268,9 +276,7 @@ def test_only_one_module_makes_loggers():
     ways = {"logging.getLogger", "logging.warning", "logging.error", "logging.exception", "logging.info"}
     found = set()
     for path in PACKAGE.rglob("*.py"):
-        written = {
-            ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
-        }
+        written = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
         if written & ways:
             found.add(path.relative_to(PACKAGE).as_posix())
     assert found == {"logger.py", "worker/logs.py"}  # the second gives handlers to the package's own

@@ -96,11 +96,7 @@ def test_no_look_up_but_those_of_the_filters_reaches_the_database(orders, staff)
         for number, lookup in enumerate(wanted[:: 20 if rowless else 1]):
             with values() as sent:
                 # Most without the ways around the admin, which take the most time of a request.
-                answer = (
-                    client.get(f"/admin/delayq/{name}/", {lookup: "needle"})
-                    if number % 40 == 0
-                    else direct(user, model, lookup)
-                )
+                answer = client.get(f"/admin/delayq/{name}/", {lookup: "needle"}) if number % 40 == 0 else direct(user, model, lookup)
             asked += 1
             assert lookup in allowed or "needle" not in str(sent), (name, lookup)
             assert answer.status_code == (200 if rowless or lookup in allowed else 400), (name, lookup)

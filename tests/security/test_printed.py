@@ -84,9 +84,18 @@ def test_set_aside_masks_what_a_database_said_of_a_value(run, orders, settings, 
 
 def set_aside(**fields) -> None:
     usual = {
-        "queue": "orders", "partition": 0, "stream_id": "1-1", "item": 0, "kind": "failed", "job_id": ids.new(), "at": clock.now(),
-        "raw": b"", "length": 0, "code": "22001", "noticed_at": clock.now(),
-    }  # fmt: skip
+        "queue": "orders",
+        "partition": 0,
+        "stream_id": "1-1",
+        "item": 0,
+        "kind": "failed",
+        "job_id": ids.new(),
+        "at": clock.now(),
+        "raw": b"",
+        "length": 0,
+        "code": "22001",
+        "noticed_at": clock.now(),
+    }
     SetAside.objects.create(**usual, **fields)
 
 
@@ -97,9 +106,7 @@ def set_aside(**fields) -> None:
 def hostile(orders) -> UUID:
     """Text that would steer a terminal, wherever somebody from outside can leave it."""
     job = delayq.schedule(close_order, NASTY, note=NASTY, key="a\u202eb", meta={"note": NASTY}, max_attempts=1)
-    orders.settle(
-        orders.claim()[0], "fail", detail=json.dumps({"c": f"E{NASTY}", "m": NASTY, "t": f"Traceback{NASTY}"}).encode()
-    )
+    orders.settle(orders.claim()[0], "fail", detail=json.dumps({"c": f"E{NASTY}", "m": NASTY, "t": f"Traceback{NASTY}"}).encode())
     orders.fold()
     delayq.requeue(job.id, actor=f"clerk{NASTY}", reason=f"why{NASTY}\nline")
     orders.fold()
@@ -110,9 +117,7 @@ def hostile(orders) -> UUID:
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-@pytest.mark.parametrize(
-    "words", [("status",), ("list",), ("inspect",), ("set-aside",), ("doctor",)], ids=lambda words: words[0]
-)
+@pytest.mark.parametrize("words", [("status",), ("list",), ("inspect",), ("set-aside",), ("doctor",)], ids=lambda words: words[0])
 def test_no_command_steers_a_terminal(run, hostile, words, form):
     said = run(*words, *([hostile] if words == ("inspect",) else []), *form).out
     assert not STEERING.search(said), STEERING.findall(said)
@@ -133,9 +138,7 @@ def test_a_reason_writes_no_line_of_its_own(run, hostile):
         assert not [line for line in run(*words).lines if line.startswith(("queue orders is well", "line"))], words
 
 
-@pytest.mark.parametrize(
-    "words", [("list", "--queue", NASTY), ("inspect", NASTY), ("cancel", "--key", "k", "--queue", NASTY)]
-)
+@pytest.mark.parametrize("words", [("list", "--queue", NASTY), ("inspect", NASTY), ("cancel", "--key", "k", "--queue", NASTY)])
 def test_no_mistake_steers_a_terminal(run, orders, words):
     answer = run(*words)
     assert answer.code == 2
@@ -238,20 +241,25 @@ def test_a_traceback_is_else_written_as_python_does(redis_server):
     bench.close()
     text = bench.body("failed")["t"]
     assert text.count("Traceback (most recent call last):\n") == 2
-    assert (
-        "\nValueError: no\n\nThe above exception was the direct cause of the following exception:\n\nTraceback" in text
-    )
+    assert "\nValueError: no\n\nThe above exception was the direct cause of the following exception:\n\nTraceback" in text
     assert text.endswith("\nRuntimeError: no\n")
 
 
 # errors in the language of the page
 
 PARTS = (
-    "Redis at x is not available: y", " is not available: ", "Redis at x answered: ", ". Check ",
-    "f cannot be called with these arguments: missing a required argument: 'x", "'. ", "'.",
-    "f cannot be called with these arguments: got an unexpected keyword argument 'x", " has no longer the permission x.",
-    "x: the arguments are 1,1 bytes of JSON, and the limit is 1", "these bytes are not strict JSON: x: line 1 column 1 ",
-)  # fmt: skip
+    "Redis at x is not available: y",
+    " is not available: ",
+    "Redis at x answered: ",
+    ". Check ",
+    "f cannot be called with these arguments: missing a required argument: 'x",
+    "'. ",
+    "'.",
+    "f cannot be called with these arguments: got an unexpected keyword argument 'x",
+    " has no longer the permission x.",
+    "x: the arguments are 1,1 bytes of JSON, and the limit is 1",
+    "these bytes are not strict JSON: x: line 1 column 1 ",
+)
 
 
 @pytest.mark.parametrize("part", PARTS)

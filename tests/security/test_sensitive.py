@@ -27,9 +27,7 @@ def payouts(monkeypatch):
     monkeypatch.setattr(masking, "registry", registry)
 
     def register(fn, **options) -> str:
-        made = Task(
-            fn, name=fn.__name__, queue="orders", priority=0, max_attempts=None, backoff=None, timeout=None, **options
-        )
+        made = Task(fn, name=fn.__name__, queue="orders", priority=0, max_attempts=None, backoff=None, timeout=None, **options)
         registry.add(made)
         return made.name
 

@@ -73,10 +73,16 @@ def test_another_queue_or_another_id_breaks_the_signature():
 @pytest.mark.parametrize(
     "change",
     [
-        {"task": "shop.pay"}, {"payload": b"[[2],{}]"}, {"max_attempts": 99}, {"expires_ms": 5}, {"key": "other"},
-        {"lane": "high"}, {"durable": False}, {"payload": b'[[1],{},{"timeout":9}]'},
+        {"task": "shop.pay"},
+        {"payload": b"[[2],{}]"},
+        {"max_attempts": 99},
+        {"expires_ms": 5},
+        {"key": "other"},
+        {"lane": "high"},
+        {"durable": False},
+        {"payload": b'[[1],{},{"timeout":9}]'},
     ],
-)  # fmt: skip
+)
 def test_every_field_of_a_record_is_covered(change):
     ours = record()
     signature = signing.split(KEYS.sign(ours.encode(), queue="q", id=ids.short(ours.id)))[1]
@@ -202,9 +208,7 @@ def test_a_forged_event_does_not_become_a_row_that_could_be_published(signed):
     id = ids.new()
     scheduled = f"{ids.short(id)} 1 n\n".encode() + raw
     aside = f"{ids.short(id)}\na date without a job"
-    stores.link.execute(
-        "XADD", "delayq:{orders}:events", "*", "at", 1, "by", "", "scheduled", scheduled, "aside", aside
-    )
+    stores.link.execute("XADD", "delayq:{orders}:events", "*", "at", 1, "by", "", "scheduled", scheduled, "aside", aside)
     signed.fold()
     row = Job.objects.get(pk=id)
     assert (row.args, row.kwargs, row.durable) == ([], {}, False)
@@ -231,9 +235,7 @@ def test_restore_signs_what_comes_back_from_the_rows(signed, delayq_redis):
     job = delayq.schedule(close_order, 1, delay="1h")
     signed.fold()
     delayq_redis.link.execute("FLUSHALL")
-    restore = RestoreLoop(
-        stores.link, signed.config, prefix=conf.get().prefix, using="default", signer=conf.get().signer
-    )
+    restore = RestoreLoop(stores.link, signed.config, prefix=conf.get().prefix, using="default", signer=conf.get().signer)
     for _ in range(200):
         signed.mirror.poll()
         if restore.poll() and lying_in_redis(job):

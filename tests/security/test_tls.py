@@ -53,8 +53,23 @@ def certify(folder: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Certific
     run("req", "-x509", *key, *may_sign, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
     run("req", *key, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=localhost")
     (folder / "names").write_text(f"subjectAltName={names}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
-    run("x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-        "-extfile", "names", "-out", "cert.pem")  # fmt: skip
+    run(
+        "x509",
+        "-req",
+        "-in",
+        "request.pem",
+        "-CA",
+        "ca.pem",
+        "-CAkey",
+        "ca.key",
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-extfile",
+        "names",
+        "-out",
+        "cert.pem",
+    )
     return Certificates(*(str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem")))
 
 
@@ -63,8 +78,11 @@ class TlsServer(servers.RedisServer):
 
     def __init__(self, certificates: Certificates, **options: str) -> None:
         self.tls_port = servers.free_port()
-        files = {"tls_ca_cert_file": certificates.authority, "tls_cert_file": certificates.certificate,
-                 "tls_key_file": certificates.key}  # fmt: skip
+        files = {
+            "tls_ca_cert_file": certificates.authority,
+            "tls_cert_file": certificates.certificate,
+            "tls_key_file": certificates.key,
+        }
         super().__init__(tls_port=str(self.tls_port), **{"tls_auth_clients": "no", **files, **options})
 
 

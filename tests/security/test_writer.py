@@ -406,9 +406,27 @@ ABSURD = (
     "\xff \x00",
 )
 FIELDS = (
-    "generation", "format", "seen:0", "seen:1", "server", "mirrored", "run", "moved_to", "moved_at", "surplus", "restoring", "timer",
-    "timer_until", "backup", "backup_until", "asked", "armed", "alive", "guard_from", "guard_until",
-)  # fmt: skip
+    "generation",
+    "format",
+    "seen:0",
+    "seen:1",
+    "server",
+    "mirrored",
+    "run",
+    "moved_to",
+    "moved_at",
+    "surplus",
+    "restoring",
+    "timer",
+    "timer_until",
+    "backup",
+    "backup_until",
+    "asked",
+    "armed",
+    "alive",
+    "guard_from",
+    "guard_until",
+)
 
 
 def test_fields_of_meta_are_all_tried():
@@ -446,9 +464,7 @@ def test_garbage_about_the_way_back_holds_claims_up_for_two_minutes_at_most(boar
     """Where no mirror puts it right, which takes two seconds."""
     board.put(1)
     server = board.claim("n0", want=0).server
-    board.link.execute(
-        "HSET", board.keys["meta"], "rolled", "x", "moved_to", server, "moved_at", moved_at, "restoring", restoring
-    )
+    board.link.execute("HSET", board.keys["meta"], "rolled", "x", "moved_to", server, "moved_at", moved_at, "restoring", restoring)
     assert any(board.claim(f"n{later}", now=NOW + later).jobs for later in range(0, 125_000, 5_000))
 
 
@@ -537,9 +553,7 @@ def test_errors_that_differ_in_numbers_and_ids_only_are_one():
     assert rows.fingerprint("order 17 failed") != rows.fingerprint("order 17 was cancelled")
 
 
-@pytest.mark.parametrize(
-    "header", [b"1nr" + b"9" * 60_000, b"1nr" + b"9:" * 30_000, b"1nr9:" + b"9" * 60_000, b"1nr " + b"t" * 60_000]
-)
+@pytest.mark.parametrize("header", [b"1nr" + b"9" * 60_000, b"1nr" + b"9:" * 30_000, b"1nr9:" + b"9" * 60_000, b"1nr " + b"t" * 60_000])
 def test_a_header_of_any_length_holds_redis_up_for_no_second(redis_server, header):
     bench = Bench(redis_server.link)
     id = ids.short(ids.new())
@@ -551,9 +565,7 @@ def test_a_header_of_any_length_holds_redis_up_for_no_second(redis_server, heade
     bench.close()
 
 
-@pytest.mark.parametrize(
-    "run", ["1:0:n::" + "9" * 60_000, "9" * 60_000, "1:0:n:" + "a" * 60_000, "1:0:n::e" + "9u" * 30_000]
-)
+@pytest.mark.parametrize("run", ["1:0:n::" + "9" * 60_000, "9" * 60_000, "1:0:n:" + "a" * 60_000, "1:0:n::e" + "9u" * 30_000])
 def test_a_run_of_any_length_holds_redis_up_for_no_second(redis_server, run):
     bench = Bench(redis_server.link)
     id = ids.short(ids.new())

@@ -109,7 +109,7 @@ POISON: dict[str, Callable[[Vandal], None]] = {
     "a lease with a run beyond all numbers": _lease(b"99999999999999999999:9:n:abc"),
     "a lease in a lane that is none": _lease(b"1:0:z:abc", "-inf"),
     "a lease under a nonce that is none": _lease(b"1:0:n:a b\nc"),
-}  # fmt: skip
+}
 
 
 def litter(link: Link, keys: Keys) -> None:
@@ -129,11 +129,18 @@ def litter(link: Link, keys: Keys) -> None:
         for kind in ("scheduled", "succeeded", "failed", "retried", "crashed", "snoozed", "cancelled", "requeued"):
             link.execute("HSET", keys["stats"], f"{minute + step}:{kind}", "many")
     workers = f"{keys.prefix}:{{workers}}"
-    for number, facts in enumerate((
-        b"\xff", b"[]", b"{}", b'{"beat":"x","started":"y"}', b'{"beat":1e400}', b'{"beat":99999999999999999999}',
-        json.dumps({"beat": 2**52, "queues": 5, "sides": {}, "memory": "much", "processes": [], "busy": None}).encode(),
-        b"[" * 100_000,
-    )):  # fmt: skip
+    for number, facts in enumerate(
+        (
+            b"\xff",
+            b"[]",
+            b"{}",
+            b'{"beat":"x","started":"y"}',
+            b'{"beat":1e400}',
+            b'{"beat":99999999999999999999}',
+            json.dumps({"beat": 2**52, "queues": 5, "sides": {}, "memory": "much", "processes": [], "busy": None}).encode(),
+            b"[" * 100_000,
+        )
+    ):
         link.execute("HSET", workers, f"w{number}", facts)
     link.execute("HSET", workers, b"\xff\xfe", json.dumps({"beat": 2**52, "queues": [1, "default"]}))
 
@@ -142,12 +149,31 @@ def babble(link: Link, keys: Keys) -> None:
     """Entries in the stream of events that say nothing sensible."""
     id = ids.short(ids.new())
     for pairs in (
-        ("at", "x"), ("at", "-5", "by", b"\xff"), ("at", "9" * 30, "scheduled", f"{id} x n"), ("nothing", "at all"),
-        ("scheduled", ""), ("scheduled", id), ("scheduled", f"{id} 99999999999999999999 n\nno record"),
-        ("claimed", f"{id} -1 x"), ("claimed", f"{id} 99999999999 99999999999 {'f' * 500}"), ("retried", f"{id} 1 1 f 1e9"),
-        ("succeeded", f"{id} 1 0 f\n" + "[" * 5000), ("failed", f"{id} 1 0 f\n\x00\xff"), ("aside", "no id\nwhy"),
-        ("merged", f"{id} nobody keep"), ("purged", "many"), ("paused", ""), ("requeued", f"{id} soon"),
-        ("rescheduled", id), ("restored", f"{id} 1 2"), ("dropped", id), ("expired", id), ("crashed", f"{id} 1 1 f soon"),
-        ("snoozed", f"{id} a b c d"), ("cancelled", f"{id} 0 0 -\n\"\\u0000\""), ("cancel_requested", id), ("", ""),
-    ):  # fmt: skip
+        ("at", "x"),
+        ("at", "-5", "by", b"\xff"),
+        ("at", "9" * 30, "scheduled", f"{id} x n"),
+        ("nothing", "at all"),
+        ("scheduled", ""),
+        ("scheduled", id),
+        ("scheduled", f"{id} 99999999999999999999 n\nno record"),
+        ("claimed", f"{id} -1 x"),
+        ("claimed", f"{id} 99999999999 99999999999 {'f' * 500}"),
+        ("retried", f"{id} 1 1 f 1e9"),
+        ("succeeded", f"{id} 1 0 f\n" + "[" * 5000),
+        ("failed", f"{id} 1 0 f\n\x00\xff"),
+        ("aside", "no id\nwhy"),
+        ("merged", f"{id} nobody keep"),
+        ("purged", "many"),
+        ("paused", ""),
+        ("requeued", f"{id} soon"),
+        ("rescheduled", id),
+        ("restored", f"{id} 1 2"),
+        ("dropped", id),
+        ("expired", id),
+        ("crashed", f"{id} 1 1 f soon"),
+        ("snoozed", f"{id} a b c d"),
+        ("cancelled", f'{id} 0 0 -\n"\\u0000"'),
+        ("cancel_requested", id),
+        ("", ""),
+    ):
         link.execute("XADD", keys["events"], "*", *pairs)

@@ -65,12 +65,8 @@ class Board:
             assert self.claim(f"idle{start + step}", worker, now=start + step).jobs == []
         return start + LEASE + 1
 
-    def settle(
-        self, number: int, outcome: Any, *, attempt: int = 1, fence: str = "n1", delay: int = 0, now: int = NOW
-    ) -> str:
-        item = SettleItem(
-            id=ids.short(job_id(number)), attempt=attempt, fence=fence, outcome=outcome, delay_ms=delay, detail=b"{}"
-        )
+    def settle(self, number: int, outcome: Any, *, attempt: int = 1, fence: str = "n1", delay: int = 0, now: int = NOW) -> str:
+        item = SettleItem(id=ids.short(job_id(number)), attempt=attempt, fence=fence, outcome=outcome, delay_ms=delay, detail=b"{}")
         return self.store.settle([item], worker="w1", max_crashes=3, now_ms=now)[0]
 
     def extend(self, number: int, *, fence: str = "n1", now: int = NOW, progress: str = "") -> str:
@@ -88,9 +84,7 @@ class Board:
         for name in ZSETS:
             flat = self.link.execute("ZRANGE", self.keys[name], 0, -1, "WITHSCORES")
             if flat:
-                found[name] = {
-                    _number(id): int(float(score)) - NOW for id, score in zip(flat[::2], flat[1::2], strict=True)
-                }
+                found[name] = {_number(id): int(float(score)) - NOW for id, score in zip(flat[::2], flat[1::2], strict=True)}
         for name in HASHES:
             flat = self.link.execute("HGETALL", self.keys[name])
             if flat:
@@ -105,9 +99,7 @@ class Board:
     def happened(self) -> list[str]:
         """Kind and job number of every event item so far, oldest first."""
         return [
-            f"{item.kind} {_number(item.fields[0].encode())}"
-            if item.fields and len(item.fields[0]) == 22
-            else item.kind
+            f"{item.kind} {_number(item.fields[0].encode())}" if item.fields and len(item.fields[0]) == 22 else item.kind
             for entry in self.log.read("0-0", 1000)
             for item in entry.items
         ]

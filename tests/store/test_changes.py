@@ -80,9 +80,7 @@ def test_a_job_that_was_replaced_answers_finished_to_a_cancel(board):
 
 def test_a_cancelled_unknown_job_cannot_be_published_late(board):
     assert board.store.cancel([job_id(1)], lacking="scheduled") == [Change.DONE]
-    assert [item.kind for entry in board.log.read("0-0", 10) for item in entry.items] == ["cancelled"], (
-        "the row hears of it"
-    )
+    assert [item.kind for entry in board.log.read("0-0", 10) for item in entry.items] == ["cancelled"], "the row hears of it"
     assert board.put(1) == "cancelled"
     assert board.claim().jobs == []
 
@@ -179,8 +177,11 @@ def test_purge_cancels_scheduled_jobs_and_leaves_running_ones(board):
     assert board.store.purge(limit=3, now_ms=NOW) == (3, 2)
     assert board.store.purge(limit=3, now_ms=NOW) == (2, 0)
     assert board.dump() == {
-        "jobs": [1], "leases": {1: 30_000}, "runs": {1: "1:0:n:n1"}, "finished": dict.fromkeys(range(2, 7), 0),
-    }  # fmt: skip
+        "jobs": [1],
+        "leases": {1: 30_000},
+        "runs": {1: "1:0:n:n1"},
+        "finished": dict.fromkeys(range(2, 7), 0),
+    }
 
 
 def test_a_tombstone_stays_until_the_mirror_has_heard_of_the_end_however_old_the_clock_makes_it(board):
@@ -255,9 +256,7 @@ def test_a_requeued_job_is_not_cancelled_by_what_was_asked_of_a_run_that_redis_h
 def test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else(board):
     board.put(1)
     board.claim()
-    assert board.store.cancel([job_id(2)], lacking="running", now_ms=NOW) == [Change.RUNNING], (
-        "nobody knows whether it runs"
-    )
+    assert board.store.cancel([job_id(2)], lacking="running", now_ms=NOW) == [Change.RUNNING], "nobody knows whether it runs"
     assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.RUNNING]
     board.store.tidy(now_ms=NOW)
     assert sorted(board.dump().get("cancels", ())) == [1, 2], "nobody has confirmed yet that this server lacks nothing"

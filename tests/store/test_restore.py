@@ -17,20 +17,26 @@ def ground(board) -> GroundStore:
     return GroundStore(board.store)
 
 
-def row(
-    number: int, *, attempt: int = 0, crashes: int = 0, due: int = NOW, delay: int = 0, **fields: Any
-) -> RestoreItem:
+def row(number: int, *, attempt: int = 0, crashes: int = 0, due: int = NOW, delay: int = 0, **fields: Any) -> RestoreItem:
     return RestoreItem(
-        id=ids.short(job_id(number)), record=record(number, **fields).encode(), attempt=attempt, crashes=crashes, due_ms=due,
+        id=ids.short(job_id(number)),
+        record=record(number, **fields).encode(),
+        attempt=attempt,
+        crashes=crashes,
+        due_ms=due,
         delay_ms=delay,
-    )  # fmt: skip
+    )
 
 
 def run(number: int, *, attempt: int = 1, crashes: int = 0, fence: str = "n1", **fields: Any) -> RestoreItem:
     return RestoreItem(
-        id=ids.short(job_id(number)), record=record(number, **fields).encode(), attempt=attempt, crashes=crashes, fence=fence,
+        id=ids.short(job_id(number)),
+        record=record(number, **fields).encode(),
+        attempt=attempt,
+        crashes=crashes,
+        fence=fence,
         delay_ms=LEASE,
-    )  # fmt: skip
+    )
 
 
 def restore(ground: GroundStore, *items: RestoreItem, known: str = "") -> list[str]:
@@ -42,13 +48,15 @@ def adopt(ground: GroundStore, *items: RestoreItem, since: str = ELSEWHERE) -> l
 
 
 def test_rows_come_back_with_date_attempts_lane_and_key(board, ground):
-    answers = restore(
-        ground, row(1, due=NOW + 5000, key="k"), row(2, attempt=2, crashes=1, lane="high"), row(3, delay=LEASE)
-    )
+    answers = restore(ground, row(1, due=NOW + 5000, key="k"), row(2, attempt=2, crashes=1, lane="high"), row(3, delay=LEASE))
     assert answers == ["restored"] * 3
     assert board.dump() == {
-        "jobs": [1, 2, 3], "normal": {1: 5000, 3: LEASE}, "high": {2: 0}, "runs": {2: "2:1:h:"}, "keys": {"k": 1},
-    }  # fmt: skip
+        "jobs": [1, 2, 3],
+        "normal": {1: 5000, 3: LEASE},
+        "high": {2: 0},
+        "runs": {2: "2:1:h:"},
+        "keys": {"k": 1},
+    }
     assert board.happened() == ["restored 1", "restored 2", "restored 3"]
     assert board.claim().jobs[0].attempt == 3
 

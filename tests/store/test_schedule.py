@@ -63,9 +63,7 @@ def test_a_failed_job_sent_again_does_not_rise(board):
 @pytest.mark.parametrize(("policy", "status"), [("keep", "kept"), ("error", "taken")])
 def test_a_held_key_keeps_its_holder(board, policy, status):
     board.put(1, NOW + 5000, key="k")
-    reply = board.store.schedule([ScheduleItem(record=record(2, key="k"), due_ms=NOW, on_conflict=policy)], now_ms=NOW)[
-        0
-    ]
+    reply = board.store.schedule([ScheduleItem(record=record(2, key="k"), due_ms=NOW, on_conflict=policy)], now_ms=NOW)[0]
     assert (reply.status, reply.id, reply.created) == (status, job_id(1), False)
     assert board.dump() == {"jobs": [1], "normal": {1: 5000}, "keys": {"k": 1}, "finished": {2: 0}}
     assert board.happened() == ["scheduled 1", "merged 2"]
@@ -93,9 +91,7 @@ def test_replace_puts_the_new_job_in_the_holders_place(board):
     assert board.happened() == ["scheduled 1", "cancelled 1", "scheduled 2"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "status"), [("replace", "running"), ("earliest", "kept"), ("latest", "kept"), ("keep", "kept")]
-)
+@pytest.mark.parametrize(("policy", "status"), [("replace", "running"), ("earliest", "kept"), ("latest", "kept"), ("keep", "kept")])
 def test_a_running_holder_is_left_alone(board, policy, status):
     board.put(1, key="k")
     board.claim()

@@ -65,12 +65,35 @@ def test_no_script_uses_a_command_whose_cost_grows_with_the_queue(name):
 COMMENT = re.compile(r"--.*")
 FUNCTION = re.compile(r"^local function (\w+)\(.*?^end$", re.MULTILINE | re.DOTALL)
 WRITING = {
-    "HSET", "HSETNX", "HDEL", "HINCRBY", "ZADD", "ZREM", "ZREMRANGEBYRANK", "XADD", "XTRIM", "UNLINK", "LPUSH", "BITFIELD",
+    "HSET",
+    "HSETNX",
+    "HDEL",
+    "HINCRBY",
+    "ZADD",
+    "ZREM",
+    "ZREMRANGEBYRANK",
+    "XADD",
+    "XTRIM",
+    "UNLINK",
+    "LPUSH",
+    "BITFIELD",
     "SETRANGE",
-}  # fmt: skip
+}
 READING = {
-    "HGET", "HMGET", "HEXISTS", "HSCAN", "ZSCORE", "ZMSCORE", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "XLEN", "LLEN", "EXISTS",
-}  # fmt: skip
+    "HGET",
+    "HMGET",
+    "HEXISTS",
+    "HSCAN",
+    "ZSCORE",
+    "ZMSCORE",
+    "ZCARD",
+    "ZCOUNT",
+    "ZRANGE",
+    "ZRANGEBYSCORE",
+    "XLEN",
+    "LLEN",
+    "EXISTS",
+}
 LANES = {"high", "normal", "low"}
 
 

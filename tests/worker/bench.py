@@ -33,9 +33,15 @@ from tests.store.board import Board
 def line(queue: str = "q", **fields: Any) -> Line:
     """A line with the usual settings."""
     usual = {
-        "queue": queue, "partition": 0, "lease": 30.0, "lease_ms": 30_000, "max_crashes": 3, "max_result": 65536,
-        "backoff": Ladder("1m"), "timeout": None,
-    }  # fmt: skip
+        "queue": queue,
+        "partition": 0,
+        "lease": 30.0,
+        "lease_ms": 30_000,
+        "max_crashes": 3,
+        "max_result": 65536,
+        "backoff": Ladder("1m"),
+        "timeout": None,
+    }
     return Line(**{**usual, **fields})
 
 
@@ -66,9 +72,7 @@ class Bench:
     ) -> None:
         self.board = Board(link)
         link = self.board.store.link
-        self.lines = [
-            line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)
-        ]
+        self.lines = [line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)]
         self.stores = [QueueStore(link, prefix="t", queue=line.queue, signer=line.signer) for line in self.lines]
         self.holdings = Holdings(rows, len(queues))
         self.free = deque(range(rows))
@@ -86,34 +90,61 @@ class Bench:
             settled=self._settled,
         )
         self.executor = Executor(
-            lines=self.lines, holdings=self.holdings, find_task=self.find, task_numbers={},
-            receivers=(SignalReceiver(), JobLog("w/1")), end_thread=lambda: None,
-        )  # fmt: skip
+            lines=self.lines,
+            holdings=self.holdings,
+            find_task=self.find,
+            task_numbers={},
+            receivers=(SignalReceiver(), JobLog("w/1")),
+            end_thread=lambda: None,
+        )
         self.pace = Pace(threads)
         self.evictions = Evictions()
         self.consumers = [
             Consumer(
-                number, buffer=self.buffer, executor=self.executor, settler=self.settler, pace=self.pace,
+                number,
+                buffer=self.buffer,
+                executor=self.executor,
+                settler=self.settler,
+                pace=self.pace,
                 end_thread=lambda: None,
             )
             for number in range(threads)
-        ]  # fmt: skip
+        ]
         self.mover = Mover(
-            lines=self.lines, stores=self.stores, link=link, holdings=self.holdings, free=self.free, buffer=self.buffer,
-            consumers=self.consumers, settler=self.settler, adopter=self.adopter, pace=self.pace,
-            worker="w/1", evictions=self.evictions,
-        )  # fmt: skip
+            lines=self.lines,
+            stores=self.stores,
+            link=link,
+            holdings=self.holdings,
+            free=self.free,
+            buffer=self.buffer,
+            consumers=self.consumers,
+            settler=self.settler,
+            adopter=self.adopter,
+            pace=self.pace,
+            worker="w/1",
+            evictions=self.evictions,
+        )
         self.child: Any = SimpleNamespace(
-            pid=1, worker="w/1", holdings=self.holdings, remove_holdings_file=lambda: None, deaf=set(), deaf_since=None, killed=False,
-        )  # fmt: skip
+            pid=1,
+            worker="w/1",
+            holdings=self.holdings,
+            remove_holdings_file=lambda: None,
+            deaf=set(),
+            deaf_since=None,
+            killed=False,
+        )
         self.child.kill = lambda: setattr(self.child, "killed", True)
         self.keeper = Keeper(lines=self.lines, stores=self.stores, children=lambda: [self.child], worker="w")
         self.recovery = ProcessRecovery(lines=self.lines, stores=self.stores, evictions=self.evictions)
         self.replaced: list[Any] = []
         self.deadlines = Deadlines(
-            lines=self.lines, children=lambda: [self.child], replace=self.replaced.append, tasks=["shop.close"],
-            find_task=self.find, grace=30.0,
-        )  # fmt: skip
+            lines=self.lines,
+            children=lambda: [self.child],
+            replace=self.replaced.append,
+            tasks=["shop.close"],
+            find_task=self.find,
+            grace=30.0,
+        )
 
     def find(self, name: str) -> Any:
         try:

@@ -61,9 +61,7 @@ class Worker:
         return self.process.pid
 
     def children(self) -> list[int]:
-        found = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True, check=False
-        )
+        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True, check=False)
         return [int(pid) for pid in found.stdout.split()]
 
     def signal(self, sign: int) -> None:
@@ -116,9 +114,7 @@ class Shop:
         **fields: Any,
     ) -> str:
         """Schedules a job; returns its short id."""
-        return self.put_many(task, [args], queue=queue, delay_ms=delay_ms, payload=payload, options=options, **fields)[
-            0
-        ]
+        return self.put_many(task, [args], queue=queue, delay_ms=delay_ms, payload=payload, options=options, **fields)[0]
 
     def put_many(
         self,
@@ -143,9 +139,7 @@ class Shop:
             for args in calls
         ]
         for start in range(0, len(records), 200):
-            self.store(queue).schedule(
-                [ScheduleItem(record=record, delay_ms=delay_ms) for record in records[start : start + 200]]
-            )
+            self.store(queue).schedule([ScheduleItem(record=record, delay_ms=delay_ms) for record in records[start : start + 200]])
         return [ids.short(record.id) for record in records]
 
     def work(self, *options: str, failpoints: str = "") -> Worker:
@@ -158,9 +152,12 @@ class Shop:
     def manage(self, *words: str) -> str:
         """Runs another command of the project; returns what it printed."""
         environment = {
-            **os.environ, **self.environment, "DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_REDIS": self.url,
+            **os.environ,
+            **self.environment,
+            "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
+            "SHOP_REDIS": self.url,
             "SHOP_DELAYQ": json.dumps(self.settings),
-        }  # fmt: skip
+        }
         done = subprocess.run(
             [sys.executable, "-m", "django", *words],
             cwd=ROOT,
@@ -184,15 +181,11 @@ class Shop:
 
     def happened(self, id: str, queue: str = "default") -> list[str]:
         """The kinds of the events of one job."""
-        return [
-            item.kind for entry in self.events(queue) for item in entry.items if item.fields and item.fields[0] == id
-        ]
+        return [item.kind for entry in self.events(queue) for item in entry.items if item.fields and item.fields[0] == id]
 
     def detail(self, id: str, kind: str, queue: str = "default") -> dict[str, Any]:
         """The detail of a job's last event of that kind."""
-        found = [
-            item for entry in self.events(queue) for item in entry.items if item.kind == kind and item.fields[0] == id
-        ]
+        found = [item for entry in self.events(queue) for item in entry.items if item.kind == kind and item.fields[0] == id]
         return json.loads(found[-1].body)
 
     def left(self, queue: str = "default") -> int:

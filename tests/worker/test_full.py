@@ -32,9 +32,7 @@ def test_schedules_wait_or_are_refused_and_the_rest_goes_on(shop: Shop, own_redi
     shop.manage("migrate", "-v", "0")
 
     def ran() -> Counter[int]:
-        return (
-            Counter(int(line.split()[0]) for line in ledger.read_text().splitlines()) if ledger.exists() else Counter()
-        )
+        return Counter(int(line.split()[0]) for line in ledger.read_text().splitlines()) if ledger.exists() else Counter()
 
     worker = shop.work("--roles", "move,mirror,relay", "--threads", "8")
     running = shop.put_many("write_down", [(number, 8.0) for number in range(4)])

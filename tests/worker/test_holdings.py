@@ -18,9 +18,7 @@ def holdings():
 
 
 def put(holdings: Holdings, row: int = 1, **fields):
-    return holdings.put(
-        row, **{"line": 2, "id": ID, "fence": "abc1", "attempt": 7, "taken": 5.0, "good_until": 35.0, **fields}
-    )
+    return holdings.put(row, **{"line": 2, "id": ID, "fence": "abc1", "attempt": 7, "taken": 5.0, "good_until": 35.0, **fields})
 
 
 def test_a_job_is_read_as_it_was_written(holdings: Holdings) -> None:
@@ -29,9 +27,21 @@ def test_a_job_is_read_as_it_was_written(holdings: Holdings) -> None:
     holdings.progress(1, "5/10")
     (held,) = holdings.held()
     assert held == h.Held(
-        row=1, turn=turn, state=h.RUNNING, line=2, id=ID, fence="abc1", attempt=7, task=3, taken=5.0, started=6.0,
-        hard=99.0, retry_ms=1500, progress="5/10", progress_turn=1,
-    )  # fmt: skip
+        row=1,
+        turn=turn,
+        state=h.RUNNING,
+        line=2,
+        id=ID,
+        fence="abc1",
+        attempt=7,
+        task=3,
+        taken=5.0,
+        started=6.0,
+        hard=99.0,
+        retry_ms=1500,
+        progress="5/10",
+        progress_turn=1,
+    )
     holdings.settling(1)
     assert [held.state for held in holdings.held()] == [h.SETTLING]
     holdings.empty(1)

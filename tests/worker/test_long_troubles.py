@@ -33,8 +33,9 @@ def ledger(shop: Shop) -> Counter[str]:
 
 def with_ledger(shop: Shop) -> None:
     shop.environment = {
-        "SHOP_LEDGER": str(shop.folder / "ledger"), "SHOP_DATABASE": str(shop.folder / "db.sqlite3"),
-    }  # fmt: skip
+        "SHOP_LEDGER": str(shop.folder / "ledger"),
+        "SHOP_DATABASE": str(shop.folder / "db.sqlite3"),
+    }
 
 
 @pytest.mark.slow
@@ -59,9 +60,7 @@ def test_a_worker_frozen_for_three_leases_and_thawed_changes_nothing(shop: Shop)
     finally:
         os.killpg(frozen.pid, signal.SIGCONT)
     # It finishes the runs that it thinks are its own, and may not settle any.
-    eventually(
-        lambda: ledger(shop) == Counter([f"{what} {n}" for what in ("began", "ended") for n in (1, 2, 3, 4)] * 2)
-    )
+    eventually(lambda: ledger(shop) == Counter([f"{what} {n}" for what in ("began", "ended") for n in (1, 2, 3, 4)] * 2))
     frozen.signal(signal.SIGTERM)
     assert frozen.wait() == 0
     after = dump.read(shop.link, Keys("delayq", "default"))

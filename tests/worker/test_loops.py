@@ -245,9 +245,7 @@ def test_a_run_past_its_hard_deadline_is_settled_when_its_process_is_dead_and_ke
     assert bench.body(kind)["c"] == "HardTimeout"
 
 
-def test_a_deaf_runs_neighbours_have_their_own_timeouts_or_the_grace_and_are_evicted_then(
-    redis_server, monkeypatch
-) -> None:
+def test_a_deaf_runs_neighbours_have_their_own_timeouts_or_the_grace_and_are_evicted_then(redis_server, monkeypatch) -> None:
     bench = Bench(redis_server.link, threads=4)
     now = 1000.0
     monkeypatch.setattr(bench.deadlines, "_monotonic", lambda: now)

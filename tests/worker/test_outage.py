@@ -46,10 +46,18 @@ def test_no_request_fails_and_no_job_is_lost_or_doubled_while_redis_is_away(shop
         shop.work("--roles", "move,mirror,relay", "--threads", "4", "-v", "0")
     with open(answers, "wb") as out:
         web = subprocess.Popen(
-            [sys.executable, "-c", REQUESTS], cwd=ROOT, stdin=subprocess.PIPE, stdout=out,
-            env={**os.environ, **shop.environment, "DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_REDIS": server.url,
-                 "SHOP_DELAYQ": '{"DURABILITY": "outbox"}'},
-        )  # fmt: skip
+            [sys.executable, "-c", REQUESTS],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            env={
+                **os.environ,
+                **shop.environment,
+                "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
+                "SHOP_REDIS": server.url,
+                "SHOP_DELAYQ": '{"DURABILITY": "outbox"}',
+            },
+        )
     try:
         eventually(lambda: ledger.exists() and len(ledger.read_text().splitlines()) > 50)
         (server.terminate if how == "stopped" else server.kill)()

@@ -273,14 +273,24 @@ def test_nothing_is_taken_ahead_before_a_job_has_ended_or_while_jobs_take_long(t
 
 @pytest.mark.parametrize(
     ("what", "calm"),
-    [({}, True), ({"_signals": [15]}, False), ({"_leaving": [1]}, False), ({"_stopping": True}, False),
-     ({"_loop_slots": [SimpleNamespace(child=None)]}, False), ({"_children": lambda: [SimpleNamespace(kill_at=7.0)]}, False)],
+    [
+        ({}, True),
+        ({"_signals": [15]}, False),
+        ({"_leaving": [1]}, False),
+        ({"_stopping": True}, False),
+        ({"_loop_slots": [SimpleNamespace(child=None)]}, False),
+        ({"_children": lambda: [SimpleNamespace(kill_at=7.0)]}, False),
+    ],
     ids=["all there", "signalled", "one leaves", "stopping", "an empty slot", "one is to be killed"],
-)  # fmt: skip
+)
 def test_a_supervisor_looks_rarely_only_while_nothing_is_under_way(what, calm) -> None:
     child = SimpleNamespace(kill_at=float("inf"))
     quiet = {
-        "_signals": [], "_leaving": [], "_stopping": False, "_tasks": [SimpleNamespace(child=child)], "_loop_slots": [],
+        "_signals": [],
+        "_leaving": [],
+        "_stopping": False,
+        "_tasks": [SimpleNamespace(child=child)],
+        "_loop_slots": [],
         "_children": lambda: [child],
-    }  # fmt: skip
+    }
     assert Supervisor._calm(SimpleNamespace(**{**quiet, **what})) is calm

@@ -47,9 +47,12 @@ class Site:
     def schedule(self, *those: tuple[tuple[int, int], float, float]) -> None:
         """Per group: numbers from and to, delay, and how long the task takes."""
         environment = {
-            **os.environ, **self.shop.environment, "DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_REDIS": self.shop.url,
+            **os.environ,
+            **self.shop.environment,
+            "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
+            "SHOP_REDIS": self.shop.url,
             "SHOP_DELAYQ": json.dumps(self.shop.settings),
-        }  # fmt: skip
+        }
         subprocess.run([sys.executable, "-c", SCHEDULE, json.dumps(those)], cwd=ROOT, env=environment, check=True)
 
     def work(self, *options: str, failpoints: str = ""):
@@ -89,9 +92,7 @@ def volume_lost(site: Site) -> None:
 
 
 @pytest.mark.parametrize("wiped", [flushed, volume_lost])
-def test_what_runs_goes_on_and_what_waits_comes_back_when_redis_is_wiped(
-    shop: Shop, own_redis, wiped: Callable[[Site], None]
-) -> None:
+def test_what_runs_goes_on_and_what_waits_comes_back_when_redis_is_wiped(shop: Shop, own_redis, wiped: Callable[[Site], None]) -> None:
     site = Site(shop, own_redis(appendonly="yes", save=""))
     workers = [site.work(), site.work()]
     site.schedule(((0, 8), 0, 4.0), ((100, 140), 6, 0.0), ((200, 210), 0.5, 0.0))

@@ -58,20 +58,14 @@ class Command(BaseCommand):
         parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
         parser.add_argument("--threads", type=_whole(1), default=8, help="jobs at once per task process (default: 8)")
         parser.add_argument("--burst", action="store_true", help="leave when nothing is due")
-        parser.add_argument(
-            "--grace", type=_duration, default=30.0, help="time for running jobs to finish (default: 30s)"
-        )
+        parser.add_argument("--grace", type=_duration, default=30.0, help="time for running jobs to finish (default: 30s)")
         parser.add_argument("--max-jobs", type=_whole(1), default=0, help="replace a task process after so many jobs")
         parser.add_argument("--max-memory", type=_memory, default=0, help="replace a task process above it, as in 512M")
         parser.add_argument("--reload", action="store_true", help="start again when the code changes (for development)")
-        parser.add_argument(
-            "--roles", default=",".join(ROLES), help="move: run jobs; mirror: events to rows; relay: rows to Redis"
-        )
+        parser.add_argument("--roles", default=",".join(ROLES), help="move: run jobs; mirror: events to rows; relay: rows to Redis")
         parser.add_argument("--health-port", type=_port, help="answer GET /health and /ready there")
         parser.add_argument("--health-host", default="", help="on that address only (default: on all)")
-        parser.add_argument(
-            "--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line"
-        )
+        parser.add_argument("--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line")
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Sets up the log first, since with JSON whatever the command prints goes there, what the system checks say included."""

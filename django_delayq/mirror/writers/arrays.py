@@ -16,9 +16,16 @@ from django.db.models import Model
 
 # A cast to the type of a limited column would cut what is too long; as text it is refused.
 TYPES: Final = {
-    "UUIDField": "uuid", "ForeignKey": "uuid", "DateTimeField": "timestamptz", "BooleanField": "boolean", "IntegerField": "integer",
-    "PositiveIntegerField": "integer", "BigIntegerField": "bigint", "CharField": "text", "TextField": "text",
-}  # fmt: skip
+    "UUIDField": "uuid",
+    "ForeignKey": "uuid",
+    "DateTimeField": "timestamptz",
+    "BooleanField": "boolean",
+    "IntegerField": "integer",
+    "PositiveIntegerField": "integer",
+    "BigIntegerField": "bigint",
+    "CharField": "text",
+    "TextField": "text",
+}
 ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"'})
 
 
@@ -38,9 +45,7 @@ def found(
     """The rows in which `by` is one of these ids, if they meet the condition."""
     names = ", ".join(f'"{name}"' for name in columns)
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT {names} FROM {_table(model)} WHERE {by} = ANY(%s::uuid[]) AND {where}", [_array(_uuid, ids)]
-        )
+        cursor.execute(f"SELECT {names} FROM {_table(model)} WHERE {by} = ANY(%s::uuid[]) AND {where}", [_array(_uuid, ids)])
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     for place, name in enumerate(columns):
         if (way := _read(model, name)) is not None:
@@ -49,9 +54,13 @@ def found(
 
 
 def upsert(
-    model: type[Model], columns: Sequence[str], rows: Sequence[Any], unique: Sequence[str], updated: Sequence[str],
+    model: type[Model],
+    columns: Sequence[str],
+    rows: Sequence[Any],
+    unique: Sequence[str],
+    updated: Sequence[str],
     connection: BaseDatabaseWrapper,
-) -> None:  # fmt: skip
+) -> None:
     """Inserts rows; of those that are there already, the `updated` columns change."""
     given, values, names = _given(model, columns, rows, unique)
     wanted = ", ".join(f'"{name}"' for name in names)
@@ -64,9 +73,7 @@ def upsert(
     )
 
 
-def update(
-    model: type[Model], columns: Sequence[str], rows: Sequence[Any], key: str, connection: BaseDatabaseWrapper
-) -> None:
+def update(model: type[Model], columns: Sequence[str], rows: Sequence[Any], key: str, connection: BaseDatabaseWrapper) -> None:
     """Changes these columns of rows that are there; one that has been deleted meanwhile is left alone."""
     given, values, names = _given(model, (key, *columns), rows, (key,))
     table = _table(model)
@@ -74,8 +81,9 @@ def update(
     listed = ", ".join(f'"{name}"' for name in names)
     _execute(
         f'UPDATE {table} SET {changes} FROM ({given}) AS given ({listed}) WHERE {table}."{key}" = given."{key}"',
-        values, connection,
-    )  # fmt: skip
+        values,
+        connection,
+    )
 
 
 def _given(
@@ -127,8 +135,13 @@ def _column(model: type[Model], name: str) -> tuple[str, Callable[[Any], str]]:
     field: Any = next(one for one in model._meta.concrete_fields if one.attname == name)
     kind = TYPES[field.get_internal_type()]
     ways: dict[str, Callable[[Any], str]] = {
-        "uuid": _uuid, "timestamptz": datetime.isoformat, "boolean": str, "integer": str, "bigint": str, "text": field.get_prep_value,
-    }  # fmt: skip
+        "uuid": _uuid,
+        "timestamptz": datetime.isoformat,
+        "boolean": str,
+        "integer": str,
+        "bigint": str,
+        "text": field.get_prep_value,
+    }
     return kind, ways[kind]
 
 

@@ -20,22 +20,53 @@ from django_delayq.store.items import ScheduleItem
 
 VENDORS: Final = ("postgresql", "sqlite", "mysql")  # where the literals below are known to mean what they say
 GIVEN: Final = (
-    "id", "queue", "task", "args", "kwargs", "options", "key", "priority", "expires_at", "max_attempts", "durable", "error",
-    "on_conflict", "delay_ms", "created_at", "run_at",
-)  # fmt: skip
+    "id",
+    "queue",
+    "task",
+    "args",
+    "kwargs",
+    "options",
+    "key",
+    "priority",
+    "expires_at",
+    "max_attempts",
+    "durable",
+    "error",
+    "on_conflict",
+    "delay_ms",
+    "created_at",
+    "run_at",
+)
 SAME: Final = {
-    "state": f"'{State.SCHEDULED.value}'", "started_at": "NULL", "finished_at": "NULL", "attempts": "0", "crashes": "0",
-    "worker": "''", "fingerprint": "''", "result": "NULL", "settled": "''", "cancel_requested": "FALSE", "published": "NULL",
-    "last_event": "''", "ending": "NULL", "merged_into": "NULL",
-}  # fmt: skip
+    "state": f"'{State.SCHEDULED.value}'",
+    "started_at": "NULL",
+    "finished_at": "NULL",
+    "attempts": "0",
+    "crashes": "0",
+    "worker": "''",
+    "fingerprint": "''",
+    "result": "NULL",
+    "settled": "''",
+    "cancel_requested": "FALSE",
+    "published": "NULL",
+    "last_event": "''",
+    "ending": "NULL",
+    "merged_into": "NULL",
+}
 SAME_COPIED: Final = {  # what is not named is NULL, and takes the driver no time
     name: text.strip("'") for name, text in SAME.items() if text != "NULL"
 }
 COPIED: Final = 20  # rows from which on COPY pays for the question whether it is allowed
 CASTS: Final = {
-    "id": "uuid", "priority": "integer", "run_at": "timestamptz", "created_at": "timestamptz", "expires_at": "timestamptz",
-    "max_attempts": "integer", "durable": "boolean", "delay_ms": "bigint",
-}  # fmt: skip
+    "id": "uuid",
+    "priority": "integer",
+    "run_at": "timestamptz",
+    "created_at": "timestamptz",
+    "expires_at": "timestamptz",
+    "max_attempts": "integer",
+    "durable": "boolean",
+    "delay_ms": "bigint",
+}
 # When a row was written, and from when its delay counts, says the database, see databaseclock: `created_at` and `run_at`.
 BY_THE_DATABASE: Final = {
     "postgresql": "clock_timestamp(), COALESCE({date}, clock_timestamp() + {delay} * interval '1 millisecond')",
@@ -90,11 +121,23 @@ def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[date
     record = item.record
     args, kwargs, options, error = rows.texts(record)
     return (
-        uuid(record.id), item.queue, rows.clean(record.task, 200), args, kwargs, options, rows.clean(record.key, 200),
-        item.priority, moment(clock.from_ms(record.expires_ms)) if record.expires_ms else None, record.max_attempts,
-        record.durable, error, item.on_conflict, item.delay_ms,
-        moment(clock.from_ms(item.due_ms or 0)) if item.delay_ms is None else None, item.delay_ms,
-    )  # fmt: skip
+        uuid(record.id),
+        item.queue,
+        rows.clean(record.task, 200),
+        args,
+        kwargs,
+        options,
+        rows.clean(record.key, 200),
+        item.priority,
+        moment(clock.from_ms(record.expires_ms)) if record.expires_ms else None,
+        record.max_attempts,
+        record.durable,
+        error,
+        item.on_conflict,
+        item.delay_ms,
+        moment(clock.from_ms(item.due_ms or 0)) if item.delay_ms is None else None,
+        item.delay_ms,
+    )
 
 
 def _dated(
@@ -121,12 +164,8 @@ def _statement(vendor: str, count: int) -> str:
 def _from_json() -> str:
     """Each row is an array: names would be sent, and read, with every one of them."""
     *columns, date, delay = range(len(GIVEN))
-    given = [
-        f"(each->>{place})::{CASTS[GIVEN[place]]}" if GIVEN[place] in CASTS else f"each->>{place}" for place in columns
-    ]
-    dates = BY_THE_DATABASE["postgresql"].format(
-        date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint"
-    )
+    given = [f"(each->>{place})::{CASTS[GIVEN[place]]}" if GIVEN[place] in CASTS else f"each->>{place}" for place in columns]
+    dates = BY_THE_DATABASE["postgresql"].format(date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint")
     values = ", ".join((*given, dates, *SAME.values()))
     return f"{_into(chr(34))} SELECT {values} FROM json_array_elements(%s::json) AS each"
 

@@ -16,9 +16,7 @@ from django_delayq.worker.line import Line, Taken
 
 logger = Logger("django_delayq.worker")
 
-FROZEN: Final = (
-    1800.0  # seconds behind the end of its lease at which a run has surely been given up; half of a tombstone's hour
-)
+FROZEN: Final = 1800.0  # seconds behind the end of its lease at which a run has surely been given up; half of a tombstone's hour
 
 
 class Adopter:
@@ -75,8 +73,10 @@ class Adopter:
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
             "queue %s: %d of %d jobs that this process holds are its own on the new ground",
-            self._lines[line].queue, adopted, len(held),
-        )  # fmt: skip
+            self._lines[line].queue,
+            adopted,
+            len(held),
+        )
         return True
 
     def adopt(self, line: int, held: Sequence[Taken]) -> list[str]:
@@ -107,11 +107,15 @@ class Adopter:
         lease_ms = self._lines[line].lease_ms
         items = [
             RestoreItem(
-                id=taken.job.id, record=taken.job.record, attempt=taken.job.attempt, crashes=taken.job.crashes,
-                fence=taken.job.fence, delay_ms=lease_ms,
+                id=taken.job.id,
+                record=taken.job.record,
+                attempt=taken.job.attempt,
+                crashes=taken.job.crashes,
+                fence=taken.job.fence,
+                delay_ms=lease_ms,
             )
             for taken in batch
-        ]  # fmt: skip
+        ]
         failpoint("adopter.adopt")
         _, answers = self._stores[line].adopt(items, worker=self._worker, ground=ground)
         failpoint("adopter.adopted")

@@ -82,9 +82,7 @@ class JobBuffer:
             except IndexError:
                 pass
             with self._filled:
-                self._idle += (
-                    1  # before the last look: `put` looks the other way round, so one of the two sees the other
-                )
+                self._idle += 1  # before the last look: `put` looks the other way round, so one of the two sees the other
                 if not self._jobs and not self._closed:
                     self._filled.wait()
                 self._idle -= 1

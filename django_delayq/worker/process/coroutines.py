@@ -60,9 +60,7 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
             logger.warning("a task stopped the event loop of its process, which others share; it goes on")
         except BaseException as error:
-            logger.warning(
-                "%s ended the event loop of its process, which others share; it goes on", type(error).__name__
-            )
+            logger.warning("%s ended the event loop of its process, which others share; it goes on", type(error).__name__)
 
 
 async def _run(

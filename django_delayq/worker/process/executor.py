@@ -69,13 +69,7 @@ class Executor:
             return None
         run = Run(taken, self._lines[taken.line])
         # Each step fills in its part of the run, and the first that answers with an outcome ends it.
-        ended = (
-            self._check_lease(run)
-            or self._check_signature(run)
-            or self._decode(run)
-            or self._find(run)
-            or self._perform(run)
-        )
+        ended = self._check_lease(run) or self._check_signature(run) or self._decode(run) or self._find(run) or self._perform(run)
         self._receivers.ends(run, ended)
         return ended
 
@@ -93,15 +87,17 @@ class Executor:
         standing = "" if signer is None else signer.standing(run.job.record, queue=run.job.queue, id=run.job.id)
         if standing == "unsigned":
             return _poison(
-                run, "poison-signature",
+                run,
+                "poison-signature",
                 "its record is not signed, and SIGNING is on; if you trust it: delayq resign --unsigned, then requeue",
-            )  # fmt: skip
+            )
         if standing == "wrong":
             return _poison(
-                run, "poison-signature",
+                run,
+                "poison-signature",
                 "its record was changed, or signed with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS; if a key "
                 "was dropped too early: put it back, delayq resign, then requeue",
-            )  # fmt: skip
+            )
         return None
 
     def _decode(self, run: Run) -> Outcome | None:
@@ -143,10 +139,17 @@ class Executor:
         number = self._numbers.get(task.name, UNKNOWN_TASK)
         self._holdings.start(taken.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
         run.current = CurrentJob(
-            short_id=job.id, task=task.name, queue=job.queue, key=run.header.key, attempt=job.attempt,
-            crashes=job.crashes, nonce=job.fence, due_ms=job.due_ms, started_ms=run.started_ms,
+            short_id=job.id,
+            task=task.name,
+            queue=job.queue,
+            key=run.header.key,
+            attempt=job.attempt,
+            crashes=job.crashes,
+            nonce=job.fence,
+            due_ms=job.due_ms,
+            started_ms=run.started_ms,
             grip=_Grip(self._holdings, taken.row, taken.turn),
-        )  # fmt: skip
+        )
 
     def _call_as_current(self, run: Run) -> tuple[Any, BaseException | None]:
         assert run.current is not None
@@ -182,9 +185,7 @@ class Executor:
 
     def _succeeded(self, run: Run, result: Any) -> Outcome:
         finished_ms = clock.wall_ms()
-        detail, note = outcome.success(
-            started_ms=run.started_ms, finished_ms=finished_ms, result=result, limit=run.line.max_result
-        )
+        detail, note = outcome.success(started_ms=run.started_ms, finished_ms=finished_ms, result=result, limit=run.line.max_result)
         return Outcome("ack", detail, reason=note, ran_ms=max(0, finished_ms - run.started_ms))
 
     def _failed(self, run: Run, error: BaseException) -> Outcome:

@@ -101,9 +101,7 @@ class Mover:
         self._deaf = False  # the last pass ended without room, so that nobody listens to calls
         self._taken = 0
         self._full_since = 0.0
-        self.suspects: deque[Taken] = (
-            deque()
-        )  # one more crash, and they are poison; or they were evicted often: they run alone
+        self.suspects: deque[Taken] = deque()  # one more crash, and they are poison; or they were evicted often: they run alone
         self.quiet = False
         self.out_of_rows = False  # a call from the settler is welcome
 
@@ -232,9 +230,16 @@ class Mover:
             self._holdings.claiming(number, watch.nonce)
         failpoint("mover.claim")
         reply = self._stores[number].claim(
-            self._worker, watch.nonce, want=watch.want, lease_ms=line.lease_ms, max_crashes=line.max_crashes,
-            ground=watch.ground, max_events=line.max_events, wary=self._wary, away_ms=self._away_ms(watch),
-        )  # fmt: skip
+            self._worker,
+            watch.nonce,
+            want=watch.want,
+            lease_ms=line.lease_ms,
+            max_crashes=line.max_crashes,
+            ground=watch.ground,
+            max_events=line.max_events,
+            wary=self._wary,
+            away_ms=self._away_ms(watch),
+        )
         failpoint("mover.claimed")
         if not self._same_ground(number, watch, reply):
             watch.at = 0.0 if watch.ground == reply.ground else self._monotonic() + SOON  # the same claim again
@@ -283,9 +288,15 @@ class Mover:
         line = self._lines[number]
         failpoint("mover.listen")
         reply = self._stores[number].claim(
-            self._worker, f"{self._tag}{self._claims:x}", want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes,
-            ground=watch.ground, max_events=line.max_events, away_ms=self._away_ms(watch),
-        )  # fmt: skip
+            self._worker,
+            f"{self._tag}{self._claims:x}",
+            want=0,
+            lease_ms=line.lease_ms,
+            max_crashes=line.max_crashes,
+            ground=watch.ground,
+            max_events=line.max_events,
+            away_ms=self._away_ms(watch),
+        )
         failpoint("mover.listened")
         watch.idle = not reply.more
         self._same_ground(number, watch, reply)

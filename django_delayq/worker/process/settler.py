@@ -169,8 +169,10 @@ class Settler:
             elif answer in ("lost", "gone"):
                 logger.warning(
                     "job %s: the lease of attempt %d was lost, so its outcome (%s) changes nothing",
-                    taken.job.id, taken.job.attempt, outcome.kind,
-                )  # fmt: skip
+                    taken.job.id,
+                    taken.job.attempt,
+                    outcome.kind,
+                )
         self._free.extend(rows)
         self._holdings.count(done, failed)
         self._settled()

@@ -65,29 +65,52 @@ class TaskProcess:
         self._buffer = JobBuffer(self._wake)
         adopter = Adopter(lines=spec.lines, stores=stores, holdings=holdings, worker=worker)
         self._settler = Settler(
-            lines=spec.lines, stores=stores, holdings=holdings, free=self._free, adopter=adopter, worker=worker,
+            lines=spec.lines,
+            stores=stores,
+            holdings=holdings,
+            free=self._free,
+            adopter=adopter,
+            worker=worker,
             settled=self._settled,
-        )  # fmt: skip
+        )
         executor = Executor(
-            lines=spec.lines, holdings=holdings, find_task=spec.find_task,
+            lines=spec.lines,
+            holdings=holdings,
+            find_task=spec.find_task,
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
-            receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)), end_thread=spec.hooks.end_thread,
-        )  # fmt: skip
+            receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)),
+            end_thread=spec.hooks.end_thread,
+        )
 
         def consumer(number: int, buffer: JobBuffer) -> Consumer:
             return Consumer(
-                number, buffer=buffer, executor=executor, settler=self._settler, pace=pace,
+                number,
+                buffer=buffer,
+                executor=executor,
+                settler=self._settler,
+                pace=pace,
                 end_thread=spec.hooks.end_thread,
-            )  # fmt: skip
+            )
 
         self._consumers = [consumer(number, self._buffer) for number in range(1, spec.threads + 1)]
         self._alone = JobBuffer(self._wake)
         self._loner = consumer(0, self._alone)
         self._mover = Mover(
-            lines=spec.lines, stores=stores, link=link, holdings=holdings, free=self._free, buffer=self._buffer,
-            consumers=self._consumers, settler=self._settler, adopter=adopter, pace=pace, worker=worker,
-            wary=spec.wary, burst=spec.burst, evictions=evictions,
-        )  # fmt: skip
+            lines=spec.lines,
+            stores=stores,
+            link=link,
+            holdings=holdings,
+            free=self._free,
+            buffer=self._buffer,
+            consumers=self._consumers,
+            settler=self._settler,
+            adopter=adopter,
+            pace=pace,
+            worker=worker,
+            wary=spec.wary,
+            burst=spec.burst,
+            evictions=evictions,
+        )
         self._leaving = False
         self._now = False
 

@@ -53,9 +53,7 @@ class Beat:
         self.last = clock.monotonic()
         if asked is not None:
             self._obey(*asked)
-            self._registry.heard(
-                self._worker
-            )  # afterwards: what is obeyed twice does no harm, what is never heard does
+            self._registry.heard(self._worker)  # afterwards: what is obeyed twice does no harm, what is never heard does
         return EVERY
 
     def leave(self) -> None:

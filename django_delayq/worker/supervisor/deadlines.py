@@ -90,8 +90,11 @@ class Deadlines:
                 logger.error(
                     "%s, job %s: it has run for %.1f s and did not end at its timeout; its process is replaced, and killed when its "
                     "other %d jobs have ended or have had their time",
-                    self._name(one), one.id, now - one.started, len(held) - len(child.deaf),
-                )  # fmt: skip
+                    self._name(one),
+                    one.id,
+                    now - one.started,
+                    len(held) - len(child.deaf),
+                )
         self._replace(child)
 
     def _name(self, held: Held) -> str:
@@ -104,12 +107,8 @@ class Deadlines:
             kind, delay = "cancel", 0
         message = f"it did not end at its timeout; its process was killed after {ran:.1f} s"
         now = clock.wall_ms()
-        detail = codec.dumps(
-            {"s": now - round(ran * 1000), "f": now, "c": "HardTimeout", "m": message, "p": f"hard:{name}"[:64]}
-        )
-        return SettleItem(
-            id=held.id, attempt=held.attempt, fence=held.fence, outcome=kind, delay_ms=delay, detail=detail
-        )
+        detail = codec.dumps({"s": now - round(ran * 1000), "f": now, "c": "HardTimeout", "m": message, "p": f"hard:{name}"[:64]})
+        return SettleItem(id=held.id, attempt=held.attempt, fence=held.fence, outcome=kind, delay_ms=delay, detail=detail)
 
     def _verdict(self, name: str, held: Held) -> tuple[Outcome, int]:
         if held.retry_ms == NEVER:

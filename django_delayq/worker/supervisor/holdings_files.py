@@ -102,17 +102,19 @@ def place(memory: Path = MEMORY) -> Path | None:
     return folder if ours else None
 
 
-def make(
-    folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequence[Line]
-) -> tuple[Holdings, Path | None]:
+def make(folder: Path | None, *, worker: str, store: str, rows: int, lines: Sequence[Line]) -> tuple[Holdings, Path | None]:
     """Holdings in a file of that directory; in plain memory, without a path, if there is no directory or no room."""
     path = None if folder is None else folder / f"{os.getpid()}-{os.urandom(6).hex()}"
     if path is None:
         return Holdings(rows, len(lines)), None
     head = Head(
-        layout=LAYOUT, worker=worker, store=store, rows=rows, origin=origin(),
+        layout=LAYOUT,
+        worker=worker,
+        store=store,
+        rows=rows,
+        origin=origin(),
         lines=[(line.queue, line.partition, line.lease_ms, line.max_crashes) for line in lines],
-    )  # fmt: skip
+    )
     text = json.dumps(asdict(head)).encode()
     size = Holdings.size(rows, len(lines))
     unfinished = path.with_suffix(_UNFINISHED)

@@ -64,9 +64,7 @@ class HostRecovery:
                 self._take_over(file)
             self._looks += 1
             if self._looks % TOUCH == 0:
-                holdings_files.touch(
-                    [child.holdings_file for child in self._children() if child.holdings_file is not None]
-                )
+                holdings_files.touch([child.holdings_file for child in self._children() if child.holdings_file is not None])
         return PASS
 
     def _take_over(self, file: HoldingsFile) -> None:
@@ -77,11 +75,12 @@ class HostRecovery:
         logger.warning("%s is gone, with its supervisor (pid %d)", head.worker, head.origin.pid)
         self._recovery.add(
             DeadProcess(
-                worker=head.worker, lines=lines, held=list(holdings.held()), claims=holdings.nonces(lines), ran="crash",
-                stores=[
-                    QueueStore(self._link, prefix=self._prefix, queue=line.queue, partition=line.partition)
-                    for line in lines
-                ],
+                worker=head.worker,
+                lines=lines,
+                held=list(holdings.held()),
+                claims=holdings.nonces(lines),
+                ran="crash",
+                stores=[QueueStore(self._link, prefix=self._prefix, queue=line.queue, partition=line.partition) for line in lines],
                 settled=file.remove,
             )
-        )  # fmt: skip
+        )

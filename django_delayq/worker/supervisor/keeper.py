@@ -101,8 +101,10 @@ class Keeper:
         failpoint("keeper.extend")
         answers = self._stores[line].extend(
             [(held.id, held.fence) for _, held in kept],
-            worker=self._worker, lease_ms=settings.lease_ms, progress=progress,
-        )  # fmt: skip
+            worker=self._worker,
+            lease_ms=settings.lease_ms,
+            progress=progress,
+        )
         failpoint("keeper.extended")
         for holdings, held in kept:
             answer = answers[held.id]

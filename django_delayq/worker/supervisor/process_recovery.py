@@ -91,9 +91,15 @@ class ProcessRecovery:
         if child.holdings is None:
             return
         dead = DeadProcess(
-            worker=child.worker, lines=self._lines, stores=self._stores, held=list(child.holdings.held()),
-            claims=child.holdings.nonces(self._lines), ran=ran, ended=ended, settled=child.remove_holdings_file,
-        )  # fmt: skip
+            worker=child.worker,
+            lines=self._lines,
+            stores=self._stores,
+            held=list(child.holdings.held()),
+            claims=child.holdings.nonces(self._lines),
+            ran=ran,
+            ended=ended,
+            settled=child.remove_holdings_file,
+        )
         child.holdings.close()
         child.holdings = None
         self.add(dead)
@@ -133,8 +139,11 @@ class ProcessRecovery:
                 crashed = sum(item.outcome == "crash" for item in items)
                 logger.warning(
                     "%s held %d jobs of the queue %s, which are given back: %d were running and count a crash",
-                    dead.worker, len(items), dead.lines[number].queue, crashed,
-                )  # fmt: skip
+                    dead.worker,
+                    len(items),
+                    dead.lines[number].queue,
+                    crashed,
+                )
         while items:
             batch = items[:MOST]
             failpoint("remains.settle")
@@ -159,14 +168,10 @@ class ProcessRecovery:
         line = dead.lines[number]
         nonce = dead.claims[number] or secrets.token_hex(8)
         failpoint("remains.claim")
-        claim = dead.stores[number].claim(
-            dead.worker, nonce, want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes
-        )
+        claim = dead.stores[number].claim(dead.worker, nonce, want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes)
         failpoint("remains.claimed")
         known = {(row.id, row.fence) for row in held}
-        items += [
-            _item(job.id, job.attempt, job.fence, "snooze") for job in claim.jobs if (job.id, job.fence) not in known
-        ]
+        items += [_item(job.id, job.attempt, job.fence, "snooze") for job in claim.jobs if (job.id, job.fence) not in known]
         for item in items:
             if item.outcome == "evict":
                 self._evictions.note(item.id)

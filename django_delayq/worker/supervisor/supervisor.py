@@ -75,9 +75,13 @@ class Supervisor:
         self._evictions = Evictions()
         self._recovery = ProcessRecovery(lines=spec.lines, stores=stores, evictions=self._evictions)
         self._deadlines = Deadlines(
-            lines=spec.lines, children=self._task_children, replace=self._replace_deaf, tasks=spec.tasks,
-            find_task=spec.find_task, grace=spec.grace,
-        )  # fmt: skip
+            lines=spec.lines,
+            children=self._task_children,
+            replace=self._replace_deaf,
+            tasks=spec.tasks,
+            find_task=spec.find_task,
+            grace=spec.grace,
+        )
         self._place = holdings_files.place() if spec.processes else None
         self._store = f"{spec.prefix} {self._link.where}"
         registry = WorkerRegistry(self._link, prefix=spec.prefix)
@@ -89,7 +93,7 @@ class Supervisor:
             self._deadlines,
             Recycler(spec, self._in_slots, self._replace),
             self._beat,
-        ]  # fmt: skip
+        ]
         if spec.tidy:
             loops.append(beat.Tidy(stores))
         self._probe: Probe | None = None
@@ -149,9 +153,7 @@ class Supervisor:
             "jobs": beat.running(held, [line.queue for line in spec.lines], spec.tasks),
             "done": done,
             "failed": failed,
-            "memory": sum(
-                children.resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))
-            ),
+            "memory": sum(children.resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))),
             "version": spec.version,
             "health": spec.health_address,
             "format": formats.FORMAT,
@@ -169,9 +171,7 @@ class Supervisor:
             self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads), lines=spec.lines
         )
         try:
-            child = self._forker.fork(
-                name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions), holdings
-            )
+            child = self._forker.fork(name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions), holdings)
         except OSError:
             holdings.close()
             if holdings_file is not None:
@@ -182,9 +182,7 @@ class Supervisor:
 
     def _fork_loops(self, one: loop_process.LoopProcess) -> Callable[[str], Child]:
         def fork(name: str) -> Child:
-            return self._forker.fork(
-                name, self._spec.worker, lambda ends: loop_process.main(one, ends.commands, ends.alive)
-            )
+            return self._forker.fork(name, self._spec.worker, lambda ends: loop_process.main(one, ends.commands, ends.alive))
 
         return fork
 
@@ -307,9 +305,7 @@ class Supervisor:
 
     def _stop(self, grace: float) -> None:
         self._stopping = True
-        self._leave_at = (
-            self._signals.told_at or clock.monotonic()
-        ) + grace  # it may hear it only when a call to Redis has ended
+        self._leave_at = (self._signals.told_at or clock.monotonic()) + grace  # it may hear it only when a call to Redis has ended
         self._link.hurry(self._leave_at)
         self._loops.soon(self._beat)
         for child in self._task_children():

@@ -42,9 +42,14 @@ def _run(op: str) -> Iterator[None]:
     runs = record.own(settings.CAMPAIGN_FOLDER, "runs")
     same = {"job": job.id.hex, "fence": job.fence}
     runs.write(
-        run="began", **same, op=op, task=job.task.rpartition(".")[2], attempt=job.attempt, crashes=job.crashes,
+        run="began",
+        **same,
+        op=op,
+        task=job.task.rpartition(".")[2],
+        attempt=job.attempt,
+        crashes=job.crashes,
         due=int(job.run_at.timestamp() * 1000),
-    )  # fmt: skip
+    )
     how = "broken off"
     try:
         yield

@@ -18,9 +18,14 @@ def note(what: str) -> None:
     """Appends a line: one write, so that lines of many processes do not mix."""
     job = delayq.current()
     line = {
-        "what": what, "job": job.id.hex, "fence": job.fence, "attempt": job.attempt, "pid": os.getpid(),
-        "due": int(job.run_at.timestamp() * 1000), "at": time.time_ns() // 1_000_000,
-    }  # fmt: skip
+        "what": what,
+        "job": job.id.hex,
+        "fence": job.fence,
+        "attempt": job.attempt,
+        "pid": os.getpid(),
+        "due": int(job.run_at.timestamp() * 1000),
+        "at": time.time_ns() // 1_000_000,
+    }
     _append(os.environ[RUNS], line)
 
 

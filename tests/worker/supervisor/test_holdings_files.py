@@ -28,9 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make(folder: Path | None) -> tuple[Holdings, Path | None]:
-    return holdings_files.make(
-        folder, worker="w/1", store="delayq here", rows=4, lines=[line("q"), line("orders", max_crashes=7)]
-    )
+    return holdings_files.make(folder, worker="w/1", store="delayq here", rows=4, lines=[line("q"), line("orders", max_crashes=7)])
 
 
 def put(holdings: Holdings, row: int = 0, id: str = ID) -> None:

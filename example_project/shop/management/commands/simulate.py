@@ -33,9 +33,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser):
         parser.add_argument("--orders", type=int, default=10_000, help="how many (default: 10000)")
         parser.add_argument("--pay-rate", type=float, default=0.6, help="share that is paid in time (default: 0.6)")
-        parser.add_argument(
-            "--within", default="20s", help="time to pay, counted from the last order placed (default: 20s)"
-        )
+        parser.add_argument("--within", default="20s", help="time to pay, counted from the last order placed (default: 20s)")
         parser.add_argument("--spread", default="20s", help="the dates are spread over so long (default: 20s)")
         parser.add_argument("--seed", type=int, default=1, help="the same seed pays the same orders (default: 1)")
         parser.add_argument("--worker", action="store_true", help="start a worker for the time of the simulation")
@@ -58,9 +56,7 @@ class Command(BaseCommand):
             sys.exit(1)
 
     def start_worker(self):
-        return subprocess.Popen(
-            [sys.executable, sys.argv[0], "delayq_worker", "--queues", "orders", "--verbosity", "0"]
-        )
+        return subprocess.Popen([sys.executable, sys.argv[0], "delayq_worker", "--queues", "orders", "--verbosity", "0"])
 
     def need_worker(self):
         registry = WorkerRegistry(stores.link, prefix=delayq_prefix())
@@ -87,15 +83,12 @@ class Command(BaseCommand):
                     orders = Order.objects.bulk_create(Order(product=product, pay_until=date) for date in dates)
                     Ledger.objects.bulk_create(Ledger(order=order, what="placed") for order in orders)
                     delayq.schedule_many(
-                        close_order.using(run_at=order.pay_until, key=order.close_key).bind(order.pk)
-                        for order in orders
+                        close_order.using(run_at=order.pay_until, key=order.close_key).bind(order.pk) for order in orders
                     )
                 first = first or orders[0].pk
                 advance(size)
         took = time.monotonic() - started
-        self.stdout.write(
-            f"{count} orders placed in {took:.1f} s ({count / took:.0f} per second, order and job in one transaction)."
-        )
+        self.stdout.write(f"{count} orders placed in {took:.1f} s ({count / took:.0f} per second, order and job in one transaction).")
         return first
 
     def pay(self, first, count, rate):
@@ -108,9 +101,7 @@ class Command(BaseCommand):
                 batch = chosen[start : start + 200]
                 with transaction.atomic():
                     open_ones = list(
-                        Order.objects.select_for_update()
-                        .filter(pk__in=batch, state=Order.State.UNPAID)
-                        .values_list("pk", flat=True)
+                        Order.objects.select_for_update().filter(pk__in=batch, state=Order.State.UNPAID).values_list("pk", flat=True)
                     )
                     Order.objects.filter(pk__in=open_ones).update(state=Order.State.PAID)
                     Ledger.objects.bulk_create(Ledger(order_id=pk, what="paid") for pk in open_ones)
@@ -145,9 +136,7 @@ class Command(BaseCommand):
             payments=Count("ledger", filter=Q(ledger__what="paid")),
         )
         closed = Ledger.objects.filter(order_id__gte=first, order_id__lt=first + count, what="closed")
-        lateness = sorted(
-            (at - until).total_seconds() * 1000 for at, until in closed.values_list("at", "order__pay_until").iterator()
-        )
+        lateness = sorted((at - until).total_seconds() * 1000 for at, until in closed.values_list("at", "order__pay_until").iterator())
         faults = {
             "unpaid orders that were not closed": mine.filter(payments=0, closings=0).count(),
             "orders closed more than once": mine.filter(closings__gt=1).count(),

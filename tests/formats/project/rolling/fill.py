@@ -63,9 +63,7 @@ def settle(job, outcome: str, *, delay: int = 0, **detail) -> None:
 
 def run(task, name: str, outcome: str, *, ends: str, runs: int = 0, delay: int = 0, queue: str = "orders", **options):
     """Schedules one, claims it, and settles it."""
-    detail = (
-        {"c": "ValueError", "m": "the first attempt fails", "t": "Traceback"} if outcome in ("retry", "fail") else {}
-    )
+    detail = {"c": "ValueError", "m": "the first attempt fails", "t": "Traceback"} if outcome in ("retry", "fail") else {}
     job = put(task, name, ends=ends, runs=runs, queue=queue, **options)
     [claimed] = [one for one in claim(queue) if ids.full(one.id) == job.id]
     settle(claimed, outcome, delay=delay, **detail)
