@@ -186,6 +186,16 @@ def test_no_two_modules_have_one_name():
     assert shared == {}
 
 
+def test_no_two_classes_have_one_name():
+    djangos = {"Command", "Media", "Meta", "Migration", "Job"}  # the last: the handle that a caller holds, and the row
+    places: dict[str, list[str]] = {}
+    for name in MODULES:
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.ClassDef) and node.name not in djangos:
+                places.setdefault(node.name, []).append(name)
+    assert {cls: names for cls, names in places.items() if len(names) > 1} == {}
+
+
 def test_each_folder_has_its_folder_of_tests():
     tests = PACKAGE.parent / "tests"
     folders = {"nouns", *FOLDERS, "admin", "management", "worker/process", "worker/supervisor"}

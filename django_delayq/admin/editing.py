@@ -33,7 +33,7 @@ ANSWERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DiffLine:
     """A line of the difference. `look`: added, removed, or same; the mark before the text says it too."""
 
     mark: str
@@ -68,10 +68,10 @@ def signature(job: Job) -> str:
         return ""
 
 
-def difference(form: EditForm) -> list[Line]:
+def difference(form: EditForm) -> list[DiffLine]:
     """What changes, line by line."""
     looks = {"+": "added", "-": "removed", " ": "same"}
-    return [Line(mark, visible(text), looks[mark]) for mark, text in diff.lines(form.before, form.after)]
+    return [DiffLine(mark, visible(text), looks[mark]) for mark, text in diff.lines(form.before, form.after)]
 
 
 def carry_out(request: HttpRequest, job: Job, form: EditForm) -> None:

@@ -25,22 +25,22 @@ STEPS: Final = 8  # of a ladder, shown one by one
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LadderStep:
     """An attempt to come, `wait` seconds after the one before it has failed; None where a function of the task decides."""
 
     attempt: int
     wait: float | None
 
 
-def ladder(job: Job, made: int) -> tuple[list[Step], int]:
+def ladder(job: Job, made: int) -> tuple[list[LadderStep], int]:
     """The attempts behind attempt `made`, and how many more there are behind those."""
     left = max(0, job.max_attempts - made)
     shown = min(left, STEPS)
     found = _ladder_of(job)
     if found is None:
-        return [Step(made + n, None) for n in range(1, shown + 1)], left - shown
+        return [LadderStep(made + n, None) for n in range(1, shown + 1)], left - shown
     waits = found.steps(made + shown)[made - 1 :] if made else found.steps(shown)
-    return [Step(made + n, waits[n - 1]) for n in range(1, shown + 1)], left - shown
+    return [LadderStep(made + n, waits[n - 1]) for n in range(1, shown + 1)], left - shown
 
 
 def _ladder_of(job: Job) -> Ladder | None:

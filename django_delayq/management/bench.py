@@ -18,7 +18,7 @@ Grade = Literal["good", "fair", "poor"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Verdict:
     """One judgement: a figure in words, how good it is, and what to look at if it is not."""
 
     text: str
@@ -70,32 +70,32 @@ STEPS: Final = {
 }
 
 
-def judge(figures: dict[str, Figures]) -> Iterator[Line]:
+def judge(figures: dict[str, Figures]) -> Iterator[Verdict]:
     """What the figures mean."""
     ping, outbox, work, mirror = (figures[name] for name in ("ping", "outbox", "work", "mirror"))
-    yield Line(
+    yield Verdict(
         f"Redis answers within {ping['p50']:.2f} ms, and within {ping['p99']:.2f} ms 99 times of 100.",
         *_graded(ping["p99"], 2, 20, "Redis is far away or busy: every claim and every schedule() waits that long."),
     )
-    yield Line(
+    yield Verdict(
         f"schedule() with redis durability: {figures['schedule']['single']:,.0f} jobs a second per process; "
         f"schedule_many: {figures['schedule']['many']:,.0f}.",
         "good",
     )
-    yield Line(
+    yield Verdict(
         f"A row in the outbox takes {outbox['p50']:.2f} ms, and {outbox['p99']:.2f} ms 1 time of 100; "
         f"schedule_many writes {outbox['many']:,.0f} rows a second.",
         *_graded(outbox["p50"], 10, 50, "Commits are slow: look at the disk and the network of the database."),
     )
-    yield Line(
+    yield Verdict(
         f"A job starts {work['p50']:.0f} ms after its date, and at most {work['p99']:.0f} ms 99 times of 100.",
         *_graded(work["p99"], 50, 500, "Jobs start late on an idle queue: the machine or Redis is busy with something else."),
     )
-    yield Line(
+    yield Verdict(
         f"One worker process runs {work['rate']:,.0f} jobs a second that do nothing.",
         *_graded(-work["rate"], -2000, -200, "The machine or Redis is slow or busy."),
     )
-    yield Line(
+    yield Verdict(
         f"The mirror writes {mirror['rate']:,.0f} jobs a second into the database.",
         *_graded(
             -mirror["rate"],
@@ -105,7 +105,7 @@ def judge(figures: dict[str, Figures]) -> Iterator[Line]:
         ),
     )
     if work["lost"]:
-        yield Line(
+        yield Verdict(
             f"{work['lost']:.0f} jobs did not run within a minute.",
             "poor",
             "`delayq doctor` may say why; the worker's log too.",
@@ -118,7 +118,7 @@ def _graded(value: float, good: float, fair: float, advice: str) -> tuple[Grade,
     return ("fair" if value <= fair else "poor"), advice
 
 
-def _verdict(figures: dict[str, Figures], lines: list[Line]) -> str:
+def _verdict(figures: dict[str, Figures], lines: list[Verdict]) -> str:
     sustained = {"the worker process": figures["work"]["rate"], "the mirror": figures["mirror"]["rate"]}
     narrowest = min(sustained, key=lambda name: sustained[name])
     if figures["work"]["lost"]:

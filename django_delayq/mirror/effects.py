@@ -16,7 +16,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Step
 from django_delayq.states import UNFINISHED, State
-from django_delayq.worker.atomic import Run
+from django_delayq.worker.atomic import AtomicRun
 
 logger = Logger("django_delayq.worker")
 
@@ -31,7 +31,7 @@ class DatabaseEffects:
     since the transaction began, and under REPEATABLE READ no transaction may then write that row.
     """
 
-    def run(self, run: Run, call: Callable[[], Any]) -> Any:
+    def run(self, run: AtomicRun, call: Callable[[], Any]) -> Any:
         """See `Effects.run`.
 
         Raises:
@@ -64,7 +64,7 @@ class DatabaseEffects:
         return result
 
     @contextmanager
-    def once(self, run: Run, name: str) -> Iterator[bool]:
+    def once(self, run: AtomicRun, name: str) -> Iterator[bool]:
         """See `Effects.once`.
 
         Raises:
@@ -114,11 +114,11 @@ def end_rows(among: Any, using: str) -> None:
     failpoint("restore.ended")
 
 
-def _find(run: Run, name: str, using: str) -> Step | None:
+def _find(run: AtomicRun, name: str, using: str) -> Step | None:
     return Step.objects.using(using).filter(job_id=run.id, name=name).first()
 
 
-def _claim_step(run: Run, name: str, using: str) -> None:
+def _claim_step(run: AtomicRun, name: str, using: str) -> None:
     try:
         Step.objects.using(using).create(job_id=run.id, name=name, fence=run.nonce, at=clock.now())
     except IntegrityError:
@@ -128,13 +128,13 @@ def _claim_step(run: Run, name: str, using: str) -> None:
         ) from None
 
 
-def _guard_hooks(run: Run, using: str) -> None:
+def _guard_hooks(run: AtomicRun, using: str) -> None:
     """Once this transaction has committed, a hook that raises must not keep the others from running, nor go unseen."""
     connection: Any = connections[using]  # its hooks bear a third part, which the stubs do not know
     connection.run_on_commit = [(sids, _guarded(hook, run), robust) for sids, hook, robust in connection.run_on_commit]
 
 
-def _guarded(hook: Callable[[], Any], run: Run) -> Callable[[], None]:
+def _guarded(hook: Callable[[], Any], run: AtomicRun) -> Callable[[], None]:
     def call() -> None:
         try:
             hook()

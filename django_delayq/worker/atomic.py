@@ -12,7 +12,7 @@ from uuid import UUID
 from django_delayq.exceptions import ConfigError
 
 
-class Run(Protocol):
+class AtomicRun(Protocol):
     """The run on whose behalf an effect happens."""
 
     @property
@@ -42,10 +42,10 @@ class Run(Protocol):
 class Effects(Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
-    def run(self, run: Run, call: Callable[[], Any]) -> Any:
+    def run(self, run: AtomicRun, call: Callable[[], Any]) -> Any:
         """Calls `call` in a transaction that also notes that it is done, unless that was done before. Returns its result."""
 
-    def once(self, run: Run, name: str) -> AbstractContextManager[bool]:
+    def once(self, run: AtomicRun, name: str) -> AbstractContextManager[bool]:
         """A transaction whose effects are kept the first time only. Gives whether this is the first time."""
 
 
