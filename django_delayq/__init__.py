@@ -28,13 +28,14 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
+from django_delayq.producer.acts import cancel, requeue, reschedule, run_now
 from django_delayq.producer.job import Job, get
 from django_delayq.producer.queues import pause, resume
 from django_delayq.producer.schedule import schedule, schedule_many
 from django_delayq.producer.task import Task, task
-from django_delayq.producer.verbs import cancel, requeue, reschedule, run_now
 from django_delayq.states import Change, State
-from django_delayq.worker.current import CurrentJob, current, once
+from django_delayq.worker.current import CurrentJob, current
+from django_delayq.worker.once import once
 
 __version__ = "0.1.0"
 

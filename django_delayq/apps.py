@@ -21,8 +21,8 @@ class DelayqConfig(AppConfig):
         from django_delayq.mirror.effects import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
         from django_delayq.producer import database
-        from django_delayq.worker import atomic
+        from django_delayq.worker import once
 
         database.install(DatabaseOutbox())
-        atomic.install(DatabaseEffects())
+        once.install(DatabaseEffects())
         autodiscover_modules("tasks")

@@ -1,10 +1,9 @@
-"""Texts from elsewhere, made fit: to be read, without characters that are not seen and yet change what is; to be stored, as any
-database takes them; and to be told apart, by what errors of one cause have in common.
+"""Texts from elsewhere, made fit: to be read, without characters that are not seen and yet change what is; and to be stored, as any
+database takes them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Final
 
@@ -24,11 +23,7 @@ def one_line(text: str) -> str:
 
 
 LONGEST: Final = 100_000  # characters of an error or a traceback; the rest is cut
-LONGEST_LINE: Final = 2_000  # characters of the first line of an error that tell errors apart
-SAID: Final = 500  # of a message, once what varies has been taken out
 CUT: Final = re.compile(r"… [\d,]+ characters cut …")  # the line that stands for them
-_VARYING: Final = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d+")
-_WORD, _DIGIT = re.compile(r"\S+"), re.compile(r"\d")
 
 
 def is_utf8(text: str) -> bool:
@@ -50,25 +45,6 @@ def clean(text: str, longest: int = LONGEST) -> str:
         return text[: longest - 1] + "…"
     half = longest // 2 - 20
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
-
-
-def error_fingerprint(kind: str, message: str, place: str) -> str:
-    """The same for errors of one cause: class, message without numbers and ids, and the place in the project's own code."""
-    return _digest("\n".join((kind, _VARYING.sub("#", message)[:SAID], place)))
-
-
-def text_fingerprint(text: str) -> str:
-    """For an error of which only a text is known, such as a worker's crash: the same for texts that differ in numbers and ids only.
-    Such ids have letters as well (a host's name, a job's short id), so that a word with a digit counts for nothing.
-    """
-    line = text.strip().split("\n", 1)[0][:LONGEST_LINE]
-    # Word by word: one pattern that looks for a digit within a word would go back through words without one.
-    first = _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], line)[:SAID]
-    return _digest(first) if first else ""
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha1(text.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()[:12]
 
 
 def _spelled(found: re.Match[str]) -> str:

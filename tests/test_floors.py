@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "django_delayq"
 # lower only. The face (`__init__`) and the app stand above all.
 FLOORS = {
     "clock": 0,
+    "fingerprint": 0,
     "spread": 0,
     "states": 0,
     "text": 0,
@@ -50,6 +51,7 @@ NOUNS = {
     "codec",
     "exceptions",
     "failpoints",
+    "fingerprint",
     "ids",
     "ladder",
     "record",

@@ -29,7 +29,7 @@ from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, Queue
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
 from django_delayq.admin.show import badge, breakable, duration, visible
-from django_delayq.console.actions import VERBS, Verb
+from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.models import DERIVED, Job
 from django_delayq.states import State
 

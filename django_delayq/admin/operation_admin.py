@@ -33,8 +33,8 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, visible, word
 from django_delayq.console import selection
-from django_delayq.console.actions import VERBS, Verb
 from django_delayq.console.selection import Selection
+from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.console.words import worded
 from django_delayq.mirror import operations
 from django_delayq.models import Job, Operation, Queue

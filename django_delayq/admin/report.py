@@ -17,8 +17,8 @@ from django.utils.translation import gettext as now
 
 from django_delayq import clock, conf, ids
 from django_delayq.admin.show import visible
-from django_delayq.console.actions import Verb
 from django_delayq.console.overview import DOWN
+from django_delayq.console.verbs import Verb
 from django_delayq.console.words import worded
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.mirror import rows

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError
 
 from django_delayq import conf, ids
 from django_delayq.console import overview
-from django_delayq.console.actions import Verb
+from django_delayq.console.verbs import Verb
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, seconds, targets
 from django_delayq.management.output import print_json, progress

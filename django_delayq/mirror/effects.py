@@ -16,7 +16,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.models import Step
 from django_delayq.states import UNFINISHED, State
-from django_delayq.worker.atomic import AtomicRun
+from django_delayq.worker.once import AtomicRun
 
 logger = Logger("django_delayq.worker")
 

@@ -18,7 +18,7 @@ from django.db import Error as DriverError
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock
-from django_delayq.console import actions, selection
+from django_delayq.console import selection, verbs
 from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
 from django_delayq.failpoints import failpoint
@@ -40,7 +40,7 @@ IDLE: Final = 1.0
 AT_ONCE: Final = 20  # operations looked at in one pass
 Stage = Operation.Stage
 
-VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb in actions.VERBS.items()}
+VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb in verbs.VERBS.items()}
 PURGE: Final = "purge"
 
 

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from django_delayq import clock, codec
 from django_delayq.exceptions import PayloadError
+from django_delayq.fingerprint import text_fingerprint
 from django_delayq.models import Job, JSONText
 from django_delayq.record import JobRecord, lane_of
 from django_delayq.states import AttemptOutcome, State
 from django_delayq.text import clean as clean
-from django_delayq.text import text_fingerprint
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 STUB = "?"  # the task of a row whose record is not known

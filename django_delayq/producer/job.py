@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import verbs, where
+from django_delayq.producer import acts, where
 from django_delayq.producer.stores import stores
 from django_delayq.producer.where import JobRef
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
@@ -27,21 +27,21 @@ class Job(JobRef):
 
     def cancel(self, *, actor: str = "", reason: str = "") -> Change:
         """See `delayq.cancel`."""
-        return verbs.cancel(self, actor=actor, reason=reason)
+        return acts.cancel(self, actor=actor, reason=reason)
 
     def reschedule(
         self, *, delay: clock.Delay | None = None, run_at: datetime | None = None, actor: str = "", reason: str = ""
     ) -> Change:
         """See `delayq.reschedule`."""
-        return verbs.reschedule(self, delay=delay, run_at=run_at, actor=actor, reason=reason)
+        return acts.reschedule(self, delay=delay, run_at=run_at, actor=actor, reason=reason)
 
     def run_now(self, *, actor: str = "", reason: str = "") -> Change:
         """See `delayq.run_now`."""
-        return verbs.run_now(self, actor=actor, reason=reason)
+        return acts.run_now(self, actor=actor, reason=reason)
 
     def requeue(self, *, actor: str = "", reason: str = "") -> Change:
         """See `delayq.requeue`."""
-        return verbs.requeue(self, actor=actor, reason=reason)
+        return acts.requeue(self, actor=actor, reason=reason)
 
 
 def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None) -> Job | None:

@@ -18,12 +18,13 @@ from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.producer import changes, database
+from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.job import Job
 from django_delayq.producer.mould import Mould
 from django_delayq.producer.publish import Publisher, Sent
-from django_delayq.producer.stores import StoreResting, stores
+from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection import StoreRefused
 from django_delayq.store.items import ScheduleReply

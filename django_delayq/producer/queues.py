@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django_delayq import conf
-from django_delayq.producer import database, verbs
+from django_delayq.producer import acts, database
 from django_delayq.producer.stores import stores
 from django_delayq.producer.where import check_words
 from django_delayq.states import Change
@@ -68,4 +68,4 @@ def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
         with stores.guarded():  # most rows are merely not mirrored yet: Redis has them
             views = stores.inspector().jobs(queue, rows)
         lacking = [id for id, view in zip(rows, views, strict=True) if view is None]
-        yield [verbs.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
+        yield [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)

@@ -1,8 +1,4 @@
-"""The producer's way to Redis: one link per process, made when first needed, with a breaker for schedules.
-
-After a failure the next schedules fail at once, so that a web process does not wait for the timeout in every request while Redis is
-down; after a short while one tries again. What people ask for by name, a cancel above all, is tried always.
-"""
+"""The producer's way to Redis: one link per process, made when first needed, behind a breaker."""
 
 from __future__ import annotations
 
@@ -14,18 +10,13 @@ from django.dispatch import receiver
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.failpoints import failpoint
-from django_delayq.store.connection import Link, StoreError, StoreRefused, connect
+from django_delayq.producer.breaker import Breaker
+from django_delayq.store.connection import Link, connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
 
 TIMEOUT: Final = 1.0  # seconds a request waits for Redis, at most, before it goes on without
-REST: Final = 2.0  # seconds for which the breaker stays open
 CLOCK_KEPT: Final = 60.0  # seconds for which a reading of Redis' clock serves, with what has passed since
-
-
-class StoreResting(StoreUnavailable):
-    """The breaker is open: nothing was sent."""
 
 
 class StoreSet:
@@ -37,8 +28,8 @@ class StoreSet:
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._queues: dict[tuple[str, int], tuple[conf.Config, QueueStore]] = {}  # as of those settings
-        self._open_until = 0.0
-        self._last = ""
+        self.breaker = Breaker()
+        self.guarded = self.breaker.guarded
         self._grounds: dict[str, str] = {}
         self._clock: tuple[float, float] | None = None  # when Redis' was read, and what it showed, in seconds
 
@@ -100,61 +91,14 @@ class StoreSet:
             self._clock = now, int(seconds) + int(us) / 1e6
         return int((self._clock[1] + now - self._clock[0]) * 1000)
 
-    def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> _Guard:
-        """Runs calls, and notes how they went. Of a call in two halves the first only `asks` and the second only `answers`: what was
-        sent is waited for, whatever has happened to others meanwhile.
-
-        Args:
-            schedules: it obeys the breaker: a row waits, and the relay publishes it.
-
-        Raises:
-            StoreUnavailable: at once while the breaker is open, or because the call failed, which opens it; or because Redis
-                refused it, which does not: a refusal is quick, and says nothing about the next call.
-        """
-        if schedules and asks and clock.monotonic() < self._open_until:
-            raise StoreResting(f"Redis failed a moment ago and is left alone for {REST:.0f} s: {self._last}")
-        return _Guard(self, asks, answers)
-
-    def note(self, error: StoreUnavailable | None) -> None:
-        """How a call went: an error opens the breaker."""
-        if error is None:
-            self._open_until = 0.0
-        else:
-            self._last, self._open_until = str(error), clock.monotonic() + REST
-
     def reset(self) -> None:
         """Forgets the link and the breaker; the settings have changed."""
         with self._lock:
             link, self._link = self._link, None
-            self._open_until = 0.0
+            self.breaker.note(None)
             self._grounds, self._clock = {}, None
         if link is not None:
             link.close()
-
-
-class _Guard:
-    """See `StoreSet.guarded`. A class, since a generator would take a good part of a call's time."""
-
-    __slots__ = ("_answers", "_asks", "_stores")
-
-    def __init__(self, stores: StoreSet, asks: bool, answers: bool) -> None:
-        self._stores, self._asks, self._answers = stores, asks, answers
-
-    def __enter__(self) -> None:
-        if self._asks:
-            failpoint("producer.ask")
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None:
-            if self._answers:
-                failpoint("producer.asked")
-            if self._asks and self._answers:
-                self._stores.note(None)
-        elif isinstance(error, StoreUnavailable):
-            if not isinstance(error, StoreRefused):
-                self._stores.note(error)
-        elif isinstance(error, StoreError):  # callers know one error only
-            raise StoreUnavailable(*error.args, code=error.code, **error.fields) from error
 
 
 stores: Final = StoreSet()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -10,7 +9,6 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import LeaseLost
-from django_delayq.worker import atomic
 
 
 class Grip(Protocol):
@@ -132,23 +130,3 @@ def current() -> CurrentJob:
             "delayq.current() was called outside a running task. A task called as a plain function has no job; "
             "a thread started by a task needs contextvars.copy_context().run(...)."
         ) from None
-
-
-def once(name: str) -> AbstractContextManager[bool]:
-    """A part of a task whose writes to the database are kept once per job, however often the job runs:
-
-        with delayq.once("charge") as first:
-            if first:
-                Payment.objects.create(...)
-
-    The block is a transaction on `DELAYQ["DATABASE"]`, committed together with the note that it is done. In a later run `first` is
-    False, and whatever the block writes all the same is rolled back. What the block does elsewhere, a mail or a call over the
-    network, is not covered: do that only if `first`, and expect it more than once.
-
-    Raises:
-        RuntimeError: no task is running here (see `current`).
-        LeaseLost: when the block ends, and another worker has the job, or another run of it has done this part meanwhile; nothing is
-            kept. Let it pass, and write nothing more: that other run goes on with the job.
-        ValueError: the name is empty or longer than 100 characters.
-    """
-    return atomic.need().once(current(), name)

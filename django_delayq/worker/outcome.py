@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from django_delayq import codec
 from django_delayq.exceptions import PayloadError
+from django_delayq.fingerprint import error_fingerprint
 from django_delayq.logger import class_name
 from django_delayq.text import clean as fit_to_store
-from django_delayq.text import error_fingerprint
 
 Kind = Literal["ack", "retry", "snooze", "park", "fail", "crash", "cancel"]
 

@@ -16,7 +16,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import operations
 from django_delayq.mirror.operations import OperationLoop
 from django_delayq.models import Event, Job, Operation
-from django_delayq.producer import queues, verbs
+from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
 from tests.admin.conftest import lose_redis
 from tests.tasks_for_tests import close_order
@@ -161,7 +161,7 @@ def test_a_paused_one_waits_and_goes_on_where_it_was(orders):
 def test_a_cancelled_one_ends_and_stays_cancelled(orders, monkeypatch):
     orders.scheduled(7)
     operation = begin()
-    cancel = verbs.cancel
+    cancel = acts.cancel
 
     def and_somebody_cancels_the_operation(*args: Any, **kwargs: Any) -> Any:
         Operation.objects.update(stage=Stage.CANCELLED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.admin import JobAdmin
-from django_delayq.console.actions import VERBS
+from django_delayq.console.verbs import VERBS
 from django_delayq.mirror import operations
 from django_delayq.models import Job
 from django_delayq.states import Change, State

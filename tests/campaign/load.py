@@ -24,7 +24,7 @@ django.setup()
 from django.db import DatabaseError, InterfaceError, connection, transaction  # noqa: E402  # Django first
 
 import django_delayq as delayq  # noqa: E402  # Django first
-from django_delayq.producer import verbs  # noqa: E402  # Django first
+from django_delayq.producer import acts  # noqa: E402  # Django first
 from tests.campaign.app import tasks  # noqa: E402  # Django first
 from tests.campaign.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
 
@@ -112,7 +112,7 @@ class Web:
 
     def cancel(self) -> None:
         """Of a recent job."""
-        self._change("cancel", self._pick(self.recent), verbs.cancel)
+        self._change("cancel", self._pick(self.recent), acts.cancel)
 
     def cancel_key(self) -> None:
         """By business key."""
@@ -121,15 +121,15 @@ class Web:
     def reschedule(self) -> None:
         """Sooner or later."""
         delay = self._delay()
-        self._change("reschedule", self._pick(self.recent), verbs.reschedule, delay=delay)
+        self._change("reschedule", self._pick(self.recent), acts.reschedule, delay=delay)
 
     def run_now(self) -> None:
         """At once."""
-        self._change("run_now", self._pick(self.recent), verbs.run_now)
+        self._change("run_now", self._pick(self.recent), acts.run_now)
 
     def requeue(self) -> None:
         """Of a job that may have failed or may have been cancelled."""
-        self._change("requeue", self._pick(self.ended), verbs.requeue)
+        self._change("requeue", self._pick(self.ended), acts.requeue)
 
     def key_in_a_row(self) -> None:
         """Several jobs of one key, one behind the other, then a cancel by key: it means all of them."""
@@ -162,9 +162,9 @@ class Web:
                 self._say("ok", jobs=[[job.id.hex, None, None]])  # its row is committed
                 self._next()
                 if cancels:
-                    self._change("cancel", (job.id.hex, job.queue), verbs.cancel)
+                    self._change("cancel", (job.id.hex, job.queue), acts.cancel)
                 else:
-                    self._change("reschedule", (job.id.hex, job.queue), verbs.reschedule, delay=later)
+                    self._change("reschedule", (job.id.hex, job.queue), acts.reschedule, delay=later)
 
         try:
             with transaction.atomic():
@@ -188,7 +188,7 @@ class Web:
         """Some at once: Redis has just forgotten something."""
         for target in [*self.recent][-5:]:
             self._next()
-            self._change("cancel", target, verbs.cancel)
+            self._change("cancel", target, acts.cancel)
 
     # what they have in common
 
@@ -215,7 +215,7 @@ class Web:
         return among[int(place * len(among))] if among else None
 
     def _by_key(self, key: str) -> None:
-        self._asked("cancel_key", lambda: verbs.cancel(key=key, queue="orders", actor=self.op), key=key, queue="orders")
+        self._asked("cancel_key", lambda: acts.cancel(key=key, queue="orders", actor=self.op), key=key, queue="orders")
 
     def _say(self, say: str, /, **fields: Any) -> None:
         self.record.write(op=self.op, say=say, **fields)

@@ -18,7 +18,7 @@ from unittest import mock
 from uuid import UUID
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import schedule, verbs
+from django_delayq.producer import acts, schedule
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
 from django_delayq.states import Change
@@ -66,7 +66,7 @@ def _answered(down: bool) -> Iterator[None]:
         (schedule, "put_all", put),
         (load.transaction, "atomic", nullcontext),
     ]
-    calls += [(verbs, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]
+    calls += [(acts, name, change) for name in ("cancel", "reschedule", "run_now", "requeue")]
     patches = [mock.patch.object(place, name, stub) for place, name, stub in calls]
     for patch in patches:
         patch.start()

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from django_delayq import ids
-from django_delayq.console import actions
+from django_delayq.console import verbs
 from django_delayq.models import Event, Job
-from django_delayq.producer import verbs
+from django_delayq.producer import acts
 from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -262,7 +262,7 @@ def test_redis_down_is_one_sentence(run, orders, settings):
 
 def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, monkeypatch):
     jobs = orders.scheduled(3)
-    real, calls = verbs.cancel, []
+    real, calls = acts.cancel, []
 
     def failing(*args, **options):
         calls.append(args)
@@ -270,7 +270,7 @@ def test_what_was_done_before_redis_went_down_is_told(run, orders, settings, mon
             lose_redis(settings)
         return real(*args, **options)
 
-    monkeypatch.setitem(actions.VERBS, "cancel", replace(actions.VERBS["cancel"], act=failing))
+    monkeypatch.setitem(verbs.VERBS, "cancel", replace(verbs.VERBS["cancel"], act=failing))
     answer = run("cancel", *[job.id for job in jobs], "--json")
     assert answer.code == 1
     assert answer.json["counts"] == {"done": 2}

@@ -238,9 +238,9 @@ def test_what_is_written_of_the_old_ground_while_restore_reads_is_not_lost(order
     early = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     if writer == "relay":
-        monkeypatch.setattr(stores, "_open_until", clock.monotonic() + 60)  # Redis is away
+        monkeypatch.setattr(stores.breaker, "open_until", clock.monotonic() + 60)  # Redis is away
     job = delayq.schedule(close_order, 1, delay="1h")
-    monkeypatch.setattr(stores, "_open_until", 0.0)
+    monkeypatch.setattr(stores.breaker, "open_until", 0.0)
     threads = []
 
     def bring_back_rows() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq import text
+from django_delayq import fingerprint, text
 
 
 @pytest.mark.parametrize("longest", [40, 200, 300, 301, 2_000, 32_768, 100_000])
@@ -21,13 +21,13 @@ def test_what_no_database_takes_is_spelled_out():
 
 
 def test_an_error_is_told_by_class_message_and_place():
-    known = text.error_fingerprint("shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "shop:pay")
-    same = text.error_fingerprint("shop.Refused", "order 8 at 0xab of 3f2b8c1a-0000-4000-8000-000000000002", "shop:pay")
+    known = fingerprint.error_fingerprint("shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "shop:pay")
+    same = fingerprint.error_fingerprint("shop.Refused", "order 8 at 0xab of 3f2b8c1a-0000-4000-8000-000000000002", "shop:pay")
     assert known == same == "f7834cd4479a"
-    assert known != text.error_fingerprint("shop.Refused", "order 7", "shop:refund")
+    assert known != fingerprint.error_fingerprint("shop.Refused", "order 7", "shop:refund")
 
 
 def test_a_text_is_told_by_its_words_without_digits():
-    assert text.text_fingerprint("order 17 of shop-a1 failed\nx") == text.text_fingerprint("order 18 of shop-b2 failed")
-    assert text.text_fingerprint("order 17 of shop-a1 failed") == "3c0bd4b98920"
-    assert text.text_fingerprint("") == ""
+    assert fingerprint.text_fingerprint("order 17 of shop-a1 failed\nx") == fingerprint.text_fingerprint("order 18 of shop-b2 failed")
+    assert fingerprint.text_fingerprint("order 17 of shop-a1 failed") == "3c0bd4b98920"
+    assert fingerprint.text_fingerprint("") == ""

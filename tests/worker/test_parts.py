@@ -23,7 +23,7 @@ from django_delayq.worker.loop_process import PipeStop
 from django_delayq.worker.process import unknown_tasks
 from django_delayq.worker.process.consumer import Pace
 from django_delayq.worker.process.unknown_tasks import UnknownTasks
-from django_delayq.worker.supervisor.children import Forker
+from django_delayq.worker.supervisor.fork import Forker
 from django_delayq.worker.supervisor.reloader import Reloader
 from django_delayq.worker.supervisor.slots import Slot
 from django_delayq.worker.supervisor.supervisor import Supervisor

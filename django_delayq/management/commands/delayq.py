@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from django_delayq.console.actions import VERBS
+from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import bench, change_commands, doctor, look_commands

@@ -18,7 +18,7 @@ from django_delayq import clock, conf
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.management.connections import hooks
+from django_delayq.management.database_connections import hooks
 from django_delayq.mirror.service import Service
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import Link, connect

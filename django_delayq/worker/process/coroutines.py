@@ -12,7 +12,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django_delayq.exceptions import SoftTimeout
 from django_delayq.logger import Logger
 from django_delayq.worker.current import CURRENT, CurrentJob
-from django_delayq.worker.process import forks, timeouts
+from django_delayq.worker.process import stray_copies, timeouts
 
 logger = Logger("django_delayq.worker")
 
@@ -76,7 +76,7 @@ async def _run(
     # own connections. In the one that it shares by default nobody would ever close them, and the jobs would queue up.
     async with ThreadSensitiveContext() as thread:
         ended = await _call(fn, args, kwargs, timeout)
-        forks.end(ended[1])
+        stray_copies.end(ended[1])
         if thread in SyncToAsync.context_to_thread_executor:
             await sync_to_async(end_thread)()
     return ended

@@ -8,12 +8,12 @@ from typing import Any
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import Fail, PayloadError, Retry, Snooze, UnknownTask
 from django_delayq.record import read
-from django_delayq.worker import atomic, outcome, retry
+from django_delayq.worker import once, outcome, retry
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings
 from django_delayq.worker.line import Line, Taken
 from django_delayq.worker.outcome import Outcome
-from django_delayq.worker.process import forks, timeouts
+from django_delayq.worker.process import stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.process.unknown_tasks import UnknownTasks
@@ -166,7 +166,7 @@ class Executor:
         if run.task.is_async:
             return self._coroutines.call(run.task.fn, run.args, run.kwargs, run.timeout, current)
         if run.task.atomic:
-            return atomic.need().run(current, lambda: self._call_here(run))
+            return once.need().run(current, lambda: self._call_here(run))
         return self._call_here(run)
 
     def _call_here(self, run: Run) -> Any:
@@ -176,9 +176,9 @@ class Executor:
             else:
                 result = self._timer.call(run.task.fn, run.args, run.kwargs, run.timeout)
         except BaseException as error:
-            forks.end(error)
+            stray_copies.end(error)
             raise
-        forks.end(None)  # here, so that a fork does not commit the transaction of an atomic run
+        stray_copies.end(None)  # here, so that a fork does not commit the transaction of an atomic run
         return result
 
     # what came of it

@@ -29,7 +29,7 @@ from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.outcome import Outcome
-from django_delayq.worker.process import forks
+from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.executor import Executor
@@ -211,7 +211,7 @@ class TaskProcess:
 
 def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> int:
     """What a forked child runs."""
-    forks.expect()
+    stray_copies.expect()
     logs.gather()
     code = TaskProcess(spec, worker, ends, holdings, evictions).run()
     holdings.leave()

@@ -18,7 +18,7 @@ from django_delayq.worker import retry
 from django_delayq.worker.holdings import ASK, NEVER, RUNNING, Held, Holdings
 from django_delayq.worker.line import Line
 from django_delayq.worker.run import AnyTask
-from django_delayq.worker.supervisor.children import Child
+from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 

@@ -11,7 +11,7 @@ from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.worker.supervisor import holdings_files
-from django_delayq.worker.supervisor.children import Child
+from django_delayq.worker.supervisor.fork import Child
 from django_delayq.worker.supervisor.holdings_files import HoldingsFile, Origin
 from django_delayq.worker.supervisor.process_recovery import DeadProcess, ProcessRecovery
 

@@ -13,7 +13,7 @@ from django_delayq.store.connection import StoreError
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.worker.holdings import RUNNING, SETTLING, Held, Holdings
 from django_delayq.worker.line import Line
-from django_delayq.worker.supervisor.children import Child
+from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 

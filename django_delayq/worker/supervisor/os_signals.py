@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from django_delayq import clock
-from django_delayq.worker.supervisor import children
+from django_delayq.worker.supervisor import fork
 
 CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -37,7 +37,7 @@ class OsSignals:
         for descriptor in (self.descriptor, self._write):
             os.set_blocking(descriptor, False)
         self._before = {sign: signal.signal(sign, self._note) for sign in CAUGHT}
-        children.dump_stacks_on_quit(self._note)
+        fork.dump_stacks_on_quit(self._note)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def add(self, sign: int) -> None:

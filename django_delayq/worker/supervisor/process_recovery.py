@@ -16,7 +16,7 @@ from django_delayq.store.queue import MOST, Outcome, QueueStore, SettleItem
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import WAITING, Held
 from django_delayq.worker.line import Line
-from django_delayq.worker.supervisor.children import Child
+from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 

@@ -8,7 +8,7 @@ from typing import Final
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor.children import Child, resident_memory
+from django_delayq.worker.supervisor.fork import Child, resident_memory
 
 logger = Logger("django_delayq.worker")
 

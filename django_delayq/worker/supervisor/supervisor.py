@@ -33,9 +33,9 @@ from django_delayq.worker.loop import Loop, LoopSchedule
 from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor import beat, children, holdings_files
-from django_delayq.worker.supervisor.children import Child, Forker
+from django_delayq.worker.supervisor import beat, fork, holdings_files
 from django_delayq.worker.supervisor.deadlines import Deadlines
+from django_delayq.worker.supervisor.fork import Child, Forker
 from django_delayq.worker.supervisor.host_recovery import HostRecovery
 from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
 from django_delayq.worker.supervisor.os_signals import STOPS, OsSignals
@@ -153,7 +153,7 @@ class Supervisor:
             "jobs": beat.running(held, [line.queue for line in spec.lines], spec.tasks),
             "done": done,
             "failed": failed,
-            "memory": sum(children.resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))),
+            "memory": sum(fork.resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))),
             "version": spec.version,
             "health": spec.health_address,
             "format": formats.FORMAT,

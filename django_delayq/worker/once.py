@@ -1,5 +1,5 @@
-"""What a worker asks of the database for effects that must happen once, as a protocol: it knows no models. The mirror's package
-implements it, and the app installs it when it is ready.
+"""Effects that must happen once: `delayq.once()`, and what the worker asks of the database for it, as a protocol: it knows no models.
+The mirror's package implements that, and the app installs it when it is ready.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from django_delayq.exceptions import ConfigError
+from django_delayq.worker.current import current
 
 
 class AtomicRun(Protocol):
@@ -67,3 +68,23 @@ def need() -> Effects:
     if _installed is None:
         raise ConfigError('Effects that happen once need the database. Add "django_delayq" to INSTALLED_APPS, and migrate.')
     return _installed
+
+
+def once(name: str) -> AbstractContextManager[bool]:
+    """A part of a task whose writes to the database are kept once per job, however often the job runs:
+
+        with delayq.once("charge") as first:
+            if first:
+                Payment.objects.create(...)
+
+    The block is a transaction on `DELAYQ["DATABASE"]`, committed together with the note that it is done. In a later run `first` is
+    False, and whatever the block writes all the same is rolled back. What the block does elsewhere, a mail or a call over the
+    network, is not covered: do that only if `first`, and expect it more than once.
+
+    Raises:
+        RuntimeError: no task is running here (see `current`).
+        LeaseLost: when the block ends, and another worker has the job, or another run of it has done this part meanwhile; nothing is
+            kept. Let it pass, and write nothing more: that other run goes on with the job.
+        ValueError: the name is empty or longer than 100 characters.
+    """
+    return need().once(current(), name)

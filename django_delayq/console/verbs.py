@@ -12,7 +12,7 @@ from typing import Final
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.producer import verbs
+from django_delayq.producer import acts
 from django_delayq.states import Change, State
 
 Act = Callable[..., Change]
@@ -66,7 +66,7 @@ VERBS: Final = {
             question=_("Cancel these jobs? One that runs already is asked to stop, and is not retried."),
             help="cancel jobs; a running one gets a request",
             permission="cancel_job",
-            act=verbs.cancel,
+            act=acts.cancel,
             states=frozenset({State.SCHEDULED, State.RUNNING}),
             swept=frozenset({State.SCHEDULED, State.RUNNING}),
             answers={
@@ -84,7 +84,7 @@ VERBS: Final = {
             question=_("Run these jobs now?"),
             help="make scheduled jobs due at once",
             permission="run_now_job",
-            act=verbs.run_now,
+            act=acts.run_now,
             states=_WAITING,
             swept=_WAITING,
             answers={**_SAME, Change.DONE: _("%(count)d made due now")},
@@ -97,7 +97,7 @@ VERBS: Final = {
             question=_("Give these jobs another date?"),
             help="give scheduled jobs another date",
             permission="reschedule_job",
-            act=verbs.reschedule,
+            act=acts.reschedule,
             states=_WAITING,
             swept=_WAITING,
             answers={**_SAME, Change.DONE: _("%(count)d rescheduled")},
@@ -111,7 +111,7 @@ VERBS: Final = {
             question=_("Put these jobs back, due now and with all their attempts?"),
             help="put failed or cancelled jobs back, with a fresh ladder",
             permission="requeue_job",
-            act=verbs.requeue,
+            act=acts.requeue,
             states=frozenset({State.FAILED, State.CANCELLED}),
             swept=frozenset({State.FAILED}),
             answers={

@@ -1,0 +1,74 @@
+"""The circuit breaker of schedules. After a failure the next schedules fail at once, so that a web process does not wait for the
+timeout in every request while Redis is down; after a short while one tries again. What people ask for by name, a cancel above all,
+is tried always.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.failpoints import failpoint
+from django_delayq.store.connection import StoreError, StoreRefused
+
+REST: Final = 2.0  # seconds for which the breaker stays open
+
+
+class StoreResting(StoreUnavailable):
+    """The breaker is open: nothing was sent."""
+
+
+class Breaker:
+    """Open for a while after each call that failed."""
+
+    def __init__(self) -> None:
+        self.open_until = 0.0
+        self._last = ""
+
+    def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> _Guard:
+        """Runs calls, and notes how they went. Of a call in two halves the first only `asks` and the second only `answers`: what was
+        sent is waited for, whatever has happened to others meanwhile.
+
+        Args:
+            schedules: it obeys the breaker: a row waits, and the relay publishes it.
+
+        Raises:
+            StoreUnavailable: at once while the breaker is open, or because the call failed, which opens it; or because Redis
+                refused it, which does not: a refusal is quick, and says nothing about the next call.
+        """
+        if schedules and asks and clock.monotonic() < self.open_until:
+            raise StoreResting(f"Redis failed a moment ago and is left alone for {REST:.0f} s: {self._last}")
+        return _Guard(self, asks, answers)
+
+    def note(self, error: StoreUnavailable | None) -> None:
+        """How a call went: an error opens the breaker."""
+        if error is None:
+            self.open_until = 0.0
+        else:
+            self._last, self.open_until = str(error), clock.monotonic() + REST
+
+
+class _Guard:
+    """See `Breaker.guarded`. A class, since a generator would take a good part of a call's time."""
+
+    __slots__ = ("_answers", "_asks", "_breaker")
+
+    def __init__(self, breaker: Breaker, asks: bool, answers: bool) -> None:
+        self._breaker, self._asks, self._answers = breaker, asks, answers
+
+    def __enter__(self) -> None:
+        if self._asks:
+            failpoint("producer.ask")
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            if self._answers:
+                failpoint("producer.asked")
+            if self._asks and self._answers:
+                self._breaker.note(None)
+        elif isinstance(error, StoreUnavailable):
+            if not isinstance(error, StoreRefused):
+                self._breaker.note(error)
+        elif isinstance(error, StoreError):  # callers know one error only
+            raise StoreUnavailable(*error.args, code=error.code, **error.fields) from error
