@@ -12,7 +12,7 @@ from django_delayq import signals
 from django_delayq.logger import Logger
 from django_delayq.record import Header
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.line import Taken
 from django_delayq.worker.outcome import Outcome
 
 logger = Logger("django_delayq.worker")
@@ -70,10 +70,10 @@ class Run:
     started: float
     started_ms: int
 
-    def __init__(self, taken: Taken, line: Line) -> None:
+    def __init__(self, taken: Taken) -> None:
         self.taken = taken
         self.job = taken.job
-        self.line = line
+        self.line = taken.line
         self.poison = ""
         self.current: CurrentJob | None = None
 

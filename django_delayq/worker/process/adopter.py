@@ -9,7 +9,7 @@ from typing import Final
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.queue import MOST
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line, Taken
@@ -31,14 +31,10 @@ class Adopter:
     def __init__(
         self,
         *,
-        lines: Sequence[Line],
-        stores: Sequence[QueueStore],
         holdings: Holdings,
         worker: str,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
-        self._lines = lines
-        self._stores = [GroundStore(store) for store in stores]
         self._holdings = holdings
         self._worker = worker
         self._monotonic = monotonic
@@ -53,7 +49,7 @@ class Adopter:
         """Redis knows how the job of that row ended; its record need not be kept."""
         self._in_rows.pop(row, None)
 
-    def adopt_line(self, line: int) -> bool:
+    def adopt_line(self, line: Line) -> bool:
         """All that waits or runs here of a line. False while Redis is being swept of what it held: ask again.
 
         Raises:
@@ -63,7 +59,7 @@ class Adopter:
             held = [
                 taken
                 for taken in list(self._in_rows.values())
-                if taken.line == line and self._holdings.is_at_work(taken.row, taken.turn)
+                if taken.line is line and self._holdings.is_at_work(taken.row, taken.turn)
             ]
             if not held:
                 return True
@@ -73,13 +69,13 @@ class Adopter:
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
             "queue %s: %d of %d jobs that this process holds are its own on the new ground",
-            self._lines[line].queue,
+            line.queue,
             adopted,
             len(held),
         )
         return True
 
-    def adopt(self, line: int, held: Sequence[Taken]) -> list[str]:
+    def adopt(self, line: Line, held: Sequence[Taken]) -> list[str]:
         """Tells Redis that these runs are ours. Returns an answer per run; what is not ours any more is marked as lost; what has to
         wait goes on meanwhile.
 
@@ -103,8 +99,7 @@ class Adopter:
                 self._holdings.lose(taken.row, taken.turn)
         return [answers[taken.row] for taken in held]
 
-    def _send(self, line: int, ground: str, batch: Sequence[Taken]) -> Iterable[str]:
-        lease_ms = self._lines[line].lease_ms
+    def _send(self, line: Line, ground: str, batch: Sequence[Taken]) -> Iterable[str]:
         items = [
             RestoreItem(
                 id=taken.job.id,
@@ -112,11 +107,11 @@ class Adopter:
                 attempt=taken.job.attempt,
                 crashes=taken.job.crashes,
                 fence=taken.job.fence,
-                delay_ms=lease_ms,
+                delay_ms=line.lease_ms,
             )
             for taken in batch
         ]
         failpoint("adopter.adopt")
-        _, answers = self._stores[line].adopt(items, worker=self._worker, ground=ground)
+        _, answers = GroundStore(line.store).adopt(items, worker=self._worker, ground=ground)
         failpoint("adopter.adopted")
         return answers

@@ -11,7 +11,7 @@ from django_delayq.record import read
 from django_delayq.worker import atomic, outcome, retry
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings
-from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.line import Taken
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process import forks, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
@@ -47,14 +47,12 @@ class Executor:
     def __init__(
         self,
         *,
-        lines: Sequence[Line],
         holdings: Holdings,
         find_task: Callable[[str], AnyTask],
         task_numbers: Mapping[str, int],
         receivers: Sequence[Receiver],
         end_thread: Callable[[], None],
     ) -> None:
-        self._lines = lines
         self._holdings = holdings
         self._find_task = find_task
         self._numbers = task_numbers
@@ -67,7 +65,7 @@ class Executor:
         """Runs the job. None: it is not ours any more, and there is nothing to settle."""
         if self._holdings.is_lost(taken.row, taken.turn):
             return None
-        run = Run(taken, self._lines[taken.line])
+        run = Run(taken)
         # Each step fills in its part of the run, and the first that answers with an outcome ends it.
         ended = self._check_lease(run) or self._check_signature(run) or self._decode(run) or self._find(run) or self._perform(run)
         self._receivers.ends(run, ended)

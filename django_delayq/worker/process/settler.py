@@ -10,7 +10,7 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
-from django_delayq.store.queue import MOST, QueueStore, SettleItem
+from django_delayq.store.queue import MOST, SettleItem
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line, Taken
 from django_delayq.worker.loop import Backoff
@@ -37,23 +37,19 @@ class Settler:
     def __init__(
         self,
         *,
-        lines: Sequence[Line],
-        stores: Sequence[QueueStore],
         holdings: Holdings,
         free: deque[int],
         adopter: Adopter,
         worker: str,
         settled: Callable[[], None],
     ) -> None:
-        self._lines = lines
-        self._stores = stores
         self._holdings = holdings
         self._free = free
         self._adopter = adopter
         self._worker = worker
         self._settled = settled
         self._incoming: deque[Ended] = deque()
-        self._batches: deque[tuple[int, list[Ended]]] = deque()
+        self._batches: deque[tuple[Line, list[Ended]]] = deque()
         self._waiting: list[Ended] = []  # for Redis to be ready to adopt them
         self._filled = threading.Event()
         self._ending = threading.Event()
@@ -106,7 +102,7 @@ class Settler:
         return AGAIN if self._waiting else 1.0
 
     def _gather(self) -> None:
-        gathered: dict[int, list[Ended]] = {}
+        gathered: dict[Line, list[Ended]] = {}
         while True:
             try:
                 ended = self._incoming.popleft()
@@ -118,7 +114,7 @@ class Settler:
                 self._batches.append((ended[0].line, gathered.pop(ended[0].line)))
         self._batches.extend(gathered.items())
 
-    def _send(self, line: int, batch: Sequence[Ended]) -> Sequence[str]:
+    def _send(self, line: Line, batch: Sequence[Ended]) -> Sequence[str]:
         with self._adopter.lock:
             answers = self._settle(line, batch)
             gone = [number for number, answer in enumerate(answers) if answer == "gone"]
@@ -134,17 +130,17 @@ class Settler:
                         answers[number] = answer
         return answers
 
-    def _settle(self, line: int, batch: Sequence[Ended]) -> Sequence[str]:
+    def _settle(self, line: Line, batch: Sequence[Ended]) -> Sequence[str]:
         items = [
             SettleItem(job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms)
             for (job, *_), (kind, detail, delay_ms, _error, _reason, ran_ms) in batch
         ]
         failpoint("settler.settle")
-        answers = self._stores[line].settle(items, worker=self._worker, max_crashes=self._lines[line].max_crashes)
+        answers = line.store.settle(items, worker=self._worker, max_crashes=line.max_crashes)
         failpoint("settler.settled")
         return answers
 
-    def _one_by_one(self, line: int, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
+    def _one_by_one(self, line: Line, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
         # One item that Redis refuses must not hold up the others for ever.
         logger.error("settling %d jobs was refused: %s They are settled one by one.", len(batch), error)
         answers: list[str] = []
