@@ -1,14 +1,12 @@
-"""What a worker serves: its lines, one per partition of each queue, and a job in hand."""
+"""What a worker serves: its lines, one per partition of each queue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from django_delayq.conf import Config
 from django_delayq.ladder import Ladder
-from django_delayq.record import ClaimedJob
 from django_delayq.signing import Signer
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
@@ -43,16 +41,6 @@ class Line:
         store = QueueStore(link, prefix=prefix, queue=self.queue, partition=self.partition, signer=self.signer)
         object.__setattr__(served, "store", store)
         return served
-
-
-class Taken(NamedTuple):
-    """A claimed job in this process. `row` and `turn` say where in the holdings it stands, `at` when it was claimed."""
-
-    job: ClaimedJob
-    line: Line
-    row: int
-    turn: int
-    at: float
 
 
 def lines_of(config: Config, queues: Mapping[str, int]) -> tuple[Line, ...]:

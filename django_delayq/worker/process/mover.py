@@ -15,12 +15,13 @@ from django_delayq.store.queue import MOST, Claim
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.evictions import ALONE_AFTER, Evictions
 from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.line import Line
 from django_delayq.worker.loop import Backoff
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
 
@@ -100,7 +101,7 @@ class Mover:
         self._deaf = False  # the last pass ended without room, so that nobody listens to calls
         self._taken = 0
         self._full_since = 0.0
-        self.suspects: deque[Taken] = deque()  # one more crash, and they are poison; or they were evicted often: they run alone
+        self.suspects: deque[Run] = deque()  # one more crash, and they are poison; or they were evicted often: they run alone
         self.quiet = False
         self.out_of_rows = False  # a call from the settler is welcome
 
@@ -301,7 +302,7 @@ class Mover:
         # The lease runs from when Redis got the claim, which is not before it was first sent.
         number, line, until = watch.number, watch.line, watch.sent + watch.line.lease
         most, evicted = line.max_crashes, self._evictions.known()
-        batch: list[Taken] = []
+        batch: list[Run] = []
         for job in jobs:
             row = self._free.popleft()
             turn = self._holdings.put(
@@ -309,9 +310,9 @@ class Mover:
             )
             alone = 0 < most <= job.crashes or max(job.evictions, evicted.get(job.id, 0)) >= ALONE_AFTER
             to = self.suspects if alone else batch
-            taken = Taken(job, line, row, turn, watch.sent)
-            self._adopter.took(taken)
-            to.append(taken)
+            run = Run(job, line, row=row, turn=turn, claimed=watch.sent)
+            self._adopter.took(run)
+            to.append(run)
         if self.suspects:
             self._holdings.retire()
         if batch:
@@ -344,8 +345,8 @@ class Mover:
             self._pace.slow()
             self.give_back(stale)
 
-    def give_back(self, jobs: Sequence[Taken]) -> None:
+    def give_back(self, jobs: Sequence[Run]) -> None:
         """Back into the schedule, due at once, for whoever has room; the attempt does not count."""
         self._taken -= len(jobs)
-        for taken in jobs:
-            self._settler.add(taken, Outcome("snooze", b""))
+        for run in jobs:
+            self._settler.add(run, Outcome("snooze", b""))
