@@ -1,22 +1,25 @@
-"""What a worker serves: its lines, one per partition of each queue, and a job in hand."""
+"""What a worker serves: its lines, one per partition of each queue."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from django_delayq.conf import Config
 from django_delayq.ladder import Ladder
-from django_delayq.record import ClaimedJob
 from django_delayq.signing import Signer
+from django_delayq.store.connection import Link
+from django_delayq.store.queue import QueueStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Line:
     """One partition of one queue, with the settings that matter to the worker. Durations in seconds; with a `signer`
     only what it verifies is run. `max_events`: by how many jobs the mirror may be behind, 0 for any number. `weight`: its share of the
     threads that become free, beside those of the other lines.
+
+    `store`: its jobs in Redis. A line has one once it is served: each process makes its own by `on`, with a link of its own. Two lines
+    are never equal, so that what is known of one may be kept under it.
     """
 
     queue: str
@@ -30,16 +33,14 @@ class Line:
     max_events: int = 0
     signer: Signer | None = None
     weight: int = 1
+    store: QueueStore = field(init=False, repr=False)
 
-
-class Taken(NamedTuple):
-    """A claimed job in this process. `row` and `turn` say where in the holdings it stands, `at` when it was claimed."""
-
-    job: ClaimedJob
-    line: int
-    row: int
-    turn: int
-    at: float
+    def on(self, link: Link, prefix: str) -> Line:
+        """The line as it is served over that link."""
+        served = replace(self)
+        store = QueueStore(link, prefix=prefix, queue=self.queue, partition=self.partition, signer=self.signer)
+        object.__setattr__(served, "store", store)
+        return served
 
 
 def lines_of(config: Config, queues: Mapping[str, int]) -> tuple[Line, ...]:

@@ -10,9 +10,9 @@ from django.dispatch import Signal
 
 from django_delayq import signals
 from django_delayq.logger import Logger
-from django_delayq.record import Header
+from django_delayq.record import ClaimedJob, Header
 from django_delayq.worker.current import CurrentJob
-from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.line import Line
 from django_delayq.worker.outcome import Outcome
 
 logger = Logger("django_delayq.worker")
@@ -38,7 +38,8 @@ class AnyTask(Protocol):
 
 
 class Run:
-    """One claimed job, and what the executor has learnt about it: each of its steps fills in its part.
+    """One claimed job in this process, and what the executor has learnt about it: each of its steps fills in its part. `row` and `turn`
+    say where in the holdings it stands, `claimed` when it was claimed (monotonic seconds).
 
     `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task". `header`, `args`, `kwargs`
     and `options` hold once the record has been read, `task` once it was found. `current` is None as long as the run has not begun;
@@ -47,6 +48,7 @@ class Run:
 
     __slots__ = (
         "args",
+        "claimed",
         "current",
         "header",
         "job",
@@ -54,11 +56,12 @@ class Run:
         "line",
         "options",
         "poison",
+        "row",
         "started",
         "started_ms",
-        "taken",
         "task",
         "timeout",
+        "turn",
     )
 
     header: Header
@@ -70,10 +73,12 @@ class Run:
     started: float
     started_ms: int
 
-    def __init__(self, taken: Taken, line: Line) -> None:
-        self.taken = taken
-        self.job = taken.job
+    def __init__(self, job: ClaimedJob, line: Line, *, row: int, turn: int, claimed: float) -> None:
+        self.job = job
         self.line = line
+        self.row = row
+        self.turn = turn
+        self.claimed = claimed
         self.poison = ""
         self.current: CurrentJob | None = None
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django_delayq.store.connection import Link
-from django_delayq.store.queue import QueueStore
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.run import AnyTask, Receiver
@@ -34,7 +33,7 @@ class WorkerSpec:
     Args:
         worker: its id, "host:pid:random".
         connect: makes a link to Redis under a client name; called once per process.
-        lines: what is served.
+        lines: what is served; see `served`.
         tasks: names of all registered tasks, in an order that is the same in every process of this worker.
         find_task: looks a name up; raises UnknownTask.
         processes: task processes; 0 for a worker that runs only `loop_processes`.
@@ -71,8 +70,6 @@ class WorkerSpec:
         """Where probes are answered, as others are told: "*:8080" on all addresses, "" for nowhere."""
         return "" if self.health_port is None else f"{self.health_host or '*'}:{self.health_port}"
 
-    def stores(self, link: Link) -> list[QueueStore]:
-        """A store per line, on that link."""
-        return [
-            QueueStore(link, prefix=self.prefix, queue=line.queue, partition=line.partition, signer=line.signer) for line in self.lines
-        ]
+    def served(self, link: Link) -> list[Line]:
+        """The lines with their stores, on that link. Once per process."""
+        return [line.on(link, self.prefix) for line in self.lines]

@@ -13,7 +13,7 @@ from django_delayq.exceptions import UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
-from django_delayq.store.queue import QueueStore, ScheduleItem
+from django_delayq.store.queue import ScheduleItem
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
@@ -72,17 +72,16 @@ class Bench:
     ) -> None:
         self.board = Board(link)
         link = self.board.store.link
-        self.lines = [line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)]
-        self.stores = [QueueStore(link, prefix="t", queue=line.queue, signer=line.signer) for line in self.lines]
+        described = [line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)]
+        self.lines = [line.on(link, "t") for line in described]
+        self.stores = [line.store for line in self.lines]
         self.holdings = Holdings(rows, len(queues))
         self.free = deque(range(rows))
         self.called = self.settled = 0
         self.tasks: dict[str, Any] = {}
         self.buffer = JobBuffer(self._call)
-        self.adopter = Adopter(lines=self.lines, stores=self.stores, holdings=self.holdings, worker="w/1")
+        self.adopter = Adopter(holdings=self.holdings, worker="w/1")
         self.settler = Settler(
-            lines=self.lines,
-            stores=self.stores,
             holdings=self.holdings,
             free=self.free,
             adopter=self.adopter,
@@ -90,7 +89,6 @@ class Bench:
             settled=self._settled,
         )
         self.executor = Executor(
-            lines=self.lines,
             holdings=self.holdings,
             find_task=self.find,
             task_numbers={},
@@ -112,7 +110,6 @@ class Bench:
         ]
         self.mover = Mover(
             lines=self.lines,
-            stores=self.stores,
             link=link,
             holdings=self.holdings,
             free=self.free,
@@ -134,8 +131,8 @@ class Bench:
             killed=False,
         )
         self.child.kill = lambda: setattr(self.child, "killed", True)
-        self.keeper = Keeper(lines=self.lines, stores=self.stores, children=lambda: [self.child], worker="w")
-        self.recovery = ProcessRecovery(lines=self.lines, stores=self.stores, evictions=self.evictions)
+        self.keeper = Keeper(lines=self.lines, children=lambda: [self.child], worker="w")
+        self.recovery = ProcessRecovery(lines=self.lines, evictions=self.evictions)
         self.replaced: list[Any] = []
         self.deadlines = Deadlines(
             lines=self.lines,

@@ -9,10 +9,11 @@ from typing import Final
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.queue import MOST
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.line import Line
+from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
 
@@ -31,40 +32,32 @@ class Adopter:
     def __init__(
         self,
         *,
-        lines: Sequence[Line],
-        stores: Sequence[QueueStore],
         holdings: Holdings,
         worker: str,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
-        self._lines = lines
-        self._stores = [GroundStore(store) for store in stores]
         self._holdings = holdings
         self._worker = worker
         self._monotonic = monotonic
-        self._in_rows: dict[int, Taken] = {}
+        self._in_rows: dict[int, Run] = {}
         self.lock = threading.Lock()
 
-    def took(self, taken: Taken) -> None:
+    def took(self, run: Run) -> None:
         """A job has been claimed into its row."""
-        self._in_rows[taken.row] = taken
+        self._in_rows[run.row] = run
 
     def ended(self, row: int) -> None:
         """Redis knows how the job of that row ended; its record need not be kept."""
         self._in_rows.pop(row, None)
 
-    def adopt_line(self, line: int) -> bool:
+    def adopt_line(self, line: Line) -> bool:
         """All that waits or runs here of a line. False while Redis is being swept of what it held: ask again.
 
         Raises:
             StoreUnavailable: Redis is away; call again.
         """
         with self.lock:
-            held = [
-                taken
-                for taken in list(self._in_rows.values())
-                if taken.line == line and self._holdings.is_at_work(taken.row, taken.turn)
-            ]
+            held = [run for run in list(self._in_rows.values()) if run.line is line and self._holdings.is_at_work(run.row, run.turn)]
             if not held:
                 return True
             answers = self.adopt(line, held)
@@ -73,13 +66,13 @@ class Adopter:
         adopted = sum(answer == "adopted" for answer in answers)
         logger.warning(
             "queue %s: %d of %d jobs that this process holds are its own on the new ground",
-            self._lines[line].queue,
+            line.queue,
             adopted,
             len(held),
         )
         return True
 
-    def adopt(self, line: int, held: Sequence[Taken]) -> list[str]:
+    def adopt(self, line: Line, held: Sequence[Run]) -> list[str]:
         """Tells Redis that these runs are ours. Returns an answer per run; what is not ours any more is marked as lost; what has to
         wait goes on meanwhile.
 
@@ -88,35 +81,34 @@ class Adopter:
         """
         now = self._monotonic()
         answers: dict[int, str] = {}
-        by_ground: dict[str, list[Taken]] = {}
-        for taken in held:
-            if now - self._holdings.good_until(taken.row, taken.turn) > FROZEN:
-                answers[taken.row] = "lost"
+        by_ground: dict[str, list[Run]] = {}
+        for run in held:
+            if now - self._holdings.good_until(run.row, run.turn) > FROZEN:
+                answers[run.row] = "lost"
             else:
-                by_ground.setdefault(taken.job.ground, []).append(taken)
+                by_ground.setdefault(run.job.ground, []).append(run)
         for ground, those in by_ground.items():
             for start in range(0, len(those), MOST):
                 batch = those[start : start + MOST]
-                answers |= zip((taken.row for taken in batch), self._send(line, ground, batch), strict=True)
-        for taken in held:
-            if answers[taken.row] not in ("adopted", "wait"):
-                self._holdings.lose(taken.row, taken.turn)
-        return [answers[taken.row] for taken in held]
+                answers |= zip((run.row for run in batch), self._send(line, ground, batch), strict=True)
+        for run in held:
+            if answers[run.row] not in ("adopted", "wait"):
+                self._holdings.lose(run.row, run.turn)
+        return [answers[run.row] for run in held]
 
-    def _send(self, line: int, ground: str, batch: Sequence[Taken]) -> Iterable[str]:
-        lease_ms = self._lines[line].lease_ms
+    def _send(self, line: Line, ground: str, batch: Sequence[Run]) -> Iterable[str]:
         items = [
             RestoreItem(
-                id=taken.job.id,
-                record=taken.job.record,
-                attempt=taken.job.attempt,
-                crashes=taken.job.crashes,
-                fence=taken.job.fence,
-                delay_ms=lease_ms,
+                id=run.job.id,
+                record=run.job.record,
+                attempt=run.job.attempt,
+                crashes=run.job.crashes,
+                fence=run.job.fence,
+                delay_ms=line.lease_ms,
             )
-            for taken in batch
+            for run in batch
         ]
         failpoint("adopter.adopt")
-        _, answers = self._stores[line].adopt(items, worker=self._worker, ground=ground)
+        _, answers = GroundStore(line.store).adopt(items, worker=self._worker, ground=ground)
         failpoint("adopter.adopted")
         return answers

@@ -10,9 +10,9 @@ from contextvars import copy_context
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.worker.line import Taken
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
 
@@ -57,7 +57,7 @@ class JobBuffer:
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
-        self._jobs: deque[Taken] = deque()
+        self._jobs: deque[Run] = deque()
         self._filled = threading.Condition()
         self._idle = 0
         self._closed = False
@@ -67,14 +67,14 @@ class JobBuffer:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def put(self, batch: Sequence[Taken]) -> None:
+    def put(self, batch: Sequence[Run]) -> None:
         """Adds jobs, and wakes as many idle consumers."""
         self._jobs.extend(batch)
         if self._idle:
             with self._filled:
                 self._filled.notify(len(batch))
 
-    def take(self) -> Taken | None:
+    def take(self) -> Run | None:
         """The next job; waits for one. None: the buffer is closed and empty."""
         while True:
             try:
@@ -95,20 +95,20 @@ class JobBuffer:
             self.call_at = -1
             self._call()
 
-    def waiting_since_before(self, moment: float) -> list[Taken]:
+    def waiting_since_before(self, moment: float) -> list[Run]:
         """Takes out the jobs that were claimed before `moment`."""
-        found: list[Taken] = []
+        found: list[Run] = []
         while True:
             try:
-                taken = self._jobs.popleft()
+                run = self._jobs.popleft()
             except IndexError:
                 return found
-            if taken.at >= moment:
-                self._jobs.appendleft(taken)
+            if run.claimed >= moment:
+                self._jobs.appendleft(run)
                 return found
-            found.append(taken)
+            found.append(run)
 
-    def close(self) -> list[Taken]:
+    def close(self) -> list[Run]:
         """Takes out all jobs; consumers end when they have finished theirs."""
         left = self.waiting_since_before(float("inf"))
         with self._filled:
@@ -137,7 +137,7 @@ class Consumer:
         self._settler = settler
         self._pace = pace
         self._end_thread = end_thread
-        self.running: Taken | None = None
+        self.running: Run | None = None
         self.finished = 0
         self._thread = threading.Thread(target=self._work, name=f"delayq-{number}", daemon=True)
 
@@ -149,28 +149,28 @@ class Consumer:
         """Waits for the thread to end."""
         self._thread.join(seconds)
 
-    def poll(self, taken: Taken) -> None:
+    def poll(self, run: Run) -> None:
         """Runs one job."""
-        self.running = taken
+        self.running = run
         started = clock.monotonic()
         try:
             failpoint("consumer.run")
             # In a context of its own: a language, a time zone or a log field that a task sets ends with its job.
-            outcome = copy_context().run(self._executor.run, taken)
+            outcome = copy_context().run(self._executor.run, run)
             failpoint("consumer.ran")
         except BaseException:
             # Not the task's error, which is an outcome, but ours or a hook's. The lease is let run out: a crash.
-            logger.exception("job %s: the worker itself failed around it; its lease is left to run out", taken.job.id)
+            logger.exception("job %s: the worker itself failed around it; its lease is left to run out", run.job.id)
             outcome = None
         self._pace.note(clock.monotonic() - started)
-        self._settler.add(taken, outcome)
+        self._settler.add(run, outcome)
         self.running = None
         self.finished += 1
         self._buffer.freed()
 
     def _work(self) -> None:
         try:
-            while (taken := self._buffer.take()) is not None:
-                self.poll(taken)
+            while (run := self._buffer.take()) is not None:
+                self.poll(run)
         finally:
             self._end_thread()

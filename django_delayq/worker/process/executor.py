@@ -11,7 +11,6 @@ from django_delayq.record import read
 from django_delayq.worker import once, outcome, retry
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings
-from django_delayq.worker.line import Line, Taken
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process import stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
@@ -47,14 +46,12 @@ class Executor:
     def __init__(
         self,
         *,
-        lines: Sequence[Line],
         holdings: Holdings,
         find_task: Callable[[str], AnyTask],
         task_numbers: Mapping[str, int],
         receivers: Sequence[Receiver],
         end_thread: Callable[[], None],
     ) -> None:
-        self._lines = lines
         self._holdings = holdings
         self._find_task = find_task
         self._numbers = task_numbers
@@ -63,11 +60,10 @@ class Executor:
         self._coroutines = Coroutines(end_thread)
         self._unknown_tasks = UnknownTasks()
 
-    def run(self, taken: Taken) -> Outcome | None:
+    def run(self, run: Run) -> Outcome | None:
         """Runs the job. None: it is not ours any more, and there is nothing to settle."""
-        if self._holdings.is_lost(taken.row, taken.turn):
+        if self._holdings.is_lost(run.row, run.turn):
             return None
-        run = Run(taken, self._lines[taken.line])
         # Each step fills in its part of the run, and the first that answers with an outcome ends it.
         ended = self._check_lease(run) or self._check_signature(run) or self._decode(run) or self._find(run) or self._perform(run)
         self._receivers.ends(run, ended)
@@ -76,7 +72,7 @@ class Executor:
     # what may not run
 
     def _check_lease(self, run: Run) -> Outcome | None:
-        if clock.monotonic() < self._holdings.good_until(run.taken.row, run.taken.turn):
+        if clock.monotonic() < self._holdings.good_until(run.row, run.turn):
             return None
         # It has waited here so long, or Redis has been away so long, that the lease may have run out: another worker
         # may have it. Given back under its fence, which changes nothing if so.
@@ -128,7 +124,7 @@ class Executor:
         return self._succeeded(run, result) if error is None else self._failed(run, error)
 
     def _begin(self, run: Run) -> None:
-        job, taken, task = run.job, run.taken, run.task
+        job, task = run.job, run.task
         run.timeout = run.options.get("timeout") or task.timeout or run.line.timeout
         run.started_ms, run.started = clock.wall_ms(), clock.monotonic()
         hard, retry_ms = 0.0, NEVER
@@ -137,7 +133,7 @@ class Executor:
             hard = run.started + timeouts.hard_limit(run.timeout)
             retry_ms = retry.foreseen_ms(backoff, job.attempt, run.header.max_attempts, run.line.backoff)
         number = self._numbers.get(task.name, UNKNOWN_TASK)
-        self._holdings.start(taken.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
+        self._holdings.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
         run.current = CurrentJob(
             short_id=job.id,
             task=task.name,
@@ -148,7 +144,7 @@ class Executor:
             nonce=job.fence,
             due_ms=job.due_ms,
             started_ms=run.started_ms,
-            grip=_Grip(self._holdings, taken.row, taken.turn),
+            grip=_Grip(self._holdings, run.row, run.turn),
         )
 
     def _call_as_current(self, run: Run) -> tuple[Any, BaseException | None]:
@@ -198,7 +194,7 @@ class Executor:
         kind, delay = _verdict(run, error)
         if kind == "fail" and shown is None:
             shown = error.with_traceback(None)
-        if self._holdings.is_cancelled(run.taken.row, run.taken.turn):
+        if self._holdings.is_cancelled(run.row, run.turn):
             kind, delay = "cancel", 0
         written = outcome.detail(started_ms=run.started_ms, finished_ms=finished_ms, error=shown, reason=reason)
         return Outcome(kind, written, delay, error, reason, max(0, finished_ms - run.started_ms))

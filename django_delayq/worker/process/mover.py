@@ -11,16 +11,17 @@ from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.record import ClaimedJob
 from django_delayq.store.connection import Link, StoreError
-from django_delayq.store.queue import MOST, Claim, QueueStore
+from django_delayq.store.queue import MOST, Claim
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.evictions import ALONE_AFTER, Evictions
 from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.line import Line
 from django_delayq.worker.loop import Backoff
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
 
@@ -31,10 +32,12 @@ LOOK = 0.05  # seconds after which a busy process, which hears no calls, looks a
 
 
 class _Watch:
-    """What the mover knows of one line."""
+    """What the mover knows of one line. `number`: by which the holdings know it."""
 
-    def __init__(self, queue: str, now: float) -> None:
-        self.trouble = Backoff(f"queue {queue}", longest=5.0)
+    def __init__(self, number: int, line: Line, now: float) -> None:
+        self.number = number
+        self.line = line
+        self.trouble = Backoff(f"queue {line.queue}", longest=5.0)
         self.at = 0.0  # when to claim next
         self.nonce = ""  # of a claim whose reply has not come
         self.want = 0
@@ -61,7 +64,6 @@ class Mover:
         self,
         *,
         lines: Sequence[Line],
-        stores: Sequence[QueueStore],
         link: Link,
         holdings: Holdings,
         free: deque[int],
@@ -76,8 +78,6 @@ class Mover:
         evictions: Evictions | None = None,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
-        self._lines = lines
-        self._stores = stores
         self._holdings = holdings
         self._free = free
         self._buffer = buffer
@@ -90,9 +90,9 @@ class Mover:
         self._burst = burst
         self._evictions = evictions or Evictions()
         self._monotonic = monotonic
-        self._watches = [_Watch(line.queue, monotonic()) for line in lines]
-        self._numbers = {store.keys["wake"]: number for number, store in enumerate(stores)}
-        self.wake = WakeLine(link, [store.keys for store in stores])
+        self._watches = [_Watch(number, line, monotonic()) for number, line in enumerate(lines)]
+        self._called = {watch.line.store.keys["wake"]: watch for watch in self._watches}
+        self.wake = WakeLine(link, [line.store.keys for line in lines])
         self.trouble = Backoff("mover", longest=1.0)
         self._resume_at = 0.0
         self._tag = secrets.token_hex(5)
@@ -101,7 +101,7 @@ class Mover:
         self._deaf = False  # the last pass ended without room, so that nobody listens to calls
         self._taken = 0
         self._full_since = 0.0
-        self.suspects: deque[Taken] = deque()  # one more crash, and they are poison; or they were evicted often: they run alone
+        self.suspects: deque[Run] = deque()  # one more crash, and they are poison; or they were evicted often: they run alone
         self.quiet = False
         self.out_of_rows = False  # a call from the settler is welcome
 
@@ -123,14 +123,14 @@ class Mover:
     def token(self) -> None:
         """The wake line is readable: somebody calls for a line."""
         try:
-            number = self._numbers.get(self.wake.drain())
+            watch = self._called.get(self.wake.drain())
         except Exception as error:
             self._resume_at = self._monotonic() + self.trouble.failed(error)
             return
-        if number is not None:
-            self._watches[number].at = 0.0
-            self._watches[number].idle = False
-            self._watches[number].holds_timer = True  # if we are full, it is passed on
+        if watch is not None:
+            watch.at = 0.0
+            watch.idle = False
+            watch.holds_timer = True  # if we are full, it is passed on
 
     def hush(self) -> None:
         """Claims no more, and hands the timers over."""
@@ -159,18 +159,18 @@ class Mover:
         # Before looking for room, so that a consumer that finishes in between calls.
         self._buffer.call_at = ahead // 2
         holding = len(self._free) < self._holdings.rows
-        for number, watch in enumerate(self._watches):
+        for watch in self._watches:
             if watch.nonce and watch.at <= now:  # first, since its rows are counted on
-                self._try(number, watch.want, True)
-        for number in self._in_turn(now, holding):
+                self._try(watch, watch.want, True)
+        for watch in self._in_turn(now, holding):
             room = self._room(ahead)
             if room < least:
                 self._deaf = True
                 return self._full(now)
-            self._first = number + 1
-            self._try(number, room, holding)
-            if self._has_another_turn(number):
-                self._first = number
+            self._first = watch.number + 1
+            self._try(watch, room, holding)
+            if self._has_another_turn(watch):
+                self._first = watch.number
         self._deaf = False
         self._full_since = 0.0
         failpoint("mover.arm")
@@ -178,30 +178,28 @@ class Mover:
         failpoint("mover.armed")
         return max(0.0, min(watch.at for watch in self._watches) - self._monotonic())
 
-    def _has_another_turn(self, number: int) -> bool:
+    def _has_another_turn(self, watch: _Watch) -> bool:
         """Whether the line that was just asked is the first of the next pass, too. What it leaves unused is not kept for later."""
-        watch = self._watches[number]
         watch.turns += 1
-        if watch.turns < self._lines[number].weight and not watch.idle and not watch.trouble.failures:
+        if watch.turns < watch.line.weight and not watch.idle and not watch.trouble.failures:
             return True
         watch.turns = 0
         return False
 
-    def _in_turn(self, now: float, holding: bool) -> Sequence[int]:
+    def _in_turn(self, now: float, holding: bool) -> Sequence[_Watch]:
         """The lines to ask, beginning behind the one that has had its turns, so that each with due jobs gets some however much the
         others have. Those that were found empty a moment ago come last: what one queue has to do costs no calls about another.
         """
         count = len(self._watches)
-        due: list[int] = []
-        empty: list[int] = []
+        due: list[_Watch] = []
+        empty: list[_Watch] = []
         for step in range(self._first, self._first + count):
-            number = step % count
-            watch = self._watches[number]
+            watch = self._watches[step % count]
             looked = now - watch.heard < LOOK
             heard_of = looked or not self._deaf or watch.trouble.failures
             if watch.at > now and heard_of and (not self._burst or holding or watch.dry):
                 continue
-            (empty if watch.idle and looked else due).append(number)
+            (empty if watch.idle and looked else due).append(watch)
         return due + empty
 
     def _only_listen(self, now: float) -> float:
@@ -213,23 +211,22 @@ class Mover:
         in_hand = self._taken - finished
         return min(len(self._consumers) + ahead - in_hand, len(self._free), MOST)
 
-    def _try(self, number: int, room: int, holding: bool) -> None:
-        watch = self._watches[number]
+    def _try(self, watch: _Watch, room: int, holding: bool) -> None:
         try:
-            self._claim(number, room, holding)
+            self._claim(watch, room, holding)
             watch.trouble.worked()
         except StoreError as error:  # about this line, which waits; the nonce is kept, and the others go on
             watch.at = self._monotonic() + watch.trouble.failed(error)
 
-    def _claim(self, number: int, room: int, holding: bool) -> None:
-        line, watch = self._lines[number], self._watches[number]
+    def _claim(self, watch: _Watch, room: int, holding: bool) -> None:
+        line = watch.line
         if not watch.nonce:
             self._claims += 1
             watch.nonce = f"{self._tag}{self._claims:x}"
             watch.want, watch.sent = room, self._monotonic()
-            self._holdings.claiming(number, watch.nonce)
+            self._holdings.claiming(watch.number, watch.nonce)
         failpoint("mover.claim")
-        reply = self._stores[number].claim(
+        reply = line.store.claim(
             self._worker,
             watch.nonce,
             want=watch.want,
@@ -241,11 +238,11 @@ class Mover:
             away_ms=self._away_ms(watch),
         )
         failpoint("mover.claimed")
-        if not self._same_ground(number, watch, reply):
+        if not self._same_ground(watch, reply):
             watch.at = 0.0 if watch.ground == reply.ground else self._monotonic() + SOON  # the same claim again
             return
-        self._keep(number, watch, reply.jobs)
-        self._holdings.claiming(number, "")
+        self._keep(watch, reply.jobs)
+        self._holdings.claiming(watch.number, "")
         now = self._monotonic()
         full = len(reply.jobs) >= watch.want
         watch.nonce = ""
@@ -264,30 +261,30 @@ class Mover:
         """For how long Redis could not be reached from here, if it could not: it then guards the leases of those that live."""
         return int((self._monotonic() - watch.heard) * 1000) if self.trouble.failures else 0
 
-    def _same_ground(self, number: int, watch: _Watch, reply: Claim) -> bool:
+    def _same_ground(self, watch: _Watch, reply: Claim) -> bool:
         """Whether Redis stands where it stood; if not, all that is held here is adopted first, as soon as that can be."""
         watch.heard = self._monotonic()
         if watch.ground in ("", reply.ground):
             watch.ground = reply.ground
             return True
         if watch.seen != reply.ground and watch.ground.partition(":")[0] != reply.generation:
-            logger.warning("queue %s: Redis lost its contents or was rolled back", self._lines[number].queue)
+            logger.warning("queue %s: Redis lost its contents or was rolled back", watch.line.queue)
         watch.seen = reply.ground
-        if self._adopter.adopt_line(number):
+        if self._adopter.adopt_line(watch.line):
             watch.ground = reply.ground
         return False
 
     def _listen(self, now: float) -> None:
         """A line of which nothing is claimed just now is asked for its ground, since what it loses must be adopted soon."""
-        for number, watch in enumerate(self._watches):
+        for watch in self._watches:
             if not watch.nonce and now - watch.heard >= LONGEST_WAIT:
-                self._ask(number, watch)
+                self._ask(watch)
 
-    def _ask(self, number: int, watch: _Watch) -> None:
+    def _ask(self, watch: _Watch) -> None:
         self._claims += 1
-        line = self._lines[number]
+        line = watch.line
         failpoint("mover.listen")
-        reply = self._stores[number].claim(
+        reply = line.store.claim(
             self._worker,
             f"{self._tag}{self._claims:x}",
             want=0,
@@ -299,13 +296,13 @@ class Mover:
         )
         failpoint("mover.listened")
         watch.idle = not reply.more
-        self._same_ground(number, watch, reply)
+        self._same_ground(watch, reply)
 
-    def _keep(self, number: int, watch: _Watch, jobs: Sequence[ClaimedJob]) -> None:
+    def _keep(self, watch: _Watch, jobs: Sequence[ClaimedJob]) -> None:
         # The lease runs from when Redis got the claim, which is not before it was first sent.
-        until = watch.sent + self._lines[number].lease
-        most, evicted = self._lines[number].max_crashes, self._evictions.known()
-        batch: list[Taken] = []
+        number, line, until = watch.number, watch.line, watch.sent + watch.line.lease
+        most, evicted = line.max_crashes, self._evictions.known()
+        batch: list[Run] = []
         for job in jobs:
             row = self._free.popleft()
             turn = self._holdings.put(
@@ -313,9 +310,9 @@ class Mover:
             )
             alone = 0 < most <= job.crashes or max(job.evictions, evicted.get(job.id, 0)) >= ALONE_AFTER
             to = self.suspects if alone else batch
-            taken = Taken(job, number, row, turn, watch.sent)
-            self._adopter.took(taken)
-            to.append(taken)
+            run = Run(job, line, row=row, turn=turn, claimed=watch.sent)
+            self._adopter.took(run)
+            to.append(run)
         if self.suspects:
             self._holdings.retire()
         if batch:
@@ -332,10 +329,10 @@ class Mover:
         return LONGEST_WAIT
 
     def _hand_over(self) -> None:
-        for number, watch in enumerate(self._watches):
+        for watch in self._watches:
             if watch.holds_timer and not watch.nonce:
                 failpoint("mover.pass_on")
-                self._ask(number, watch)
+                self._ask(watch)
                 failpoint("mover.passed_on")
                 watch.holds_timer = False
                 watch.at = 0.0
@@ -348,8 +345,8 @@ class Mover:
             self._pace.slow()
             self.give_back(stale)
 
-    def give_back(self, jobs: Sequence[Taken]) -> None:
+    def give_back(self, jobs: Sequence[Run]) -> None:
         """Back into the schedule, due at once, for whoever has room; the attempt does not count."""
         self._taken -= len(jobs)
-        for taken in jobs:
-            self._settler.add(taken, Outcome("snooze", b""))
+        for run in jobs:
+            self._settler.add(run, Outcome("snooze", b""))

@@ -10,18 +10,19 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
-from django_delayq.store.queue import MOST, QueueStore, SettleItem
+from django_delayq.store.queue import MOST, SettleItem
 from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.line import Line, Taken
+from django_delayq.worker.line import Line
 from django_delayq.worker.loop import Backoff
 from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process.adopter import Adopter
+from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
 
 AGAIN = 0.1  # seconds until what cannot be adopted yet is settled again
 
-Ended = tuple[Taken, Outcome]
+Ended = tuple[Run, Outcome]
 
 
 class Settler:
@@ -37,23 +38,19 @@ class Settler:
     def __init__(
         self,
         *,
-        lines: Sequence[Line],
-        stores: Sequence[QueueStore],
         holdings: Holdings,
         free: deque[int],
         adopter: Adopter,
         worker: str,
         settled: Callable[[], None],
     ) -> None:
-        self._lines = lines
-        self._stores = stores
         self._holdings = holdings
         self._free = free
         self._adopter = adopter
         self._worker = worker
         self._settled = settled
         self._incoming: deque[Ended] = deque()
-        self._batches: deque[tuple[int, list[Ended]]] = deque()
+        self._batches: deque[tuple[Line, list[Ended]]] = deque()
         self._waiting: list[Ended] = []  # for Redis to be ready to adopt them
         self._filled = threading.Event()
         self._ending = threading.Event()
@@ -70,16 +67,16 @@ class Settler:
         self._filled.set()
         self._thread.join(seconds)
 
-    def add(self, taken: Taken, outcome: Outcome | None) -> None:
+    def add(self, run: Run, outcome: Outcome | None) -> None:
         """A run has ended; None: without anything to settle."""
         if outcome is None:
-            self._holdings.empty(taken.row)
-            self._adopter.ended(taken.row)
-            self._free.append(taken.row)
+            self._holdings.empty(run.row)
+            self._adopter.ended(run.row)
+            self._free.append(run.row)
             self._settled()
             return
-        self._holdings.settling(taken.row)
-        self._incoming.append((taken, outcome))
+        self._holdings.settling(run.row)
+        self._incoming.append((run, outcome))
         if not self._filled.is_set():
             self._filled.set()
 
@@ -106,7 +103,7 @@ class Settler:
         return AGAIN if self._waiting else 1.0
 
     def _gather(self) -> None:
-        gathered: dict[int, list[Ended]] = {}
+        gathered: dict[Line, list[Ended]] = {}
         while True:
             try:
                 ended = self._incoming.popleft()
@@ -118,7 +115,7 @@ class Settler:
                 self._batches.append((ended[0].line, gathered.pop(ended[0].line)))
         self._batches.extend(gathered.items())
 
-    def _send(self, line: int, batch: Sequence[Ended]) -> Sequence[str]:
+    def _send(self, line: Line, batch: Sequence[Ended]) -> Sequence[str]:
         with self._adopter.lock:
             answers = self._settle(line, batch)
             gone = [number for number, answer in enumerate(answers) if answer == "gone"]
@@ -134,17 +131,17 @@ class Settler:
                         answers[number] = answer
         return answers
 
-    def _settle(self, line: int, batch: Sequence[Ended]) -> Sequence[str]:
+    def _settle(self, line: Line, batch: Sequence[Ended]) -> Sequence[str]:
         items = [
-            SettleItem(job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms)
-            for (job, *_), (kind, detail, delay_ms, _error, _reason, ran_ms) in batch
+            SettleItem(run.job.id, run.job.attempt, run.job.fence, kind, delay_ms, detail, ran_ms)
+            for run, (kind, detail, delay_ms, _error, _reason, ran_ms) in batch
         ]
         failpoint("settler.settle")
-        answers = self._stores[line].settle(items, worker=self._worker, max_crashes=self._lines[line].max_crashes)
+        answers = line.store.settle(items, worker=self._worker, max_crashes=line.max_crashes)
         failpoint("settler.settled")
         return answers
 
-    def _one_by_one(self, line: int, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
+    def _one_by_one(self, line: Line, batch: Sequence[Ended], error: StoreError) -> Sequence[str]:
         # One item that Redis refuses must not hold up the others for ever.
         logger.error("settling %d jobs was refused: %s They are settled one by one.", len(batch), error)
         answers: list[str] = []
@@ -159,18 +156,18 @@ class Settler:
     def _confirm(self, answered: Sequence[tuple[Ended, str]]) -> None:
         done = failed = 0
         rows = []
-        for (taken, outcome), answer in answered:
-            self._holdings.empty(taken.row)
-            self._adopter.ended(taken.row)
-            rows.append(taken.row)
+        for (run, outcome), answer in answered:
+            self._holdings.empty(run.row)
+            self._adopter.ended(run.row)
+            rows.append(run.row)
             if answer == "done":
                 done += outcome.kind not in ("snooze", "park")
                 failed += outcome.kind in ("fail", "retry")
             elif answer in ("lost", "gone"):
                 logger.warning(
                     "job %s: the lease of attempt %d was lost, so its outcome (%s) changes nothing",
-                    taken.job.id,
-                    taken.job.attempt,
+                    run.job.id,
+                    run.job.attempt,
                     outcome.kind,
                 )
         self._free.extend(rows)

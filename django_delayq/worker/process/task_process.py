@@ -59,14 +59,12 @@ class TaskProcess:
         os.set_blocking(self._room_read, False)
         os.set_blocking(self._room_write, False)
         link = spec.connect(f"delayq-task-{worker}")
-        stores = spec.stores(link)
+        lines = spec.served(link)
         self._free = deque(range(holdings.rows))
         pace = Pace(spec.threads)
         self._buffer = JobBuffer(self._wake)
-        adopter = Adopter(lines=spec.lines, stores=stores, holdings=holdings, worker=worker)
+        adopter = Adopter(holdings=holdings, worker=worker)
         self._settler = Settler(
-            lines=spec.lines,
-            stores=stores,
             holdings=holdings,
             free=self._free,
             adopter=adopter,
@@ -74,7 +72,6 @@ class TaskProcess:
             settled=self._settled,
         )
         executor = Executor(
-            lines=spec.lines,
             holdings=holdings,
             find_task=spec.find_task,
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
@@ -96,8 +93,7 @@ class TaskProcess:
         self._alone = JobBuffer(self._wake)
         self._loner = consumer(0, self._alone)
         self._mover = Mover(
-            lines=spec.lines,
-            stores=stores,
+            lines=lines,
             link=link,
             holdings=holdings,
             free=self._free,

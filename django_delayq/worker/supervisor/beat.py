@@ -71,8 +71,7 @@ class Tidy:
     """Calls tidy on each line about once a minute; every worker does, since nobody leads."""
 
     def __init__(self, stores: Sequence[QueueStore], *, rand: Callable[[], float] = random.random) -> None:
-        self._stores = stores
-        self._cursors = ["0"] * len(stores)
+        self._cursors = dict.fromkeys(stores, "0")
         self._rand = rand
         self._begun = False
 
@@ -85,9 +84,9 @@ class Tidy:
         if not self._begun:  # not at the start, when there is other work, nor all workers of a deploy at once
             self._begun = True
             return TIDY_EVERY * self._rand()
-        for number, store in enumerate(self._stores):
+        for store, cursor in self._cursors.items():
             failpoint("beat.tidy")
-            self._cursors[number] = store.tidy(cursor=self._cursors[number]).cursor
+            self._cursors[store] = store.tidy(cursor=cursor).cursor
             failpoint("beat.tidied")
         return TIDY_EVERY * (0.5 + self._rand())
 

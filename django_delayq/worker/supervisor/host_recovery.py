@@ -24,8 +24,7 @@ AFRESH: Final = 60  # looks after which every file is opened again
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    queue: str
-    partition: int
+    store: QueueStore
     lease_ms: int
     max_crashes: int
 
@@ -71,7 +70,10 @@ class HostRecovery:
         head, holdings = file.head, file.holdings
         if holdings is None:
             return
-        lines = [_Line(*line) for line in head.lines]
+        lines = [
+            _Line(QueueStore(self._link, prefix=self._prefix, queue=queue, partition=partition), lease_ms, max_crashes)
+            for queue, partition, lease_ms, max_crashes in head.lines
+        ]
         logger.warning("%s is gone, with its supervisor (pid %d)", head.worker, head.origin.pid)
         self._recovery.add(
             DeadProcess(
@@ -80,7 +82,6 @@ class HostRecovery:
                 held=list(holdings.held()),
                 claims=holdings.nonces(lines),
                 ran="crash",
-                stores=[QueueStore(self._link, prefix=self._prefix, queue=line.queue, partition=line.partition) for line in lines],
                 settled=file.remove,
             )
         )

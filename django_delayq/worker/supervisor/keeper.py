@@ -10,7 +10,7 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
-from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.queue import MOST
 from django_delayq.worker.holdings import RUNNING, SETTLING, Held, Holdings
 from django_delayq.worker.line import Line
 from django_delayq.worker.supervisor.fork import Child
@@ -40,17 +40,15 @@ class Keeper:
         self,
         *,
         lines: Sequence[Line],
-        stores: Sequence[QueueStore],
         children: Callable[[], Iterable[Child]],
         worker: str,
         monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._lines = lines
-        self._stores = stores
         self._children = children
         self._worker = worker
         self._monotonic = monotonic
-        self._full_at = [0.0] * len(lines)
+        self._full_at = dict.fromkeys(lines, 0.0)
         self._pass = longest_pause(lines)
         self._progress: dict[tuple[int, int, int], int] = {}
         self._gone: dict[tuple[str, str], float] = {}  # since when nobody holds it
@@ -66,20 +64,21 @@ class Keeper:
         now = self._monotonic()
         self._gone = {job: since for job, since in self._gone.items() if now - since < 60 * MISSED}
         self._odd = not self._odd
-        by_line: dict[int, list[Kept]] = {}
+        by_line: dict[Line, list[Kept]] = {}
         seen: dict[tuple[int, int, int], int] = {}
         for child in self._children():
             if child.holdings is None:
                 continue
             for held in child.holdings.held():
+                line = self._lines[held.line]
                 changed = held.progress_turn != self._progress.get((child.pid, held.row, held.turn), 0)
                 long = self._odd and held.state == RUNNING and now - held.started > LONG
                 gone = (held.id, held.fence) in self._gone
-                if changed or long or gone or self._full_at[held.line] <= now:
-                    by_line.setdefault(held.line, []).append((child.holdings, held))
+                if changed or long or gone or self._full_at[line] <= now:
+                    by_line.setdefault(line, []).append((child.holdings, held))
                 if held.progress_turn:
                     seen[child.pid, held.row, held.turn] = held.progress_turn
-        refused: dict[int, StoreError] = {}
+        refused: dict[Line, StoreError] = {}
         for line, kept in by_line.items():
             try:
                 for start in range(0, len(kept), MOST):
@@ -87,22 +86,21 @@ class Keeper:
             except StoreError as error:  # about this line; the leases of the others must not run out for it
                 refused[line] = error
         self._progress = seen
-        for line, settings in enumerate(self._lines):
-            if self._full_at[line] <= now and line not in refused:
-                self._full_at[line] = now + settings.lease / 3
+        for line, full_at in self._full_at.items():
+            if full_at <= now and line not in refused:
+                self._full_at[line] = now + line.lease / 3
         if refused:
             raise next(iter(refused.values()))
         return self._pass
 
-    def _extend(self, line: int, kept: Sequence[Kept]) -> None:
-        settings = self._lines[line]
+    def _extend(self, line: Line, kept: Sequence[Kept]) -> None:
         progress = {held.id: held.progress for _, held in kept if held.progress_turn}
         sent = self._monotonic()
         failpoint("keeper.extend")
-        answers = self._stores[line].extend(
+        answers = line.store.extend(
             [(held.id, held.fence) for _, held in kept],
             worker=self._worker,
-            lease_ms=settings.lease_ms,
+            lease_ms=line.lease_ms,
             progress=progress,
         )
         failpoint("keeper.extended")
@@ -117,7 +115,7 @@ class Keeper:
                 answer = "lost"
             self._gone.pop((held.id, held.fence), None)
             if answer != "lost":
-                holdings.extended(held, sent + settings.lease)
+                holdings.extended(held, sent + line.lease)
             if answer == "cancel":
                 holdings.cancel(held)
             elif answer == "lost" and holdings.state(held) not in (None, SETTLING):

@@ -31,8 +31,8 @@ class Served(Protocol):
     """What has to be known of a line whose jobs are given back."""
 
     @property
-    def queue(self) -> str:
-        """Its queue."""
+    def store(self) -> QueueStore:
+        """Its jobs in Redis."""
 
     @property
     def lease_ms(self) -> int:
@@ -57,7 +57,6 @@ class DeadProcess:
 
     worker: str
     lines: Sequence[Served]
-    stores: Sequence[QueueStore]
     held: list[Held]
     claims: list[str]
     ran: Outcome
@@ -77,9 +76,8 @@ class ProcessRecovery:
     is away, the next pass tries again; a line that it refuses keeps no other waiting.
     """
 
-    def __init__(self, *, lines: Sequence[Line], stores: Sequence[QueueStore], evictions: Evictions) -> None:
+    def __init__(self, *, lines: Sequence[Line], evictions: Evictions) -> None:
         self._lines = lines
-        self._stores = stores
         self._evictions = evictions
         self._dead: deque[DeadProcess] = deque()
 
@@ -93,7 +91,6 @@ class ProcessRecovery:
         dead = DeadProcess(
             worker=child.worker,
             lines=self._lines,
-            stores=self._stores,
             held=list(child.holdings.held()),
             claims=child.holdings.nonces(self._lines),
             ran=ran,
@@ -132,7 +129,7 @@ class ProcessRecovery:
         return 1.0
 
     def _give_back(self, dead: DeadProcess, number: int) -> None:
-        items = dead.items.get(number)
+        line, items = dead.lines[number], dead.items.get(number)
         if items is None:
             items = dead.items[number] = self._ask(dead, number)
             if items:
@@ -141,22 +138,22 @@ class ProcessRecovery:
                     "%s held %d jobs of the queue %s, which are given back: %d were running and count a crash",
                     dead.worker,
                     len(items),
-                    dead.lines[number].queue,
+                    line.store.queue,
                     crashed,
                 )
         while items:
             batch = items[:MOST]
             failpoint("remains.settle")
-            answers = dead.stores[number].settle(batch, worker=dead.worker, max_crashes=dead.lines[number].max_crashes)
+            answers = line.store.settle(batch, worker=dead.worker, max_crashes=line.max_crashes)
             failpoint("remains.settled")
             del items[: len(batch)]
             for item, answer in zip(batch, answers, strict=True):
                 if item.outcome == "crash" and answer == "done":
-                    signals.job_crashed.send_robust(sender=None, job_id=item.id, queue=dead.lines[number].queue)
+                    signals.job_crashed.send_robust(sender=None, job_id=item.id, queue=line.store.queue)
 
     def _ask(self, dead: DeadProcess, number: int) -> list[SettleItem]:
         held = [held for held in dead.held if held.line == number]
-        items = [item for line, item in dead.ended if line == number]
+        items = [item for its_line, item in dead.ended if its_line == number]
         ended = {(item.id, item.fence) for item in items}
         for row in held:
             if (row.id, row.fence) in ended:
@@ -168,7 +165,7 @@ class ProcessRecovery:
         line = dead.lines[number]
         nonce = dead.claims[number] or secrets.token_hex(8)
         failpoint("remains.claim")
-        claim = dead.stores[number].claim(dead.worker, nonce, want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes)
+        claim = line.store.claim(dead.worker, nonce, want=0, lease_ms=line.lease_ms, max_crashes=line.max_crashes)
         failpoint("remains.claimed")
         known = {(row.id, row.fence) for row in held}
         items += [_item(job.id, job.attempt, job.fence, "snooze") for job in claim.jobs if (job.id, job.fence) not in known]

@@ -65,7 +65,7 @@ class Supervisor:
         self._started_ms = clock.wall_ms()
         self._link = spec.connect(f"delayq-worker-{spec.worker}")
         self._link.rests = RESTS
-        stores = spec.stores(self._link)
+        lines = spec.served(self._link)
         self._forker = Forker(spec.hooks.before_fork)
         self._forker.to_close.append(self._link.close)
         self._born = 0
@@ -73,9 +73,9 @@ class Supervisor:
         self._loop_slots = [Slot(one.name, self._fork_loops(one)) for one in spec.loop_processes]
         self._leaving: list[Child] = []
         self._evictions = Evictions()
-        self._recovery = ProcessRecovery(lines=spec.lines, stores=stores, evictions=self._evictions)
+        self._recovery = ProcessRecovery(lines=lines, evictions=self._evictions)
         self._deadlines = Deadlines(
-            lines=spec.lines,
+            lines=lines,
             children=self._task_children,
             replace=self._replace_deaf,
             tasks=spec.tasks,
@@ -87,7 +87,7 @@ class Supervisor:
         registry = WorkerRegistry(self._link, prefix=spec.prefix)
         self._beat = beat.Beat(registry, spec.worker, self.facts, self._asked)
         loops: list[Loop] = [
-            Keeper(lines=spec.lines, stores=stores, children=self._task_children, worker=spec.worker),
+            Keeper(lines=lines, children=self._task_children, worker=spec.worker),
             HostRecovery(self._place, self._store, self._link, spec.prefix, recovery=self._recovery, children=self._task_children),
             self._recovery,
             self._deadlines,
@@ -95,7 +95,7 @@ class Supervisor:
             self._beat,
         ]
         if spec.tidy:
-            loops.append(beat.Tidy(stores))
+            loops.append(beat.Tidy([line.store for line in lines]))
         self._probe: Probe | None = None
         if spec.health_port is not None:
             answers = {"/health": self._health, "/ready": self._ready}
@@ -104,7 +104,7 @@ class Supervisor:
             loops.append(self._probe)
         if spec.reload:
             loops.append(Reloader(self._changed))
-        self._loops = LoopSchedule(loops, longest_pause=longest_pause(spec.lines))
+        self._loops = LoopSchedule(loops, longest_pause=longest_pause(lines))
         self._signals = OsSignals()
         self._quiet = self._stopping = self._reloading = self._loops_told = False
         self._give_up_at = self._leave_at = float("inf")
