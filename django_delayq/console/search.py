@@ -137,8 +137,14 @@ def _terms(text: str, sense: Sense) -> Search:
     terms, complaints, alone = [], [], []
     for word, quoted, plain in _TOKEN.findall(text):
         value = quoted or plain
+        if not value.strip():  # as of an unset shell variable: it would mean every job
+            complaints.append(now("%(word)s has no value.") % {"word": f"{word}:" if word else '""'})
+            continue
         if not word:
             alone.append(value)
+            continue
+        if word not in _READERS:  # behind a closing quote, where no word is looked for
+            complaints.append(_unknown(word))
             continue
         try:
             terms.append(_READERS[word](value, sense))

@@ -89,9 +89,10 @@ def _rows() -> QuerySet[Job]:
 
 
 def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None) -> Iterator[Job]:
-    step = selection.STEP if wanted.search.rough else min(limit or STEP, STEP)
-    found = selection.through(wanted.rows(rows).order_by(order), (order,), step)
-    return islice((job for job in found if wanted.search.exact(job)), limit)
+    asked = wanted.rows(rows).order_by(order)
+    if not wanted.search.rough:  # in one query: with a limit a database may walk through the whole table in that order
+        return asked[:limit].iterator(STEP)
+    return islice((job for job in selection.through(asked, (order,), selection.STEP) if wanted.search.exact(job)), limit)
 
 
 def _known_task(options: dict[str, Any]) -> str | None:
@@ -132,6 +133,9 @@ def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[Target
     if all(options.get(name) is None for name in ("queue", *NARROWING)):
         raise CommandError("Name the jobs: by id, by --key with --queue, or by --queue, --state, --task, --search.", returncode=USAGE)
     wanted, rows = chosen(options), _rows().defer("options", "result", "error")
+    for term in wanted.search.terms:
+        if term.word == "task" and len(term.tasks) > 1:
+            raise CommandError(f"task:{term.value} stands for {', '.join(term.tasks)}: name one with --task.", returncode=USAGE)
     if not wanted.search.by_argument:
         rows = rows.defer("args", "kwargs")
     if not wanted.shown_view:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -57,14 +58,18 @@ class LogHandler(logging.Handler):
         """Writes what was gathered, in as few calls as keep each line whole."""
         with self._writing:
             text, size = "", 0
-            for _ in range(len(self._gathered)):  # not what comes meanwhile: others would make us write for ever
-                line = self._line(self._gathered.popleft())
-                length = len(line) if line.isascii() else len(line.encode("utf-8", "replace"))
-                if size + length > WHOLE:
-                    self._write(text)
-                    text, size = "", 0
-                text, size = text + line, size + length
-            self._write(text)
+            try:
+                for _ in range(len(self._gathered)):  # not what comes meanwhile: others would make us write for ever
+                    if not self._gathered:
+                        break  # to make a line another was logged, which has written them all
+                    line = self._line(self._gathered.popleft())
+                    length = len(line) if line.isascii() else len(line.encode("utf-8", "replace"))
+                    if size + length > WHOLE:
+                        self._write(text)
+                        text, size = "", 0
+                    text, size = text + line, size + length
+            finally:
+                self._write(text)  # also when a timeout strikes this thread: the lines are those of others
 
     def flush_within(self, seconds: float) -> None:
         """The same by a thread that is not waited for any longer, since nobody may be reading."""
@@ -98,7 +103,8 @@ class LogHandler(logging.Handler):
             self._filled.wait()
             clock.sleep(GATHER)
             self._filled.clear()
-            self.flush()
+            with contextlib.suppress(Exception):  # a line that cannot be made must not end the lines of all others
+                self.flush()
 
     def _become_a_fork(self) -> None:
         # What was gathered is the original's to write, and another thread of it may have held the lock.

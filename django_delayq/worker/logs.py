@@ -48,18 +48,19 @@ class ConsoleFormatter(logging.Formatter):
         return text + "".join(f"\n    {line}" for line in frames.split("\n")) if frames else text
 
 
-def set_up(form: str, level: int) -> None:
+def set_up(form: str, level: int) -> bool:
     """Gives the package's logger a handler on standard error, in the form "console" or "json".
 
-    A project that configured the logger `django_delayq` itself keeps its own.
+    A project that configured the logger `django_delayq` itself keeps its own; whether it did not is returned.
     """
     if root.handlers:
-        return
+        return bool(_ours())
     handler = LogHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter(CONSOLE))
     root.addHandler(handler)
     root.setLevel(level)
     root.propagate = False
+    return True
 
 
 def gather() -> None:

@@ -101,6 +101,11 @@ def test_large_numbers_are_compared_exactly(orders):
         ("before:2026-13-45", "two hours ago"),
         ("after:-9999999999d", "two hours ago"),
         ("state:failed state:running", "state: may stand there once"),
+        ('error:""', "error: has no value"),
+        ('task:""', "task: has no value"),
+        ('key:" "', "key: has no value"),
+        ('state:scheduled ""', "has no value"),
+        ('queue:"orders"colour:red', "There is no colour: here"),
         ("x" * 1001, "longer than 1000"),
     ],
 )

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.console import verbs
 from django_delayq.models import Event, Job
 from django_delayq.producer import acts
+from django_delayq.producer.task import registry
 from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -284,6 +286,21 @@ def test_a_search_names_the_jobs(run, orders):
     answer = run("cancel", "--search", "after:+2d task:close_order", "--json")
     assert [job["id"] for job in answer.json["jobs"]] == [str(far.id)]
     assert run("cancel", "--search", f"id:{near.id}").out == "cancel: 1 done.\n"
+
+
+@pytest.mark.parametrize("search", ['task:""', 'error:""', 'key:""', 'queue:orders ""'])
+def test_a_value_that_is_empty_names_no_job(run, orders, search):
+    orders.scheduled()
+    answer = run("cancel", "--search", search)
+    assert (answer.code, "has no value" in answer.error) == (2, True)
+
+
+def test_a_part_of_a_name_that_stands_for_several_tasks_is_refused(run, orders, monkeypatch):
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    delayq.task(name="shop.close_order_later", queue="orders")(lambda: None)
+    orders.scheduled()
+    answer = run("cancel", "--search", "task:close_order")
+    assert (answer.code, "name one with --task" in answer.error, "shop.close_order_later" in answer.error) == (2, True, True)
 
 
 def test_a_search_and_ids_do_not_mix(run, orders):

@@ -90,6 +90,18 @@ def test_a_line_that_cannot_be_written_out_holds_up_no_other(handler: LogHandler
     assert stream.lines() == ["next"]
 
 
+def test_a_line_during_which_another_is_logged_loses_none(handler: LogHandler, stream: Stream) -> None:
+    class Talks:
+        def __str__(self) -> str:
+            handler.handle(logging.makeLogRecord({"msg": "inner", "levelno": logging.WARNING}))
+            return "outer"
+
+    for words in ("one", Talks(), "two"):
+        handler.handle(logging.makeLogRecord({"msg": words, "levelno": logging.INFO}))
+    handler.flush()
+    assert sorted(stream.lines()) == ["inner", "one", "outer", "two"]
+
+
 def test_a_stream_that_is_gone_ends_nothing(handler: LogHandler, monkeypatch) -> None:
     def write(text: str) -> None:
         raise BrokenPipeError
@@ -145,7 +157,7 @@ def test_a_project_that_has_handlers_keeps_them(shop: Shop) -> None:
     own = logging.NullHandler()
     logs.root.addHandler(own)
     try:
-        logs.set_up("json", logging.INFO)
+        assert not logs.set_up("json", logging.INFO)
         logs.gather()
         assert logs.root.handlers == [own]
     finally:

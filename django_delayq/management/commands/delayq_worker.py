@@ -69,11 +69,21 @@ class Command(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Sets up the log first, since with JSON whatever the command prints goes there, what the system checks say included."""
-        logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
-        if options["log_format"] == "json":
+        ours = logs.set_up(options["log_format"], LEVELS.get(options["verbosity"], logging.DEBUG))
+        if options["log_format"] == "json" and ours:  # else nobody knows whether the project's own log is seen here
             self._in_json = True
             self.stdout, self.stderr = OutputWrapper(_LogStream(logging.INFO)), OutputWrapper(_LogStream(logging.ERROR))
         return super().execute(*args, **options)
+
+    def check(self, *args: Any, **options: Any) -> None:
+        """What the system checks say without refusing to start is a warning."""
+        errors = self.stderr
+        if self._in_json:
+            self.stderr = OutputWrapper(_LogStream(logging.WARNING))
+        try:
+            super().check(*args, **options)
+        finally:
+            self.stderr = errors
 
     def handle(self, **options: Any) -> None:
         """Composes the worker and runs it; exits with its code."""
