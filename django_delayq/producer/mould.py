@@ -79,7 +79,7 @@ class Moulds:
         )
         try:
             found = made.get(key)
-        except TypeError:  # an option that cannot be compared: most are mistakes
+        except (TypeError, ValueError):  # an option that cannot be compared, or a ladder that cannot be made: mistakes, mostly
             return _mould(task, options, using, config)
         if found is None:
             found = _mould(task, options, using, config)

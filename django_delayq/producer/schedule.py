@@ -25,6 +25,12 @@ class Bound(Generic[P, R]):
         self.task = task
         self.options = options
 
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Bound and self.task is other.task and self.options == other.options
+
+    def __hash__(self) -> int:
+        return hash((id(self.task), self.options))
+
     def __repr__(self) -> str:
         return f"Bound({self.task!r}, {self.options!r})"
 
@@ -77,7 +83,7 @@ def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> l
     Raises:
         As `schedule`. Nothing is scheduled of a batch (200 jobs) in which one job is refused.
     """
-    if not isinstance(bindings, Iterable):
+    if isinstance(bindings, Binding) or not isinstance(bindings, Iterable):
         raise ConfigError(
             f"schedule_many() was given {bindings!r}, where it wants many jobs: a list, or a generator, of what task.bind(…) makes."
         )

@@ -66,6 +66,9 @@ class Task(Bound[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
 
+    __eq__ = object.__eq__  # a task is one thing; what is bound to options is equal by its parts
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 

@@ -35,6 +35,23 @@ def test_what_equals_a_good_value_but_is_none_is_refused_still(option):
             made(**{option: value})
 
 
+def test_a_formula_that_fails_is_an_error_of_the_option():
+    for step in (lambda n: 1 / 0, lambda n: -n):
+        with pytest.raises(delayq.ConfigError, match="backoff is no ladder"):
+            made(backoff=delayq.Ladder.formula(step, times=3))
+
+
+def test_tasks_bound_to_the_same_options_are_equal():
+    assert ping.using(delay=3) == ping.using(delay=3)
+    assert len({ping.using(delay=3), ping.using(delay=3), ping.using(delay=4), close_order.using(delay=3), ping}) == 4
+    assert ping != ping.using(delay=3)
+
+
+def test_one_binding_where_many_are_wanted_says_what_to_pass(settings):
+    with pytest.raises(delayq.ConfigError, match="a list, or a generator"):
+        delayq.schedule_many(ping.bind())
+
+
 def test_a_mould_is_of_the_settings(settings):
     before = made()
     settings.DELAYQ = {**settings.DELAYQ, "MAX_ATTEMPTS": 77}
