@@ -44,9 +44,9 @@ def change(job, act, inside):
 
 
 def date_of(job) -> int | None:
-    """In how many minutes it is due; None if Redis does not have it."""
+    """In how many minutes it is due, to ten, since some may pass; None if Redis does not have it."""
     view = stores.inspector().job("orders", job.id)
-    return None if view is None or view.state != "scheduled" else max(0, round((view.date_ms - view.now_ms) / 60_000))
+    return None if view is None or view.state != "scheduled" else max(0, 10 * round((view.date_ms - view.now_ms) / 600_000))
 
 
 def something_later(orders, loop) -> None:

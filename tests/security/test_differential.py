@@ -109,6 +109,8 @@ CLOCKS = re.compile(
     r'csrfmiddlewaretoken" value="[^"]*"|data-etag="[^"]*"|name="preview" value="[^"]*"'
     r"|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.\dZ+:]*|\d\d:\d\d(:\d\d)?(\.\d+)?|\b(\d+ms|<?\d+s|\d+ms?|(\d+[dhms])+)\b"
     r"|(&lt; )?\d+(\.\d+)? ms\b"
+    # What a dashboard draws of the hours around now moves on with each minute.
+    r"|\d+(\.\d+)?/min|<figure>.*?</figure>|<details [^>]*><summary>.*?</details>"
     r"|d=\"[^\"]*\"|\d+(\.\d+)?,? ?(MB|KB|bytes)|<time.*?</time>|<meter.*?</meter>|mirror \d+.*?behind[^<]*"
 )
 
