@@ -15,6 +15,7 @@ from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from django_delayq import conf
 from django_delayq.admin import tracebacks
 from django_delayq.admin.show import visible
+from django_delayq.console.search import NO_FINGERPRINT
 from django_delayq.models import RETRYING, Attempt, Job
 from django_delayq.states import AttemptOutcome, State
 
@@ -77,7 +78,7 @@ class Group:
     @property
     def search(self) -> str:
         """What finds these jobs in the list."""
-        return f"fingerprint:{self.fingerprint or chr(34) * 2}"
+        return f"fingerprint:{self.fingerprint or NO_FINGERPRINT}"
 
     @property
     def failed_query(self) -> str:

@@ -28,6 +28,7 @@ from django_delayq.states import State
 WORDS: Final = ("id", "key", "task", "queue", "state", "error", "arg", "after", "before", "fingerprint")
 STATES: Final = (*(state.value for state in State), *DERIVED)
 INDEXED: Final = ("id", "key", "queue", "task", "state", "fingerprint")
+NO_FINGERPRINT: Final = "none"  # a fingerprint is made of 12 hexadecimal digits
 LONGEST: Final = 1000  # characters of a search
 MOST_BRACKETS: Final = 50  # in the value of an argument: so deep may it be nested, and no deeper
 
@@ -226,7 +227,7 @@ def _error(value: str, sense: Sense) -> Term:
 
 
 def _fingerprint(value: str, sense: Sense) -> Term:
-    return Term("fingerprint", value, Q(fingerprint=value))
+    return Term("fingerprint", value, Q(fingerprint="" if value == NO_FINGERPRINT else value))
 
 
 def _after(value: str, sense: Sense) -> Term:
