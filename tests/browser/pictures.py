@@ -39,7 +39,7 @@ import math, random, struct
 from django_delayq import clock, conf
 from django_delayq.spread import BUCKETS, SLOT, SLOTS, SLOT_MS
 from django_delayq.store.queue import QueueStore
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 chance = random.Random(3)
 latest = clock.wall_ms() // SLOT_MS
 stores.link.execute("CONFIG", "SET", "appendonly", "yes")

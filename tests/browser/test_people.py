@@ -74,7 +74,7 @@ RUNS = """
 import django_delayq as delayq
 from django_delayq import conf
 from django_delayq.store.queue import QueueStore
-from django_delayq.stores import stores
+from django_delayq.producer.stores import stores
 from shop.tasks import notify_partner
 hostile = {hostile!r}
 job = delayq.schedule(notify_partner, 1, key="running")
