@@ -172,8 +172,10 @@ lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+# The package, and what a project sees of it.
 types: $(STAMPS)/lint
 	$(BIN)/mypy
+	$(BIN)/python -m tests.typed
 
 migrations: $(STAMPS)/test
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -m django makemigrations --check --dry-run

@@ -28,10 +28,10 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
-from django_delayq.producer.acts import cancel, requeue, reschedule, run_now
-from django_delayq.producer.job import Job, get
-from django_delayq.producer.queues import pause, resume
-from django_delayq.producer.schedule import schedule, schedule_many
+from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
+from django_delayq.producer.job import Job, aget, get
+from django_delayq.producer.queues import apause, aresume, pause, resume
+from django_delayq.producer.schedule import aschedule, aschedule_many, schedule, schedule_many
 from django_delayq.producer.task import Task, task
 from django_delayq.states import Change, State
 from django_delayq.worker.current import CurrentJob, current
@@ -62,6 +62,15 @@ __all__ = [
     "StoreUnavailable",
     "Task",
     "UnknownTask",
+    "acancel",
+    "aget",
+    "apause",
+    "arequeue",
+    "areschedule",
+    "aresume",
+    "arun_now",
+    "aschedule",
+    "aschedule_many",
     "cancel",
     "current",
     "get",

@@ -33,6 +33,9 @@ _UNITS: Final = (
 )
 # "m" must not swallow the first letter of "ms".
 _TEXT: Final = re.compile("".join(f"(?:({_NUMBER}){unit}{'(?!s)' if unit == 'm' else ''})?" for unit, _ in _UNITS))
+_WORDED: Final = re.compile(
+    rf"({_NUMBER})\s*(ms|msecs?|millis|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|wks?|weeks?|)"
+)
 _ACCEPTED: Final = 'a timedelta, a number of seconds, or text such as "90s", "1h30m", "2d", "1w", "500ms" or "1.5h"'
 
 
@@ -97,7 +100,7 @@ def seconds(delay: Delay) -> float:
     else:
         raise _refusal(delay, "is not a duration")
     if result < 0:
-        raise _refusal(delay, "is negative")
+        raise ValueError(f"{delay!r} is negative; the shortest is 0")
     if result > MAX_SECONDS:
         raise _refusal(delay, "is more than 100 years")
     return result + 0.0  # -0.0 becomes 0.0
@@ -148,4 +151,14 @@ def _refusal(delay: object, why: str) -> ValueError:
     except ValueError:  # an int of more digits than Python will print
         given = "this number"
     given = given if len(given) <= 80 else given[:77] + "..."
-    return ValueError(f"{given} {why}; pass {_ACCEPTED}, not negative")
+    return ValueError(f"{given} {why}; pass {_ACCEPTED}{_guess(delay)}")
+
+
+def _guess(delay: object) -> str:
+    """What a text may have meant that names its unit otherwise, or none."""
+    found = _WORDED.fullmatch(delay.strip().lower()) if isinstance(delay, str) else None
+    if found is None:
+        return ""
+    number, word = found.groups()
+    unit = "ms" if word.startswith(("ms", "milli")) else word[:1] or "s"
+    return f". Did you mean {number + unit!r}?"

@@ -34,7 +34,7 @@ class Ladder:
 
     def __init__(self, text: str, *, jitter: float | None = None) -> None:
         if not isinstance(text, str):
-            raise ValueError(f"{text!r} is not a ladder; pass text such as {_EXAMPLE}, or a Ladder")
+            raise ValueError(f"{text!r} is not a ladder; pass text such as {_EXAMPLE}, or a Ladder{self.spelled(text)}")
         words = text.split()
         found = _JITTER.fullmatch(words[-1]) if words else None
         if found is not None:
@@ -50,6 +50,15 @@ class Ladder:
     def of(cls, value: Ladder | str) -> Ladder:
         """A ladder as it is, or the ladder of a text."""
         return value if isinstance(value, Ladder) else cls(value)
+
+    @staticmethod
+    def spelled(steps: object) -> str:
+        """For the end of an error: a list of durations, as the text of a ladder; "" for anything else."""
+        try:
+            words = [clock.text(clock.seconds(step)) for step in steps] if isinstance(steps, list | tuple) else []
+        except (ValueError, TypeError):
+            words = []
+        return f": {' '.join(words)!r}" if words else ""
 
     @classmethod
     def every(cls, delay: clock.Delay, *, times: int, jitter: float = 0.0) -> Ladder:

@@ -4,7 +4,9 @@ database takes them.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from typing import Final
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -49,3 +51,9 @@ def clean(text: str, longest: int = LONGEST) -> str:
 
 def _spelled(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
+
+
+def near(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """For the end of a clause of an error: the known word that is closest, as " (did you mean 'delay'?)"; "" where none is close."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]!r}?)" if close else ""

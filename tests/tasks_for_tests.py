@@ -12,3 +12,7 @@ def close_order(order_id: int, *, note: str = "") -> int:
 
 @delayq.task(queue="redis")
 def ping(number: int = 0) -> None: ...
+
+
+@delayq.task(queue="orders")
+def takes_all(*args: object, **kwargs: object) -> None: ...

@@ -7,6 +7,7 @@ by `transaction.on_commit`. Only a change of a job that the same open transactio
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Never
 from uuid import UUID
 
 from django_delayq import clock
@@ -14,6 +15,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.producer import changes, put_back, where
 from django_delayq.producer.changes import Cancel, Move
 from django_delayq.producer.options import date
+from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef, check_words
 from django_delayq.states import Change
 
@@ -35,6 +37,7 @@ def cancel(
         DatabaseError: nothing is known: either its row could not be read, and nothing has happened, or it is cancelled in Redis and
             its row could not be told, so that a failover might undo it. It may be repeated.
     """
+    refuse_loop("delayq.acancel(…)")
     check_words("cancel()", actor, reason)
     if key is not None:
         return changes.of_key(Cancel(actor, reason), where.keyed(key, queue, job), key)
@@ -43,7 +46,7 @@ def cancel(
 
 def reschedule(
     job: JobRef | UUID | str | None = None,
-    *,
+    *given: Never,
     delay: clock.Delay | None = None,
     run_at: datetime | None = None,
     key: str | None = None,
@@ -58,7 +61,10 @@ def reschedule(
         ConfigError: neither or both given, or a naive datetime.
         StoreUnavailable, DatabaseError: as for `cancel`.
     """
+    refuse_loop("delayq.areschedule(…)")
     check_words("reschedule()", actor, reason)
+    if given:
+        raise ConfigError(f"reschedule() was given {given[0]!r} without a name: write delay={given[0]!r}, or run_at=….")
     if (delay is None) == (run_at is None):
         raise ConfigError("reschedule(): give either delay or run_at.")
     delay_ms, due_ms = date(delay, run_at, clock.wall_ms(), "reschedule()")
@@ -81,6 +87,7 @@ def run_now(
     Raises:
         StoreUnavailable: as for `cancel`.
     """
+    refuse_loop("delayq.arun_now(…)")
     return reschedule(job, delay=0, key=key, queue=queue, actor=actor, reason=reason)
 
 
@@ -104,9 +111,13 @@ def requeue(
         StoreUnavailable: as for `cancel`; or Redis was rolled back, and the rows that end jobs again are still being compared.
         ConfigError: with SIGNING, where `django_delayq` is not in INSTALLED_APPS.
     """
+    refuse_loop("delayq.arequeue(…)")
     check_words("requeue()", actor, reason)
     if key is not None:
         named = where.keyed(key, queue, job)
         latest = where.latest_of_key(named, key)
         return Change.UNKNOWN if latest is None else requeue(latest, queue=named, actor=actor, reason=reason)
     return put_back.requeue(*where.target(job, queue), actor, reason)
+
+
+acancel, areschedule, arun_now, arequeue = twin(cancel), twin(reschedule), twin(run_now), twin(requeue)

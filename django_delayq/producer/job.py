@@ -1,21 +1,25 @@
-"""The handle on a job, which `schedule` and `get` return."""
+"""A job as `schedule` and `get` return it."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Never
 from uuid import UUID
+
+from asgiref.sync import sync_to_async
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, where
 from django_delayq.producer.stores import stores
+from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
 
 
 class Job(JobRef):
-    """A handle on one job. `created`: False when another job holds the key and this handle points to that one; None while a
-    transaction that decides it is open.
+    """One job, by its id. `created`: False when another job holds the key, and this stands for that one; None while a transaction that
+    decides it is open.
     """
 
     __slots__ = ()
@@ -23,17 +27,27 @@ class Job(JobRef):
     @property
     def state(self) -> State | None:
         """Where it stands now, asked anew each time; None if nobody knows it: not committed yet, or ended and not mirrored."""
+        refuse_loop("job.astate()")
         return _state(self.id, self.queue)
+
+    async def astate(self) -> State | None:
+        """Async twin of `state`."""
+        return await sync_to_async(_state)(self.id, self.queue)
 
     def cancel(self, *, actor: str = "", reason: str = "") -> Change:
         """See `delayq.cancel`."""
         return acts.cancel(self, actor=actor, reason=reason)
 
     def reschedule(
-        self, *, delay: clock.Delay | None = None, run_at: datetime | None = None, actor: str = "", reason: str = ""
+        self,
+        *given: Never,
+        delay: clock.Delay | None = None,
+        run_at: datetime | None = None,
+        actor: str = "",
+        reason: str = "",
     ) -> Change:
         """See `delayq.reschedule`."""
-        return acts.reschedule(self, delay=delay, run_at=run_at, actor=actor, reason=reason)
+        return acts.reschedule(self, *given, delay=delay, run_at=run_at, actor=actor, reason=reason)
 
     def run_now(self, *, actor: str = "", reason: str = "") -> Change:
         """See `delayq.run_now`."""
@@ -43,14 +57,17 @@ class Job(JobRef):
         """See `delayq.requeue`."""
         return acts.requeue(self, actor=actor, reason=reason)
 
+    acancel, areschedule, arun_now, arequeue = twin(cancel), twin(reschedule), twin(run_now), twin(requeue)
+
 
 def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: str | None = None) -> Job | None:
-    """A handle on a job; None if neither Redis nor the database knows it. By job, by id, or by `key` and `queue`: the unfinished job
+    """A job; None if neither Redis nor the database knows it. By job, by id, or by `key` and `queue`: the unfinished job
     that holds the key. With an id, `queue` is where to look in Redis.
 
     Raises:
         StoreUnavailable: Redis cannot be asked, and the database does not know the id, or a key is given: who holds it, Redis says.
     """
+    refuse_loop("delayq.aget(…)")
     if key is not None:
         named = where.keyed(key, queue, job)
         holder = where.holder(named, key)
@@ -59,6 +76,9 @@ def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: s
             holder = next((id for id in where.rows_of_key(named, key) if _state(id, named) in UNFINISHED), None)
         return None if holder is None else _find(holder, named)
     return _find(*where.target(job, queue))
+
+
+aget = twin(get)
 
 
 def _find(id: UUID, queue: str | None) -> Job | None:

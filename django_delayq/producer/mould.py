@@ -129,7 +129,7 @@ def _payload(options: Options, where: str) -> dict[str, Any] | None:
         try:
             found["backoff"] = str(Ladder.of(options.backoff))
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{where}: backoff is no ladder: {error} A function belongs to the task: @task(backoff=…).") from None
+            raise ConfigError(f"{where}: backoff is no ladder: {error}. A function belongs to the task: @task(backoff=…).") from None
     if options.timeout is not None:
         found["timeout"] = duration(options.timeout, "timeout", where) / 1000
     return found or None

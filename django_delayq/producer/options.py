@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict, get_args
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
+from django_delayq.producer import equivalents
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (
@@ -27,7 +27,27 @@ OPTIONS: Final = (
     "using",
     "durability",
 )
-POLICIES: Final = ("keep", "replace", "earliest", "latest", "after", "error")
+Conflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
+Durability = Literal["outbox", "redis"]
+POLICIES: Final[tuple[str, ...]] = get_args(Conflict)
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of `schedule` as a type checker sees them. None: what the task or the queue says."""
+
+    delay: clock.Delay | None
+    run_at: datetime | None
+    key: str
+    on_conflict: Conflict
+    queue: str | None
+    priority: int | None
+    max_attempts: int | None
+    backoff: Ladder | str | None
+    timeout: clock.Delay | None
+    expires: clock.Delay | datetime | None
+    meta: Mapping[str, Any] | None
+    using: str | None
+    durability: Durability | None
 
 
 class Options(NamedTuple):
@@ -59,9 +79,8 @@ class Options(NamedTuple):
             return Options(**given) if self is NONE else self._replace(**given)
         except (TypeError, ValueError):
             name = next(name for name in given if name not in NAMES)
-            close = difflib.get_close_matches(name, OPTIONS, n=1)
-            near = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"{task}.using(): {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.") from None
+            meant = equivalents.of_option(name, OPTIONS)
+            raise ConfigError(f"{task}.using(): {name!r} is no option{meant}. The options are: {', '.join(OPTIONS)}.") from None
 
 
 NONE: Final = Options()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db import connections
 
@@ -20,16 +21,19 @@ from django_delayq.record import JobRecord
 
 
 class Binding(NamedTuple):
-    """Task, options and arguments: all that a job is made of."""
+    """Task, options and arguments: all that a job is made of. `id`: the job's, if it is drawn already."""
 
     task: Any
     options: Options
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    id: UUID | None = None
 
 
-def plan(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any], using: str | None) -> Plan:
-    """Checks a job to be, and makes its record. `using`: database alias unless the options name one.
+def plan(
+    task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any], using: str | None, id: UUID | None = None
+) -> Plan:
+    """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given.
 
     Raises:
         PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `producer.schedule`.
@@ -41,11 +45,14 @@ def plan(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[st
         database.need()
         if not mould.says_using:
             _check_transaction(mould.using, mould.where)
+    if not options.key and mould.on_conflict != "keep":
+        raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, clock.wall_ms(), mould.where)
     expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould.where)
     if options.meta is not None:
         payload = {**(payload or {}), "meta": _meta(options.meta, mould.where)}
-    id = ids.new()
+    if id is None:
+        id = ids.new()
     record = JobRecord(
         id=id,
         task=name,

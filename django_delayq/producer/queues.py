@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from django_delayq import conf
 from django_delayq.producer import acts, database
 from django_delayq.producer.stores import stores
+from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import check_words
 from django_delayq.states import Change
 from django_delayq.store.queue import MOST
@@ -19,6 +20,7 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     Raises:
         QueueUnknown, StoreUnavailable.
     """
+    refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
     with stores.guarded():
         changed = stores.queue(queue).pause(actor=actor, reason=reason)
@@ -34,12 +36,16 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
     Raises:
         QueueUnknown, StoreUnavailable.
     """
+    refuse_loop("delayq.aresume(…)")
     check_words("resume()", actor, reason)
     named, found, using = conf.get().queue(queue).name, database.installed(), conf.get().database
     if found is not None:
         found.forget_pause(named, using)
     with stores.guarded():
         return stores.queue(named).resume(actor=actor, reason=reason)
+
+
+apause, aresume = twin(pause), twin(resume)
 
 
 def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:

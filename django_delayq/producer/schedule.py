@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeVar, Unpack
 
+from django_delayq import clock, ids
 from django_delayq.exceptions import ConfigError
+from django_delayq.ladder import Ladder
+from django_delayq.producer import equivalents
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import NAMES, Options
+from django_delayq.producer.options import NAMES, NONE, OPTIONS, Conflict, Durability, JobOptions, Options
 from django_delayq.producer.plan import Binding, plan
 from django_delayq.producer.put import Flight, batches, put_all, put_one
+from django_delayq.producer.twins import like, refuse_loop, scheduled
 from django_delayq.store.queue import MOST
 
 P = ParamSpec("P")
@@ -32,9 +37,16 @@ class Bound(Generic[P, R]):
         return hash((id(self.task), self.options))
 
     def __repr__(self) -> str:
-        return f"Bound({self.task!r}, {self.options!r})"
+        said = (f"{name}={value!r}" for name, value, usual in zip(Options._fields, self.options, NONE, strict=True) if value != usual)
+        return f"<{self.task!r}.using({', '.join(said)})>"
 
-    def using(self, **options: Any) -> Bound[P, R]:
+    if not TYPE_CHECKING:  # else any name would pass
+
+        def __getattr__(self, name: str) -> Never:
+            meant = equivalents.of_method(_label(self), name)
+            raise AttributeError(f"A task has no {name!r}{meant and f'. Here it is {meant}'}", name=name, obj=self)
+
+    def using(self, **options: Unpack[JobOptions]) -> Bound[P, R]:
         """The task with options for its next jobs, in place of those of the same name: `task.using(delay="30m").schedule(...)`.
 
         Raises:
@@ -44,18 +56,52 @@ class Bound(Generic[P, R]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
         """A job to be, for `schedule_many`."""
+        if kwargs:
+            _refuse_options(self.task, kwargs)
         return Binding(self.task, self.options, args, kwargs)
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Puts a job in, with these arguments. See `delayq.schedule`."""
+        refuse_loop("task.aschedule(…)")
+        if kwargs:
+            _refuse_options(self.task, kwargs)
         return put_one(plan(self.task, self.options, args, kwargs, None))
 
+    async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Async twin of `schedule`. See `delayq.aschedule`."""
+        return await _aput(self.bind(*args, **kwargs))
 
-def schedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
+
+def schedule(
+    task: Bound[Any, Any],
+    *args: Any,
+    delay: clock.Delay | None = None,
+    run_at: datetime | None = None,
+    key: str = "",
+    on_conflict: Conflict = "keep",
+    queue: str | None = None,
+    priority: int | None = None,
+    max_attempts: int | None = None,
+    backoff: Ladder | str | None = None,
+    timeout: clock.Delay | None = None,
+    expires: clock.Delay | datetime | None = None,
+    meta: Mapping[str, Any] | None = None,
+    using: str | None = None,
+    durability: Durability | None = None,
+    **kwargs: Any,
+) -> Job:
     """Puts one job in: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
 
-    Options: delay (timedelta, seconds, text) or run_at (aware datetime), key, on_conflict, queue, priority, max_attempts, backoff,
-    timeout, expires, meta, using (database alias of the transaction), durability. All else is the task's own.
+    Args:
+        task: what `@delayq.task` made, or such a task with options of its own, `task.using(…)`; what is given here stands over these.
+        delay, run_at: when: a timedelta, seconds or text ("90s", "1h30m") from now, or an aware datetime; none: now.
+        key: unique among the unfinished jobs of the queue; on_conflict says what happens when one has it: "keep" (the job that is
+            there is returned), "replace", "earliest", "latest", "after" (once more, behind a running one) or "error".
+        queue, priority, max_attempts, backoff, timeout: in place of what the task says.
+        expires: when the job is cancelled if it has not run: a duration from now, or an aware datetime.
+        meta: a dict of JSON that travels with the job.
+        using: alias of the database whose transaction the job belongs to.
+        durability: "outbox" or "redis", in place of what the queue says.
 
     Raises:
         PayloadError, PayloadTooLarge: arguments that JSON cannot hold, or that the function does not take.
@@ -64,40 +110,124 @@ def schedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
             transaction is open this is only known at its commit: then it is logged, and the job's row ends as cancelled.
         StoreUnavailable: redis durability only: Redis is away, or refuses (no memory, a mirror too far behind). At the commit of a
             transaction it is logged, with the ids: whatever a hook raises there drops the hooks of others.
+        SynchronousOnlyOperation: in async code: there, await `aschedule`.
     """
-    if not isinstance(task, Bound):
-        raise ConfigError(
-            f"schedule() was given {task!r}, which is no task. "
-            "Decorate the function with @delayq.task, and pass the function itself, not a call of it."
-        )
-    options = task.options
-    if not NAMES.isdisjoint(kwargs):
-        options = options.but({name: kwargs.pop(name) for name in NAMES & kwargs.keys()}, task.task.name)
+    refuse_loop("delayq.aschedule(…)")
+    given = Options(delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability)
+    options = _options(task, given)
+    if kwargs:
+        _refuse_options(task.task, kwargs, mixed=True)
     return put_one(plan(task.task, options, args, kwargs, None))
 
 
-def schedule_many(bindings: Iterable[Binding], *, using: str | None = None) -> list[Job]:
+@like(schedule)
+async def aschedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
+    """Async twin of `schedule`. It commits by itself.
+
+    Raises:
+        CancelledError: whether the job was scheduled is not known; the error has its id in a tuple, `jobs`.
+        As `schedule`.
+    """
+    given = Options(**{name: kwargs.pop(name) for name in NAMES & kwargs.keys()})
+    options = _options(task, given)
+    if kwargs:
+        _refuse_options(task.task, kwargs, mixed=True)
+    return await _aput(Binding(task.task, options, args, kwargs))
+
+
+def schedule_many(bindings: Iterable[Binding], *given: Never, using: str | None = None) -> list[Job]:
     """Puts many jobs in: `schedule_many(task.using(delay="30m").bind(pk) for pk in pks)`. Rows and calls go in batches; in a
     transaction all of them are published by its commit.
 
     Raises:
         As `schedule`. Nothing is scheduled of a batch (200 jobs) in which one job is refused.
     """
-    if isinstance(bindings, Binding) or not isinstance(bindings, Iterable):
-        raise ConfigError(
-            f"schedule_many() was given {bindings!r}, where it wants many jobs: a list, or a generator, of what task.bind(…) makes."
-        )
+    refuse_loop("delayq.aschedule_many(…)")
+    return _put_many(_many(bindings, given), using)
+
+
+@like(schedule_many)
+async def aschedule_many(bindings: Iterable[Binding], *given: Never, using: str | None = None) -> list[Job]:
+    """Async twin of `schedule_many`. It commits by itself, batch by batch.
+
+    Raises:
+        CancelledError: which of the jobs were scheduled is not known; the error has their ids in a tuple, `jobs`.
+        As `schedule`.
+    """
+    named = [binding._replace(id=ids.new()) for binding in map(_checked, _many(bindings, given))]
+    return await scheduled([binding.id for binding in named if binding.id], _put_many, named, using)
+
+
+async def _aput(binding: Binding) -> Job:
+    id = ids.new()
+    return await scheduled([id], _put, binding._replace(id=id))
+
+
+def _put(binding: Binding) -> Job:
+    task, options, args, kwargs, id = binding
+    return put_one(plan(task, options, args, kwargs, None, id))
+
+
+def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
     jobs: list[Job] = []
     with Flight() as flight:
         for batch in batches(bindings, MOST):
-            jobs += put_all([plan(*_checked(binding), using) for binding in batch], flight)
+            plans = [plan(task, options, args, kwargs, using, id) for task, options, args, kwargs, id in map(_checked, batch)]
+            jobs += put_all(plans, flight)
     return jobs
+
+
+def _options(task: Any, given: Options) -> Options:
+    """Those of the task, and in their place what is given."""
+    if not isinstance(task, Bound):
+        raise ConfigError(
+            f"schedule() was given {task!r}, which is no task. "
+            "Decorate the function with @delayq.task, and pass the function itself, not a call of it."
+        )
+    if task.options is NONE:
+        return given
+    said: dict[str, Any] = {name: value for name, value, usual in zip(Options._fields, given, NONE, strict=True) if value is not usual}
+    return task.options._replace(**said) if said else task.options
+
+
+def _refuse_options(task: Any, kwargs: Mapping[str, Any], *, mixed: bool = False) -> None:
+    """Refuses what means an option, and stands among the arguments of a task that takes any. `mixed`: the call takes options as well,
+    so that a word close to one is a slip of the pen.
+    """
+    if not task.takes_any:
+        return  # its signature refuses them
+    for name in kwargs:
+        if name in task.keywords or not (mixed or name in NAMES):
+            continue
+        meant = equivalents.of_keyword(_label(task), name, OPTIONS, cutoff=0.8)
+        if meant:
+            own = f" If the task is to get it, write {_label(task)}.schedule(…, {name}=…)." if mixed else ""
+            raise ConfigError(f"schedule({task.name}): {meant}.{own}")
+
+
+def _label(task: Any) -> str:
+    """What a task is called in the code of a project."""
+    try:
+        return str(object.__getattribute__(task, "task").fn.__name__)
+    except AttributeError:
+        return "task"
+
+
+def _many(bindings: Iterable[Binding], given: tuple[object, ...]) -> Iterable[Binding]:
+    if given or isinstance(bindings, Binding) or not isinstance(bindings, Iterable):
+        shown = f"{bindings!r} and {given[0]!r}" if given else repr(bindings)
+        raise ConfigError(
+            f"schedule_many() was given {shown}, where it wants many jobs: a list, or a generator, of what task.bind(…) makes, "
+            "such as schedule_many(task.bind(pk) for pk in pks)."
+        )
+    return bindings
 
 
 def _checked(binding: Binding) -> Binding:
     if not isinstance(binding, Binding):
+        lacking = isinstance(binding, Bound)
         raise ConfigError(
-            f"schedule_many() was given {binding!r}, which is no job to be. Pass what bind() makes: task.bind(…), or "
-            "task.using(delay=…).bind(…)."
+            f"schedule_many() was given {binding!r}, which {'lacks its arguments' if lacking else 'is no job to be'}. "
+            "Pass what bind() makes: task.bind(…), or task.using(delay=…).bind(…)."
         )
     return binding

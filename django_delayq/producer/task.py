@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import update_wrapper
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, UnknownTask
 from django_delayq.ladder import Ladder
+from django_delayq.producer import equivalents
 from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.record import MAX_TASK
 from django_delayq.refusal import misfit
+from django_delayq.text import near
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,6 +61,8 @@ class Task(Bound[P, R]):
         self.sensitive = frozenset(sensitive)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.signature = inspect.signature(fn)
+        self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.signature.parameters.values())
+        self.keywords = frozenset(name for name, one in self.signature.parameters.items() if one.kind in _NAMED)
         self._takes_all = _takes_all(self.signature)
         self._least, self._most = _positional(self.signature)
 
@@ -86,7 +89,13 @@ class Task(Bound[P, R]):
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise misfit(self.name, self.signature, args, kwargs, cause=str(error)) from None
+            raise misfit(self.name, self.signature, args, kwargs, cause=f"{error}{self._meant(kwargs)}") from None
+
+    def _meant(self, kwargs: Mapping[str, Any]) -> str:
+        """What the first keyword that no parameter bears may have meant."""
+        strange = next((name for name in kwargs if name not in self.keywords), None)
+        meant = strange and equivalents.of_keyword(self.fn.__name__, strange, OPTIONS)
+        return f"; {meant}" if meant else ""
 
 
 class Registry:
@@ -123,25 +132,58 @@ class Registry:
         return iter(list(self._tasks.values()))
 
 
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 registry: Final = Registry()
 
 
+@overload
 def task(
-    fn: Callable[..., Any] | None = None,
+    fn: Callable[P, R],
+    /,
     *,
     name: str | None = None,
     queue: str = "default",
     priority: int = 0,
     max_attempts: int | None = None,
-    backoff: Ladder | str | Callable[[int, BaseException], clock.Delay | None] | None = None,
+    backoff: Backoff | str | None = None,
     timeout: clock.Delay | None = None,
     atomic: bool = False,
     sensitive: Collection[str] = (),
+) -> Task[P, R]: ...
+
+
+@overload
+def task(
+    *,
+    name: str | None = None,
+    queue: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | str | None = None,
+    timeout: clock.Delay | None = None,
+    atomic: bool = False,
+    sensitive: Collection[str] = (),
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+
+def task(
+    fn: Any = None,
+    /,
+    *given: Any,
+    name: str | None = None,
+    queue: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | str | None = None,
+    timeout: clock.Delay | None = None,
+    atomic: bool = False,
+    sensitive: Collection[str] = (),
+    **unknown: Any,
 ) -> Any:
     """Makes a function a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
 
     Raises:
-        ConfigError: an option cannot work, or the function's parameter bears the name of an option of `schedule`.
+        ConfigError: an option cannot work or is unknown, or the function's parameter bears the name of an option of `schedule`.
     """
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
@@ -171,14 +213,24 @@ def task(
         registry.add(made)
         return made
 
+    if unknown:
+        strange = next(iter(unknown))
+        meant = equivalents.of_option(strange, _TASK_OPTIONS)
+        raise ConfigError(f"@task: {strange!r} is no option{meant}. The options are: {', '.join(_TASK_OPTIONS)}.")
     if fn is None:
         return decorate
-    if not callable(fn):
-        raise ConfigError(f'@task was given {fn!r}. Write @task or @task(queue="…"); every option has a name.')
+    if given or not callable(fn):
+        shown = given[0] if given else fn
+        raise ConfigError(f'@task was given {shown!r}. Write @task or @task(queue="…"); every option has a name.')
     return decorate(fn)
 
 
+_TASK_OPTIONS: Final = tuple(name for name, one in inspect.signature(task).parameters.items() if one.kind is one.KEYWORD_ONLY)
+
+
 def _name(name: str | None, fn: Callable[..., Any], where: str) -> str:
+    if not name and not hasattr(fn, "__qualname__"):
+        raise ConfigError(f"{where}: an object that can be called has no name of its own. Give it a name=, or write a function.")
     found = name or f"{fn.__module__}.{fn.__qualname__}"
     if "<locals>" in found:
         raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or give it a name=.")
@@ -209,7 +261,7 @@ def _backoff(value: Any, where: str) -> Backoff | None:
             raise ConfigError(f"{where}: backoff is no ladder: {error}") from None
     if callable(value):
         return value  # type: ignore[no-any-return]  # what it answers is looked at when it is called
-    raise ConfigError(f"{where}: backoff must be text, a Ladder, or f(attempt, exception), not {value!r}.")
+    raise ConfigError(f"{where}: backoff must be text, a Ladder, or f(attempt, exception), not {value!r}{Ladder.spelled(value)}.")
 
 
 def _timeout(value: Any, where: str) -> float | None:
@@ -231,9 +283,7 @@ def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str
     for name in value:
         # A name with a slip of the pen would hide nothing. What `**kwargs` takes may be called anything.
         if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            close = difflib.get_close_matches(name, parameters, n=1)
-            near = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
+            raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near(name, parameters)}.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Where a job is: named by a handle, an id, or a key and its queue; found in its row, in Redis, or in both."""
+"""Where a job is: named by a Job, an id, or a key and its queue; found in its row, in Redis, or in both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class JobRef:
 
     @property
     def run_at(self) -> datetime | None:
-        """The date it is scheduled for, as far as this handle knows."""
+        """The date it is scheduled for, as far as is known here."""
         return None if self.due_ms is None else clock.from_ms(self.due_ms)
 
 
@@ -77,7 +77,7 @@ def target(job: JobRef | UUID | str | None, queue: str | None) -> tuple[UUID, st
         QueueUnknown: the settings do not list the queue.
     """
     if job is None:
-        raise ConfigError("Name the job: a handle, an id, or key= and queue=.")
+        raise ConfigError("Name the job: a Job, its id, or key= and queue=.")
     if queue is not None:
         conf.get().queue(queue)
     return (job.id, job.queue) if isinstance(job, JobRef) else (_id(job), queue)
@@ -91,7 +91,7 @@ def keyed(key: str, queue: str | None, job: JobRef | UUID | str | None) -> str:
         QueueUnknown: the settings do not list the queue.
     """
     if job is not None:
-        raise ConfigError(f"A job and key={key!r} are two ways to name one: pass a handle or an id, or key= and queue=.")
+        raise ConfigError(f"A job and key={key!r} are two ways to name one: pass a Job or its id, or key= and queue=.")
     if queue is None:
         raise ConfigError(f"key={key!r} names a job within a queue: pass queue= as well.")
     if not validate_key(key):

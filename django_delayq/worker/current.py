@@ -123,10 +123,15 @@ def current() -> CurrentJob:
         RuntimeError: no task of a worker is running here; also in threads that the task started itself, unless it ran
             them in a copy of its context (`contextvars.copy_context().run`).
     """
+    return running("delayq.current()")
+
+
+def running(asked: str) -> CurrentJob:
+    """The same, `asked` by a function of the package that an error names."""
     try:
         return CURRENT.get()
     except LookupError:
         raise RuntimeError(
-            "delayq.current() was called outside a running task. A task called as a plain function has no job; "
-            "a thread started by a task needs contextvars.copy_context().run(...)."
+            f"{asked} was called outside a running task. A task called as a plain function has no job: in a test, run it by "
+            "perform(task, …) of django_delayq.testing. A thread started by a task needs contextvars.copy_context().run(...)."
         ) from None

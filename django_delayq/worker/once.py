@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from django_delayq.exceptions import ConfigError
-from django_delayq.worker.current import current
+from django_delayq.worker.current import running
 
 
 class AtomicRun(Protocol):
@@ -87,4 +87,4 @@ def once(name: str) -> AbstractContextManager[bool]:
             kept. Let it pass, and write nothing more: that other run goes on with the job.
         ValueError: the name is empty or longer than 100 characters.
     """
-    return need().once(current(), name)
+    return need().once(running("delayq.once()"), name)

@@ -1,0 +1,67 @@
+"""Async twins: `aschedule` for `schedule`, and so on. A twin runs the same function in the thread that Django keeps for sync code."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+running_loop: Final = asyncio.events._get_running_loop  # without the exception of get_running_loop, which costs more than the look
+
+
+def refuse_loop(twin: str) -> None:
+    """Does nothing in a thread of its own. `twin`: what to await instead, with its parentheses.
+
+    Raises:
+        SynchronousOnlyOperation: an event loop runs in this thread, and would stand still meanwhile.
+            DJANGO_ALLOW_ASYNC_UNSAFE allows it, as for the rest of Django.
+    """
+    if running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+        raise SynchronousOnlyOperation(f"This was called in async code, where it would hold up the event loop: use await {twin}.")
+
+
+def twin(of: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """The async twin of a function. It commits by itself, since Django's transactions belong to a thread."""
+
+    @wraps(of)
+    async def awaited(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await sync_to_async(of)(*args, **kwargs)
+
+    awaited.__name__ = f"a{of.__name__}"
+    awaited.__qualname__ = awaited.__name__.join(of.__qualname__.rsplit(of.__name__, 1))
+    awaited.__doc__ = f"Async twin of `{of.__name__}`."
+    return awaited
+
+
+def like(of: Callable[P, R]) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Gives an async function the parameters of its sync twin."""
+
+    def decorate(fn: Callable[..., Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        fn.__signature__ = inspect.signature(of)  # type: ignore[attr-defined]  # what help() and documentation show
+        return fn
+
+    return decorate
+
+
+async def scheduled(drawn: Sequence[UUID], put: Callable[..., R], *args: Any) -> R:
+    """Puts jobs in that bear the ids `drawn`.
+
+    Raises:
+        CancelledError: with the ids as its `jobs`: whether these jobs were put in is not known.
+    """
+    try:
+        return await sync_to_async(put)(*args)
+    except asyncio.CancelledError as error:
+        error.jobs = tuple(drawn)  # type: ignore[attr-defined]  # who cancels may ask for them by delayq.aget
+        error.add_note(f"Whether these jobs were scheduled is not known: {', '.join(map(str, drawn[:20]))}. delayq.aget(id) tells.")
+        raise

@@ -1,0 +1,33 @@
+"""A project's code, in which a checker finds each of the mistakes."""
+
+from __future__ import annotations
+
+import django_delayq as delayq
+from tests.typed.right import mail, pay_out, release
+
+
+async def view() -> None:
+    release("x")  # wrong
+    release.schedule("x")  # wrong
+    release.schedule(1, "a", "b")  # wrong
+    release.schedule(1, delay="5m")  # wrong
+    release.using(dely="5m")  # wrong
+    release.using(delay=[5])  # wrong
+    release.using(delay="5m").bind(1, 2)  # wrong
+    release.delay(1)  # wrong
+    pay_out.bind(1)  # wrong
+    pay_out.using(on_conflict="kepp")  # wrong
+    delayq.schedule(release, 1, delay=[5])  # wrong
+    delayq.schedule(release, 1, on_conflict="kepp")  # wrong
+    delayq.schedule(len, 1)  # wrong
+    delayq.schedule_many([1, 2])  # wrong
+    delayq.schedule_many([release.using(delay=1)])  # wrong
+    await delayq.aschedule(release, 1, run_at="2030-01-01")  # wrong
+    await mail.aschedule(5)  # wrong
+    job = await release.aschedule(1)
+    await job.areschedule("10m")  # wrong
+    job.reschedule("10m")  # wrong
+
+
+@delayq.task(retries=3)  # wrong
+def late() -> None: ...
