@@ -40,6 +40,10 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "payload_size": "{task}: the arguments are {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); store the content "
         "in the database or a file, and pass its id",
         "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",
+        "job_failed": "Job {job} has {state}: {error}",
+        "not_finished": "Job {job} has not ended yet. Give result() a longer timeout, or ask again.",
+        "result_gone": "No row tells what came of job {job}: it is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the queue "
+        "{queue!r} keeps none of it.",
         "actor_inactive": "{actor} is no longer active, so nothing more is done in their name.",
         "permission_gone": "{actor} has no longer the permission {permission}.",
     }
@@ -137,6 +141,26 @@ class StoreUnavailable(DelayqError):
     def __init__(self, *args: object, jobs: tuple[UUID, ...] = (), code: str = "", **fields: Any) -> None:
         super().__init__(*args, code=code, **fields)
         self.jobs = jobs
+
+
+class JobFailed(DelayqError):
+    """`Job.result()` of a job that has failed or was cancelled; `fields` have `job`, `state` and `error`, the text of its last
+    attempt.
+    """
+
+    code = "job_failed"
+
+
+class NotFinished(DelayqError, TimeoutError):
+    """`Job.result()` of a job that has not ended within the timeout."""
+
+    code = "not_finished"
+
+
+class ResultGone(DelayqError):
+    """`Job.result()` of a job of which no row tells: it is unknown, or the settings keep none of it."""
+
+    code = "result_gone"
 
 
 class LeaseLost(DelayqError):

@@ -245,12 +245,8 @@ def test_only_the_worker_has_threads_processes_and_signals():
         return threads | spelt & {f"os.{verb}" for verb in PROCESSES}
 
     others = [name for name in MODULES if not room(name).startswith("worker")]
-    loop = {
-        "asyncio",
-        "asyncio.events",
-        "asyncio.events._get_running_loop",
-        "asyncio.CancelledError",
-    }  # the twins look at a loop, and start none
+    # The twins look at an event loop, and start none.
+    loop = {"asyncio", *(f"asyncio.{name}" for name in ("events", "events._get_running_loop", "CancelledError", "sleep"))}
     assert offenders(lambda name: active(name) - (loop if name == "producer.twins" else set()), others) == {}
     # The embedded server is a process too, but no worker.
     assert offenders(lambda name: uses(name, "subprocess"), set(others) - {"store.embedded"}) == {}

@@ -19,7 +19,7 @@ from django_delayq.mirror import database_clock, effects, pauses, rows
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.writers import inserts
 from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
-from django_delayq.producer.database import OutboxRow, Told
+from django_delayq.producer.database import Ending, OutboxRow, Told
 from django_delayq.states import UNFINISHED, EventKind, State
 from django_delayq.store.events import position
 from django_delayq.store.items import ScheduleItem
@@ -66,6 +66,15 @@ class DatabaseOutbox:
             with contextlib.suppress(PayloadError):
                 read.append(_read(row, now))
         return sorted(read, key=lambda row: (row.created_at, row.record.id))
+
+    def ending(self, job: UUID, using: str) -> Ending | None:
+        """How far the row of a job is; None if there is none."""
+        wanted = ("state", "result", "error", "attempts", "merged_into", "published", "durable")
+        row = Job.objects.using(using).only(*wanted).filter(pk=job).first()
+        if row is None:
+            return None
+        unpublished = row.published is None and row.durable and row.state == State.SCHEDULED.value
+        return Ending(State(row.state), row.result, row.error, row.attempts, unpublished, row.merged_into)
 
     def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
         """The durable rows of that key that are not finished, oldest first. Keys are compared here: some databases ignore case."""

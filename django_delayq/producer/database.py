@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from django_delayq.exceptions import ConfigError
@@ -49,6 +49,19 @@ class OutboxRow:
         return self.state in (State.SCHEDULED, State.RUNNING) and self.record.durable and not self.settled
 
 
+class Ending(NamedTuple):
+    """How far a row is, for who asks what came of its job. `error`: of its last attempt; `unpublished`: Redis has not confirmed it;
+    `merged_into`: the job that took it in.
+    """
+
+    state: State
+    result: Any
+    error: str
+    attempts: int
+    unpublished: bool
+    merged_into: UUID | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """A change that Redis has made and answered, for the row: `event` is the stream id of what tells the mirror of it. `kind`: of that
@@ -71,6 +84,9 @@ class Outbox(Protocol):
 
     def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:
         """The rows of these jobs that can be read, oldest first by the database's clock."""
+
+    def ending(self, job: UUID, using: str) -> Ending | None:
+        """How far the row of a job is; None if there is none."""
 
     def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
         """The durable rows of that key that are not finished, whether published or not, oldest first by the database's clock."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Never
+from typing import Any, Never
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import acts, where
+from django_delayq.producer import acts, results, where
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef
@@ -33,6 +33,44 @@ class Job(JobRef):
     async def astate(self) -> State | None:
         """Async twin of `state`."""
         return await sync_to_async(_state)(self.id, self.queue)
+
+    @property
+    def error(self) -> str:
+        """The text of the last attempt that failed, by its row; "" without one."""
+        found = results.look(self)
+        return "" if found is None else found.error
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts have counted so far, by its row."""
+        found = results.look(self)
+        return 0 if found is None else found.attempts
+
+    def wait(self, timeout: clock.Delay) -> State | None:
+        """How the job has ended: waits for that, `timeout` at most. None: it has not.
+
+        Raises:
+            ResultGone: no row tells of it, and none will.
+            ConfigError: it would wait for what cannot come: in a task, or in the transaction that publishes the job.
+        """
+        refuse_loop("job.aresult(…)")
+        found = results.wait_for(self, timeout)
+        return None if found is None else found.state
+
+    def result(self, timeout: clock.Delay = 0) -> Any:
+        """What the task has returned. Waits for that, `timeout` at most; by default it only looks.
+
+        Raises:
+            JobFailed: it has failed, or was cancelled.
+            NotFinished: it has not ended within the timeout.
+            ResultGone, ConfigError: as `wait`.
+        """
+        refuse_loop("job.aresult(…)")
+        return results.value(self, results.wait_for(self, timeout))
+
+    async def aresult(self, timeout: clock.Delay = 0) -> Any:
+        """Async twin of `result`."""
+        return results.value(self, await results.awaited(self, timeout))
 
     def cancel(self, *, actor: str = "", reason: str = "") -> Change:
         """See `delayq.cancel`."""

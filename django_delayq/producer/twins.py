@@ -53,6 +53,16 @@ def like(of: Callable[P, R]) -> Callable[[Callable[..., Coroutine[Any, Any, R]]]
     return decorate
 
 
+async def in_thread(of: Callable[..., R], *args: Any) -> R:
+    """Calls a sync function in the thread that Django keeps for them."""
+    return await sync_to_async(of)(*args)
+
+
+async def pause(seconds: float) -> None:
+    """Lets the event loop go on."""
+    await asyncio.sleep(seconds)
+
+
 async def scheduled(drawn: Sequence[UUID], put: Callable[..., R], *args: Any) -> R:
     """Puts jobs in that bear the ids `drawn`.
 

@@ -22,8 +22,10 @@ from collections import deque
 from typing import Final
 
 from django_delayq import clock
+from django_delayq.producer import results
 from django_delayq.store.queue import MOST
 from django_delayq.worker import logs
+from django_delayq.worker.current import CURRENT
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
@@ -209,6 +211,7 @@ def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, eviction
     """What a forked child runs."""
     stray_copies.expect()
     logs.gather()
+    results.know_tasks(lambda: CURRENT.get(None) is not None)
     code = TaskProcess(spec, worker, ends, holdings, evictions).run()
     holdings.leave()
     return code

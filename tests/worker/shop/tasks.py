@@ -36,6 +36,13 @@ def count(number: int) -> int:
     return number * 2
 
 
+@delayq.task(max_attempts=1)
+def waits(other: str, seconds: float) -> object:
+    job = delayq.get(other)
+    assert job is not None
+    return job.result(seconds)
+
+
 @delayq.task
 def nap(number: int, seconds: float) -> None:
     note("began", number, os.getpid())
