@@ -9,6 +9,7 @@
 | delayq.E005 | two tasks of one name |
 | delayq.E006 | the database alias is missing |
 | delayq.E007 | signing without a SECRET_KEY |
+| delayq.E008 | a carrier that is none, or cannot be imported |
 | delayq.W002 | jobs share a Redis database with a cache |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
 | delayq.E010 | --deploy: Redis may evict keys |
@@ -38,6 +39,7 @@ from django.db import connections
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.address import address, cache_aliases
 from django_delayq.store.connection import connect
@@ -62,7 +64,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     if problems:
         return [Error(f"{problem.where} {problem.message}", hint=problem.hint, id=f"delayq.{problem.code}") for problem in problems]
     config = conf.get()
-    return [*_alias(config), *_database(config), *_requests(config), *_shared_cache(config)]
+    return [*_alias(config), *_carriers(config), *_database(config), *_requests(config), *_shared_cache(config)]
 
 
 @register(Tags.compatibility)
@@ -135,6 +137,13 @@ def installed() -> dict[str, str]:
 def messages(findings: Iterable[Finding]) -> list[CheckMessage]:
     """As Django tells them."""
     return [LEVELS[one.level](one.message, hint=one.hint, id=f"delayq.{one.code}") for one in findings]
+
+
+def _carriers(config: conf.Config) -> Iterator[CheckMessage]:
+    try:
+        carriers.load(config.carriers)
+    except ConfigError as error:
+        yield Error(error.fields["message"], hint=error.fields["hint"], id="delayq.E008")
 
 
 def _alias(config: conf.Config) -> Iterator[CheckMessage]:

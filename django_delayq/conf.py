@@ -83,6 +83,7 @@ class Config:
     mirror_max_events: int
     mirror_full: str
     restore: str
+    carriers: tuple[str, ...]
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
 
     @property
@@ -208,6 +209,12 @@ def _names(value: Any) -> frozenset[str]:
     return frozenset(value)
 
 
+def _paths(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and "." in path for path in value):
+        raise _Wrong("must be a list of dotted paths, such as ['shop.tenants.TenantCarrier'].")
+    return tuple(value)
+
+
 DEFAULTS: Final[dict[str, Any]] = {
     "REDIS": "default",
     "PREFIX": "delayq",
@@ -226,6 +233,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "MIRROR_MAX_EVENTS": 1_000_000,
     "MIRROR_FULL": "block",
     "RESTORE": "auto",
+    "CARRIERS": [],
     "QUEUES": {"default": {}},
 }
 READERS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -246,6 +254,7 @@ READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "MIRROR_MAX_EVENTS": _whole(1000),
     "MIRROR_FULL": _choice("block", "grow"),
     "RESTORE": _choice("auto", "manual"),
+    "CARRIERS": _paths,
 }
 PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
 

@@ -140,3 +140,6 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("adopt", State.SCHEDULED, State.RUNNING, "restore"),
     Transition("adopt", State.RUNNING, State.RUNNING, "restore"),
 )
+
+# The key of a job's meta under which the luggage of carriers travels: workers of an older release take it as meta.
+CARRIED: Final = "delayq.carried"

@@ -83,6 +83,35 @@ def test_e007_signing_without_a_secret_key(settings):
     assert "SECRET_KEY" in found(settings, SIGNING=True)["delayq.E007"]
 
 
+class Twin:
+    name = "Good"
+
+    def pack(self) -> None: ...
+
+    def wrap(self, packed: object) -> None: ...
+
+
+class Good(Twin): ...
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (["nowhere.Carrier"], "'nowhere.Carrier' cannot be imported"),
+        (["tests.test_checks.Missing"], "cannot be imported"),
+        (["tests.test_checks.Registry"], "is no carrier.*pack"),
+        (["tests.test_checks.Good", "tests.test_checks.Twin"], "has the name 'Good' of another"),
+    ],
+)
+def test_e008_a_carrier_that_is_none(settings, paths, said):
+    assert re.search(said, found(settings, CARRIERS=paths)["delayq.E008"])
+
+
+def test_e002_carriers_are_paths(settings):
+    assert "dotted paths" in found(settings, CARRIERS=["Carrier"])["delayq.E002"]
+    assert found(settings, CARRIERS=["tests.test_checks.Good"]) == {}
+
+
 def test_e002_settings_that_are_no_dict(settings):
     settings.DELAYQ = ["REDIS"]
     assert [m.id for m in checks.check_settings()] == ["delayq.E002"]

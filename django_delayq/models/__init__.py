@@ -12,7 +12,7 @@ from django_delayq import clock, ids
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
 from django_delayq.models.fields import JSONText as JSONText
 from django_delayq.models.internal import Checkpoint, QueueState, SetAside
-from django_delayq.states import AttemptOutcome, State
+from django_delayq.states import CARRIED, AttemptOutcome, State
 from django_delayq.text import visible
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Job(models.Model):
     @property
     def meta(self) -> dict[str, Any]:
         """What the scheduler attached to the job."""
-        return dict((self.options or {}).get("meta") or {})
+        return {name: value for name, value in ((self.options or {}).get("meta") or {}).items() if name != CARRIED}
 
     @property
     def late(self) -> float:

@@ -35,7 +35,7 @@ class Planned(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mould:
     """What a task and its options decide for all jobs that are made with them. `using`: alias of the database whose transaction they
-    belong to; `says_using`: the caller has named it; `payload`: what travels with the arguments.
+    belong to; `says_using`: the caller has named it; `payload`: what travels with the arguments; `carriers`: the project has some.
     """
 
     task: Planned
@@ -49,6 +49,7 @@ class Mould:
     max_attempts: int
     on_conflict: str
     payload: dict[str, Any] | None
+    carriers: bool
 
 
 class Moulds:
@@ -120,6 +121,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
         on_conflict=options.on_conflict,
         payload=_payload(options, where),
+        carriers=bool(config.carriers),
     )
 
 

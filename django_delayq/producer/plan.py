@@ -11,13 +11,14 @@ from django.db import connections
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.producer import database
+from django_delayq.producer import carriers, database
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
 from django_delayq.producer.mould import Planned, moulds
 from django_delayq.producer.options import Options, date, duration, moment
 from django_delayq.producer.stores import stores
 from django_delayq.record import JobRecord
+from django_delayq.states import CARRIED
 
 
 class Binding(NamedTuple):
@@ -49,8 +50,11 @@ def plan(
         raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, clock.wall_ms(), mould.where)
     expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould.where)
-    if options.meta is not None:
-        payload = {**(payload or {}), "meta": _meta(options.meta, mould.where)}
+    meta = None if options.meta is None else _meta(options.meta, mould.where)
+    if mould.carriers:
+        meta = carriers.pack(meta)
+    if meta is not None:
+        payload = {**(payload or {}), "meta": meta}
     if id is None:
         id = ids.new()
     record = JobRecord(
@@ -92,6 +96,8 @@ def _expires(value: Any, delay_ms: int | None, due_ms: int, where: str) -> int:
 def _meta(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise PayloadError(f"{where}: meta must be a dict with text keys, not {value!r}.")
+    if CARRIED in value:
+        raise PayloadError(f"{where}: meta has the key {CARRIED!r}, under which carriers pack. Name it otherwise.")
     return dict(value)
 
 
