@@ -15,7 +15,7 @@ from django_delayq.admin.forms import EditForm
 from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
 from django_delayq.console import masking
-from django_delayq.console.words import worded
+from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import DelayqError, UnknownTask
 from django_delayq.models import Job
 from django_delayq.producer import edit

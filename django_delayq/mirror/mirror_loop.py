@@ -13,7 +13,7 @@ from django.db import connections
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import effects, pauses, prune, set_aside
+from django_delayq.mirror import atomic_runs, pauses, prune, set_aside
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
@@ -298,7 +298,7 @@ class MirrorLoop:
         found: dict[UUID, Any] = {}
         ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also if it never began by its row: Redis may have forgotten that run
         for start in range(0, len(ended), CHUNK):
-            found |= effects.committed(ended[start : start + CHUNK], self.using)
+            found |= atomic_runs.committed(ended[start : start + CHUNK], self.using)
         return found
 
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:

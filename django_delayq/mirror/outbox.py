@@ -15,9 +15,9 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import database_clock, effects, pauses, rows
+from django_delayq.mirror import atomic_runs, database_clock, pauses, rows
 from django_delayq.mirror.event_items import ASKED
-from django_delayq.mirror.writers import inserts
+from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
 from django_delayq.producer.database import OutboxRow, Told
 from django_delayq.states import UNFINISHED, EventKind, State
@@ -38,8 +38,8 @@ class DatabaseOutbox:
     def add(self, items: Sequence[ScheduleItem], using: str) -> None:
         """Inserts rows. They count as unpublished until the mirror sees Redis' event."""
         connection = transaction.get_connection(using)
-        if connection.vendor in inserts.VENDORS:
-            inserts.insert(items, connection)
+        if connection.vendor in outbox_insert.VENDORS:
+            outbox_insert.insert(items, connection)
             return
         now = database_clock.now(connection)
         Job.objects.using(using).bulk_create(
@@ -97,7 +97,7 @@ class DatabaseOutbox:
         """
         job, values, seen = row.record.id, _values(told), row.seen
         own = Job.objects.using(using).filter(pk=job)
-        mine = effects.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
+        mine = atomic_runs.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
         with transaction.atomic(using=using):
             for _ in range(TRIES):
                 if position(seen) >= position(told.event):
@@ -108,8 +108,8 @@ class DatabaseOutbox:
                         Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
                     self._note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
                     break
-                if told.kind == EventKind.CANCELLED and effects.committed([job], using):
-                    effects.end_rows(own, using)
+                if told.kind == EventKind.CANCELLED and atomic_runs.committed([job], using):
+                    atomic_runs.end_rows(own, using)
                     return False
                 now = own.values_list("last_event", "state", "settled").first()
                 if now is None:

@@ -17,10 +17,10 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, rows
-from django_delayq.mirror.checkpoint import locked_checkpoint
+from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.models import UNPUBLISHED, Checkpoint, Job
+from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
@@ -110,8 +110,8 @@ class RelayLoop:
         return 0.0
 
     def _folded(self) -> tuple[int, int]:
-        checkpoint = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
-        if checkpoint is None or checkpoint.generation not in ("", self.log.generation()):
+        checkpoint = checkpoint_of(self.queue.name, self.partition, self.using)
+        if checkpoint.generation not in ("", self.log.generation()):
             return 0, 0
         return position(checkpoint.last_event)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
+from django_delayq.text import did_you_mean
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (
@@ -59,8 +59,7 @@ class Options(NamedTuple):
             return Options(**given) if self is NONE else self._replace(**given)
         except (TypeError, ValueError):
             name = next(name for name in given if name not in NAMES)
-            close = difflib.get_close_matches(name, OPTIONS, n=1)
-            near = f" (did you mean {close[0]!r}?)" if close else ""
+            near = did_you_mean(name, OPTIONS)
             raise ConfigError(f"{task}.using(): {name!r} is no option{near}. The options are: {', '.join(OPTIONS)}.") from None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import update_wrapper
@@ -15,6 +14,7 @@ from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.record import MAX_TASK
 from django_delayq.refusal import misfit
+from django_delayq.text import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -231,8 +231,7 @@ def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str
     for name in value:
         # A name with a slip of the pen would hide nothing. What `**kwargs` takes may be called anything.
         if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            close = difflib.get_close_matches(name, parameters, n=1)
-            near = f" (did you mean {close[0]!r}?)" if close else ""
+            near = did_you_mean(name, parameters)
             raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
     return value
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 from django_delayq import clock, codec, ids
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.mirror.writers import inserts
+from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import Job
 from django_delayq.record import JobRecord
 from django_delayq.store.items import ScheduleItem
@@ -92,7 +92,7 @@ def test_the_stored_texts_are_those_of_model_instances():
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("count", [1, 3, inserts.COPIED], ids=["alone", "a few", "many"])
+@pytest.mark.parametrize("count", [1, 3, outbox_insert.COPIED], ids=["alone", "a few", "many"])
 @pytest.mark.parametrize("skew", [timedelta(minutes=-10), timedelta(hours=1)], ids=["behind", "ahead"])
 def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
     if connection.vendor == "sqlite":
@@ -111,12 +111,12 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*inserts.GIVEN, *inserts.SAME} == {field.column for field in Job._meta.concrete_fields}
+    assert {*outbox_insert.GIVEN, *outbox_insert.SAME} == {field.column for field in Job._meta.concrete_fields}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
-    monkeypatch.setattr(inserts, "VENDORS", ())
+    monkeypatch.setattr(outbox_insert, "VENDORS", ())
     given = items()
     with transaction.atomic():
         DatabaseOutbox().add(given, "default")
