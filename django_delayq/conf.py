@@ -21,7 +21,6 @@ from django_delayq.signing import Signer
 from django_delayq.text import did_you_mean, nearest
 
 SETTING: Final = "DELAYQ"
-KEPT: Final = ("succeeded", "cancelled", "failed", "set_aside")
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
 
 
@@ -225,6 +224,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "RESTORE": "auto",
     "QUEUES": {"default": {}},
 }
+KEPT: Final = tuple(DEFAULTS["RETENTION"])
 READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "REDIS": _redis,
     "PREFIX": _text,

@@ -60,6 +60,9 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
 
 
+PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})  # attempts that do not count
+
+
 class EventKind(StrEnum):
     """The kinds of items in the event stream. A script writes them, the mirror folds them."""
 
@@ -140,3 +143,4 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("adopt", State.SCHEDULED, State.RUNNING, "restore"),
     Transition("adopt", State.RUNNING, State.RUNNING, "restore"),
 )
+REQUEUEABLE: Final = frozenset(move.before for move in TRANSITIONS if move.verb == "requeue" and move.before is not None)

@@ -23,7 +23,7 @@ from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays
 from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
-from django_delayq.states import EventKind, State
+from django_delayq.states import FINISHED, EventKind, State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents, position
 from django_delayq.store.formats import FORMAT
@@ -363,8 +363,7 @@ class MirrorLoop:
     def _not_kept(self, batch: Batch) -> set[UUID]:
         if self.queue.audit != "failures":
             return set()
-        ended = (State.SUCCEEDED.value, State.CANCELLED.value)
-        return {id for id, job in batch.changed.items() if job.state in ended}
+        return {id for id, job in batch.changed.items() if job.state in FINISHED and job.state != State.FAILED}
 
     def _write_arrays(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
         backend = connections[self.using]

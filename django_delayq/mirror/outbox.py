@@ -20,7 +20,7 @@ from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
 from django_delayq.producer.database import OutboxRow, Told
-from django_delayq.states import UNFINISHED, EventKind, State
+from django_delayq.states import REQUEUEABLE, UNFINISHED, EventKind, State
 from django_delayq.store.events import position
 from django_delayq.store.items import ScheduleItem
 
@@ -191,7 +191,7 @@ class DatabaseOutbox:
         """Other arguments for a row that has failed or was cancelled, if `act`, called while the row is locked, answers True. What they
         were is kept in an event.
         """
-        mine = Job.objects.using(using).filter(pk=job, state__in=(State.FAILED.value, State.CANCELLED.value))
+        mine = Job.objects.using(using).filter(pk=job, state__in=REQUEUEABLE)
         try:
             with transaction.atomic(using=using):
                 if not mine.update(last_event=F("last_event")):  # takes the lock on all databases

@@ -16,12 +16,11 @@ from django_delayq.failpoints import failpoint
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.rows import ENDED_MERGED, RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
-from django_delayq.states import FINISHED, AttemptOutcome, State
+from django_delayq.states import FINISHED, PUT_OFF, State
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 
 BATCH: Final = 500
-PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED.value, AttemptOutcome.EVICTED.value})
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 PAUSE: Final = 60.0
 MERGED_KEPT: Final = timedelta(hours=1)

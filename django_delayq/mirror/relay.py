@@ -27,7 +27,7 @@ from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
-from django_delayq.store.items import ScheduleReply
+from django_delayq.store.items import ENDS, ScheduleReply
 from django_delayq.store.queue import MOST, QueueStore
 
 logger = Logger("django_delayq.relay")
@@ -36,14 +36,6 @@ YOUNG: Final = 5.0  # seconds for which a row is left to the process that commit
 IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
 PAUSE: Final = 0.5
 BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
-# What Redis says of a job that has ended, and what its row is told where the event of that was lost.
-ENDS: Final = {
-    "succeeded": State.SUCCEEDED,
-    "failed": State.FAILED,
-    "finished": State.FAILED,
-    "cancelled": State.CANCELLED,
-    "displaced": State.CANCELLED,
-}
 
 
 class RelayLoop:
