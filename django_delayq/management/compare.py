@@ -176,6 +176,7 @@ class Comparison:
                     self.queue.name,
                     date,
                     state=view.state,
+                    created_at=clock.now(),
                     published=clock.now(),
                     attempts=view.attempt,
                     crashes=view.crashes,
@@ -186,7 +187,7 @@ class Comparison:
             if view.state == "failed":
                 row.finished_at, row.error = date, row.error or NO_END
                 row.fingerprint = rows.fingerprint(row.error)
-            made.append(row)
+            made.append(rows.model_of(row))
         Job.objects.using(self.using).bulk_create(made, ignore_conflicts=True)
 
 

@@ -203,7 +203,7 @@ class Batch:
             record = JobRecord.decode(id, raw)
         except PayloadError:
             return rows.stub(id, self.queue, at)
-        return rows.mirrored(record, self.queue, at)
+        return rows.new_row(record, self.queue, at, published=at)
 
     def _apply(self, job: JobRow, kind: EventKind, item: Item, entry: Entry, at: datetime) -> None:
         _APPLY[kind](self, job, item, entry, at)

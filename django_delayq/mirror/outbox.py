@@ -43,14 +43,16 @@ class DatabaseOutbox:
             return
         now = database_clock.now(connection)
         Job.objects.using(using).bulk_create(
-            rows.new_row(
-                item.record,
-                item.queue,
-                clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
-                priority=item.priority,
-                on_conflict=item.on_conflict,
-                delay_ms=item.delay_ms,
-                created_at=now,
+            rows.model_of(
+                rows.new_row(
+                    item.record,
+                    item.queue,
+                    clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
+                    priority=item.priority,
+                    on_conflict=item.on_conflict,
+                    delay_ms=item.delay_ms,
+                    created_at=now,
+                )
             )
             for item in items
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +13,7 @@ from django_delayq import clock, codec, ids
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.writers import outbox_insert
-from django_delayq.models import Job
+from django_delayq.models import Job, JSONText
 from django_delayq.record import JobRecord
 from django_delayq.store.items import ScheduleItem
 
@@ -58,7 +59,14 @@ def items() -> list[ScheduleItem]:
 def columns(job: Job) -> dict[str, object]:
     """All but when it was written."""
     names = [field.attname for field in Job._meta.concrete_fields if field.attname != "created_at"]
-    return {name: getattr(job, name) for name in names}
+    found = {name: getattr(job, name) for name in names}
+    return {name: json.loads(value) if isinstance(value, JSONText) else value for name, value in found.items()}
+
+
+def row_of(item: ScheduleItem) -> Job:
+    date = clock.from_ms(item.due_ms)
+    row = rows.new_row(item.record, item.queue, date, priority=item.priority, on_conflict=item.on_conflict)
+    return rows.model_of(row)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -69,8 +77,7 @@ def test_rows_are_those_of_model_instances(together):
     for batch in [given] if together else [[item] for item in given]:
         DatabaseOutbox().add(batch, "default")
     for item in given:
-        wanted = rows.new_row(item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict)
-        assert columns(Job.objects.get(pk=item.record.id)) == columns(wanted)
+        assert columns(Job.objects.get(pk=item.record.id)) == columns(row_of(item))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -84,9 +91,7 @@ def test_the_stored_texts_are_those_of_model_instances():
         cursor.execute(f"SELECT {names} FROM delayq_job")
         lean = cursor.fetchall()
         Job.objects.all().delete()
-        rows.new_row(item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict).save(
-            force_insert=True
-        )
+        row_of(item).save(force_insert=True)
         cursor.execute(f"SELECT {names} FROM delayq_job")
         assert lean == cursor.fetchall()
 
