@@ -18,7 +18,7 @@ class DelayqConfig(AppConfig):
     def ready(self) -> None:
         """Imports the `tasks` module of every installed app, and the system checks."""
         from django_delayq import checks  # noqa: F401  # models must be loaded before these
-        from django_delayq.mirror.effects import DatabaseEffects
+        from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
         from django_delayq.producer import database
         from django_delayq.worker import once

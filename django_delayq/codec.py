@@ -62,7 +62,7 @@ def encode_payload(args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[
         if options:
             _check_options(options)
     except PayloadError as error:
-        raise PayloadError(f"{task}: {error}") from None
+        raise PayloadError(f"{task}: {error}", code=error.code, task=task, **error.fields) from None
     raw = pack(args, kwargs, options)
     if len(raw) > limit:
         raise PayloadTooLarge(code="payload_size", task=task, size=len(raw), limit=limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +18,9 @@ from django_delayq import clock
 from django_delayq.exceptions import ConfigError, QueueUnknown
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
+from django_delayq.text import did_you_mean, nearest
 
 SETTING: Final = "DELAYQ"
-KEPT: Final = ("succeeded", "cancelled", "failed", "set_aside")
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
 
 
@@ -100,8 +99,10 @@ class Config:
         try:
             return self.queues[name]
         except KeyError:
-            near, listed = _nearest(name, self.queues), ", ".join(sorted(self.queues))
-            raise QueueUnknown(code="queue_unknown", name=name, near=near, listed=listed) from None
+            listed = ", ".join(sorted(self.queues))
+            if near := nearest(name, self.queues):
+                raise QueueUnknown(code="queue_misspelt", name=name, near=near, listed=listed) from None
+            raise QueueUnknown(code="queue_unknown", name=name, listed=listed) from None
 
 
 class _Wrong(Exception):
@@ -110,11 +111,6 @@ class _Wrong(Exception):
     def __init__(self, message: str, hint: str = "See docs/settings.md.") -> None:
         super().__init__(message)
         self.message, self.hint = message, hint
-
-
-def _nearest(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _duration(value: Any) -> float:
@@ -193,7 +189,7 @@ def _retention(value: Any) -> Mapping[str, float | None]:
         raise _Wrong('must be a dict such as {"succeeded": "7d", "cancelled": "30d", "failed": None}.')
     for state in value:
         if state not in KEPT:
-            raise _Wrong(f"names {state!r}{_nearest(state, KEPT)}; it may name {', '.join(KEPT)}.")
+            raise _Wrong(f"names {state!r}{did_you_mean(state, KEPT)}; it may name {', '.join(KEPT)}.")
     return {state: _optional_duration(kept) for state, kept in value.items()}
 
 
@@ -236,6 +232,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "CARRIERS": [],
     "QUEUES": {"default": {}},
 }
+KEPT: Final = tuple(DEFAULTS["RETENTION"])
 READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "REDIS": _redis,
     "PREFIX": _text,
@@ -382,7 +379,7 @@ def _unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> It
     for key in given:
         if key not in known:
             hint = f"The keys known here are: {', '.join(sorted(known))}."
-            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), f"is no setting{_nearest(key, known)}.", hint)
+            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), f"is no setting{did_you_mean(key, known)}.", hint)
 
 
 def _values(

@@ -18,6 +18,8 @@ SHORTEST_SNOOZE: Final = 1.0  # seconds; each run of a job costs more than it co
 # The English text of an error by its code. Errors of other codes bring their text along.
 _AWAY: Final = "Redis at {where} is not available: {cause}. "
 _MISFIT: Final = "{task}{signature} cannot be called with these arguments: {cause}."
+_UNLISTED: Final = 'The queue {name!r} is not listed in DELAYQ["QUEUES"]'
+_LIST_IT: Final = "Add it there, so that a worker serves it; the queues listed are: {listed}."
 TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "redis_away": _AWAY + "Check that the server runs and has memory. What was asked may have happened.",
@@ -25,11 +27,16 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "redis_login": _AWAY + "Check user and password in DELAYQ['REDIS'].",
         "redis_entry": _AWAY + "Check user, password and database number in DELAYQ['REDIS'], and what the server is.",
         "redis_rests": "Redis at {where} is not available: it was not a moment ago.",
+        "redis_left_alone": "Redis at {where} failed a moment ago and is left alone for {seconds:.0f} s: {cause}",
+        "server_replaced": "The server that answered for job {job} was replaced by another one, where the job is still as it was. "
+        "It is told soon; ask again, when DELAYQ['REDIS'] leads to the new one.",
+        "format_newer": "The queue {queue!r} has format {found} in Redis, and this process knows formats up to {known} only: it leaves "
+        "the queue alone. Upgrade django-delayq in this process, and start it again.",
         "redis_answered": "Redis at {where} answered: {cause}",
         "task_unknown": "No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
         "installed app; was it renamed or removed, or is a deploy under way?",
-        "queue_unknown": 'The queue {name!r} is not listed in DELAYQ["QUEUES"]{near}. Add it there, so that a worker serves it; '
-        "the queues listed are: {listed}.",
+        "queue_unknown": _UNLISTED + ". " + _LIST_IT,
+        "queue_misspelt": _UNLISTED + " (did you mean {near!r}?). " + _LIST_IT,
         "json": "these bytes are not strict JSON: {cause}",
         "json_place": "these bytes are not strict JSON: {cause}",
         "argument_missing": _MISFIT,
@@ -45,6 +52,11 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "result_gone": "No row tells what came of job {job}: it is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the queue "
         "{queue!r} keeps none of it.",
         "actor_inactive": "{actor} is no longer active, so nothing more is done in their name.",
+        "value_depth": "{path} lies more than {most} levels deep; pass a flatter value, or store it and pass its id",
+        "value_digits": "{path} is an int of more than 4,000 digits; pass it as text, hex(value)",
+        "value_surrogate": "{path} holds half of a surrogate pair, which UTF-8 cannot encode; pass clean text, such as "
+        'value.encode("utf-8", "replace").decode()',
+        "name_surrogate": "{path} has the key {name} with half of a surrogate pair; pass clean text keys",
         "permission_gone": "{actor} has no longer the permission {permission}.",
     }
 )

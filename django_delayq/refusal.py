@@ -81,7 +81,7 @@ def _look(value: Any, path: str, depth: int, above: list[int]) -> None:
         if id(value) in above:
             raise _refusal(path, "contains itself", "pass ids instead of objects that refer to each other")
         if depth >= MAX_DEPTH:
-            raise _refusal(path, f"lies more than {MAX_DEPTH} levels deep", "pass a flatter value, or store it and pass its id")
+            raise PayloadError(code="value_depth", path=_cut(path, 400), most=MAX_DEPTH)
         above.append(id(value))
         for key, item in _items(value):
             if kind is dict:
@@ -90,14 +90,13 @@ def _look(value: Any, path: str, depth: int, above: list[int]) -> None:
         above.pop()
     elif kind is str:
         if not is_utf8(str(value)):
-            clean = 'pass clean text, such as value.encode("utf-8", "replace").decode()'
-            raise _refusal(path, "holds half of a surrogate pair, which UTF-8 cannot encode", clean)
+            raise PayloadError(code="value_surrogate", path=_cut(path, 400))
     elif kind is float:
         if not math.isfinite(float(value)):
             raise _refusal(path, f"is {value}, which JSON does not have", "pass None, or text")
     elif kind is int:
         if int(value).bit_length() > MAX_BITS:
-            raise _refusal(path, "is an int of more than 4,000 digits", "pass it as text, hex(value)")
+            raise PayloadError(code="value_digits", path=_cut(path, 400))
     elif kind is not bool and value is not None:
         raise _refusal(path, f"is of type {_named(kind)}, which JSON does not give back", _remedy(value))
 
@@ -107,7 +106,7 @@ def _look_at_key(key: object, path: str) -> None:
         kind = _named(type(key))
         raise _refusal(path, f"has the key {shown(key)} of type {kind}, and JSON keys are text", "pass str keys")
     if not is_utf8(key):
-        raise _refusal(path, f"has the key {shown(key)} with half of a surrogate pair", "pass clean text keys")
+        raise PayloadError(code="name_surrogate", path=_cut(path, 400), name=shown(key))
 
 
 def _refusal(path: str, what: str, remedy: str) -> PayloadError:

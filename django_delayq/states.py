@@ -60,6 +60,9 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
 
 
+PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})  # attempts that do not count
+
+
 class EventKind(StrEnum):
     """The kinds of items in the event stream. A script writes them, the mirror folds them."""
 
@@ -140,6 +143,7 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("adopt", State.SCHEDULED, State.RUNNING, "restore"),
     Transition("adopt", State.RUNNING, State.RUNNING, "restore"),
 )
+REQUEUEABLE: Final = frozenset(move.before for move in TRANSITIONS if move.verb == "requeue" and move.before is not None)
 
 # The key of a job's meta under which the luggage of carriers travels: workers of an older release take it as meta.
 CARRIED: Final = "delayq.carried"

@@ -1,12 +1,12 @@
 """Texts from elsewhere, made fit: to be read, without characters that are not seen and yet change what is; and to be stored, as any
-database takes them.
+database takes them. And the word that was meant, where somebody has mistyped one.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -49,11 +49,17 @@ def clean(text: str, longest: int = LONGEST) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
 
 
+def nearest(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known word that is most like this one; "" where none is."""
+    close = get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
+    return close[0] if close else ""
+
+
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The same as an English question, to be put behind the word; "" likewise."""
+    near = nearest(word, known, cutoff)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
 def _spelled(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
-
-
-def near(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """For the end of a clause of an error: the known word that is closest, as " (did you mean 'delay'?)"; "" where none is close."""
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=cutoff)
-    return f" (did you mean {close[0]!r}?)" if close else ""

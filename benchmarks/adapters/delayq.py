@@ -46,7 +46,7 @@ def insert(count: int) -> float:
     statements = []
     for number in range(count):
         plan = plans.plan(TASKS["nothing"], NONE, (f"{number:0100d}",), {}, None)
-        row = rows.new_row(plan.record, plan.queue, clock.from_ms(plan.job.due_ms), on_conflict="keep")
+        row = rows.model_of(rows.new_row(plan.record, plan.queue, clock.from_ms(plan.job.due_ms), on_conflict="keep"))
         query = InsertQuery(type(row))
         query.insert_values(row._meta.concrete_fields, [row])
         statements += query.get_compiler(connection=connection).as_sql()

@@ -17,8 +17,8 @@ from django.utils.translation import ngettext
 from django_delayq import clock, conf
 from django_delayq.admin.charts import bars, sums
 from django_delayq.admin.show import duration, visible
+from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, Overview, QueueView
-from django_delayq.console.words import worded
 from django_delayq.producer.stores import stores
 from django_delayq.spread import MINUTES, Spread, percentile
 from django_delayq.store.figures import Figures, Forecast

@@ -15,14 +15,13 @@ from django_delayq.admin.forms import EditForm
 from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
 from django_delayq.console import masking
-from django_delayq.console.words import worded
+from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import DelayqError, UnknownTask
 from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.task import registry
-from django_delayq.states import Change, State
+from django_delayq.states import REQUEUEABLE, Change, State
 
-EDITABLE = frozenset({State.FAILED, State.CANCELLED})
 ANSWERS = {
     Change.DONE: _("Requeued with other arguments."),
     Change.CONFLICT: _("Nothing was changed: somebody was faster, another job holds the key, or the mirror has not caught up yet."),
@@ -43,7 +42,7 @@ class DiffLine:
 
 def possible(job: Job, *, sensitive: bool) -> bool:
     """Whether its row is that of a job to edit, of which nothing is masked: one could only save the mask. `sensitive`: nothing is."""
-    return State(job.state) in EDITABLE and (sensitive or not _masked(job))
+    return State(job.state) in REQUEUEABLE and (sensitive or not _masked(job))
 
 
 def _masked(job: Job) -> bool:

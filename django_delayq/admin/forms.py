@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, codec
 from django_delayq.admin.show import indented, visible
+from django_delayq.console.error_texts import worded
 from django_delayq.console.verbs import Verb
-from django_delayq.console.words import worded
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.models import Job
 from django_delayq.producer import edit

@@ -31,7 +31,7 @@ from django_delayq.admin.report import MOST, carry_out
 from django_delayq.admin.show import badge, breakable, duration, visible
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.models import DERIVED, Job
-from django_delayq.states import State
+from django_delayq.states import REQUEUEABLE, State
 
 ERROR_SHOWN = 70  # characters of an error in the list
 EXAMPLES = 20  # jobs named on the page that asks before an action
@@ -321,9 +321,7 @@ class JobAdmin(ReadOnlyAdmin):
             dated=[verb for verb in allowed if verb.needs_date],
             form=form or form_for(VERBS["reschedule"]),
             refreshing=form is None and not found["over"],
-            may_edit=stored in editing.EDITABLE
-            and self.has_edit_permission(request, job)
-            and editing.possible(job, sensitive=sensitive),
+            may_edit=stored in REQUEUEABLE and self.has_edit_permission(request, job) and editing.possible(job, sensitive=sensitive),
         )
         page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
         return live.cut_out(request, page) if alone else page

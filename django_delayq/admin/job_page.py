@@ -15,8 +15,8 @@ from django_delayq.admin import forecast, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import badge, duration, visible
 from django_delayq.console import masking
+from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
-from django_delayq.console.words import worded
 from django_delayq.mirror.rows import ENDED_MERGED, ENDED_REPLACED
 from django_delayq.models import Job
 from django_delayq.states import State

@@ -20,9 +20,9 @@ from django.utils.translation import gettext_lazy as _
 from django_delayq import conf
 from django_delayq.admin.show import visible
 from django_delayq.console import overview, selection
+from django_delayq.console.error_texts import worded
 from django_delayq.console.search import LONGEST, STATES
 from django_delayq.console.selection import Selection
-from django_delayq.console.words import worded
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry

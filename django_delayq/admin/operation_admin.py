@@ -33,10 +33,10 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, visible, word
 from django_delayq.console import selection
+from django_delayq.console.error_texts import told
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
-from django_delayq.console.words import worded
-from django_delayq.mirror import operations
+from django_delayq.mirror import operation_loop
 from django_delayq.models import Job, Operation, Queue
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ OUTCOMES: Final = {
     "left": _("left alone"),
     "again": _("done before an interruption"),
 }
-SHORT: Final = {**{name: verb.short for name, verb in VERBS.items()}, operations.PURGE: _("purge")}
+SHORT: Final = {**{name: verb.short for name, verb in VERBS.items()}, operation_loop.PURGE: _("purge")}
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
 
 
@@ -293,7 +293,7 @@ class OperationAdmin(ReadOnlyAdmin):
         before, after, label, said = STEERING[act]
         fields: dict[str, Any] = {"stage": after}
         if act == "resume":
-            fields |= {"paced_from": None, "trouble": ""}
+            fields |= {"paced_from": None, **operation_loop.hindered(None)}
         if act == "cancel":
             fields["finished_at"] = clock.now()
         mine = Operation.objects.using(conf.get().database).filter(pk=operation.pk, stage__in=before)
@@ -335,7 +335,12 @@ def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
     """Starts the operation that cancels all scheduled jobs of a queue."""
     fields: dict[str, Any] = {"selection": {"queue": queue}}
     operation = Operation.objects.using(conf.get().database).create(
-        **fields, verb=operations.PURGE, actor=actor(request), user=str(request.user.pk), permission="delayq.purge_queue", reason=reason
+        **fields,
+        verb=operation_loop.PURGE,
+        actor=actor(request),
+        user=str(request.user.pk),
+        permission="delayq.purge_queue",
+        reason=reason,
     )
     said = f"{now('Purge')}: {queue}"
     _record(request, operation, "operation_started", said, reason)
@@ -346,23 +351,21 @@ def begin_purge(request: HttpRequest, queue: str, reason: str) -> Operation:
 def described(operation: Operation) -> tuple[str, bool]:
     """The search that describes its jobs, and whether it is one: of an operation of a newer version only what is stored can be told."""
     try:
-        return operations.chosen(operation).words, True
+        return operation_loop.chosen(operation).words, True
     except TypeError:
         return json.dumps(operation.selection, ensure_ascii=False), False
 
 
 def _trouble(operation: Operation) -> str:
-    """Why it does not go on: the row has that in English only; whether its person still may is asked again, and told as on any page."""
-    if operation.stage != Stage.PAUSED or not operation.trouble:
-        return operation.trouble
-    refusal = operations.refused(operation, conf.get().database)
-    if refusal is None or str(refusal) == operation.trouble:
-        return worded(refusal) or operation.trouble
-    return f"{worded(refusal)} {operation.trouble}"
+    """Why it does not go on; in English what a worker of the release before has noted."""
+    if operation.stage == Stage.FINISHED:
+        return ""
+    problem: Any = operation.problem
+    return told(problem["code"], problem["fields"]) if problem else operation.trouble
 
 
 def _title(verb: str) -> Any:
-    if verb == operations.PURGE:
+    if verb == operation_loop.PURGE:
         return now("Purge")
     return VERBS[verb].label if verb in VERBS else visible(verb)
 

@@ -23,9 +23,9 @@ from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
+from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
 from django_delayq.console.vitals import vitals
-from django_delayq.console.words import worded
 from django_delayq.models import Queue
 from django_delayq.producer import queues
 

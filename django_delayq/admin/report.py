@@ -17,9 +17,9 @@ from django.utils.translation import gettext as now
 
 from django_delayq import clock, conf, ids
 from django_delayq.admin.show import visible
+from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
 from django_delayq.console.verbs import Verb
-from django_delayq.console.words import worded
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.mirror import rows
 from django_delayq.models import Event, Job

@@ -20,8 +20,8 @@ from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
 from django_delayq.admin.show import visible
+from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
-from django_delayq.console.words import worded
 from django_delayq.mirror import set_aside
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.set_aside_retry import retry

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
+from django_delayq.models import OUTCOMES, STATES, Operation
 from django_delayq.text import visible
 
 __all__ = ["badge", "breakable", "duration", "indented", "visible", "word"]
@@ -43,21 +44,12 @@ LOOKS = {
 
 # The words for states, outcomes and events: English in the database, the reader's language on the page.
 WORDS: dict[str, Promise] = {
-    "scheduled": _("scheduled"),
+    **dict(STATES),
+    **dict(OUTCOMES),
+    **dict(Operation.Stage.choices),
     "due": _("due"),
     "retrying": _("retrying"),
     "unpublished": _("unpublished"),
-    "running": _("running"),
-    "succeeded": _("succeeded"),
-    "failed": _("failed"),
-    "cancelled": _("cancelled"),
-    "retried": _("retried"),
-    "snoozed": _("snoozed"),
-    "evicted": _("evicted"),
-    "crashed": _("crashed"),
-    "waiting": _("waiting"),
-    "paused": _("paused"),
-    "finished": _("finished"),
     "working": _("working"),
     "quiet": _("quiet"),
     "leaving": _("leaving"),

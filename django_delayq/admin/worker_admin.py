@@ -21,8 +21,8 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, visible
 from django_delayq.console import overview
+from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, look
-from django_delayq.console.words import worded
 from django_delayq.models import Worker
 from django_delayq.producer.stores import stores
 from django_delayq.store import decode

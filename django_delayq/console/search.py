@@ -4,7 +4,6 @@ means. A word that is none is said, not ignored: an operation over all that matc
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from django_delayq.exceptions import UnknownTask
 from django_delayq.models import DERIVED, Job, of_state
 from django_delayq.producer.task import registry
 from django_delayq.states import State
+from django_delayq.text import nearest
 
 WORDS: Final = ("id", "key", "task", "queue", "state", "error", "arg", "after", "before", "fingerprint")
 STATES: Final = (*(state.value for state in State), *DERIVED)
@@ -159,15 +159,15 @@ def _terms(text: str, sense: Sense) -> Search:
     return Search(tuple(terms), tuple(complaints))
 
 
-def _near(word: str) -> list[str]:
-    return difflib.get_close_matches(word, WORDS, n=1, cutoff=0.7)
+def _near(word: str) -> str:
+    return nearest(word, WORDS, cutoff=0.7)
 
 
 def _unknown(word: str) -> str:
     known = ", ".join(f"{name}:" for name in WORDS)
     said = now("There is no %(word)s: here. The words are: %(known)s.") % {"word": word, "known": known}
     if near := _near(word):
-        return now("%(said)s Did you mean %(near)s: ?") % {"said": said, "near": near[0]}
+        return now("%(said)s Did you mean %(near)s: ?") % {"said": said, "near": near}
     return said
 
 

@@ -20,7 +20,6 @@ from django_delayq import clock, ids
 from django_delayq.console import search
 from django_delayq.models import Job, of_state
 
-VIEWS: Final = ("", "due", "scheduled", "running", "retrying", "failed", "cancelled", "succeeded", "unpublished")
 WINDOW: Final = 10_000  # rows that one request reads through, where no index finds those that are meant
 STEP: Final = 500  # rows read at a time, where each has to be looked at
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,6 +36,7 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
     "succeeded": ("-run_at", "-id"),
     "unpublished": ("id",),
 }
+VIEWS: Final = ("", *_ORDERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Selection:
         alone = all(term.word in ("fingerprint", "state") for term in self.search.terms)
         dated = bool(self.search.value("after") or self.search.value("before"))
         if self.search.value("fingerprint"):
-            return self.shown_view in ("failed", "succeeded", "cancelled", "running") and not (self.queue or self.task) and alone
+            return self.order[0] == "-run_at" and not (self.queue or self.task) and alone
         named = bool(self.queue or self.search.value("queue")) + bool(self.task or self.search.value("task"))
         if self.shown_view in ("retrying", "unpublished"):
             return not named and not dated

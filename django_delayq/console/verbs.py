@@ -13,7 +13,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq.producer import acts
-from django_delayq.states import Change, State
+from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
 
 Act = Callable[..., Change]
 Text = str | Promise
@@ -67,8 +67,8 @@ VERBS: Final = {
             help="cancel jobs; a running one gets a request",
             permission="cancel_job",
             act=acts.cancel,
-            states=frozenset({State.SCHEDULED, State.RUNNING}),
-            swept=frozenset({State.SCHEDULED, State.RUNNING}),
+            states=UNFINISHED,
+            swept=UNFINISHED,
             answers={
                 **_SAME,
                 Change.DONE: _("%(count)d cancelled"),
@@ -112,7 +112,7 @@ VERBS: Final = {
             help="put failed or cancelled jobs back, with a fresh ladder",
             permission="requeue_job",
             act=acts.requeue,
-            states=frozenset({State.FAILED, State.CANCELLED}),
+            states=REQUEUEABLE,
             swept=frozenset({State.FAILED}),
             answers={
                 **_SAME,

@@ -11,9 +11,9 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.mirror import lost, rows
+from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.lost import end_of
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.mirror.restore_rows import needed
 from django_delayq.models import Job
 from django_delayq.signing import Signer
 from django_delayq.states import State
@@ -71,7 +71,7 @@ class Comparison:
             self._judge(batch, suspects)
         told = not suspects or self._wait_for_mirror(wait)
         found = Orphans()
-        if told and suspects.lost and not needed(*self.loop.look()):
+        if told and suspects.lost and not needs_restore(*self.loop.look()):
             found.lost = self._lost(suspects.lost, wait)
         for start in range(0, len(suspects.missing), MOST):
             batch = suspects.missing[start : start + MOST]
@@ -176,6 +176,7 @@ class Comparison:
                     self.queue.name,
                     date,
                     state=view.state,
+                    created_at=clock.now(),
                     published=clock.now(),
                     attempts=view.attempt,
                     crashes=view.crashes,
@@ -186,7 +187,7 @@ class Comparison:
             if view.state == "failed":
                 row.finished_at, row.error = date, row.error or NO_END
                 row.fingerprint = rows.fingerprint(row.error)
-            made.append(row)
+            made.append(rows.model_of(row))
         Job.objects.using(self.using).bulk_create(made, ignore_conflicts=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import State
+from django_delayq.text import did_you_mean
 
 USAGE = 2
 NARROWING = ("state", "task", "search")  # filters, besides the queue
@@ -60,7 +60,7 @@ def known_queue(name: str | None) -> str | None:
     queues = conf.get().queues
     if name not in queues:
         raise CommandError(
-            f"{name}: no such queue{_near(name, list(queues))}. The queues are: {', '.join(queues)}.",
+            f"{name}: no such queue{did_you_mean(name, list(queues))}. The queues are: {', '.join(queues)}.",
             returncode=USAGE,
         )
     return name
@@ -104,7 +104,7 @@ def _known_task(options: dict[str, Any]) -> str | None:
         return task
     rows = _rows().filter(task=task)
     if not (rows.filter(queue=queue) if queue else rows).exists():
-        raise CommandError(f"--task {task}: no such task{_near(task, names)}.", returncode=USAGE)
+        raise CommandError(f"--task {task}: no such task{did_you_mean(task, names)}.", returncode=USAGE)
     return task
 
 
@@ -186,8 +186,3 @@ def _at_least_1(text: str) -> int:
     if text.isdecimal() and int(text) > 0:
         return int(text)
     raise ArgumentTypeError(f"{text!r} is no whole number of at least 1")
-
-
-def _near(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

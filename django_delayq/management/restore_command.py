@@ -8,8 +8,8 @@ from django_delayq import conf
 from django_delayq.management.change_commands import actor, confirm, said
 from django_delayq.management.job_filters import known_queue
 from django_delayq.management.output import progress
+from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.restore import ACTOR, RestoreLoop
-from django_delayq.mirror.restore_rows import needed
 from django_delayq.producer.stores import stores
 
 
@@ -20,7 +20,7 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
     wanted = {}
     for name in names:
         loop = RestoreLoop(stores.link, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer)
-        if needed(*loop.look()):
+        if needs_restore(*loop.look()):
             wanted[name] = loop
     rows = {name: loop.unfinished().count() for name, loop in wanted.items()}
     total = sum(rows.values())

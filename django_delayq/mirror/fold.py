@@ -50,12 +50,12 @@ from django_delayq.mirror.rows import JobRow, RunRow
 from django_delayq.models import CANCELLED_HERE, Event
 from django_delayq.record import JobRecord
 from django_delayq.signing import Signer
-from django_delayq.states import FINISHED, AttemptOutcome, EventKind, State
+from django_delayq.states import FINISHED, PUT_OFF, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.events import Entry, Item, position
 
 # What an event may not change in a row that has ended: all that people read of the end.
 KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")
-NO_PROBLEM: Final = frozenset({AttemptOutcome.SUCCEEDED, AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})
+NO_PROBLEM: Final = PUT_OFF | {AttemptOutcome.SUCCEEDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Batch:
             record = JobRecord.decode(id, raw)
         except PayloadError:
             return rows.stub(id, self.queue, at)
-        return rows.mirrored(record, self.queue, at)
+        return rows.new_row(record, self.queue, at, published=at)
 
     def _apply(self, job: JobRow, kind: EventKind, item: Item, entry: Entry, at: datetime) -> None:
         _APPLY[kind](self, job, item, entry, at)
@@ -332,7 +332,7 @@ class Batch:
         if code == NO_JOB and job.durable and job.state == State.SCHEDULED.value:
             job.published = None  # Redis lost the record; the relay brings it back
             return
-        if job.state in (State.SCHEDULED.value, State.RUNNING.value):
+        if job.state in UNFINISHED:
             job.state, job.finished_at, job.error = State.FAILED.value, at, rows.clean(f"set aside: {reason}")
             job.fingerprint = rows.fingerprint(job.error)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -13,17 +12,17 @@ from django.db import connections
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import effects, pauses, prune, set_aside
+from django_delayq.mirror import atomic_runs, pauses, prune, set_aside
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
 from django_delayq.mirror.fold import Batch, RefusedItem
-from django_delayq.mirror.rows import KNOWN, JobRow, RunRow
+from django_delayq.mirror.rows import JOB_COLUMNS, KNOWN, JobRow, RunRow, model_of
 from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays
 from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
-from django_delayq.states import EventKind, State
+from django_delayq.states import FINISHED, EventKind, State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents, position
 from django_delayq.store.formats import FORMAT
@@ -54,7 +53,6 @@ JOB_FIELDS: Final = (
     "merged_into",
 )
 ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
-JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
 ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS)  # in the order of `RunRow`
 
 
@@ -298,7 +296,7 @@ class MirrorLoop:
         found: dict[UUID, Any] = {}
         ended = list(set(ids_of(entries, ENDED_OTHERWISE)))  # also if it never began by its row: Redis may have forgotten that run
         for start in range(0, len(ended), CHUNK):
-            found |= effects.committed(ended[start : start + CHUNK], self.using)
+            found |= atomic_runs.committed(ended[start : start + CHUNK], self.using)
         return found
 
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
@@ -341,8 +339,9 @@ class MirrorLoop:
         if arrays.serve(connections[self.using]):
             self._write_arrays(kept, runs)
         else:
-            self._upsert(Job, kept, JOB_COLUMNS, JOB_FIELDS, ["id"])
-            self._upsert(Attempt, runs, ATTEMPT_COLUMNS, ATTEMPT_FIELDS, ["job", "fence"])
+            self._upsert(Job, [model_of(job) for job in kept], JOB_FIELDS, ["id"])
+            attempts = [Attempt(**{name: getattr(run, name) for name in ATTEMPT_COLUMNS}) for run in runs]
+            self._upsert(Attempt, attempts, ATTEMPT_FIELDS, ["job", "fence"])
         prune.drop_put_off(runs, self.using)
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
@@ -363,8 +362,7 @@ class MirrorLoop:
     def _not_kept(self, batch: Batch) -> set[UUID]:
         if self.queue.audit != "failures":
             return set()
-        ended = (State.SUCCEEDED.value, State.CANCELLED.value)
-        return {id for id, job in batch.changed.items() if job.state in ended}
+        return {id for id, job in batch.changed.items() if job.state in FINISHED and job.state != State.FAILED}
 
     def _write_arrays(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
         backend = connections[self.using]
@@ -376,17 +374,9 @@ class MirrorLoop:
         for start in range(0, len(runs), CHUNK):
             arrays.upsert(Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend)
 
-    def _upsert(self, model: Any, rows: Sequence[Any], columns: Sequence[str], fields: Sequence[str], unique: list[str]) -> None:
-        if not rows:
-            return
-        backend = connections[self.using]
+    def _upsert(self, model: Any, made: Sequence[Any], fields: Sequence[str], unique: list[str]) -> None:
         # MySQL and MariaDB find the conflicting key by themselves and refuse to be told
-        target = unique if backend.features.supports_update_conflicts_with_target else None
-        read = attrgetter(*columns)
-        if columns is JOB_COLUMNS:  # all of them, in the model's order: much quicker than by name
-            made = [model(*read(row)) for row in rows]
-        else:
-            made = [model(**dict(zip(columns, read(row), strict=True))) for row in rows]
+        target = unique if connections[self.using].features.supports_update_conflicts_with_target else None
         model.objects.using(self.using).bulk_create(
             made, batch_size=CHUNK, update_conflicts=True, update_fields=fields, unique_fields=target
         )

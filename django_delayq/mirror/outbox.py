@@ -15,12 +15,12 @@ from django.db.models.functions import Coalesce
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import database_clock, effects, pauses, rows
+from django_delayq.mirror import atomic_runs, database_clock, pauses, rows
 from django_delayq.mirror.event_items import ASKED
-from django_delayq.mirror.writers import inserts
+from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, OutboxRow, Told
-from django_delayq.states import UNFINISHED, EventKind, State
+from django_delayq.states import REQUEUEABLE, UNFINISHED, EventKind, State
 from django_delayq.store.events import position
 from django_delayq.store.items import ScheduleItem
 
@@ -38,19 +38,21 @@ class DatabaseOutbox:
     def add(self, items: Sequence[ScheduleItem], using: str) -> None:
         """Inserts rows. They count as unpublished until the mirror sees Redis' event."""
         connection = transaction.get_connection(using)
-        if connection.vendor in inserts.VENDORS:
-            inserts.insert(items, connection)
+        if connection.vendor in outbox_insert.VENDORS:
+            outbox_insert.insert(items, connection)
             return
         now = database_clock.now(connection)
         Job.objects.using(using).bulk_create(
-            rows.new_row(
-                item.record,
-                item.queue,
-                clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
-                priority=item.priority,
-                on_conflict=item.on_conflict,
-                delay_ms=item.delay_ms,
-                created_at=now,
+            rows.model_of(
+                rows.new_row(
+                    item.record,
+                    item.queue,
+                    clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
+                    priority=item.priority,
+                    on_conflict=item.on_conflict,
+                    delay_ms=item.delay_ms,
+                    created_at=now,
+                )
             )
             for item in items
         )
@@ -106,7 +108,7 @@ class DatabaseOutbox:
         """
         job, values, seen = row.record.id, _values(told), row.seen
         own = Job.objects.using(using).filter(pk=job)
-        mine = effects.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
+        mine = atomic_runs.uncommitted(own.filter(durable=True, settled=""), using).exclude(state=State.SUCCEEDED.value)
         with transaction.atomic(using=using):
             for _ in range(TRIES):
                 if position(seen) >= position(told.event):
@@ -117,8 +119,8 @@ class DatabaseOutbox:
                         Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
                     self._note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
                     break
-                if told.kind == EventKind.CANCELLED and effects.committed([job], using):
-                    effects.end_rows(own, using)
+                if told.kind == EventKind.CANCELLED and atomic_runs.committed([job], using):
+                    atomic_runs.end_rows(own, using)
                     return False
                 now = own.values_list("last_event", "state", "settled").first()
                 if now is None:
@@ -200,7 +202,7 @@ class DatabaseOutbox:
         """Other arguments for a row that has failed or was cancelled, if `act`, called while the row is locked, answers True. What they
         were is kept in an event.
         """
-        mine = Job.objects.using(using).filter(pk=job, state__in=(State.FAILED.value, State.CANCELLED.value))
+        mine = Job.objects.using(using).filter(pk=job, state__in=REQUEUEABLE)
         try:
             with transaction.atomic(using=using):
                 if not mine.update(last_event=F("last_event")):  # takes the lock on all databases

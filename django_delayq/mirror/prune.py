@@ -13,15 +13,14 @@ from django.db.models import Exists, OuterRef
 from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror.checkpoint import locked_checkpoint
+from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.rows import ENDED_MERGED, RunRow
-from django_delayq.models import Attempt, Checkpoint, Event, Job, Operation, SetAside, Step
-from django_delayq.states import FINISHED, AttemptOutcome, State
+from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
+from django_delayq.states import FINISHED, PUT_OFF, State
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 
 BATCH: Final = 500
-PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED.value, AttemptOutcome.EVICTED.value})
 PUT_OFF_KEPT: Final = 10  # attempts in a row, of one job
 PAUSE: Final = 60.0
 MERGED_KEPT: Final = timedelta(hours=1)
@@ -167,8 +166,8 @@ class TidyLoop:
         return 0.0 if done.cursor != "0" or done.tombstones >= 200 or done.failed >= 200 else TIDY
 
     def _failed_before(self) -> int | None:
-        checkpoint = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
-        if checkpoint is None:
+        checkpoint = checkpoint_of(self.queue.name, self.partition, self.using)
+        if checkpoint.pk is None:
             return None
         folded_ms = int(checkpoint.last_event.partition("-")[0])
         return min(folded_ms, clock.wall_ms() - FAILED_IN_REDIS_MS)

@@ -17,17 +17,17 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, rows
-from django_delayq.mirror.checkpoint import locked_checkpoint
+from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.models import UNPUBLISHED, Checkpoint, Job
+from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
-from django_delayq.store.items import ScheduleReply
+from django_delayq.store.items import ENDS, ScheduleReply
 from django_delayq.store.queue import MOST, QueueStore
 
 logger = Logger("django_delayq.relay")
@@ -36,14 +36,6 @@ YOUNG: Final = 5.0  # seconds for which a row is left to the process that commit
 IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
 PAUSE: Final = 0.5
 BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
-# What Redis says of a job that has ended, and what its row is told where the event of that was lost.
-ENDS: Final = {
-    "succeeded": State.SUCCEEDED,
-    "failed": State.FAILED,
-    "finished": State.FAILED,
-    "cancelled": State.CANCELLED,
-    "displaced": State.CANCELLED,
-}
 
 
 class RelayLoop:
@@ -110,8 +102,8 @@ class RelayLoop:
         return 0.0
 
     def _folded(self) -> tuple[int, int]:
-        checkpoint = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition).first()
-        if checkpoint is None or checkpoint.generation not in ("", self.log.generation()):
+        checkpoint = checkpoint_of(self.queue.name, self.partition, self.using)
+        if checkpoint.generation not in ("", self.log.generation()):
             return 0, 0
         return position(checkpoint.last_event)
 

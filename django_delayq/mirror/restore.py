@@ -15,10 +15,10 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import effects, lost, pauses, restore_rows, rows, unfinished
-from django_delayq.mirror.checkpoint import locked_checkpoint
+from django_delayq.mirror import atomic_runs, lost, pauses, restore_rows, rows, unfinished
+from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint, needs_restore, note_restored, note_server
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.restore_rows import RestoreProgress, needed
+from django_delayq.mirror.restore_rows import RestoreProgress
 from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
@@ -100,11 +100,11 @@ class RestoreLoop:
             if self._stands():
                 return self._idle()
             ground, checkpoint = self.look()
-            if needed(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
+            if needs_restore(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
                 # Another server, perhaps with older data. What was read from the one before may be about to be committed.
                 with locked_checkpoint(self.queue.name, self.partition, self.using):
                     ground, checkpoint = self.look()
-            if not needed(ground, checkpoint):
+            if not needs_restore(ground, checkpoint):
                 self._confirm(ground, checkpoint)
                 return self._idle()
             self._lost = None
@@ -134,14 +134,13 @@ class RestoreLoop:
         while True:
             pause = self.poll()
             yield self.progress
-            if self._work is None and not needed(*self.look()):
+            if self._work is None and not needs_restore(*self.look()):
                 return
             clock.sleep(pause)
 
     def look(self) -> tuple[Ground, Checkpoint]:
         """What Redis stands on, and what the database knows; a checkpoint that was never saved where there is none."""
-        mine = Checkpoint.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition)
-        checkpoint = mine.first() or Checkpoint(queue=self.queue.name, partition=self.partition)
+        checkpoint = checkpoint_of(self.queue.name, self.partition, self.using)
         return self.ground.look(checkpoint.last_event), checkpoint
 
     def unfinished(self) -> Any:
@@ -189,12 +188,12 @@ class RestoreLoop:
 
     def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
         self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
-        if self._lost is None and ground.generation and restore_rows.under_way(checkpoint) == ground.generation:
+        if self._lost is None and ground.generation and checkpoint.way_back == ground.generation:
             self._lost = self._mark_lost(ground)
         if not ground.generation or ground.confirmed == ground.server:
             self._remind(checkpoint)
             return
-        restore_rows.note_server(self.queue.name, self.partition, ground.server, self.using)
+        note_server(self.queue.name, self.partition, ground.server, self.using)
         pauses.again(self.store, self.using)
         if ground.confirmed is not None:
             changes = unfolded_changes(self.queue.name, self.using, checkpoint.last_event)
@@ -271,7 +270,7 @@ class RestoreLoop:
             )
         ahead_ms = ground.now_ms - clock.wall_ms() if ground.now_ms else 0  # of this host's clock
         older = ground.older and ground.generation in (checkpoint.restored, checkpoint.generation)
-        begun = restore_rows.under_way(checkpoint) == ground.generation
+        begun = checkpoint.way_back == ground.generation
         self._resumes = begun and not older and ground.rolled in (ADOPT, REST)
         if self._resumes or (not older and ground.confirmed is None):
             # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
@@ -287,7 +286,7 @@ class RestoreLoop:
             self._go_on(ground, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)
         yield from self._fold(target, phase)
-        effects.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name), self.using)
+        atomic_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name), self.using)
         if phase == SWEEP:
             for _ in lost.leave(self.log, self.ground, self.using):
                 self._go_on(target, phase)
@@ -311,11 +310,11 @@ class RestoreLoop:
         self._finish(target)
 
     def _note(self, ground: Ground, generation: str) -> None:
-        restore_rows.note_server(self.queue.name, self.partition, ground.server, self.using, generation)
+        note_server(self.queue.name, self.partition, ground.server, self.using, generation)
 
     def _mark_lost(self, ground: Ground) -> Iterator[float]:
         yield from lost.mark(self.log, self.queue, self.using)
-        restore_rows.note_restored(self.queue.name, self.partition, ground.generation, self.using)
+        note_restored(self.queue.name, self.partition, ground.generation, self.using)
 
     def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""

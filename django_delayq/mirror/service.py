@@ -15,9 +15,9 @@ from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.mirror import mirror_loop, operations, relay, restore
+from django_delayq.mirror import mirror_loop, operation_loop, relay, restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.operations import OperationLoop
+from django_delayq.mirror.operation_loop import OperationLoop
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
@@ -163,7 +163,9 @@ class Service:
                 LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix)) for queue in queues
             ]
         if "mirror" in roles:
-            self._runners.append(LoopRunner("operations", OperationLoop(using=config.database), idle=operations.IDLE, asleep=ORDERS))
+            self._runners.append(
+                LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
+            )
         self._line = EventLine(link, [one.log.keys for one in self.mirrors]) if self.mirrors else None
         self._listen_at = 0.0
         self._broke = False

@@ -199,8 +199,10 @@ class Worker(Job):
 
 
 class Operation(models.Model):
-    """One verb for all jobs that match, in steps: `django_delayq.operations` carries it out. `selection` is what `Selection` takes;
-    jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done.
+    """One verb for all jobs that match, in steps: `mirror.operation_loop` carries it out. `selection` is what `Selection` takes;
+    jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done. `problem`:
+    why it does not go on, the code and the fields of an error; NULL for nothing. `trouble`: the same as a text, from workers of the
+    release before.
     """
 
     class Stage(models.TextChoices):
@@ -229,6 +231,7 @@ class Operation(models.Model):
     seen = models.PositiveBigIntegerField(_("seen"), default=0)
     counts = ExactJSONField(_("counts"), default=dict)
     trouble = models.TextField(_("trouble"), blank=True, default="")
+    problem = ExactJSONField(null=True)
     upto = models.UUIDField(default=ids.new)
     last = models.UUIDField(null=True, blank=True)
     chunk = ExactJSONField(default=list)

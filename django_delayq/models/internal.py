@@ -61,8 +61,8 @@ class QueueState(models.Model):
 
 class Checkpoint(models.Model):
     """How far the mirror has come in the events of one partition; saved in the transaction of the rows. `restored`: the generation
-    of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first,
-    then "way:" and the generation that is being brought back.
+    of Redis' data that is known to hold every unfinished job; `servers`: the runs of servers that were confirmed, the last one first;
+    `way_back`: the generation that is being brought back, until what is lost for good is looked for.
     """
 
     queue = models.CharField(max_length=100)
@@ -73,6 +73,7 @@ class Checkpoint(models.Model):
     turns = models.PositiveBigIntegerField(default=0)
     updated_at = models.DateTimeField(null=True)
     servers = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
+    way_back = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
 
     class Meta:
         db_table = "delayq_checkpoint"

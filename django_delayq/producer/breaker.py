@@ -5,7 +5,7 @@ is tried always.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
@@ -24,7 +24,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.open_until = 0.0
-        self._last = ""
+        self._last: dict[str, Any] = {}
 
     def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> _Guard:
         """Runs calls, and notes how they went. Of a call in two halves the first only `asks` and the second only `answers`: what was
@@ -38,7 +38,7 @@ class Breaker:
                 refused it, which does not: a refusal is quick, and says nothing about the next call.
         """
         if schedules and asks and clock.monotonic() < self.open_until:
-            raise StoreResting(f"Redis failed a moment ago and is left alone for {REST:.0f} s: {self._last}")
+            raise StoreResting(code="redis_left_alone", seconds=REST, **self._last)
         return _Guard(self, asks, answers)
 
     def note(self, error: StoreUnavailable | None) -> None:
@@ -46,7 +46,8 @@ class Breaker:
         if error is None:
             self.open_until = 0.0
         else:
-            self._last, self.open_until = str(error), clock.monotonic() + REST
+            self._last = {"where": error.fields.get("where", "?"), "cause": error.fields.get("cause", str(error))}
+            self.open_until = clock.monotonic() + REST
 
 
 class _Guard:

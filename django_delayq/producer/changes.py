@@ -204,10 +204,7 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
                 return Change.FINISHED
             if stood.rpartition(":")[2] in database.need().servers(name, using)[1:]:
                 # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
-                raise StoreUnavailable(
-                    f"The server that answered for job {id} was replaced by another one, where the job is still as it was. "
-                    "It is told soon; ask again, when DELAYQ['REDIS'] leads to the new one."
-                )
+                raise StoreUnavailable(code="server_replaced", job=id)
             with stores.guarded():
                 again = act.ask(stores.queue(name), id, lacking, stood)
             if again.ground == stood or not again.event:

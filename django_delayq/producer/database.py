@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django_delayq.exceptions import ConfigError
 from django_delayq.record import JobRecord
-from django_delayq.states import State
+from django_delayq.states import UNFINISHED, State
 from django_delayq.store.items import ScheduleItem
 
 
@@ -46,7 +46,7 @@ class OutboxRow:
     @property
     def unfinished(self) -> bool:
         """Whether Redis must have it."""
-        return self.state in (State.SCHEDULED, State.RUNNING) and self.record.durable and not self.settled
+        return self.state in UNFINISHED and self.record.durable and not self.settled
 
 
 class Ending(NamedTuple):

@@ -16,7 +16,7 @@ from django_delayq.producer import database, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.record import JobRecord
-from django_delayq.states import Change, State
+from django_delayq.states import REQUEUEABLE, Change, State
 
 logger = Logger("django_delayq")
 
@@ -46,7 +46,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if not found:
         return Change.UNKNOWN
     row = found[0]
-    if row.state not in (State.FAILED, State.CANCELLED):
+    if row.state not in REQUEUEABLE:
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)
     record = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from django_delayq.text import near
+from django_delayq.text import did_you_mean
 
 _DELAY: Final = "delay=, such as delay='30s'"
 _RUN_AT: Final = "run_at=, an aware datetime"
@@ -87,7 +87,7 @@ def of_method(task: str, name: str) -> str:
 def of_option(name: str, options: Collection[str], cutoff: float = 0.6) -> str:
     """What follows the name of an unknown option: its equivalent, or the nearest option; "" where neither is known."""
     known = _OPTIONS.get(name)
-    return f" (here it is {known})" if known else near(name, options, cutoff)
+    return f" (here it is {known})" if known else did_you_mean(name, options, cutoff)
 
 
 def of_keyword(task: str, name: str, options: Collection[str], cutoff: float = 0.6) -> str:

@@ -23,12 +23,11 @@ from django_delayq.producer.database import OutboxRow
 from django_delayq.record import JobRecord
 from django_delayq.states import FINISHED, State
 from django_delayq.store.events import FIRST, EventLog
-from django_delayq.store.items import ScheduleItem, ScheduleMode, ScheduleReply
+from django_delayq.store.items import DECIDED, ScheduleItem, ScheduleMode, ScheduleReply
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import GroundStore, Restored
 
 TRIES: Final = 3  # another holder may come between two calls, but not often
-PLAIN: Final = frozenset({"created", "again", "replaced", "failed", "succeeded", "cancelled", "displaced", "finished"})  # it is decided
 Sent = tuple[str, list[ScheduleReply]]  # the ground, and the replies; none on another ground than the sender's
 
 
@@ -133,7 +132,7 @@ class Publisher:
         """What the first call, on the `ground` that its sender had named, could not decide, and what rows must be told."""
         stood, replies = sent
         for reply in replies:
-            if reply.status not in PLAIN:
+            if reply.status not in DECIDED:
                 break
         else:
             return sent

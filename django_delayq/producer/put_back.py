@@ -16,7 +16,7 @@ from django_delayq.producer.commit import Pending
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.record import JobRecord
-from django_delayq.states import Change, State
+from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
 
 logger = Logger("django_delayq")
 
@@ -37,7 +37,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         record = replace(record, expires_ms=0)  # else it would expire again at once
     if waits_for_commit():
         return _requeue_at_commit(id, name, record, actor, reason)
-    vouched = row is not None and row.state in (State.FAILED, State.CANCELLED)
+    vouched = row is not None and row.state in REQUEUEABLE
     if row is not None and row.state is State.CANCELLED:
         _forget_cancel(id)
 
@@ -58,7 +58,7 @@ def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: st
     holder = where.holder(queue, record.key) if record is not None and record.key else None
     if view is None and record is None:
         return Change.UNKNOWN
-    if view is not None and view.state in ("scheduled", "running"):
+    if view is not None and view.state in UNFINISHED:
         return Change.RUNNING if view.state == "running" else Change.CONFLICT
     if holder not in (None, id):
         return Change.CONFLICT

@@ -15,7 +15,7 @@ from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.record import MAX_TASK
 from django_delayq.refusal import misfit
-from django_delayq.text import near
+from django_delayq.text import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -283,7 +283,8 @@ def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str
     for name in value:
         # A name with a slip of the pen would hide nothing. What `**kwargs` takes may be called anything.
         if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near(name, parameters)}.")
+            near = did_you_mean(name, parameters)
+            raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
     return value
 
 

@@ -34,10 +34,7 @@ class FormatNewer(StoreError):
     """The queue has a newer format than this process knows. Nothing was written, nothing is lost: a newer process goes on with it."""
 
     def __init__(self, queue: str, found: int) -> None:
-        super().__init__(
-            f"The queue {queue!r} has format {found} in Redis, and this process knows formats up to {FORMAT} only: it leaves the queue "
-            "alone. Upgrade django-delayq in this process, and start it again."
-        )
+        super().__init__(code="format_newer", queue=queue, found=found, known=FORMAT)
         self.queue, self.found = queue, found
 
     def __reduce__(self) -> tuple[type[FormatNewer], tuple[str, int]]:

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq.record import JobRecord
-from django_delayq.states import Change
+from django_delayq.states import Change, State
 
 OnConflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 ScheduleStatus = Literal[
@@ -72,11 +72,19 @@ class ScheduleReply(NamedTuple):
     @property
     def ended(self) -> bool:
         """Whether the job had ended before."""
-        return self.status in ENDED
+        return self.status in ENDS
 
 
-CREATED: Final = frozenset({"created", "again", "replaced", "failed", "succeeded", "cancelled", "finished"})
-ENDED: Final = frozenset({"failed", "succeeded", "cancelled", "displaced", "finished"})
+# What the script says of a job that has ended before, and how it has, as far as anybody knows.
+ENDS: Final = {
+    "succeeded": State.SUCCEEDED,
+    "failed": State.FAILED,
+    "finished": State.FAILED,
+    "cancelled": State.CANCELLED,
+    "displaced": State.CANCELLED,
+}
+CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # what was displaced never was in
+DECIDED: Final = CREATED | ENDS.keys()  # nothing is to be asked or told beside
 
 
 class Changed(NamedTuple):

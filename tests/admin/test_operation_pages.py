@@ -10,13 +10,14 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 from django.utils.html import escape
 
 import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.admin import JobAdmin
 from django_delayq.admin import operation_admin as pages
-from django_delayq.mirror.operations import OperationLoop
+from django_delayq.mirror.operation_loop import OperationLoop
 from django_delayq.models import Event, Operation
 from django_delayq.producer.task import registry
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, said
@@ -220,12 +221,29 @@ def test_steering_is_posted_by_who_may(orders, staff):
 
 def test_what_a_person_typed_shows_as_text(orders, staff):
     nasty = "<script>alert(1)</script>"
-    operation = begin(reason=nasty, selection={"text": nasty}, actor=nasty, trouble=nasty)
+    problem = {"code": "unexpected", "fields": {"kind": nasty, "cause": nasty}}
+    operation = begin(reason=nasty, selection={"text": nasty}, actor=nasty, problem=problem)
     client = staff()
     for address in (OPERATIONS, f"{OPERATIONS}{operation.pk}/change/", f"{START}cancel/?q={nasty}"):
         text = client.get(address).content.decode()
         assert "&lt;script&gt;alert(1)" in text
         assert nasty not in text
+
+
+def test_why_it_does_not_go_on_is_told_in_the_language_of_the_page(orders, staff):
+    """Also what a newer release has written; and the text that a worker of the release before has noted, as it stands."""
+    gone = {"actor": "admin:clerk", "permission": "delayq.cancel_job"}
+    for noted, told in (
+        ({"problem": {"code": "permission_gone", "fields": gone}}, "hat die Berechtigung delayq.cancel_job nicht mehr"),
+        ({"problem": {"code": "moon", "fields": {"phase": "new"}}}, "moon {&#x27;phase&#x27;: &#x27;new&#x27;}"),
+        ({"problem": {"code": "permission_gone", "fields": {}}}, "permission_gone {}"),
+        ({"trouble": "a worker said so"}, "a worker said so"),
+    ):
+        operation = begin(stage=Stage.PAUSED, **noted)
+        with translation.override("de"):
+            assert told in staff().get(f"{OPERATIONS}{operation.pk}/change/").content.decode()
+    Operation.objects.update(stage=Stage.FINISHED)
+    assert "a worker said so" not in staff().get(f"{OPERATIONS}{operation.pk}/change/").content.decode()
 
 
 @pytest.mark.parametrize("selection", [{"colour": "red"}, {"view": "failed", "colour": "red"}, {"text": ["red"]}, ["red"], "red", 7])

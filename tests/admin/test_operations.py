@@ -13,8 +13,8 @@ import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.console import selection
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.mirror import operations
-from django_delayq.mirror.operations import OperationLoop
+from django_delayq.mirror import operation_loop
+from django_delayq.mirror.operation_loop import OperationLoop
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
@@ -43,7 +43,7 @@ def states(orders) -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(operations, "CHUNK", 3)
+    monkeypatch.setattr(operation_loop, "CHUNK", 3)
 
 
 def test_it_does_all_that_match_and_says_what_became_of_each(orders):
@@ -167,7 +167,7 @@ def test_a_cancelled_one_ends_and_stays_cancelled(orders, monkeypatch):
         Operation.objects.update(stage=Stage.CANCELLED)
         return cancel(*args, **kwargs)
 
-    monkeypatch.setitem(operations.VERBS, "cancel", and_somebody_cancels_the_operation)
+    monkeypatch.setitem(operation_loop.VERBS, "cancel", and_somebody_cancels_the_operation)
     work()
     operation.refresh_from_db()
     assert (operation.stage, operation.counts) == (Stage.CANCELLED, {"done": 3})
@@ -193,7 +193,7 @@ def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_t
         for _ in range(7):
             orders.ended("fail")
     operation = begin(verb, selection={"view": "scheduled" if verb == "cancel" else "failed"})
-    change = operations.VERBS[verb]
+    change = operation_loop.VERBS[verb]
     dies, done = OperationLoop(using="default"), []
 
     def power_cut_after_five(job: Any, **options: Any) -> Any:
@@ -203,7 +203,7 @@ def test_whoever_takes_it_over_does_the_last_chunk_again_and_does_not_count_it_t
         return change(job, **options)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setitem(operations.VERBS, verb, power_cut_after_five)
+        patch.setitem(operation_loop.VERBS, verb, power_cut_after_five)
         work(dies)
     other = OperationLoop(using="default")
     assert other.poll() > 0  # the lease of the one that died still holds
@@ -224,12 +224,13 @@ def test_without_redis_it_waits_and_says_why(orders, settings):
     with pytest.raises(StoreUnavailable):
         loop.poll()
     operation.refresh_from_db()
-    assert operation.trouble
+    assert operation.problem["code"] == "redis_away"
+    assert operation.problem["fields"].keys() == {"where", "cause"}
     assert (operation.stage, operation.seen) == (Stage.RUNNING, 0)
     settings.DELAYQ = working
     work(loop)
     operation.refresh_from_db()
-    assert (operation.stage, operation.counts, operation.trouble) == (Stage.FINISHED, {"done": 4}, "")
+    assert (operation.stage, operation.counts, operation.problem) == (Stage.FINISHED, {"done": 4}, None)
 
 
 def test_a_job_whose_queue_is_gone_is_left_alone(orders):
@@ -264,7 +265,7 @@ def test_nothing_is_counted_through_the_whole_table(orders, monkeypatch):
     work()
     operation.refresh_from_db()
     assert (operation.expected, operation.counts) == (None, {"done": 4})
-    monkeypatch.setattr(operations, "MOST_COUNTED", 2)
+    monkeypatch.setattr(operation_loop, "MOST_COUNTED", 2)
     orders.scheduled(3)
     operation = begin()
     work()
@@ -276,7 +277,7 @@ def test_nothing_is_counted_through_the_whole_table(orders, monkeypatch):
 def test_what_is_spread_over_a_time_is_counted_step_by_step_before(orders, monkeypatch, fields):
     Job.objects.filter(pk__in=[job.id for job in orders.scheduled(7)]).update(error="far")
     monkeypatch.setattr(selection, "WINDOW", 2)
-    monkeypatch.setattr(operations, "MOST_COUNTED", 2)
+    monkeypatch.setattr(operation_loop, "MOST_COUNTED", 2)
     operation = begin(seconds=3600, **fields)
     loop, looks = OperationLoop(using="default"), 0
     while operation.expected is None:
@@ -311,13 +312,14 @@ def test_who_may_no_longer_do_it_has_it_paused(orders, staff):
     work(loop)
     operation.refresh_from_db()
     assert (operation.stage, operation.seen) == (Stage.PAUSED, 3)
-    assert "no longer the permission delayq.cancel_job" in operation.trouble
+    told = {"code": "permission_gone", "fields": {"actor": operation.actor, "permission": "delayq.cancel_job"}}
+    assert (operation.problem, operation.trouble) == (told, "")
     assert LogEntry.objects.count() == 3  # one for each job that was done
     User.objects.update(is_active=False)
     Operation.objects.update(stage=Stage.RUNNING)
     work(loop)
     operation.refresh_from_db()
-    assert "no longer active" in operation.trouble
+    assert operation.problem == {"code": "actor_inactive", "fields": {"actor": operation.actor}}
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_each_permission_that_starting_it_takes_is_needed_to_the_end(orders, sta
     work()
     operation.refresh_from_db()
     assert (operation.stage, operation.seen) == (Stage.PAUSED, 0)
-    assert f"no longer the permission delayq.{missing}" in operation.trouble
+    assert operation.problem["fields"]["permission"] == f"delayq.{missing}"
 
 
 def test_a_purge_empties_a_queue(orders, monkeypatch):
@@ -374,7 +376,7 @@ def test_one_that_cannot_be_understood_is_paused_and_stops_no_other(orders, fiel
     odd.refresh_from_db()
     operation.refresh_from_db()
     assert odd.stage == Stage.PAUSED
-    assert odd.trouble
+    assert odd.problem["code"] == "unexpected"
     assert operation.counts == {"done": 2}
 
 
@@ -389,7 +391,7 @@ def test_what_a_person_has_cancelled_meanwhile_is_not_paused(orders, monkeypatch
             raise TypeError(odd)
         return odd
 
-    monkeypatch.setattr(operations, "refused", and_somebody_cancels_it)
+    monkeypatch.setattr(operation_loop, "refused", and_somebody_cancels_it)
     work()
     operation.refresh_from_db()
     assert (operation.stage, operation.counts) == (Stage.CANCELLED, {})

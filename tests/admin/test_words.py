@@ -9,11 +9,12 @@ from django.contrib.auth.models import User
 from django.utils import translation
 
 from django_delayq import codec
-from django_delayq.console.words import SENTENCES, worded
-from django_delayq.exceptions import DelayqError
-from django_delayq.mirror import operations
+from django_delayq.console.error_texts import SENTENCES, worded
+from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.mirror import operation_loop
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
+from django_delayq.store import formats
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -40,12 +41,30 @@ def refusals() -> list[DelayqError]:
         check([7], {"order_id": 7}),
         check([7], {}, task="shop.tasks.renamed"),
         check([7], {}, queue="elsewhere"),
+        check([7], {}, queue="order"),
+        check([nested(101)], {}),
+        check([10**5000], {}),
+        check(["\ud800"], {}),
+        check([{"\ud800": 7}], {}),
         check(["x" * 70_000], {}),
         said(codec.loads, b"[7"),
         said(codec.loads, b"[NaN]"),
-        operations.refused(gone, "default"),
-        operations.refused(bare, "default"),
+        operation_loop.refused(gone, "default"),
+        operation_loop.refused(bare, "default"),
+        said(formats.check, "orders", b"99"),
+        StoreUnavailable(code="server_replaced", job=user.pk),
+        stored(ValueError("no")),
     ]
+
+
+def stored(error: Exception) -> DelayqError:
+    """What a row keeps of an error, as if it were raised."""
+    kept = operation_loop.hindered(error)["problem"]
+    return DelayqError(code=kept["code"], **kept["fields"])
+
+
+def nested(depth: int) -> list:
+    return [nested(depth - 1)] if depth else []
 
 
 def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):

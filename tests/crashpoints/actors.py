@@ -21,7 +21,7 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from django_delayq import failpoints
-from django_delayq.mirror import operations, service
+from django_delayq.mirror import operation_loop, service
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.worker.supervisor import beat
 from tests.crashpoints.app import tasks
@@ -109,7 +109,7 @@ def _configure(folder: Path, prefix: str) -> None:
 
     RelayLoop._give_up = noting  # type: ignore[method-assign]  # called when rows have been read
     beat.TIDY_EVERY = 0.5
-    operations.LEASE = 1.0
+    operation_loop.LEASE = 1.0
     service.ORDERS = 0.3
 
 

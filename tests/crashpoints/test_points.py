@@ -47,7 +47,7 @@ ROWS = (
 )  # what these are called on
 # Functions whose commits have no failpoints of their own, and why.
 UNMARKED = {
-    "mirror/effects.py": {
+    "mirror/atomic_runs.py": {
         "_claim_step": "within the transaction of `once`",
     },
     "mirror/set_aside_retry.py": {
@@ -76,7 +76,7 @@ UNMARKED = {
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
     "mirror/checkpoint.py": {"locked_checkpoint": "the failpoints are in the turns; an empty checkpoint says nothing"},
-    "mirror/operations.py": {
+    "mirror/operation_loop.py": {
         "_pause": "after trouble; a person looks at it",
         "_held": "a text beside an operation that is tried again",
         "_log": "the admin's log, which promises nothing",

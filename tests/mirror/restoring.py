@@ -8,8 +8,8 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from django_delayq import clock, ids
-from django_delayq.mirror import restore, restore_rows
-from django_delayq.mirror.restore import RestoreLoop, needed
+from django_delayq.mirror import restore
+from django_delayq.mirror.restore import RestoreLoop, needs_restore
 from django_delayq.models import Checkpoint, Job
 from django_delayq.producer.stores import stores
 
@@ -33,7 +33,7 @@ def settle_down(orders, loop: RestoreLoop) -> None:
     for _ in range(200):
         orders.fold()
         pause = loop.poll()
-        if pause == restore.IDLE and not needed(*loop.look()):
+        if pause == restore.IDLE and not needs_restore(*loop.look()):
             orders.fold()
             return
         clock.sleep(min(pause, 0.005))
@@ -43,7 +43,7 @@ def settle_down(orders, loop: RestoreLoop) -> None:
 def end_what_is_lost(orders, loop: RestoreLoop) -> None:
     """Lets a lease pass, and the loop end rows of what Redis has lost for good."""
     for _ in range(500):
-        if not restore_rows.under_way(loop.look()[1]):
+        if not loop.look()[1].way_back:
             return
         orders.fold()
         loop.poll()

@@ -115,7 +115,7 @@ def test_a_payload_that_only_looks_like_one_is_not_kept_as_it_is(delayq_redis, t
     """Somebody else may have written it into Redis: a row with it could not be read."""
     record = JobRecord(id=ids.new(), task="tests.ping", durable=False, payload=payload)
     assert rows.texts(record)[0] == payload[1:-1].decode()
-    row = rows.mirrored(record, "orders", clock.now())
+    row = rows.new_row(record, "orders", clock.now())
     assert (row.args, row.error[:18]) == ([], "unreadable payload")
 
 

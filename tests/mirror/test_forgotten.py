@@ -10,8 +10,8 @@ from django.db import connection
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.mirror import restore
+from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.mirror.restore_rows import needed
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.recovery import GroundStore
@@ -245,7 +245,7 @@ def test_what_is_written_of_the_old_ground_while_restore_reads_is_not_lost(order
 
     def bring_back_rows() -> None:
         try:
-            while loop.poll() != restore.IDLE or needed(*loop.look()):
+            while loop.poll() != restore.IDLE or needs_restore(*loop.look()):
                 clock.sleep(0.01)
         finally:
             connection.close()

@@ -6,8 +6,8 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, failpoints, ids
-from django_delayq.mirror import lost, restore, restore_rows, unfinished
-from django_delayq.mirror.effects import DatabaseEffects
+from django_delayq.mirror import lost, restore, unfinished
+from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.stores import stores
@@ -204,7 +204,7 @@ def looks_for_the_lost(orders, loop, wipe):
         loop.queue = replace(loop.queue, lease=0.2)
         wipe()
         settle_down(orders, loop)
-        assert restore_rows.under_way(loop.look()[1])
+        assert loop.look()[1].way_back
 
     return bring_about
 

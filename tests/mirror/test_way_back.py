@@ -9,7 +9,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.mirror import restore, restore_rows, unfinished
+from django_delayq.mirror import checkpoint, restore, unfinished
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
@@ -240,4 +240,4 @@ def test_a_new_date_behind_what_is_back_already_is_not_passed_over(orders, loop,
 
 def test_a_checkpoint_of_nothing_needs_no_restore(orders, loop):
     Checkpoint.objects.all().delete()
-    assert not restore_rows.needed(*loop.look())
+    assert not checkpoint.needs_restore(*loop.look())

@@ -13,7 +13,7 @@ import pytest
 from django.db import DataError, OperationalError, ProgrammingError, transaction
 
 import django_delayq as delayq
-from django_delayq.mirror.effects import DatabaseEffects
+from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Job
 from django_delayq.store.worker_registry import WorkerRegistry

@@ -13,7 +13,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.admin import tracebacks
 from django_delayq.console import masking
-from django_delayq.console.words import worded
+from django_delayq.console.error_texts import worded
 from django_delayq.models import Event, Job, SetAside
 from django_delayq.producer import edit
 from django_delayq.states import Change

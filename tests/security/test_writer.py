@@ -13,7 +13,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import conf, ids
-from django_delayq.console.words import worded
+from django_delayq.console.error_texts import worded
 from django_delayq.mirror import rows
 from django_delayq.models import Event, Job, SetAside
 from django_delayq.producer import database, edit

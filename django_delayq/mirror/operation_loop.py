@@ -20,7 +20,7 @@ from django.db.models import Q, QuerySet
 from django_delayq import clock
 from django_delayq.console import selection, verbs
 from django_delayq.console.selection import Selection
-from django_delayq.exceptions import DelayqError, QueueUnknown, StoreUnavailable
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror.exists import ExistsQuery
@@ -87,23 +87,23 @@ class OperationLoop:
             raise
         except Exception as error:  # of a newer version, say; it must not stop the mirror, whose neighbour it is
             logger.exception("operation %s (%s) is paused", operation.pk, operation.verb)
-            self._pause(operation, f"{type(error).__name__}: {error}")
+            self._pause(operation, error)
             return IDLE
 
     def _held(self, operation: Operation) -> float:
         if refusal := refused(operation, self.using):
-            self._pause(operation, str(refusal), holder=self.me)
+            self._pause(operation, refusal, holder=self.me)
             return IDLE
         try:
             return self._purge(operation) if operation.verb == PURGE else self._step(operation)
         except (StoreUnavailable, StoreError) as error:
-            self._all().filter(pk=operation.pk, holder=self.me).update(trouble=str(error))
+            self._all().filter(pk=operation.pk, holder=self.me).update(**hindered(error))
             raise
 
-    def _pause(self, operation: Operation, why: str, **only: Any) -> None:
+    def _pause(self, operation: Operation, why: Exception, **only: Any) -> None:
         """Unless a person has cancelled it meanwhile."""
         going_on = self._all().filter(pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING), **only)
-        going_on.update(stage=Stage.PAUSED, trouble=why)
+        going_on.update(stage=Stage.PAUSED, **hindered(why))
 
     def _free(self) -> Q:
         return Q(held_until__isnull=True) | Q(held_until__lt=clock.now()) | Q(holder=self.me)
@@ -182,7 +182,7 @@ class OperationLoop:
             last = done[-1].pk if done else operation.last
             rest = [str(job.pk) for job in jobs[len(done) :]] if again else []
         total = Counter(operation.counts) + counts
-        self._save(mine, counts=dict(total), seen=operation.seen + len(done), last=last, chunk=rest, trouble=str(error or ""))
+        self._save(mine, counts=dict(total), seen=operation.seen + len(done), last=last, chunk=rest, **hindered(error))
         self._log(operation, done)
         if error is not None:
             raise error
@@ -233,7 +233,7 @@ class OperationLoop:
                 change = VERBS[operation.verb](job.pk, queue=job.queue, actor=operation.actor, reason=operation.reason, **options)
             except (StoreUnavailable, StoreError) as error:
                 return counts, done, error
-            except (QueueUnknown, DelayqError) as error:
+            except DelayqError as error:
                 logger.warning("operation %s leaves job %s alone: %s", operation.pk, job.pk, error)
                 counts["left"] += 1
             else:
@@ -252,7 +252,7 @@ class OperationLoop:
             self._purges[operation.pk] = steps
         counts[Change.DONE.value] += sum(done)
         mine = self._all().filter(pk=operation.pk, holder=self.me)
-        self._save(mine, counts=dict(counts), seen=sum(counts.values()), trouble="")
+        self._save(mine, counts=dict(counts), seen=sum(counts.values()), **hindered(None))
         if over:
             self._finish(mine)
         return 0.0
@@ -289,6 +289,18 @@ def options_of(operation: Operation) -> dict[str, Any]:
     if "run_at" in options:
         options["run_at"] = datetime.fromisoformat(options["run_at"])
     return options
+
+
+def hindered(error: Exception | None) -> dict[str, Any]:
+    """The columns of a row that say why it does not go on: what the error says of itself, for `console.error_texts.told`. None: nothing
+    hinders it.
+    """
+    if error is None:
+        return {"problem": None, "trouble": ""}
+    code, fields = (error.code, error.fields) if isinstance(error, DelayqError) and error.fields else ("", {})
+    told = {name: value if isinstance(value, (int, str)) else str(value) for name, value in fields.items()}
+    other = {"code": "unexpected", "fields": {"kind": type(error).__name__, "cause": str(error)}}
+    return {"problem": {"code": code, "fields": told} if code else other, "trouble": ""}
 
 
 def pace(operation: Operation, now: datetime) -> tuple[int, float]:

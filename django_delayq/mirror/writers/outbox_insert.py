@@ -67,7 +67,7 @@ CASTS: Final = {
     "durable": "boolean",
     "delay_ms": "bigint",
 }
-# When a row was written, and from when its delay counts, says the database, see databaseclock: `created_at` and `run_at`.
+# When a row was written, and from when its delay counts, says the database, see `database_clock`: `created_at` and `run_at`.
 BY_THE_DATABASE: Final = {
     "postgresql": "clock_timestamp(), COALESCE({date}, clock_timestamp() + {delay} * interval '1 millisecond')",
     "mysql": "UTC_TIMESTAMP(6), COALESCE({date}, TIMESTAMPADD(MICROSECOND, {delay} * 1000, UTC_TIMESTAMP(6)))",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,8 +12,8 @@ from django.db import IntegrityError, connection, transaction
 from django_delayq import clock, codec, ids
 from django_delayq.mirror import database_clock, rows
 from django_delayq.mirror.outbox import DatabaseOutbox
-from django_delayq.mirror.writers import inserts
-from django_delayq.models import Job
+from django_delayq.mirror.writers import outbox_insert
+from django_delayq.models import Job, JSONText
 from django_delayq.record import JobRecord
 from django_delayq.store.items import ScheduleItem
 
@@ -58,7 +59,14 @@ def items() -> list[ScheduleItem]:
 def columns(job: Job) -> dict[str, object]:
     """All but when it was written."""
     names = [field.attname for field in Job._meta.concrete_fields if field.attname != "created_at"]
-    return {name: getattr(job, name) for name in names}
+    found = {name: getattr(job, name) for name in names}
+    return {name: json.loads(value) if isinstance(value, JSONText) else value for name, value in found.items()}
+
+
+def row_of(item: ScheduleItem) -> Job:
+    date = clock.from_ms(item.due_ms)
+    row = rows.new_row(item.record, item.queue, date, priority=item.priority, on_conflict=item.on_conflict)
+    return rows.model_of(row)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -69,8 +77,7 @@ def test_rows_are_those_of_model_instances(together):
     for batch in [given] if together else [[item] for item in given]:
         DatabaseOutbox().add(batch, "default")
     for item in given:
-        wanted = rows.new_row(item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict)
-        assert columns(Job.objects.get(pk=item.record.id)) == columns(wanted)
+        assert columns(Job.objects.get(pk=item.record.id)) == columns(row_of(item))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -84,15 +91,13 @@ def test_the_stored_texts_are_those_of_model_instances():
         cursor.execute(f"SELECT {names} FROM delayq_job")
         lean = cursor.fetchall()
         Job.objects.all().delete()
-        rows.new_row(item.record, item.queue, clock.from_ms(item.due_ms), priority=item.priority, on_conflict=item.on_conflict).save(
-            force_insert=True
-        )
+        row_of(item).save(force_insert=True)
         cursor.execute(f"SELECT {names} FROM delayq_job")
         assert lean == cursor.fetchall()
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("count", [1, 3, inserts.COPIED], ids=["alone", "a few", "many"])
+@pytest.mark.parametrize("count", [1, 3, outbox_insert.COPIED], ids=["alone", "a few", "many"])
 @pytest.mark.parametrize("skew", [timedelta(minutes=-10), timedelta(hours=1)], ids=["behind", "ahead"])
 def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count, skew, monkeypatch):
     if connection.vendor == "sqlite":
@@ -111,12 +116,12 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*inserts.GIVEN, *inserts.SAME} == {field.column for field in Job._meta.concrete_fields}
+    assert {*outbox_insert.GIVEN, *outbox_insert.SAME} == {field.column for field in Job._meta.concrete_fields}
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
-    monkeypatch.setattr(inserts, "VENDORS", ())
+    monkeypatch.setattr(outbox_insert, "VENDORS", ())
     given = items()
     with transaction.atomic():
         DatabaseOutbox().add(given, "default")

@@ -15,7 +15,7 @@ from django.db import OperationalError, connection, connections, transaction
 import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, LeaseLost
-from django_delayq.mirror.effects import DatabaseEffects
+from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.prune import PruneLoop
 from django_delayq.models import Job, Step
 from django_delayq.states import State
@@ -207,7 +207,7 @@ class TestAWholeRun:
             commit()
             raise OperationalError("server closed the connection unexpectedly")
 
-        monkeypatch.setattr("django_delayq.mirror.effects.failpoint", lose_the_reply)
+        monkeypatch.setattr("django_delayq.mirror.atomic_runs.failpoint", lose_the_reply)
         assert effects.run(run, charge) == "charged"
         monkeypatch.undo()
         assert payments() == 1

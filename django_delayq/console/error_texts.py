@@ -19,9 +19,12 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "redis_loading": _AWAY,
     "redis_login": _AWAY,
     "redis_entry": _AWAY,
+    "server_replaced": _("The server that answered was replaced by another one, where the job is still as it was. Ask again soon."),
+    "format_newer": _("The queue %(queue)s has format %(found)s in Redis, and this process knows formats up to %(known)s only."),
     "redis_answered": _("Redis at %(where)s answered: %(cause)s"),
     "task_unknown": _("No task named %(name)s is registered in this process; was it renamed or removed, or is a deploy under way?"),
     "queue_unknown": _("The settings do not list the queue %(name)s."),
+    "queue_misspelt": _("The settings do not list the queue %(name)s. Did you mean %(near)s?"),
     "json_place": _("Line %(line)s, column %(column)s is no JSON."),
     "json": _("That is no JSON."),
     "argument_missing": _("The argument %(argument)s is missing."),
@@ -29,8 +32,13 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "argument_unknown": _("The task takes no argument %(argument)s."),
     "argument_twice": _("The argument %(argument)s is given twice, by place and by name."),
     "payload_size": _("The arguments are %(size)s bytes of JSON, and the limit is %(limit)s."),
+    "value_depth": _("%(path)s lies more than %(most)s levels deep."),
+    "value_digits": _("%(path)s is a number of more than 4,000 digits."),
+    "value_surrogate": _("%(path)s holds half of a character."),
+    "name_surrogate": _("%(path)s has a name that holds half of a character: %(name)s"),
     "actor_inactive": _("%(actor)s is no longer active, so nothing more is done in their name."),
     "permission_gone": _("%(actor)s has no longer the permission %(permission)s."),
+    "unexpected": _("An error that nobody expected: %(kind)s: %(cause)s"),
 }
 GROUPED: Final = frozenset({"size", "limit"})  # fields whose thousands are set apart
 
@@ -39,11 +47,18 @@ def worded(error: object) -> str:
     """An error for the reader of a page; its own text where no sentence is known here. "" for none."""
     if error is None:
         return ""
-    said = SENTENCES.get(getattr(error, "code", ""))
-    fields: Mapping[str, Any] = getattr(error, "fields", {})
-    if said is None or not fields:  # a text of its own, for which the code is merely that of its class
+    code, fields = getattr(error, "code", ""), getattr(error, "fields", {})
+    if code not in SENTENCES or not fields:  # a text of its own, for which the code is merely that of its class
         return str(error)
-    return str(said) % {name: _shown(name, value) for name, value in fields.items()}
+    return told(code, fields)
+
+
+def told(code: str, fields: Mapping[str, Any]) -> str:
+    """The sentence of an error of which a row keeps the code and the fields. What a newer release has written stays as it was."""
+    try:
+        return str(SENTENCES[code]) % {name: _shown(name, value) for name, value in fields.items()}
+    except KeyError:
+        return visible(f"{code} {fields}")
 
 
 def _shown(name: str, value: Any) -> str:
