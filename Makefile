@@ -14,19 +14,23 @@ TESTS ?= tests
 SECONDS ?= 60
 SEED ?= 1
 CAMPAIGN ?=
-# Of `make mutants`: `--sample 34` for a few, `--only stale` for some, `--seconds 25` for a campaign behind each drill.
+# Of `make mutants`: `--sample 4` for one in four, `--only claim` for some, `--seconds 25` for a campaign behind each drill.
 MUTANTS ?=
+# Of `make mutation`: `--sample 20` for one in twenty, `--only claim.lua` for a file (python -m tests.mutation --help).
+MUTATION ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
 DATABASE_TESTS ?= tests/mirror tests/producer tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 # What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools.
-DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py
+DIAGONAL_TESTS ?= tests/worker tests/formats $(filter-out tests/test_checks.py,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
-SHARED := -q -n 3 --dist loadfile
+# Three processes, file by file, in this order: what waits longest first, so that none of it is left for the end.
+SHARED := -q -n 3 --dist loadfile --no-loadscope-reorder
+FIRST := tests/worker tests/formats tests/security
 
-.PHONY: help demo test test-seldom test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest has-py313 test-oldest test-browser campaign mutants crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
@@ -103,10 +107,10 @@ has-py313:
 demo: $(STAMPS)/demo
 	$(BIN)/python example_project/demo.py
 
-# Three processes, file by file: they mostly wait. With TESTS=… just these, in one.
+# With TESTS=… just these, in one process.
 test: $(STAMPS)/test
 ifeq ($(TESTS),tests)
-	$(PYTEST) $(SHARED) -m "not slow and not browser" tests
+	$(PYTEST) $(SHARED) -m "not slow and not browser" $(FIRST) tests
 else
 	$(PYTEST) -m "not slow and not browser" $(TESTS)
 endif
@@ -118,11 +122,7 @@ test-slow-others: $(STAMPS)/postgres
 	$(PYTEST) -m "slow and not browser" --ignore tests/model $(TESTS)
 
 test-slow-model: $(STAMPS)/test
-	$(PYTEST) -m "slow and not seldom and not browser" tests/model
-
-# Faults of the model that chance decides about, some minutes each: none must get by, but one may take several goes.
-test-seldom: $(STAMPS)/test
-	$(PYTEST) -m seldom tests/model
+	$(PYTEST) -m "slow and not browser" tests/model
 
 test-slow-outage: $(STAMPS)/postgres
 	DELAYQ_TEST_DB=postgres $(PYTEST) -m "slow and not browser" tests/worker/test_database_down.py
@@ -155,9 +155,13 @@ test-browser: $(STAMPS)/browser
 campaign: $(STAMPS)/postgres
 	$(BIN)/python -m tests.campaign --seconds $(SECONDS) --seed $(SEED) $(CAMPAIGN)
 
-# The situations of the campaign's drill, on the package as it is and with each of many faults put in on purpose: about half an hour.
+# The situations of the campaign's drill, on the package as it is and with each of some faults of the past: about four minutes.
 mutants: $(STAMPS)/test
 	$(BIN)/python -m tests.campaign.mutants --at-once 2 $(MUTANTS)
+
+# Faults made by rule in scripts and modules, each of which a fast test must notice.
+mutation: $(STAMPS)/test
+	$(BIN)/python -m tests.mutation $(MUTATION)
 
 # Every failpoint × kind of job × what happens there, in real processes.
 crashpoints: $(STAMPS)/test

@@ -133,14 +133,12 @@ class MirrorLoop:
         return 0.0 if passed.more else IDLE
 
     def drain(self) -> int:
-        """Folds until the stream is empty. Returns how many batches that took."""
+        """Folds what is there, as far as it can be folded now. Returns how many batches that took."""
         batches = 0
         while self.log.length():
-            before = self.log.length()
-            self.poll()
             batches += 1
-            if self.log.length() >= before > 0 and batches > 1000:
-                break
+            if self.poll():
+                break  # the rest waits: for a restore, say, which first sees to a server that was rolled back
         return batches
 
     def lag(self) -> Lag:

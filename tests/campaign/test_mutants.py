@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from tests.campaign.mutants import UNSEEN, chosen
+from tests.campaign.mutants import chosen
 from tests.model.mutants import ALL
 
 
-def test_all_are_played_and_of_a_sample_those_that_must_be_noticed() -> None:
-    assert chosen() == ALL
-    sample = chosen(sample=34)
-    assert len(sample) == -(-sum(f"{mutant.file}: {mutant.name}" not in UNSEEN for mutant in ALL) // 34)
-    assert not {f"{mutant.file}: {mutant.name}" for mutant in sample} & UNSEEN.keys()
-    floors = {mutant.file.partition("/")[0] for mutant in sample}
-    assert floors == {"store", "worker"}
+def test_all_are_played_and_of_a_sample_some_of_each_floor() -> None:
+    assert chosen()[::-1] == ALL
+    sample = chosen(sample=4)
+    assert len(sample) == -(-len(ALL) // 4)
+    assert {mutant.file.partition("/")[0] for mutant in sample} == {"store", "worker"}
     assert {mutant.file.endswith(".lua") for mutant in sample} == {True, False}
 
 
 def test_one_word_chooses_by_file_and_name() -> None:
-    assert {mutant.name for mutant in chosen("stale")} == {mutant.name for mutant in ALL if "stale" in mutant.name}
+    assert {mutant.name for mutant in chosen("wiped")} == {mutant.name for mutant in ALL if "wiped" in mutant.name}

@@ -1,4 +1,4 @@
-"""A fault put in on purpose."""
+"""A fault of the past, put in on purpose."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file of the package, what stands in it, and the fault that takes its place. `test`: what notices it; without one the machine
-    does. What the dice of the machine come upon seldom has a test of its own.
+    """A file of the package, what stands in it, and the fault that takes its place. `bug`: what people saw of it. `test`: what notices
+    it; without one the machine does.
     """
 
     name: str
     file: str
     old: str
     new: str
-    where: Literal["lua", "store", "ground", "worker"]
+    where: Literal["lua", "ground", "worker"]
+    bug: str
     test: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
@@ -26,9 +27,11 @@ def play(made: Callable[[], RuleBasedStateMachine], examples: int) -> None:
     run_state_machine_as_test(made, settings=budget)
 
 
-def test_the_scripts_do_what_the_model_does(redis_server):
-    play(machine(redis_server.link), 400)
+@pytest.mark.parametrize("examples", [120, pytest.param(400, marks=pytest.mark.slow)])
+def test_the_scripts_do_what_the_model_does(redis_server, examples):
+    play(machine(redis_server.link), examples)
 
 
-def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server):
-    play(ground_machine(redis_server.link), 80)
+@pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server, examples):
+    play(ground_machine(redis_server.link), examples)

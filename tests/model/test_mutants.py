@@ -1,4 +1,4 @@
-"""Whether the machine would notice: every mutant of `mutants.py` must be caught."""
+"""Whether a fault of the past would be noticed: every mutant of `mutants.py` must be caught."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from hypothesis.stateful import run_state_machine_as_test
 from django_delayq.store import scripts
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.recovery import GroundStore
-from tests.campaign.mutants import UNSEEN
 from tests.model import ground_machine
 from tests.model.machine import machine
 from tests.model.mutant import Mutant
-from tests.model.mutants import ALL, GROUND, LUA, SELDOM, STORE, WORKER
+from tests.model.mutants import ALL
 from tests.store import test_changes
 from tests.store.board import Board
 from tests.worker import bench as benches
@@ -41,21 +40,10 @@ BUDGETS = [
 Noticed = (Exception, pytest.fail.Exception)
 
 
-SAMPLE = 10  # of those that take a second each, every so many is part of the fast tests
-
-
-def each(mutants: list[Mutant], *, sample: int = 1) -> pytest.MarkDecorator:
-    """All of them; `sample`: one in so many is fast, the others are slow tests."""
-    found = []
-    for number, mutant in enumerate(mutants):
-        name = f"{mutant.file}: {mutant.name}"
-        marks = [pytest.mark.slow, pytest.mark.seldom] if name in SELDOM else [pytest.mark.slow] if number % sample else []
-        found.append(pytest.param(mutant, id=name, marks=marks))
-    return pytest.mark.parametrize("mutant", found)
-
-
-def test_what_is_noticed_seldom_is_the_name_of_a_mutant() -> None:
-    assert {f"{mutant.file}: {mutant.name}" for mutant in ALL} >= SELDOM
+def each(where: str, *, test: bool = False) -> pytest.MarkDecorator:
+    """Those of such a place, and with a test of their own or not."""
+    found = [mutant for mutant in ALL if mutant.where == where and bool(mutant.test) is test]
+    return pytest.mark.parametrize("mutant", found, ids=lambda mutant: f"{mutant.file}: {mutant.name}")
 
 
 def text(file: str) -> str:
@@ -103,10 +91,13 @@ def noticed(machine: Any) -> bool:
     return False
 
 
-@each(ALL)
-def test_what_a_mutant_changes_stands_exactly_once(mutant: Mutant) -> None:
-    assert text(mutant.file).count(mutant.old) == 1
-    assert mutant.old != mutant.new
+def test_what_a_mutant_changes_stands_exactly_once() -> None:
+    wrong = [mutant for mutant in ALL if text(mutant.file).count(mutant.old) != 1 or mutant.old == mutant.new]
+    assert wrong == []
+
+
+def test_each_says_what_people_saw_of_it() -> None:
+    assert [mutant.name for mutant in ALL if not mutant.bug] == []
 
 
 def test_no_two_mutants_have_one_name() -> None:
@@ -114,13 +105,14 @@ def test_no_two_mutants_have_one_name() -> None:
     assert len(set(names)) == len(names)
 
 
-@each([mutant for mutant in LUA if not mutant.test], sample=SAMPLE)
+@pytest.mark.slow
+@each("lua")
 def test_a_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
     faulty_scripts(mutant)
     assert noticed(machine(redis_server.link))
 
 
-@each([mutant for mutant in LUA if mutant.test])
+@each("lua", test=True)
 def test_a_rare_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
     faulty_scripts(mutant)
     redis_server.link.execute("FLUSHALL")
@@ -128,12 +120,8 @@ def test_a_rare_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutan
         getattr(test_changes, mutant.test)(Board(redis_server.link))
 
 
-@each(STORE, sample=SAMPLE)
-def test_a_fault_in_the_store_is_noticed(redis_server, mutant: Mutant) -> None:
-    assert noticed(machine(redis_server.link, mutated(mutant).QueueStore))
-
-
-@each(GROUND, sample=SAMPLE)
+@pytest.mark.slow
+@each("ground")
 def test_a_fault_in_what_brings_jobs_back_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
     faulty_scripts(mutant)
     faulty = mutated(mutant) if mutant.file.endswith(".py") else None
@@ -141,7 +129,7 @@ def test_a_fault_in_what_brings_jobs_back_is_noticed(redis_server, faulty_script
     assert noticed(ground_machine.machine(redis_server.link, *sides))
 
 
-@each(WORKER)
+@each("worker", test=True)
 def test_a_fault_in_the_worker_is_noticed(redis_server, monkeypatch, caplog, mutant: Mutant) -> None:
     test = getattr(test_loops, mutant.test)
     faulty = mutated(mutant)
@@ -152,7 +140,3 @@ def test_a_fault_in_the_worker_is_noticed(redis_server, monkeypatch, caplog, mut
     have = {"bench": bench, "monkeypatch": monkeypatch, "caplog": caplog}
     with pytest.raises(Noticed):
         test(**{name: have[name] for name in inspect.signature(test).parameters})
-
-
-def test_what_a_campaign_cannot_see_is_named_as_it_is() -> None:
-    assert {f"{mutant.file}: {mutant.name}" for mutant in ALL} >= UNSEEN.keys()

@@ -253,6 +253,27 @@ def test_a_requeued_job_is_not_cancelled_by_what_was_asked_of_a_run_that_redis_h
     assert board.dump()["normal"] == {1: 0}, "it waits for its next attempt"
 
 
+def test_what_was_asked_while_nobody_knew_whether_it_runs_ends_it_when_it_has_come_back(board):
+    assert board.store.cancel([job_id(1), job_id(3)], lacking="running", now_ms=NOW) == [Change.RUNNING] * 2
+    board.put(1, key="k")
+    board.put(2)
+    assert [job.id for job in board.claim().jobs] == [ids.short(job_id(2))]
+    assert sorted(board.happened()[-2:]) == ["cancelled 1", "claimed 2"]
+    (told,) = [item.fields[1:] for entry in board.log.read("0-0", 100) for item in entry.items if item.kind == "cancelled"]
+    assert list(told) == ["0", "0", "-"]
+    left = board.dump()
+    assert (left["jobs"], left["finished"], "keys" in left) == ([2], {1: 0}, False)
+    assert list(left["cancels"]) == [3], "that has not come back yet"
+
+
+def test_a_claim_looks_no_more_when_nothing_is_asked_any_more(board):
+    board.store.cancel([job_id(1)], lacking="running", now_ms=NOW)
+    board.put(1)
+    board.claim("n1")
+    board.claim("n2")
+    assert board.link.execute("HGET", board.keys["meta"], "asked") is None
+
+
 def test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else(board):
     board.put(1)
     board.claim()

@@ -289,6 +289,18 @@ def test_the_answer_says_when_to_come_back(board):
     assert board.claim("n3", "w3").wait_ms == 1000
 
 
+@pytest.mark.parametrize(("date", "wanted"), [(None, 301), (301, 301), (300, 300), (5000, 301)])
+def test_the_answer_says_to_come_back_when_the_next_lease_has_ended(board, date, wanted):
+    board.put(1)
+    board.claim("n1", "w1")
+    for step in (10_000, 20_000):
+        board.claim(f"idle{step}", "w2", now=NOW + step)
+    now = NOW + LEASE - 300
+    if date is not None:
+        board.put(2, now + date, now=now)
+    assert board.claim("n2", "w2", now=now).wait_ms == wanted
+
+
 def test_by_redis_own_clock_the_answer_ends_with_the_date_to_the_microsecond(board):
     due = clock.wall_ms() + 900
     board.put(1, due)

@@ -6,9 +6,11 @@ import json
 import os
 
 from django_delayq import conf
+from django_delayq.worker.supervisor import beat
 from tests.servers import as_package
 
 conf.SHORTEST_LEASE = 1.0  # so that tests see many leases end
+beat.EVERY = 1.0  # and need not wait to be heard
 SECRET_KEY = "only for tests"
 USE_TZ = True
 DATABASES = {

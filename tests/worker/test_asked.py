@@ -8,7 +8,7 @@ from tests.worker.conftest import Shop, eventually
 
 def test_a_worker_that_is_asked_claims_no_more_and_then_leaves_in_order(shop: Shop) -> None:
     worker = shop.work("--grace", "20")
-    running = shop.put("nap", 1, 8)
+    running = shop.put("nap", 1, 4)
     registry = WorkerRegistry(shop.link, prefix="delayq")
     eventually(lambda: registry.all() and registry.all()[0]["state"] == "working")
     [shown] = eventually(lambda: [job for facts in registry.all() for job in facts["jobs"]])

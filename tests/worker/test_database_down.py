@@ -75,7 +75,7 @@ def outage(shop: Shop, new_database: Callable[[dict[str, object]], str]) -> Iter
 
 @pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
 def test_jobs_go_on_and_then_every_row_tells_the_truth(shop: Shop, outage: Outage, seconds: int) -> None:
-    shop.manage("migrate", "-v", "0")
+    shop.migrate()
     worker = shop.work("--roles", "move,mirror,relay", "--threads", "8")
     ledger, truth = shop.folder / "ledger", {}
     number = 0

@@ -29,7 +29,7 @@ def test_schedules_wait_or_are_refused_and_the_rest_goes_on(shop: Shop, own_redi
     ledger = shop.folder / "ledger"
     shop.settings = {"DURABILITY": "outbox", "LEASE": 6, "QUEUES": {"default": {}, "slow": {"DURABILITY": "redis"}}}
     shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3"), "SHOP_LEDGER": str(ledger)}
-    shop.manage("migrate", "-v", "0")
+    shop.migrate()
 
     def ran() -> Counter[int]:
         return Counter(int(line.split()[0]) for line in ledger.read_text().splitlines()) if ledger.exists() else Counter()

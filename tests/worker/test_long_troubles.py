@@ -42,7 +42,7 @@ def with_ledger(shop: Shop) -> None:
 def test_a_worker_frozen_for_three_leases_and_thawed_changes_nothing(shop: Shop) -> None:
     shop.settings = {"LEASE": LEASE, "DURABILITY": "outbox"}
     with_ledger(shop)
-    shop.manage("migrate", "-v", "0")
+    shop.migrate()
     roles = ("--roles", "move,mirror,relay", "--threads", "4")
     frozen = shop.work(*roles)
     shop.manage("shell", "-v", "0", "-c", PAY)
@@ -105,7 +105,7 @@ def test_a_worker_of_20_queues_leaves_within_its_grace_and_3_s_while_redis_hangs
     shop.url, shop.link = server.url, connect(server.url, name="test")
     shop.settings = {"DURABILITY": "outbox", "QUEUES": {"default": {}, **{f"q{number}": {} for number in range(19)}}}
     with_ledger(shop)
-    shop.manage("migrate", "-v", "0")
+    shop.migrate()
     worker = shop.work("--roles", "move,mirror,relay", "--processes", "2", "--grace", str(grace))
     id = shop.put("nap", 1, 60.0)
     eventually(lambda: "began" in " ".join(shop.ran()))

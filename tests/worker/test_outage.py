@@ -41,7 +41,7 @@ def test_no_request_fails_and_no_job_is_lost_or_doubled_while_redis_is_away(shop
     ledger, answers = shop.folder / "ledger", shop.folder / "answers"
     shop.settings = {"DURABILITY": "outbox"}
     shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3"), "SHOP_LEDGER": str(ledger)}
-    shop.manage("migrate", "-v", "0")
+    shop.migrate()
     for _ in range(2):
         shop.work("--roles", "move,mirror,relay", "--threads", "4", "-v", "0")
     with open(answers, "wb") as out:

@@ -1,5 +1,5 @@
 """Redis loses what it held, or part of it, under live workers and web processes: durable jobs come back, none runs twice that was
-running, none that was done rises again.
+running, none that was done rises again. Those that take longest are slow tests: tests/mirror has each in one process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Site:
         shop.environment = {"SHOP_DATABASE": str(self.database), "SHOP_LEDGER": str(self.ledger)}
         if database_server:
             shop.environment["SHOP_DATABASE_SERVER"] = database_server
-        shop.manage("migrate", "-v", "0")
+        shop.migrate()
 
     def schedule(self, *those: tuple[tuple[int, int], float, float]) -> None:
         """Per group: numbers from and to, delay, and how long the task takes."""
@@ -91,7 +91,7 @@ def volume_lost(site: Site) -> None:
     site.server.start()
 
 
-@pytest.mark.parametrize("wiped", [flushed, volume_lost])
+@pytest.mark.parametrize("wiped", [flushed, pytest.param(volume_lost, marks=pytest.mark.slow)])
 def test_what_runs_goes_on_and_what_waits_comes_back_when_redis_is_wiped(shop: Shop, own_redis, wiped: Callable[[Site], None]) -> None:
     site = Site(shop, own_redis(appendonly="yes", save=""))
     workers = [site.work(), site.work()]
@@ -108,6 +108,7 @@ def test_what_runs_goes_on_and_what_waits_comes_back_when_redis_is_wiped(shop: S
         assert worker.wait() == 0, worker.text()
 
 
+@pytest.mark.slow
 def test_what_was_done_since_the_copy_does_not_rise_when_redis_is_rolled_back(shop: Shop, own_redis) -> None:
     site = Site(shop, own_redis(save=""))
     worker = site.work()
@@ -141,6 +142,7 @@ def test_a_restart_that_lost_nothing_is_confirmed_at_once(shop: Shop, own_redis)
     assert "rolled back" not in worker.text()
 
 
+@pytest.mark.slow
 def test_a_restore_that_is_killed_begins_anew(shop: Shop, own_redis) -> None:
     site = Site(shop, own_redis(appendonly="yes", save=""))
     worker = site.work(failpoints="restore.sent=kill@3")

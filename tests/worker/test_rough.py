@@ -43,7 +43,7 @@ def test_a_copy_that_a_task_forked_does_not_come_back_as_a_worker(shop: Shop) ->
 def test_a_copy_does_not_commit_the_transaction_of_an_atomic_run(shop: Shop) -> None:
     shop.settings = {"DURABILITY": "outbox"}
     shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    shop.manage("migrate", "-v", "0")
+    shop.migrate()
     shop.manage("shell", "-v", "0", "-c", "from tests.worker.shop.tasks import atomic_split; atomic_split.schedule()")
     assert shop.work("--burst").wait() == 0
     copied, committed = (line.rpartition(" ") for line in shop.ran())
@@ -88,7 +88,7 @@ def test_a_slow_query_of_one_coroutine_does_not_hold_up_those_of_others(shop: Sh
 
 def test_a_transaction_left_open_does_not_swallow_what_the_next_job_writes(shop: Shop) -> None:
     shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    shop.manage("migrate", "-v", "0")
+    shop.migrate()
     shop.put("leave_open")
     id = shop.put("write_row")
     assert shop.work("--burst", "--threads", "1").wait() == 0

@@ -1,0 +1,1 @@
+"""Faults made by rule, each of which a test must notice: python -m tests.mutation --help."""

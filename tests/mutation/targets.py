@@ -1,0 +1,61 @@
+"""Which files of the package are given faults, and which tests judge each, the cheapest first. All of these work within one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import django_delayq
+from tests.mutation import lua, python
+from tests.mutation.mutant import Mutant, named
+
+PACKAGE = Path(django_delayq.__file__).parent
+MODEL = "tests/mutation/by_model.py"
+# The tests of one script; those of the others come behind them, and then the model.
+SCRIPTS = {
+    "schedule": "tests/store/test_schedule.py",
+    "claim": "tests/store/test_claim.py",
+    "settle": "tests/store/test_settle.py",
+    "restore": "tests/store/test_restore.py",
+    "sweep": "tests/store/test_restore.py",
+    "confirm": "tests/store/test_restore.py",
+    "trim": "tests/store/test_restore.py",
+    "inspect": "tests/store/test_figures.py",
+    "upgrade": "tests/store/test_formats.py",
+    "include/spread": "tests/store/test_spread.py",
+    "include/timer": "tests/store/test_claim.py",
+    "include/alive": "tests/store/test_claim.py",
+}
+OTHERS = "tests/store/test_changes.py"
+STORE = [
+    "tests/store/test_settle.py",
+    "tests/store/test_schedule.py",
+    "tests/store/test_claim.py",
+    "tests/store/test_changes.py",
+    "tests/store/test_behind.py",
+    "tests/store/test_restore.py",
+    "tests/store/test_spread.py",
+    "tests/store/test_figures.py",
+    "tests/store/test_formats.py",
+    "tests/store/test_workers.py",
+]
+MODULES: dict[str, list[str]] = {}
+
+
+def files() -> list[str]:
+    """Every file that is given faults, as it stands in the package."""
+    scripts = sorted(str(path.relative_to(PACKAGE)) for path in (PACKAGE / "store/lua").rglob("*.lua"))
+    return [*scripts, *MODULES]
+
+
+def mutants(file: str) -> list[Mutant]:
+    """All faults of one file."""
+    text = (PACKAGE / file).read_text("utf-8")
+    return list(named(file, text, (lua if file.endswith(".lua") else python).changes(text)))
+
+
+def judges(file: str) -> list[str]:
+    """The files of tests that judge it, in their order."""
+    if not file.endswith(".lua"):
+        return MODULES[file]
+    first = SCRIPTS.get(file.removeprefix("store/lua/").removesuffix(".lua"), OTHERS)
+    return [first, *(test for test in STORE if test != first), MODEL]
