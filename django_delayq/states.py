@@ -87,6 +87,21 @@ class EventKind(StrEnum):
     PURGED = "purged"
 
 
+class EndCause(StrEnum):
+    """Why a job has ended, as `job_ended` tells it. "failed": its task did, or has no attempt left; "poison": it could not be run at
+    all; "crashed": its worker vanished too often; "timeout": its process had to be ended; "replaced": by another job of its key.
+    """
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    POISON = "poison"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    REPLACED = "replaced"
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
     """One arrow: `verb` takes a job from `before` (None: it did not exist) to `after`, inside `script`."""

@@ -12,9 +12,10 @@ from django.db import connections
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
-from django_delayq.mirror import atomic_runs, pauses, prune, set_aside
+from django_delayq.mirror import atomic_runs, follow_ups, pauses, prune, set_aside
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.database_errors import about_data, may_be_size
+from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
 from django_delayq.mirror.fold import Batch, RefusedItem
 from django_delayq.mirror.rows import JOB_COLUMNS, KNOWN, JobRow, RunRow, model_of
@@ -68,13 +69,15 @@ class _Refused(Exception):
 
 class Passed(NamedTuple):
     """What one transaction has done: up to where the stream may be trimmed, on which run of the server, of how many jobs these entries
-    tell beside one each, and whether there may be more.
+    tell beside one each, and whether there may be more. `since`: behind which entry they stand.
     """
 
     upto: str | None
     server: str
     surplus: int
     more: bool
+    since: str = ""
+    entries: Sequence[Entry] = ()
 
 
 NOTHING: Final = Passed(None, "", 0, False)
@@ -84,7 +87,7 @@ Way = Callable[[list[Entry]], bool]
 
 class MirrorLoop:
     """1. Takes the checkpoint row's lock by updating it, so that two mirrors take turns. 2. Reads the entries behind the checkpoint.
-    3. Folds them into rows. 4. Saves the checkpoint and commits. 5. Trims the stream up to there.
+    3. Folds them into rows. 4. Saves the checkpoint and commits. 5. Tells the ends of jobs. 6. Trims the stream up to there.
 
     It dies at any point without harm: before the commit nothing has happened; after it the entries are skipped when read again.
     """
@@ -98,6 +101,7 @@ class MirrorLoop:
         using: str,
         partition: int = 0,
         signer: Signer | None = None,
+        patiently: Patiently = now_and_here,
     ) -> None:
         self.queue = queue
         self.signer = signer
@@ -106,6 +110,7 @@ class MirrorLoop:
         store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
         self.ground = GroundStore(store)
         self.log = EventLog(link, store.keys)
+        self.ends = EndTeller(self.log, queue.name, using, patiently)
         self._most = ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
 
     def poll(self) -> float:
@@ -127,6 +132,8 @@ class MirrorLoop:
                 return 0.0
             passed = self._fold_apart(refused.entries[0])
         if passed.upto is not None:
+            self.ends.tell_again(passed.since)
+            self.ends.tell(passed.entries)
             failpoint("mirror.trim")
             self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server)
             failpoint("mirror.trimmed")
@@ -164,7 +171,7 @@ class MirrorLoop:
             if self.ground.look(checkpoint.last_event).server != ground.server:
                 return AGAIN  # whose entries these are, nobody knows: an older server may have taken over
             if not entries:
-                return Passed(after if after != FIRST else None, ground.server, 0, False)
+                return Passed(after if after != FIRST else None, ground.server, 0, False, since=after)
             if way is None:
                 self._write(entries)
                 for entry in entries:
@@ -178,7 +185,8 @@ class MirrorLoop:
             mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.now())
             failpoint("mirror.commit")
         failpoint("mirror.committed")
-        return Passed(last, ground.server, sum(len(entry.items) - 1 for entry in entries if entry.items), True)
+        surplus = sum(len(entry.items) - 1 for entry in entries if entry.items)
+        return Passed(last, ground.server, surplus, True, since=after, entries=entries)
 
     def _fold_apart(self, entry: Entry) -> Passed:
         """An entry that was refused alone: job by job. What is refused twice more, alone, and with rows that were read anew, goes into
@@ -251,6 +259,7 @@ class MirrorLoop:
             for entry in entries:
                 batch.fold(entry)
             self.save(batch)
+            follow_ups.put(entries, batch, self.using)
         except Exception as error:
             code = about_data(error)
             if not code and not may_be_size(error):

@@ -16,6 +16,7 @@ from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.mirror import mirror_loop, operation_loop, relay, restore
+from django_delayq.mirror.ends import Patiently, now_and_here
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.operation_loop import OperationLoop
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
@@ -124,13 +125,22 @@ class Service:
 
     Args:
         roles: "mirror" (with prune, tidy and operations) and "relay".
+        patiently: how the receivers of `job_ended` are called, see `EndTeller`.
     """
 
-    def __init__(self, link: Link, config: Config, queues: Iterable[QueueConfig], roles: Sequence[str] = ROLES) -> None:
+    def __init__(
+        self,
+        link: Link,
+        config: Config,
+        queues: Iterable[QueueConfig],
+        roles: Sequence[str] = ROLES,
+        *,
+        patiently: Patiently = now_and_here,
+    ) -> None:
         queues = list(queues)
         common: Any = {"prefix": config.prefix, "using": config.database}
         signed: Any = {**common, "signer": config.signer}
-        self.mirrors = [MirrorLoop(link, queue, **signed) for queue in queues] if "mirror" in roles else []
+        self.mirrors = [MirrorLoop(link, queue, patiently=patiently, **signed) for queue in queues] if "mirror" in roles else []
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
         self._runners = [

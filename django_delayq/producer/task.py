@@ -8,7 +8,7 @@ from functools import update_wrapper
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError, UnknownTask
+from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import equivalents
 from django_delayq.producer.options import NONE, OPTIONS
@@ -33,6 +33,7 @@ class Task(Bound[P, R]):
         atomic: the run and the settling of the job's row are one transaction on `DELAYQ["DATABASE"]`: what a run writes there
             happens once, however often the job is delivered.
         sensitive: names of parameters that are masked wherever people look, beside those in `DELAYQ["SENSITIVE"]`.
+        on_failure: the task of which a job is scheduled, with the id as its argument, when one of this has failed for good.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Task(Bound[P, R]):
         timeout: float | None,
         atomic: bool = False,
         sensitive: Collection[str] = (),
+        on_failure: Task[..., Any] | None = None,
     ) -> None:
         super().__init__(self, NONE)
         update_wrapper(self, fn)  # before the rest: it also copies what the function carries, a `queue` of another library, say
@@ -59,6 +61,7 @@ class Task(Bound[P, R]):
         self.timeout = timeout
         self.atomic = atomic
         self.sensitive = frozenset(sensitive)
+        self.on_failure = on_failure
         self.is_async = inspect.iscoroutinefunction(fn)
         self.signature = inspect.signature(fn)
         self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.signature.parameters.values())
@@ -104,6 +107,7 @@ class Registry:
     def __init__(self) -> None:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self.duplicates: dict[str, list[str]] = {}
+        self.followed = False  # a task has an `on_failure`
 
     def add(self, task: Task[Any, Any]) -> None:
         """Registers a task. Two functions of one name are reported by a system check; the first one stays."""
@@ -112,6 +116,7 @@ class Registry:
             self.duplicates.setdefault(task.name, [_home(known)]).append(_home(task))
             return
         self._tasks[task.name] = task
+        self.followed = self.followed or task.on_failure is not None
 
     def get(self, name: str) -> Task[Any, Any]:
         """The task of that name.
@@ -123,6 +128,10 @@ class Registry:
             return self._tasks[name]
         except KeyError:
             raise UnknownTask(code="task_unknown", name=name) from None
+
+    def find(self, name: str) -> Task[Any, Any] | None:
+        """The task of that name; None if none is registered."""
+        return self._tasks.get(name)
 
     def names(self) -> list[str]:
         """All names, sorted."""
@@ -149,6 +158,7 @@ def task(
     timeout: clock.Delay | None = None,
     atomic: bool = False,
     sensitive: Collection[str] = (),
+    on_failure: Task[..., Any] | None = None,
 ) -> Task[P, R]: ...
 
 
@@ -163,6 +173,7 @@ def task(
     timeout: clock.Delay | None = None,
     atomic: bool = False,
     sensitive: Collection[str] = (),
+    on_failure: Task[..., Any] | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -178,6 +189,7 @@ def task(
     timeout: clock.Delay | None = None,
     atomic: bool = False,
     sensitive: Collection[str] = (),
+    on_failure: Task[..., Any] | None = None,
     **unknown: Any,
 ) -> Any:
     """Makes a function a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
@@ -198,6 +210,7 @@ def task(
             timeout=_timeout(timeout, where),
             atomic=atomic,
             sensitive=_sensitive(sensitive, function, where),
+            on_failure=_follower(on_failure, where),
         )
         if atomic and made.is_async:
             raise ConfigError(
@@ -285,6 +298,18 @@ def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str
         if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
             near = did_you_mean(name, parameters)
             raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
+    return value
+
+
+def _follower(value: Any, where: str) -> Task[..., Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Task):
+        raise ConfigError(f"{where}: on_failure must be a task, made by @delayq.task, not {value!r}.")
+    try:
+        value.check_arguments(("id",), {})
+    except PayloadError as error:
+        raise ConfigError(f"{where}: on_failure is called with one argument, the id of the failed job: {error}") from None
     return value
 
 

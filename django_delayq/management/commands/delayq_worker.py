@@ -29,6 +29,7 @@ from django_delayq.worker import logs
 from django_delayq.worker.line import lines_of
 from django_delayq.worker.loop import Stop
 from django_delayq.worker.loop_process import LoopProcess
+from django_delayq.worker.patience import PatientThread
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import beat
 from django_delayq.worker.supervisor.supervisor import Supervisor
@@ -194,7 +195,7 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
 def _records(config: Config, queues: Iterable[str], roles: Sequence[str]) -> LoopProcess:
     def target(stop: Stop) -> None:
         link: Link = connect(config.redis, name="delayq-records")
-        service = Service(link, config, [config.queue(name) for name in queues], roles)
+        service = Service(link, config, [config.queue(name) for name in queues], roles, patiently=PatientThread().run)
 
         service.run(stop=stop.is_set, wait=stop.wait)
         connections.close_all()

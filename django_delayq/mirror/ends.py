@@ -1,0 +1,133 @@
+"""The ends of jobs, whatever their causes: told by the signal `job_ended`, once the rows are committed and before the events are
+trimmed. So each is told at least once: after a crash in between, what has not been trimmed is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from django.db import close_old_connections
+
+from django_delayq import clock, signals
+from django_delayq.logger import Logger
+from django_delayq.mirror.event_items import EXPIRED, detail_of, item_job
+from django_delayq.models import Job as Row
+from django_delayq.producer.job import Job
+from django_delayq.producer.task import registry
+from django_delayq.states import FINISHED, EndCause, EventKind, State
+from django_delayq.store.events import FIRST, Entry, EventLog, Item, position
+
+logger = Logger("django_delayq.mirror")
+
+PATIENCE: Final = 5.0  # seconds that the receivers of one end may take
+LEFT: Final = 60.0  # seconds for which receivers that took longer are left alone
+
+STATES: Final = {
+    EventKind.SUCCEEDED: State.SUCCEEDED,
+    EventKind.FAILED: State.FAILED,
+    EventKind.ASIDE: State.FAILED,
+    EventKind.CANCELLED: State.CANCELLED,
+    EventKind.EXPIRED: State.CANCELLED,
+}
+# What gives its class to the detail of a failure, beside the errors of tasks.
+_CLASSES: Final = {EXPIRED: EndCause.EXPIRED, "HardTimeout": EndCause.TIMEOUT, "Poison": EndCause.POISON}
+_CRASHES: Final = "poison-crashes"
+
+Patiently = Callable[[Callable[[], None], float], bool]
+
+
+class End(NamedTuple):
+    """A job has ended."""
+
+    id: UUID
+    state: State
+    cause: EndCause
+
+
+def now_and_here(call: Callable[[], None], _seconds: float) -> bool:
+    """Calls it, however long it takes."""
+    call()
+    return True
+
+
+class EndTeller:
+    """Tells the ends of one queue.
+
+    Args:
+        patiently: calls a function for so many seconds at most, and says whether it came back. It is given, since the mirror has no
+            threads.
+    """
+
+    def __init__(self, log: EventLog, queue: str, using: str, patiently: Patiently) -> None:
+        self._log = log
+        self._queue = queue
+        self._using = using
+        self._patiently = patiently
+        self._fresh = True
+        self._left_until = 0.0
+
+    def tell(self, entries: Sequence[Entry]) -> None:
+        """Sends the signal for each job that these entries end, as their rows say now. Costs nothing without a receiver."""
+        if signals.job_ended.has_listeners() and (ends := list(_ends(entries))):
+            self._send(ends)
+
+    def tell_again(self, upto: str) -> None:
+        """What a mirror of before has folded, up to that entry, and perhaps not told: asked once."""
+        if self._fresh and signals.job_ended.has_listeners() and upto:
+            after = FIRST
+            while page := [entry for entry in self._log.read(after, 200) if position(entry.id) <= position(upto)]:
+                self.tell(page)
+                after = page[-1].id
+        self._fresh = False
+
+    def _send(self, ends: list[End]) -> None:
+        rows = {row.pk: row for row in Row.objects.using(self._using).filter(pk__in=[end.id for end in ends])}
+        for place, end in enumerate(ends):
+            row = rows.get(end.id)
+            if row is not None and row.state not in FINISHED:
+                continue  # it goes on: requeued meanwhile, or brought back
+            if clock.monotonic() < self._left_until:
+                logger.warning("%d ends of %s are not told: the receivers of job_ended are too slow", len(ends) - place, self._queue)
+                return
+            if not self._patiently(lambda end=end, row=row: self._call(end, row), PATIENCE):  # type: ignore[misc]  # bound per turn
+                self._left_until = clock.monotonic() + LEFT
+                logger.error(
+                    "the receivers of job_ended take longer than %g s for job %s; they are left for a minute", PATIENCE, end.id
+                )
+
+    def _call(self, end: End, row: Row | None) -> None:
+        task, key = (row.task, row.key) if row is not None else ("", "")
+        job = Job(id=end.id, queue=self._queue, task=task, key=key)
+        state = State(row.state) if row is not None else end.state
+        cause = end.cause if state is end.state else EndCause(state.value)
+        sender = registry.find(task)
+        for receiver, error in signals.job_ended.send_robust(sender=sender, job=job, row=row, state=state, cause=cause):
+            if isinstance(error, Exception):
+                logger.error("a receiver of job_ended failed for job %s: %r", end.id, receiver, exc_info=error)
+        close_old_connections()  # it may run in a thread of its own
+
+
+def _ends(entries: Sequence[Entry]) -> Iterator[End]:
+    for entry in entries:
+        for item in entry.items:
+            state = STATES.get(item.kind)  # type: ignore[call-overload]  # a kind is the text of one
+            id = item_job(item) if state is not None else None
+            if id is not None:
+                yield End(id, state, _cause(EventKind(item.kind), item))
+
+
+def _cause(kind: EventKind, item: Item) -> EndCause:
+    if kind is EventKind.SUCCEEDED:
+        return EndCause.SUCCEEDED
+    if kind is EventKind.EXPIRED:
+        return EndCause.EXPIRED
+    if kind is EventKind.ASIDE:
+        return EndCause.POISON
+    detail = detail_of(item.body)
+    if kind is EventKind.CANCELLED:
+        return EndCause.REPLACED if item.fields[3:4] == ("-",) and "r" in detail else EndCause.CANCELLED
+    if detail.get("p") == _CRASHES:
+        return EndCause.CRASHED
+    return _CLASSES.get(str(detail.get("c")), EndCause.FAILED)

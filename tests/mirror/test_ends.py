@@ -1,0 +1,233 @@
+"""`job_ended` for each end of a job, whatever its cause; and what follows a failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import codec, conf, failpoints, ids, signals
+from django_delayq.mirror import ends
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from django_delayq.states import EndCause, State
+from django_delayq.worker.patience import PatientThread
+from tests.tasks_for_tests import close_order, look_after, risky
+
+Told = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """What receivers of `job_ended` have heard: (id, state, cause)."""
+    heard: Told = []
+
+    def hear(*, job: delayq.Job, row: Job | None, state: State, cause: EndCause, sender: object, **_more: object) -> None:
+        assert row is None or (row.pk, row.state) == (job.id, state)
+        assert (sender.name if sender else "") == job.task
+        heard.append((job.id, state.value, cause.value))
+
+    signals.job_ended.connect(hear, weak=False)
+    yield heard
+    signals.job_ended.disconnect(hear)
+
+
+def detail(name: str, print: str = "") -> bytes:
+    return codec.dumps({"c": name, "m": "so", "p": print})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "body", "end"),
+    [
+        ("ack", b"{}", ("succeeded", "succeeded")),
+        ("fail", detail("ValueError"), ("failed", "failed")),
+        ("fail", detail("HardTimeout"), ("failed", "timeout")),
+        ("fail", detail("Poison", "poison-task"), ("failed", "poison")),
+        ("cancel", b"{}", ("cancelled", "cancelled")),
+    ],
+)
+def test_the_end_of_a_run_is_told(orders, told, outcome, body, end):
+    job = delayq.schedule(close_order, 7)
+    (claimed,) = orders.claim()
+    orders.settle(claimed, outcome, detail=body)
+    orders.fold()
+    assert told == [(job.id, *end)]
+
+
+def test_what_goes_on_has_not_ended(orders, told):
+    delayq.schedule(close_order, 7)
+    (claimed,) = orders.claim()
+    orders.settle(claimed, "retry", delay=1000, detail=detail("ValueError"))
+    orders.fold()
+    assert told == []
+
+
+def test_a_job_that_was_cancelled_while_it_waited_is_told(orders, told):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    job.cancel()
+    orders.fold()
+    assert told == [(job.id, "cancelled", "cancelled")]
+
+
+def test_a_job_that_another_replaces_is_told(orders, told):
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
+    delayq.schedule(close_order, 8, delay="1h", key="o:7", on_conflict="replace")
+    orders.fold()
+    assert told == [(job.id, "cancelled", "replaced")]
+
+
+def test_a_job_that_has_expired_is_told(orders, told):
+    job = delayq.schedule(close_order, 7, expires="1ms")
+    threading.Event().wait(0.02)
+    assert orders.claim() == []
+    orders.fold()
+    assert told == [(job.id, "cancelled", "expired")]
+
+
+def test_a_job_whose_workers_vanish_is_told(orders, told):
+    job = delayq.schedule(close_order, 7)
+    for _ in range(4):
+        orders.settle(orders.claim()[0], "crash")
+    orders.fold()
+    assert told == [(job.id, "failed", "crashed")]
+
+
+def test_an_end_of_which_no_row_is_kept_is_told_without_one(orders, told, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "AUDIT": "failures"}
+    mirror = MirrorLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    job = delayq.schedule(close_order, 7, durability="redis")
+    orders.settle(orders.claim()[0], "ack")
+    mirror.drain()
+    assert told == [(job.id, "succeeded", "succeeded")]
+    assert not Job.objects.exists()
+
+
+def test_what_a_mirror_has_folded_and_not_told_the_next_one_tells(orders, told, monkeypatch):
+    job = delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "ack")
+
+    def dies(name: str) -> None:
+        if name == "mirror.committed":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("django_delayq.mirror.mirror_loop.failpoint", dies)
+    with pytest.raises(KeyboardInterrupt):
+        orders.fold()
+    assert told == []
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    monkeypatch.setattr("django_delayq.mirror.mirror_loop.failpoint", failpoints.failpoint)
+    MirrorLoop(stores.link, orders.config, prefix="delayq", using="default").drain()
+    assert told == [(job.id, "succeeded", "succeeded")]
+
+
+def test_a_receiver_that_fails_keeps_nobody_else_from_hearing(orders, told, caplog):
+    def fails(**_given: object) -> None:
+        raise ValueError("no")
+
+    signals.job_ended.connect(fails)
+    try:
+        job = delayq.schedule(close_order, 7)
+        orders.settle(orders.claim()[0], "ack")
+        orders.fold()
+    finally:
+        signals.job_ended.disconnect(fails)
+    assert told == [(job.id, "succeeded", "succeeded")]
+    assert "a receiver of job_ended failed" in caplog.text
+
+
+def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatch, caplog):
+    monkeypatch.setattr(ends, "PATIENCE", 0.05)
+    free, calls = threading.Event(), []
+
+    def hangs(*, job: delayq.Job, **_given: object) -> None:
+        calls.append(job.id)
+        free.wait(20)
+
+    signals.job_ended.connect(hangs)
+    mirror = MirrorLoop(stores.link, orders.config, prefix="delayq", using="default", patiently=PatientThread().run)
+    try:
+        jobs = delayq.schedule_many(close_order.bind(number) for number in range(5))
+        for claimed in orders.claim():
+            orders.settle(claimed, "ack")
+        mirror.drain()
+    finally:
+        signals.job_ended.disconnect(hangs)
+        free.set()
+    assert len(calls) == 1
+    assert "take longer than 0.05 s" in caplog.text
+    assert "4 ends of orders are not told" in caplog.text
+    assert {row.state for row in Job.objects.filter(pk__in=[job.id for job in jobs])} == {"succeeded"}
+
+
+def test_a_thread_that_was_left_ends_and_the_next_call_has_another():
+    patient, free, seen = PatientThread(), threading.Event(), []
+    assert patient.run(lambda: seen.append(threading.current_thread()), 5) is True
+    assert patient.run(lambda: free.wait(20) and None, 0.01) is False
+    assert patient.run(lambda: seen.append(threading.current_thread()), 5) is True
+    assert seen[0] is not seen[1]
+    free.set()
+    seen[0].join(5)
+    assert not seen[0].is_alive()
+
+
+def test_without_a_receiver_nobody_is_asked(orders, django_assert_num_queries, monkeypatch):
+    monkeypatch.setattr(ends.EndTeller, "_send", lambda *_given: pytest.fail("it was told"))
+    delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "ack")
+    orders.fold()
+
+
+def follow_ups() -> list[tuple[str, list[Any], str]]:
+    return [(row.task, row.args, row.derived) for row in Job.objects.filter(task=look_after.name)]
+
+
+def test_a_failure_schedules_what_shall_follow_once_per_end(orders):
+    job = delayq.schedule(risky, 7)
+    orders.settle(orders.claim()[0], "fail", detail=detail("ValueError"))
+    entries = orders.mirror.log.read("0-0", 100)
+    orders.fold()
+    assert follow_ups() == [(look_after.name, [str(job.id)], "unpublished")]
+    orders.mirror._write(entries)  # folded once more
+    assert len(follow_ups()) == 1
+    orders.relay.poll()
+    (claimed,) = orders.claim()
+    assert ids.full(claimed.id) == Job.objects.get(task=look_after.name).pk
+    orders.settle(claimed, "ack")
+    delayq.requeue(job)
+    orders.settle(orders.claim()[0], "fail", detail=detail("ValueError"))
+    orders.fold()
+    assert len(follow_ups()) == 2
+
+
+def test_a_job_that_does_not_fail_has_no_follower(orders):
+    delayq.schedule(risky, 7)
+    orders.settle(orders.claim()[0], "ack")
+    delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "fail", detail=detail("ValueError"))
+    orders.fold()
+    assert follow_ups() == []
+
+
+def test_a_follower_that_cannot_be_scheduled_keeps_no_failure_from_its_row(orders, monkeypatch, caplog):
+    monkeypatch.setattr(look_after, "queue", "gone")
+    job = delayq.schedule(risky, 7)
+    orders.settle(orders.claim()[0], "fail", detail=detail("ValueError"))
+    orders.fold()
+    assert Job.objects.get(pk=job.id).state == "failed"
+    assert "cannot be scheduled for it" in caplog.text
+
+
+@pytest.mark.parametrize("follower", ["close_order", 5, close_order.fn])
+def test_a_follower_is_a_task(follower):
+    with pytest.raises(delayq.ConfigError, match="on_failure must be a task"):
+        delayq.task(on_failure=follower, name="x.y")(lambda: None)
+
+
+def test_a_follower_takes_the_id_of_the_job():
+    nothing = delayq.task(name="tests.nothing", queue="orders")(lambda: None)
+    with pytest.raises(delayq.ConfigError, match="one argument, the id of the failed job"):
+        delayq.task(on_failure=nothing, name="x.y")(lambda: None)
