@@ -63,6 +63,14 @@ class AttemptOutcome(StrEnum):
 PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})  # attempts that do not count
 
 
+class EndingKind(StrEnum):
+    """How a cancelled job came to its end, where nobody cancelled it."""
+
+    MERGED = "merged"  # into the job that held its key
+    REPLACED = "replaced"  # by another of its key
+    EXPIRED = "expired"
+
+
 class EventKind(StrEnum):
     """The kinds of items in the event stream. A script writes them, the mirror folds them."""
 

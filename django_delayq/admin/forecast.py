@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
 
 from django_delayq import clock, conf
-from django_delayq.admin.show import duration, visible
+from django_delayq.admin.show import duration, second, visible
 from django_delayq.console import overview
 from django_delayq.exceptions import QueueUnknown, UnknownTask
 from django_delayq.ladder import Ladder
@@ -136,4 +135,4 @@ def _seen(queue: str) -> tuple[QueueDepth, list[dict[str, Any]]]:
 
 
 def _date(ms: int) -> str:
-    return f"{clock.from_ms(ms).astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+    return second(clock.from_ms(ms))

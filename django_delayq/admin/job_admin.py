@@ -18,7 +18,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
@@ -28,7 +27,7 @@ from django_delayq.admin.forms import EditForm, form_for
 from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
-from django_delayq.admin.show import badge, breakable, duration, visible
+from django_delayq.admin.show import badge, breakable, duration, second, visible
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.models import DERIVED, Job
 from django_delayq.states import REQUEUEABLE, State
@@ -122,7 +121,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("run at"))
     def run_at_and_late(self, job: Job) -> str:
         """To the second, in the time zone of the admin; and for how long it has been due."""
-        date = f"{job.run_at.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+        date = second(job.run_at)
         if job.late < 1:
             return date
         late = now("%(duration)s late") % {"duration": duration(job.late)}

@@ -17,15 +17,14 @@ from django_delayq.admin.show import badge, duration, visible
 from django_delayq.console import masking
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
-from django_delayq.mirror.rows import ENDED_MERGED, ENDED_REPLACED
 from django_delayq.models import Job
-from django_delayq.states import State
+from django_delayq.states import EndingKind, State
 from django_delayq.store.inspector import JobView
 
 RELATED: Final = 10  # jobs of the same key
 DISPLACED: Final[dict[str, Promise]] = {  # what is said of the job that displaced this one
-    ENDED_MERGED: _("it held the key, so this one was merged into it"),
-    ENDED_REPLACED: _("it replaced this one"),
+    EndingKind.MERGED: _("it held the key, so this one was merged into it"),
+    EndingKind.REPLACED: _("it replaced this one"),
 }
 
 

@@ -20,7 +20,6 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
@@ -31,7 +30,7 @@ from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge, duration, visible, word
+from django_delayq.admin.show import badge, duration, second, visible, word
 from django_delayq.console import selection
 from django_delayq.console.error_texts import told
 from django_delayq.console.selection import Selection
@@ -167,7 +166,7 @@ class OperationAdmin(ReadOnlyAdmin):
     @admin.display(description=_("created"))
     def created_shown(self, operation: Operation) -> str:
         """To the second, in the time zone of the admin."""
-        return f"{operation.created_at.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+        return second(operation.created_at)
 
     def get_urls(self) -> list[URLPattern]:
         """start, and one address for each way to steer, besides Django's."""

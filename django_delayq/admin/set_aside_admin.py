@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -10,7 +9,6 @@ from django.db import Error as DriverError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -19,7 +17,7 @@ from django_delayq import conf, ids
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
-from django_delayq.admin.show import visible
+from django_delayq.admin.show import second, visible
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
 from django_delayq.mirror import set_aside
@@ -104,12 +102,12 @@ class SetAsideAdmin(ReadOnlyAdmin):
     @admin.display(description=_("at"))
     def at_shown(self, kept: SetAside) -> str:
         """When it happened."""
-        return _second(kept.at)
+        return second(kept.at)
 
     @admin.display(description=_("noticed"))
     def noticed_shown(self, kept: SetAside) -> str:
         """When it was first refused."""
-        return _second(kept.noticed_at)
+        return second(kept.noticed_at)
 
     @admin.display(description=_("bytes"))
     def length_shown(self, kept: SetAside) -> str:
@@ -164,8 +162,3 @@ class SetAsideAdmin(ReadOnlyAdmin):
         if refused:
             text = ngettext("%(count)d event was refused again.", "%(count)d events were refused again.", refused)
             messages.warning(request, text % {"count": refused})
-
-
-def _second(moment: datetime) -> str:
-    """To the second, in the time zone of the admin."""
-    return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"

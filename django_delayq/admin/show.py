@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from typing import Any, Final
 
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.models import OUTCOMES, STATES, Operation
 from django_delayq.text import visible
 
-__all__ = ["badge", "breakable", "duration", "indented", "visible", "word"]
+__all__ = ["badge", "breakable", "duration", "indented", "second", "visible", "word"]
 
 MOST_INDENT: Final = 4  # times as long as on one line
 _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
@@ -95,6 +97,11 @@ def indented(value: Any) -> str:
 def word(name: str) -> str:
     """A state, an outcome or a kind of event in the language of the page; what is none of them as it is."""
     return str(WORDS.get(name, name.replace("_", " ")))
+
+
+def second(moment: datetime) -> str:
+    """A moment to the second, in the time zone of the admin."""
+    return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(seconds: float | None) -> str:

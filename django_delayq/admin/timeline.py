@@ -16,7 +16,7 @@ from django.utils.translation import gettext as now
 
 from django_delayq import clock
 from django_delayq.admin import forecast, tracebacks
-from django_delayq.admin.show import badge, duration, indented, visible, word
+from django_delayq.admin.show import badge, duration, indented, second, visible, word
 from django_delayq.console import masking
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
@@ -158,7 +158,7 @@ def _event(job: Job, event: Event, sensitive: bool) -> Moment:
         if event.kind == EventKind.RESCHEDULED and moved <= event.at:
             what = now("run now")
         else:
-            detail = {now("run at"): f"{_here(moved):%Y-%m-%d %H:%M:%S}", **detail}
+            detail = {now("run at"): second(moved), **detail}
     told = (f"{name}: {value}" for name, value in detail.items())
     text = " · ".join(part for part in (event.reason, *told) if part)
     return Moment(at=event.at, what=what, who=visible(event.actor), text=visible(text))

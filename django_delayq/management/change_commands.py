@@ -16,7 +16,7 @@ from django_delayq import conf, ids
 from django_delayq.console import overview
 from django_delayq.console.verbs import Verb
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, seconds, targets
+from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, named_queues, seconds, targets
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
 from django_delayq.producer import queues
@@ -147,12 +147,11 @@ def purge(out: TextIO, options: dict[str, Any]) -> int:
 def prune(out: TextIO, options: dict[str, Any]) -> int:
     """Deletes rows whose retention has passed."""
     config = conf.get()
-    names = [known_queue(options["queue"])] if options["queue"] else list(config.queues)
-    queues = [config.queue(name or "") for name in names]
+    queues = [config.queue(name) for name in named_queues(options)]
     counts = {f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)}
     counts |= {f"{queue.name} set_aside": old_set_aside(queue, config.database).count() for queue in queues}
     loops: list[PruneLoop | OldOperationsLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
-    if not options["queue"]:
+    if options["queue"] is None:
         counts["operations"] = old_operations(config).count()
         loops.append(OldOperationsLoop(config))
     total = sum(counts.values())

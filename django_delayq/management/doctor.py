@@ -17,6 +17,7 @@ from django.db.models import Count, Min
 from django_delayq import clock, conf, ids
 from django_delayq.checks import installed
 from django_delayq.console.overview import DOWN
+from django_delayq.console.vitals import HALF, LAG
 from django_delayq.exceptions import ConfigError
 from django_delayq.management.change_commands import confirm
 from django_delayq.management.compare import Comparison, Orphans
@@ -33,8 +34,6 @@ from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
 
-MOST_LAG = 60.0  # seconds; a mirror behind by more is a finding
-HALF = 0.5  # of MIRROR_MAX_EVENTS; a mirror behind by more is a finding
 MOST_OUTBOX = 60.0  # seconds; a row unpublished for longer is a finding
 RISKY = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
 UNUSABLE = {"E001", "E002", "E003", "E006"}  # settings that lead to no server or no database: nothing more can be asked
@@ -196,7 +195,7 @@ def _redis_findings() -> list[dict[str, str]]:
                     )
                 )
             lag = MirrorLoop(stores.link, queue, prefix=config.prefix, using=config.database).lag()
-            if lag.seconds > MOST_LAG:
+            if lag.seconds > LAG[1]:
                 found.append(
                     _finding(
                         "D006",

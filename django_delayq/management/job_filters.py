@@ -66,6 +66,12 @@ def known_queue(name: str | None) -> str | None:
     return name
 
 
+def named_queues(options: dict[str, Any]) -> list[str]:
+    """The queue that --queue names, else all. An empty name, as of an unset shell variable, is refused and does not mean all."""
+    name = known_queue(options["queue"])
+    return list(conf.get().queues) if name is None else [name]
+
+
 def chosen(options: dict[str, Any]) -> Selection:
     """The jobs that the filters leave, in the admin's own language: `--state`, `--queue` and `--task` are its words too."""
     text = options.get("search")

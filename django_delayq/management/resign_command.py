@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 
 from django_delayq import conf
 from django_delayq.management.change_commands import confirm, said
-from django_delayq.management.job_filters import USAGE, known_queue
+from django_delayq.management.job_filters import USAGE, named_queues
 from django_delayq.management.output import progress
 from django_delayq.producer.stores import stores
 from django_delayq.signing import Standing
@@ -24,7 +24,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     config = conf.get()
     if config.signer is None:
         raise CommandError("SIGNING is off, so there is nothing to sign. See docs/settings.md.", returncode=USAGE)
-    names = [known_queue(options["queue"]) or ""] if options["queue"] else list(config.queues)
+    names = named_queues(options)
     wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
     for name in names:
         stores.queue(name).signs(anew=True)  # else what was written a moment after the upgrade would be left in the former form

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from django_delayq import conf
 from django_delayq.management.change_commands import actor, confirm, said
-from django_delayq.management.job_filters import known_queue
+from django_delayq.management.job_filters import named_queues
 from django_delayq.management.output import progress
 from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.restore import ACTOR, RestoreLoop
@@ -16,7 +16,7 @@ from django_delayq.producer.stores import stores
 def restore(out: TextIO, options: dict[str, Any]) -> int:
     """Brings back unfinished jobs that Redis has lost, and lets the queue go on that was paused for it."""
     config = conf.get()
-    names = [known_queue(options["queue"]) or ""] if options["queue"] else list(config.queues)
+    names = named_queues(options)
     wanted = {}
     for name in names:
         loop = RestoreLoop(stores.link, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer)

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 from django_delayq import conf, ids
 from django_delayq.console import masking
 from django_delayq.management.change_commands import confirm, said
-from django_delayq.management.job_filters import known_queue
+from django_delayq.management.job_filters import named_queues
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.set_aside import CHUNK
@@ -37,7 +37,7 @@ SHOWN = (
 def set_aside(out: TextIO, options: dict[str, Any]) -> int:
     """Lists events that were set aside, or takes them in where that is possible now."""
     config = conf.get()
-    names = [known_queue(options["queue"]) or ""] if options["queue"] else list(config.queues)
+    names = named_queues(options)
     kept = SetAside.objects.using(config.database).filter(queue__in=names).order_by("pk")
     if options["retry"]:
         return _retry(out, options, names)

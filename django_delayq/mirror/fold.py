@@ -50,7 +50,7 @@ from django_delayq.mirror.rows import JobRow, RunRow
 from django_delayq.models import CANCELLED_HERE, Event
 from django_delayq.record import JobRecord
 from django_delayq.signing import Signer
-from django_delayq.states import FINISHED, PUT_OFF, UNFINISHED, AttemptOutcome, EventKind, State
+from django_delayq.states import FINISHED, PUT_OFF, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
 from django_delayq.store.events import Entry, Item, position
 
 # What an event may not change in a row that has ended: all that people read of the end.
@@ -236,7 +236,7 @@ class Batch:
         if holder == job.id or job.state in FINISHED:
             return  # forged, for no job is merged into itself; or it came late
         job.state, job.published, job.finished_at = State.CANCELLED.value, at, at
-        job.ending, job.merged_into, job.error = rows.ENDED_MERGED, holder, f"{rows.MERGED} {holder}"
+        job.ending, job.merged_into, job.error = EndingKind.MERGED.value, holder, f"{rows.DISPLACED[EndingKind.MERGED]} {holder}"
 
     def _rescheduled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.run_at = clock.from_ms(int(item.fields[1]))
@@ -308,7 +308,7 @@ class Batch:
         job.state, job.finished_at, job.published = State.CANCELLED.value, at, job.published or at
         job.error = rows.clean(entry.why or job.error or str(detail.get("m", "")))
         if item.fields[3] == "-" and "r" in detail:  # by another proposal; of a run, "r" is what it returned
-            job.ending, job.merged_into = rows.ENDED_REPLACED, ids.full(str(detail["r"]))
+            job.ending, job.merged_into = EndingKind.REPLACED.value, ids.full(str(detail["r"]))
             if job.merged_into == job.id:
                 job.ending = job.merged_into = None  # forged
 
@@ -323,7 +323,7 @@ class Batch:
 
     def _expired(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.state, job.finished_at, job.error = State.CANCELLED.value, at, "expired before it could run"
-        job.ending = rows.ENDED_EXPIRED
+        job.ending = EndingKind.EXPIRED.value
 
     def _aside(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         code, reason = aside_code(item), item.body.decode("utf-8", "replace")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Case, F, Q, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, Value, When
 from django.db.models.functions import Coalesce
 
 from django_delayq import clock, ids
@@ -20,7 +20,7 @@ from django_delayq.mirror.event_items import ASKED
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, OutboxRow, Told
-from django_delayq.states import REQUEUEABLE, UNFINISHED, EventKind, State
+from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.events import position
 from django_delayq.store.items import ScheduleItem
 
@@ -90,7 +90,8 @@ class DatabaseOutbox:
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
         """The latest row of that key, but for those that were merged into another job: any number may have come while it waited."""
-        merged = Q(ending="merged") | Q(ending=None, state=State.CANCELLED.value, error__startswith=rows.MERGED)  # before `ending` was
+        told = Event.objects.using(using).filter(job=OuterRef("pk"), kind=EventKind.MERGED)  # by a release that knew no `ending`
+        merged = Q(ending=EndingKind.MERGED) | Q(Exists(told), ending=None, state=State.CANCELLED)
         found = Job.objects.using(using).exclude(merged).filter(queue=queue, key=key)
         latest = found.order_by("-created_at", "-id").values_list("id", "key")
         return next((id for id, own in latest[:20] if own == key), None)
@@ -138,15 +139,15 @@ class DatabaseOutbox:
         known = Checkpoint.objects.using(using).filter(queue=queue).values_list("servers", flat=True).first()
         return (known or "").split()
 
-    def end(self, job: UUID, ending: str, holder: UUID | None, using: str) -> None:
-        """An unpublished row ends as cancelled: "merged" into the job that holds its key, or "replaced" by it."""
+    def end(self, job: UUID, ending: EndingKind, holder: UUID | None, using: str) -> None:
+        """An unpublished row ends as cancelled: merged into the job that holds its key, or replaced by it."""
         failpoint("outbox.end")
         self._unpublished(job, using).update(
             state=State.CANCELLED.value,
             finished_at=clock.now(),
-            ending=ending,
+            ending=ending.value,
             merged_into=holder,
-            error=f"{rows.MERGED if ending == 'merged' else 'replaced by'} {holder}",
+            error=f"{rows.DISPLACED[ending]} {holder}",
         )
         failpoint("outbox.ended")
 

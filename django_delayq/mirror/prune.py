@@ -14,9 +14,9 @@ from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
-from django_delayq.mirror.rows import ENDED_MERGED, RunRow
+from django_delayq.mirror.rows import RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
-from django_delayq.states import FINISHED, PUT_OFF, State
+from django_delayq.states import FINISHED, PUT_OFF, EndingKind, State
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 
@@ -39,7 +39,7 @@ def old_jobs(queue: QueueConfig, using: str, *, merged_since: datetime | None = 
         seconds = queue.retention[state.value]
         if seconds is not None:
             yield state.value, rows.filter(state=state.value, finished_at__lt=clock.now() - timedelta(seconds=seconds))
-    merged = rows.filter(state=State.CANCELLED, finished_at__lt=clock.now() - MERGED_KEPT, ending=ENDED_MERGED)
+    merged = rows.filter(state=State.CANCELLED, finished_at__lt=clock.now() - MERGED_KEPT, ending=EndingKind.MERGED)
     yield "merged", merged if merged_since is None else merged.filter(finished_at__gte=merged_since)
 
 

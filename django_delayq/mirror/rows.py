@@ -13,17 +13,12 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.fingerprint import text_fingerprint
 from django_delayq.models import Job, JSONText
 from django_delayq.record import JobRecord, lane_of
-from django_delayq.states import AttemptOutcome, State
+from django_delayq.states import AttemptOutcome, EndingKind, State
 from django_delayq.text import clean as clean
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 STUB = "?"  # the task of a row whose record is not known
-ENDED_MERGED, ENDED_REPLACED, ENDED_EXPIRED = (
-    "merged",
-    "replaced",
-    "expired",
-)  # in `ending`: how a cancelled job was displaced
-MERGED = "key held by"  # so begins the error of a row that was merged into the job that held its key
+DISPLACED: Final = {EndingKind.MERGED: "key held by", EndingKind.REPLACED: "replaced by"}  # so begins the error of such a row
 NO_RECORD = "the record of this job did not reach the database"
 fingerprint = text_fingerprint  # of an error that came without one, such as a worker's crash
 NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")

@@ -172,7 +172,6 @@ class Service:
             self._runners += [
                 LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix)) for queue in queues
             ]
-        if "mirror" in roles:
             self._runners.append(
                 LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
             )

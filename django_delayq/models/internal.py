@@ -11,7 +11,7 @@ from django_delayq.text import visible
 class SetAside(models.Model):
     """What the mirror could not take in: one item of the event stream, as it stood there (`raw`, cut where the database takes no more:
     `length` is what it had). Written in the transaction of the checkpoint, so that nothing is left out that does not stand here.
-    `code`: why, see `mirror.verdict`; `tries`: how often it was refused.
+    `code`: why, see `mirror.database_errors` and `mirror.event_items`; `tries`: how often it was refused.
     """
 
     queue = models.CharField(_("queue"), max_length=100)

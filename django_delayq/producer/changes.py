@@ -17,7 +17,7 @@ from django_delayq.producer.commit import Pending
 from django_delayq.producer.database import OutboxRow, Told
 from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.states import FINISHED, Change, EventKind, State
+from django_delayq.states import FINISHED, Change, EndingKind, EventKind, State
 from django_delayq.store.items import Changed
 from django_delayq.store.queue import QueueStore
 
@@ -121,7 +121,7 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         if name is None:
             return where.everywhere(partial(one, act, id))
         change = _carried(act, id, name, row)
-        merged = row is not None and row.ending == "merged" and change is Change.FINISHED and isinstance(act, Cancel)
+        merged = row is not None and row.ending == EndingKind.MERGED and change is Change.FINISHED and isinstance(act, Cancel)
         if row is None or not merged or row.holder is None or row.holder in asked:
             return change
         id, queue = row.holder, row.queue

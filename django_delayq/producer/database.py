@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django_delayq.exceptions import ConfigError
 from django_delayq.record import JobRecord
-from django_delayq.states import UNFINISHED, State
+from django_delayq.states import UNFINISHED, EndingKind, State
 from django_delayq.store.items import ScheduleItem
 
 
@@ -108,8 +108,8 @@ class Outbox(Protocol):
     def servers(self, queue: str, using: str) -> list[str]:
         """The runs of servers that were confirmed to hold the queue, the last one first: nobody sees what another of them answers."""
 
-    def end(self, job: UUID, ending: str, holder: UUID | None, using: str) -> None:
-        """An unpublished row ends: "merged" into the job that holds its key, or "replaced" by it."""
+    def end(self, job: UUID, ending: EndingKind, holder: UUID | None, using: str) -> None:
+        """An unpublished row ends: merged into the job that holds its key, or replaced by it."""
 
     def withdraw(self, job: UUID, actor: str, reason: str, using: str) -> None:
         """Ends a row of the caller's transaction, in it."""

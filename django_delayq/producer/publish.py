@@ -21,7 +21,7 @@ from django_delayq.failpoints import failpoint
 from django_delayq.producer import database
 from django_delayq.producer.database import OutboxRow
 from django_delayq.record import JobRecord
-from django_delayq.states import FINISHED, State
+from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import DECIDED, ScheduleItem, ScheduleMode, ScheduleReply
 from django_delayq.store.queue import MOST, QueueStore
@@ -189,7 +189,7 @@ class Publisher:
     def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], ground: str) -> None:
         for item, reply in answers:
             if reply.status in ("kept", "moved", "taken", "running"):
-                database.need().end(item.record.id, "merged", reply.id, self.using)
+                database.need().end(item.record.id, EndingKind.MERGED, reply.id, self.using)
         behind = {item.record.id: item.record.key for item, reply in answers if reply.status == "behind"}
         for followers in self._followers(behind):
             *older, last = followers
@@ -204,7 +204,7 @@ class Publisher:
             replies = self.send([late(row, policy=policy) for row in batch], ground)()[1]
             for row, reply in zip(batch, replies, strict=False):  # no replies on another ground: the next round comes back to it
                 if reply.status == "displaced":
-                    database.need().end(row.record.id, "replaced", last.record.id, self.using)
+                    database.need().end(row.record.id, EndingKind.REPLACED, last.record.id, self.using)
         earliest = min(row.run_at_ms for row in older)
         if earliest < last.run_at_ms:
             database.need().move(last.record.id, earliest, None, self.actor, "", self.using)

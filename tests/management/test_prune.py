@@ -131,3 +131,11 @@ def test_an_unknown_queue_comes_with_the_nearest_name(run, orders):
     answer = run("prune", "--queue", "oders")
     assert answer.code == 2
     assert "(did you mean 'orders'?)" in answer.error
+
+
+@pytest.mark.parametrize("command", ["prune", "restore", "resign", "set-aside"])
+def test_an_empty_queue_as_of_an_unset_variable_does_not_mean_all(run, old, settings, command):
+    settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True}
+    answer = run(command, "--queue", "", "--yes")
+    assert (answer.code, "no such queue" in answer.error) == (2, True)
+    assert len(states()) == 4

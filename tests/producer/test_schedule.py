@@ -17,7 +17,7 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import clock, conf, ids, signals
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import Job
+from django_delayq.models import Event, Job
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import QueueStore, SettleItem
@@ -355,8 +355,9 @@ def test_nothing_older_is_requeued_by_key_when_the_latest_job_succeeded():
     assert older.state == "failed"
 
 
+@pytest.mark.parametrize("release", ["this", "before"])
 @pytest.mark.parametrize("outcome", ["ack", "fail"])
-def test_requeue_by_key_passes_over_what_was_merged_into_the_job(outcome):
+def test_requeue_by_key_passes_over_what_was_merged_into_the_job(outcome, release):
     config = conf.get().queue("orders")
     job = delayq.schedule(close_order, 7, key="o:7")
     with transaction.atomic():  # else nothing is left of a job that is merged
@@ -364,6 +365,11 @@ def test_requeue_by_key_passes_over_what_was_merged_into_the_job(outcome):
     end(job, outcome)
     MirrorLoop(stores.link, config, prefix="delayq", using="default").drain()
     assert Job.objects.filter(state="cancelled").count() == len(merged)
+    if release == "before":  # it knew no column for it, but told it by an event
+        rows = Job.objects.filter(ending="merged")
+        for place, row in enumerate(rows):
+            Event.objects.create(job=row, queue="orders", at=clock.now(), kind="merged", stream_id=f"1-{place}")
+        rows.update(ending=None, merged_into=None)
     wanted = delayq.Change.DONE if outcome == "fail" else delayq.Change.CONFLICT
     assert delayq.requeue(key="o:7", queue="orders") is wanted
     assert stores.inspector().depth("orders").scheduled == (job.state == "scheduled") == (outcome == "fail")
