@@ -29,7 +29,6 @@ from django_delayq.worker.current import CURRENT
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
-from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
@@ -37,6 +36,7 @@ from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.run import SignalReceiver
+from django_delayq.worker.shutdown import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.spec import WorkerSpec
 
 LAST_LINES: Final = 0.1  # seconds to write what is gathered of the log when the process must end at once

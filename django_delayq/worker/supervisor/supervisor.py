@@ -30,8 +30,8 @@ from django_delayq.worker import loop_process
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import RUNNING, WAITING
 from django_delayq.worker.loop import Loop, LoopSchedule
-from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
+from django_delayq.worker.shutdown import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import beat, fork, holdings_files
 from django_delayq.worker.supervisor.deadlines import Deadlines
