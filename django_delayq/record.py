@@ -99,7 +99,8 @@ def read(record: bytes) -> tuple[Header, bytes]:
     """Header and payload of the bytes that `JobRecord.encode` gives, signed or not; PayloadError for any other
     bytes. What a worker needs of a record, without making one: jobs of one task without keys have one header, which is read once.
     """
-    record, _ = signing.split(record)
+    if signing.MARK in record:  # else it is not signed
+        record, _ = signing.split(record)
     end = record.find(b"\n") + 1
     return _header(record[:end] or record[:100]), record[end:]
 

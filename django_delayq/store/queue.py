@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq import ids
@@ -26,9 +26,10 @@ HOUR_MS: Final = 3_600_000
 FOREVER_MS: Final = 10**15
 DAY_MS: Final = 24 * HOUR_MS
 
-Outcome = Literal["ack", "retry", "snooze", "evict", "park", "fail", "crash", "cancel"]
+Kind = Literal["ack", "retry", "snooze", "evict", "park", "fail", "crash", "cancel"]
 Extended = Literal["ok", "cancel", "lost", "gone", "wait"]
 Settled = Literal["done", "already", "lost", "gone"]
+SETTLED: Final[Mapping[bytes, Settled]] = {answer.encode(): answer for answer in get_args(Settled)}
 Resigned = Literal["done", "changed", "gone"]
 
 
@@ -52,18 +53,21 @@ class Claim:
         return f"{self.generation}:{self.server}"
 
 
-class SettleItem(NamedTuple):
-    """How a run ended. `id` is short; `delay_ms` counts for retry and snooze; `detail` is JSON for the mirror, opaque here;
-    `ran_ms`: how long it ran, below 0 if nobody knows.
+class Outcome(NamedTuple):
+    """The value that a run ends in. `id` is short; `delay_ms` counts for retry and snooze; `detail` is JSON for the mirror, opaque
+    here; `ran_ms`: how long it ran, below 0 if nobody knows. What the worker's receivers hear besides: `error`, which the task raised,
+    and `reason`, in words. Redis is told neither.
     """
 
     id: str
     attempt: int
     fence: str
-    outcome: Outcome
+    kind: Kind
     delay_ms: int = 0
     detail: bytes = b""
     ran_ms: int = -1
+    error: BaseException | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +234,13 @@ class QueueStore:
         reply = self.run("extend", now_ms, worker, "", lease_ms, *arguments)
         return {id: answer.decode() for (id, _), answer in zip(items, reply, strict=True)}
 
-    def settle(self, items: Sequence[SettleItem], *, worker: str, max_crashes: int, now_ms: int | None = None) -> list[Settled]:
+    def settle(self, items: Sequence[Outcome], *, worker: str, max_crashes: int, now_ms: int | None = None) -> list[Settled]:
         """Running -> succeeded, scheduled, failed or cancelled. One answer per item, in order."""
         bounded(items)
         arguments: list[Any] = []
-        for id, attempt, fence, outcome, delay_ms, detail, ran_ms in items:
-            arguments += (id, attempt, fence, outcome, delay_ms, detail, bucket(ran_ms) if ran_ms >= 0 else b"")
-        return [answer.decode() for answer in self.run("settle", now_ms, worker, "", max_crashes, *arguments)]
+        for id, attempt, fence, kind, delay_ms, detail, ran_ms, _error, _reason in items:
+            arguments += (id, attempt, fence, kind, delay_ms, detail, bucket(ran_ms) if ran_ms >= 0 else b"")
+        return [SETTLED[answer] for answer in self.run("settle", now_ms, worker, "", max_crashes, *arguments)]
 
     def cancel(
         self,

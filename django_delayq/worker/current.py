@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import LeaseLost
 
+if TYPE_CHECKING:
+    from django_delayq.record import ClaimedJob, Header
+    from django_delayq.worker.holdings import Holdings
 
-class Grip(Protocol):
-    """What ties a running job to the worker that holds it."""
 
-    def progress(self, done: int, total: int) -> None:
-        """Notes how far the job is; the supervisor passes it on within about a second."""
+class RunFacts(Protocol):
+    """What is looked at of the run (`Run`), which knows the current job."""
 
-    def cancel_requested(self) -> bool:
-        """Whether somebody asked to cancel the job while it runs."""
-
-    def lost(self) -> bool:
-        """Whether the lease is lost: another worker may run the job."""
+    job: ClaimedJob
+    header: Header
+    task: Any
+    holdings: Holdings
+    row: int
+    turn: int
+    started_ms: int
 
 
 class CurrentJob:
@@ -32,62 +35,72 @@ class CurrentJob:
     claim: all jobs that were claimed together have the same.
     """
 
-    __slots__ = ("_due_ms", "_grip", "_short_id", "_started_ms", "attempt", "crashes", "key", "nonce", "queue", "task")
+    __slots__ = ("_run",)
 
-    def __init__(
-        self,
-        *,
-        short_id: str,
-        task: str,
-        queue: str,
-        key: str,
-        attempt: int,
-        crashes: int,
-        nonce: str,
-        due_ms: int,
-        started_ms: int,
-        grip: Grip,
-    ) -> None:
-        self._short_id = short_id
-        self.task = task
-        self.queue = queue
-        self.key = key
-        self.attempt = attempt
-        self.crashes = crashes
-        self.nonce = nonce
-        self._due_ms = due_ms
-        self._started_ms = started_ms
-        self._grip = grip
+    def __init__(self, run: RunFacts) -> None:
+        self._run = run
 
     @property
     def id(self) -> UUID:
         """The job's id, the same in every run."""
-        return ids.full(self._short_id)
+        return ids.full(self._run.job.id)
+
+    @property
+    def task(self) -> str:
+        """The name of its task."""
+        name: str = self._run.task.name
+        return name
+
+    @property
+    def queue(self) -> str:
+        """Where it came from."""
+        return self._run.job.queue
+
+    @property
+    def key(self) -> str:
+        """Its business key, "" for none."""
+        return self._run.header.key
+
+    @property
+    def attempt(self) -> int:
+        """The number of this run, from 1."""
+        return self._run.job.attempt
+
+    @property
+    def crashes(self) -> int:
+        """Earlier runs whose worker vanished."""
+        return self._run.job.crashes
+
+    @property
+    def nonce(self) -> str:
+        """What proves the claim."""
+        return self._run.job.fence
 
     @property
     def fence(self) -> str:
         """Text that no other run of any job has."""
-        return f"{self.nonce}/{self._short_id}"
+        return f"{self.nonce}/{self._run.job.id}"
 
     @property
     def run_at(self) -> datetime:
         """When the job was due."""
-        return clock.from_ms(self._due_ms)
+        return clock.from_ms(self._run.job.due_ms)
 
     @property
     def started_at(self) -> datetime:
         """When this run began."""
-        return clock.from_ms(self._started_ms)
+        return clock.from_ms(self._run.started_ms)
 
     @property
     def lateness(self) -> timedelta:
         """How long after `run_at` this run began, by this machine's clock; never negative."""
-        return timedelta(milliseconds=max(0, self._started_ms - self._due_ms))
+        return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))
 
     @property
     def cancel_requested(self) -> bool:
         """Whether somebody asked to cancel this job. The task may stop early; if it then fails, it is not retried."""
-        return self._grip.cancel_requested()
+        run = self._run
+        return run.holdings.is_cancelled(run.row, run.turn)
 
     def progress(self, done: int, total: int = 0) -> None:
         """Shows how far the run is: `done` of `total` (0: unknown), whole numbers.
@@ -96,7 +109,7 @@ class CurrentJob:
             LeaseLost: this run no longer owns its job, and another may be under way. Stop, and write nothing.
         """
         self.check_lease()
-        self._grip.progress(int(done), int(total))
+        self._run.holdings.progress(self._run.row, f"{int(done)}/{int(total)}")
 
     def check_lease(self) -> None:
         """Does nothing while this run owns its job.
@@ -104,7 +117,8 @@ class CurrentJob:
         Raises:
             LeaseLost: as for `progress`.
         """
-        if self._grip.lost():
+        run = self._run
+        if run.holdings.is_lost(run.row, run.turn):
             raise LeaseLost(
                 f"job {self.id}: the lease of attempt {self.attempt} is lost, and another worker may run the job; stop here"
             )

@@ -43,6 +43,7 @@ _TAKEN, _STARTED, _HARD, _RETRY_MS, _GOOD_UNTIL = 24, 32, 40, 48, 56
 _ID, _FENCE, _PROGRESS = 64, 88, 120
 _LOST_TURN, _CANCEL_TURN, _EXTENDED_TURN, _EXTENDED = 164, 168, 172, 176
 _CLAIMED: Final = struct.Struct("=IB3xIIIIdddqd24s32s")  # the first part, in the order of the offsets, up to _PROGRESS
+_BEGUN: Final = struct.Struct("=ddq")  # _STARTED, _HARD, _RETRY_MS
 _TEXTS: Final = struct.Struct("24s32s")
 _PROGRESS_TEXT: Final = struct.Struct("40s")
 
@@ -128,9 +129,7 @@ class Holdings:
         """The job in that row runs from now on. `hard`: when the supervisor ends it, and `retry_ms` what follows then."""
         at = self._base + row * _ROW
         self._u32[(at + _TASK) >> 2] = task
-        self._f64[(at + _STARTED) >> 3] = started
-        self._f64[(at + _HARD) >> 3] = hard
-        self._i64[(at + _RETRY_MS) >> 3] = retry_ms
+        _BEGUN.pack_into(self._map, at + _STARTED, started, hard, retry_ms)
         self._bytes[at + _STATE] = RUNNING
 
     def settling(self, row: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.exceptions import ControlFlow
 from django_delayq.logger import Logger, class_name, summary, traceback
+from django_delayq.store.queue import Outcome
 from django_delayq.text import one_line
-from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker.job")
@@ -37,7 +37,9 @@ class JobLog:
     def ends(self, run: Run, outcome: Outcome) -> None:
         """Writes the line."""
         if run.current is not None:
-            self._ended(run, outcome)
+            level = _level(outcome)
+            if logger.isEnabledFor(level):
+                self._ended(run, outcome, level)
         elif run.poison:
             told = "it cannot be read; the job's row says why" if run.poison == "poison-record" else outcome.reason
             logger.error("job %s is set aside as poison: %s", run.job.id, told, extra=self._fields(run, ""))
@@ -45,10 +47,8 @@ class JobLog:
             delay = clock.text(outcome.delay_ms / 1000)
             logger.warning("job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, ""))
 
-    def _ended(self, run: Run, outcome: Outcome) -> None:
-        level, error = _level(outcome), outcome.error
-        if not logger.isEnabledFor(level):
-            return
+    def _ended(self, run: Run, outcome: Outcome, level: int) -> None:
+        error = outcome.error
         name = one_line(run.task.name)
         took = clock.monotonic() - run.started
         text = f"{name} {WORDS[outcome.kind]} after {took:.3f} s (job {run.job.id}, attempt {run.job.attempt})"
@@ -76,6 +76,8 @@ class JobLog:
 
 
 def _level(outcome: Outcome) -> int:
+    if outcome.kind == "ack" and not outcome.reason:  # mostly
+        return logging.INFO
     if outcome.kind == "fail":
         return logging.ERROR
     told = outcome.reason or (outcome.kind in ("retry", "cancel") and outcome.error is not None)

@@ -11,9 +11,10 @@ from django.dispatch import Signal
 from django_delayq import signals
 from django_delayq.logger import Logger
 from django_delayq.record import ClaimedJob, Header
+from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker.current import CurrentJob
+from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
-from django_delayq.worker.outcome import Outcome
 
 logger = Logger("django_delayq.worker")
 
@@ -39,11 +40,12 @@ class AnyTask(Protocol):
 
 class Run:
     """One claimed job in this process, and what the executor has learnt about it: each of its steps fills in its part. `row` and `turn`
-    say where in the holdings it stands, `claimed` when it was claimed (monotonic seconds).
+    say where in the `holdings` it stands, `claimed` when it was claimed (monotonic seconds).
 
     `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task". `header`, `args`, `kwargs`
-    and `options` hold once the record has been read, `task` once it was found. `current` is None as long as the run has not begun;
-    then `timeout` (seconds, None for none), `started` (monotonic seconds) and `started_ms` (wall clock) hold too.
+    and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer took it up (monotonic
+    seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and `started_ms` (wall clock)
+    hold too.
     """
 
     __slots__ = (
@@ -51,6 +53,7 @@ class Run:
         "claimed",
         "current",
         "header",
+        "holdings",
         "job",
         "kwargs",
         "line",
@@ -70,17 +73,31 @@ class Run:
     options: Mapping[str, Any]
     task: AnyTask
     timeout: float | None
-    started: float
     started_ms: int
 
-    def __init__(self, job: ClaimedJob, line: Line, *, row: int, turn: int, claimed: float) -> None:
+    def __init__(self, job: ClaimedJob, line: Line, holdings: Holdings, row: int, turn: int, claimed: float) -> None:
         self.job = job
         self.line = line
+        self.holdings = holdings
         self.row = row
         self.turn = turn
         self.claimed = claimed
         self.poison = ""
+        self.started = claimed
         self.current: CurrentJob | None = None
+
+    def outcome(
+        self,
+        kind: Kind,
+        detail: bytes = b"",
+        delay_ms: int = 0,
+        ran_ms: int = -1,
+        error: BaseException | None = None,
+        reason: str = "",
+    ) -> Outcome:
+        """The value that it ends in."""
+        job = self.job
+        return Outcome(job.id, job.attempt, job.fence, kind, delay_ms, detail, ran_ms, error, reason)
 
 
 class Receiver(Protocol):
@@ -102,21 +119,21 @@ class Receivers:
     """All who are told of runs, as one."""
 
     def __init__(self, receivers: Sequence[Receiver]) -> None:
-        self._first_to_last = tuple(receivers)
-        self._last_to_first = self._first_to_last[::-1]
+        self._begins = tuple(receiver.begins for receiver in receivers)
+        self._ends = tuple((receiver.ends, type(receiver).__name__) for receiver in reversed(receivers))
 
     def begins(self, run: Run) -> None:
         """See `Receiver`."""
-        for receiver in self._first_to_last:
-            receiver.begins(run)
+        for begins in self._begins:
+            begins(run)
 
     def ends(self, run: Run, outcome: Outcome) -> None:
         """See `Receiver`."""
-        for receiver in self._last_to_first:
+        for ends, name in self._ends:
             try:
-                receiver.ends(run, outcome)
+                ends(run, outcome)
             except Exception:
-                logger.exception("job %s: %s failed at its end", run.job.id, type(receiver).__name__)
+                logger.exception("job %s: %s failed at its end", run.job.id, name)
 
 
 class SignalReceiver:

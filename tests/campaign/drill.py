@@ -24,7 +24,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.store.connection import connect
 from django_delayq.store.events import EventLog, Item
-from django_delayq.store.queue import QueueStore, ScheduleItem, SettleItem
+from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
 from tests import servers
 from tests.campaign.proxy import Proxy
 from tests.campaign.witness import Witness
@@ -153,7 +153,7 @@ class Scene:
 
     def settle(self, job: ClaimedJob, outcome: Any = "ack", **fields: Any) -> str:
         """How the run of that claim ended."""
-        item = SettleItem(job.id, job.attempt, job.fence, outcome)._replace(**fields)
+        item = Outcome(job.id, job.attempt, job.fence, outcome)._replace(**fields)
         answer: str = self.do("settle", [item], worker="w", max_crashes=MAX_CRASHES)[0]
         return answer
 

@@ -6,7 +6,7 @@ import time
 
 from django_delayq import ids
 from django_delayq.states import Change
-from django_delayq.store.queue import Outcome, SettleItem
+from django_delayq.store.queue import Kind, Outcome
 from tests.campaign.drill import LEASE, MAX_CRASHES, Scene
 from tests.model import dump as dumps
 
@@ -250,17 +250,17 @@ def stale_fence(scene: Scene) -> None:
 
 def settle_sent_again(scene: Scene) -> None:
     """After a lost reply, and twice in a batch: it counts once."""
-    every: tuple[Outcome, ...] = ("ack", "retry", "snooze", "fail", "crash", "cancel")
+    every: tuple[Kind, ...] = ("ack", "retry", "snooze", "fail", "crash", "cancel")
     for outcome in every:
         for key in ("", f"key {outcome}"):
             job = scene.take(key=key)
-            item = SettleItem(job.id, job.attempt, job.fence, outcome, FAR, b'{"m":"x"}')
+            item = Outcome(job.id, job.attempt, job.fence, outcome, FAR, b'{"m":"x"}')
             scene.lost("settle", [item], worker="w1", max_crashes=MAX_CRASHES)
             scene.same(scene.settle(job, outcome, delay_ms=FAR), "already", f"{outcome} sent again")
             if outcome == "crash":
                 scene.do("cancel", [ids.full(job.id)])
             job = scene.take()
-            item = SettleItem(job.id, job.attempt, job.fence, outcome, FAR)
+            item = Outcome(job.id, job.attempt, job.fence, outcome, FAR)
             answers = scene.do("settle", [item, item], worker="w1", max_crashes=MAX_CRASHES)
             scene.same(answers, ["done", "already"], f"{outcome} twice in a batch")
             scene.do("cancel", [ids.full(job.id)])
@@ -293,7 +293,7 @@ def outcomes(scene: Scene) -> None:
 def put_off(scene: Scene) -> None:
     """How often a job was evicted, and since when nobody knows its task, stays with it until a run ends by itself; from format 1 on."""
 
-    def past(outcome: Outcome, delay_ms: int = 0) -> str:
+    def past(outcome: Kind, delay_ms: int = 0) -> str:
         nonlocal job
         scene.settle(job, outcome, delay_ms=delay_ms)
         (job,) = scene.until(lambda: scene.claim(lease_ms=FAR), f"it is claimed after {outcome}")

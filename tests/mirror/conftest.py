@@ -11,7 +11,7 @@ from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link, ScriptMissing
-from django_delayq.store.queue import QueueStore, SettleItem
+from django_delayq.store.queue import Outcome, QueueStore
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order
 
@@ -33,7 +33,7 @@ class Orders:
         return self.store.claim("host:1:w", f"n{self._claims}", want=want, lease_ms=30_000, max_crashes=3).jobs
 
     def settle(self, job, outcome: str, *, delay: int = 0, detail: bytes = b"{}") -> str:
-        item = SettleItem(id=job.id, attempt=job.attempt, fence=job.fence, outcome=outcome, delay_ms=delay, detail=detail)
+        item = Outcome(id=job.id, attempt=job.attempt, fence=job.fence, kind=outcome, delay_ms=delay, detail=detail)
         return self.store.settle([item], worker="host:1:w", max_crashes=3)[0]
 
     def fold(self) -> None:

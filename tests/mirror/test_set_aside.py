@@ -17,7 +17,7 @@ from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Attempt, Checkpoint, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.formats import FORMAT
-from django_delayq.store.queue import SettleItem
+from django_delayq.store.queue import Outcome
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.tasks_for_tests import close_order
 
@@ -211,7 +211,7 @@ def test_what_is_about_the_data_of_one_row_is_kept_in_a_table_and_taken_in_when_
     with narrow():
         claimed = orders.claim()
         items = [
-            SettleItem(job.id, job.attempt, job.fence, "fail", 0, json.dumps({"m": messages.get(job.id, "no")}).encode())
+            Outcome(job.id, job.attempt, job.fence, "fail", 0, json.dumps({"m": messages.get(job.id, "no")}).encode())
             for job in claimed
         ]
         orders.store.settle(items, worker="host:1:w", max_crashes=3)  # one entry tells of all three

@@ -19,7 +19,7 @@ from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import Changed, ScheduleItem
 from django_delayq.store.keys import NAMES
-from django_delayq.store.queue import Claim, QueueStore, SettleItem
+from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.recovery import GroundStore
 from tests.model import dump as dumps
 from tests.model import invariants
@@ -175,18 +175,18 @@ class QueueMachine(RuleBasedStateMachine):
     def extend(self, items: list[tuple[str, str]], progress: dict[str, str] | None = None) -> Any:
         return self.call("extend", items, worker="w1", lease_ms=LEASE, progress=progress)
 
-    def settle(self, *items: SettleItem) -> Any:
+    def settle(self, *items: Outcome) -> Any:
         return self.call("settle", list(items), worker="w1", max_crashes=self.max_crashes)
 
-    def ending(self, job: ClaimedJob, ending: Ending) -> SettleItem:
+    def ending(self, job: ClaimedJob, ending: Ending) -> Outcome:
         """As a worker would settle it: no retry where no attempt is left."""
         spent = job.attempt >= dumps.record_of(job.record).max_attempts
         outcome = "fail" if ending.outcome == "retry" and spent else ending.outcome
-        return SettleItem(
+        return Outcome(
             id=job.id,
             attempt=job.attempt + ending.slip,
             fence=job.fence,
-            outcome=outcome,
+            kind=outcome,
             delay_ms=ending.delay,
             detail=b'{"r":1}',
         )
@@ -296,7 +296,7 @@ class QueueMachine(RuleBasedStateMachine):
     def runs_end(self, those: list[Ending], stranger: bool) -> None:
         items = [self.ending(self.held[ending.pick % len(self.held)], ending) for ending in those]
         if stranger:
-            items.append(SettleItem(id=short(job_id(STRANGER)), attempt=1, fence="n1", outcome="ack"))
+            items.append(Outcome(id=short(job_id(STRANGER)), attempt=1, fence="n1", kind="ack"))
         self.settle(*items)
 
     @precondition(lambda self: self.running())

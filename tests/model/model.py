@@ -9,7 +9,7 @@ from uuid import UUID
 from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
-from django_delayq.store.queue import HOUR_MS, MOST, Claim, SettleItem, Tidied
+from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
 from tests.model.contents import full, short
 from tests.model.dump import LANES
 from tests.model.grounds import Grounds
@@ -245,7 +245,7 @@ class Model(Grounds):
             answers[id] = "cancel" if id in self.requests else "ok"
         return answers
 
-    def settle(self, items: Sequence[SettleItem], *, worker: str, max_crashes: int, now_ms: int) -> list[str]:
+    def settle(self, items: Sequence[Outcome], *, worker: str, max_crashes: int, now_ms: int) -> list[str]:
         self._begin(now_ms)
         settled: set[str] = set()
         answers = []
@@ -263,15 +263,15 @@ class Model(Grounds):
                 answers.append("done")
         return answers
 
-    def _unheld(self, item: SettleItem, job: Job | None) -> str:
+    def _unheld(self, item: Outcome, job: Job | None) -> str:
         if job is None:
             return "already" if item.id in self.finished else "gone"
-        back = item.outcome in ("snooze", "evict", "park", "crash") or job.state is State.FAILED
+        back = item.kind in ("snooze", "evict", "park", "crash") or job.state is State.FAILED
         return "already" if back or job.attempt >= item.attempt else "gone"
 
-    def _settle(self, job: Job, item: SettleItem, max_crashes: int) -> None:
+    def _settle(self, job: Job, item: Outcome, max_crashes: int) -> None:
         fields = (job.id, job.attempt, job.crashes, job.fence)
-        outcome, due = item.outcome, self.now + item.delay_ms
+        outcome, due = item.kind, self.now + item.delay_ms
         if job.id in self.requests and outcome in ("retry", "snooze", "evict", "park"):
             outcome = "cancel"
         if outcome == "crash":

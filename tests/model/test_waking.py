@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from django_delayq import ids
 from django_delayq.store.connection import Link
-from django_delayq.store.queue import QueueStore, ScheduleItem, SettleItem
+from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
 from tests.store.board import LEASE, NOW, record
 
 _examples = count()
@@ -30,7 +30,7 @@ class Mover:
     name: str
     at: int
     since: int
-    held: SettleItem | None = None
+    held: Outcome | None = None
 
 
 class IdleMovers(RuleBasedStateMachine):
@@ -62,7 +62,7 @@ class IdleMovers(RuleBasedStateMachine):
         claim = self.store.claim(mover.name, nonce, want=1, lease_ms=LEASE, max_crashes=3, now_ms=self.now)
         for job in claim.jobs:
             self.ready.pop(job.id, None)
-            mover.held = SettleItem(id=job.id, attempt=job.attempt, fence=nonce, outcome="ack")
+            mover.held = Outcome(id=job.id, attempt=job.attempt, fence=nonce, kind="ack")
         mover.since = self.now
         mover.at = self.now + (self.runs_for if claim.jobs else 0 if claim.more else claim.wait_ms)
 

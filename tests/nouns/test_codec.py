@@ -137,6 +137,16 @@ def test_what_json_can_hold_passes_and_comes_back(value: object) -> None:
     assert same(codec.loads(codec.dumps(value)), value)
 
 
+def test_spaces_around_a_value_change_nothing() -> None:
+    assert codec.loads(b' [1, "a"]') == codec.loads(b'[1, "a"] \n') == codec.loads(b'[1, "a"]') == [1, "a"]
+
+
+@pytest.mark.parametrize("raw", [b"[1] [2]", b"[1]]", b" ", b"", b"[1] x"])
+def test_what_is_not_one_value_is_refused(raw: bytes) -> None:
+    with pytest.raises(PayloadError):
+        codec.loads(raw)
+
+
 @given(ANYTHING)
 @example([[math.nan]])
 @example({"a": {True: 1}})

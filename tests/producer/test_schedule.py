@@ -20,7 +20,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Event, Job
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import QueueStore, SettleItem
+from django_delayq.store.queue import Outcome, QueueStore
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
@@ -246,7 +246,7 @@ def test_a_job_cancelled_by_mistake_is_requeued_at_once(end):
 def test_a_job_that_succeeded_is_not_requeued_because_the_mirror_is_behind():
     job = delayq.schedule(close_order, 7)
     [claimed] = stores.queue("orders").claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs
-    ack = SettleItem(id=claimed.id, attempt=1, fence="n", outcome="ack")
+    ack = Outcome(id=claimed.id, attempt=1, fence="n", kind="ack")
     stores.queue("orders").settle([ack], worker="w", max_crashes=3)
     assert Job.objects.get().state == "scheduled"
     assert job.requeue() is delayq.Change.CONFLICT
@@ -331,7 +331,7 @@ def end(job: delayq.Job, outcome: str) -> None:
     """Runs it to its end; the mirror hears nothing of it."""
     store, nonce = stores.queue(job.queue), f"n{uuid.uuid4().hex}"
     [claimed] = store.claim("w", nonce, want=1, lease_ms=30_000, max_crashes=3).jobs
-    item = SettleItem(id=claimed.id, attempt=claimed.attempt, fence=nonce, outcome=outcome)
+    item = Outcome(id=claimed.id, attempt=claimed.attempt, fence=nonce, kind=outcome)
     assert store.settle([item], worker="w", max_crashes=3) == ["done"]
 
 

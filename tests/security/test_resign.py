@@ -7,7 +7,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq import ids, signing
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import QueueStore, SettleItem
+from django_delayq.store.queue import Outcome, QueueStore
 from tests.tasks_for_tests import close_order, ping
 
 
@@ -101,7 +101,7 @@ def test_failed_jobs_are_signed_too_and_can_be_requeued(signing_on, run):
     job = delayq.schedule(ping)
     store = stores.queue("redis")
     [claimed] = store.claim("w", "n1", want=1, lease_ms=9999, max_crashes=3).jobs
-    item = SettleItem(id=claimed.id, attempt=1, fence=claimed.fence, outcome="fail")
+    item = Outcome(id=claimed.id, attempt=1, fence=claimed.fence, kind="fail")
     store.settle([item], worker="w", max_crashes=3)
     rotate(signing_on)
     run("resign", "--yes")

@@ -10,7 +10,7 @@ from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.events import EventLog
 from django_delayq.store.keys import Keys
-from django_delayq.store.queue import Claim, QueueStore, ScheduleItem, SettleItem
+from django_delayq.store.queue import Claim, Outcome, QueueStore, ScheduleItem
 from tests.links import package_link
 
 NOW = 1_800_000_000_000  # ms; every test passes its own time
@@ -66,7 +66,7 @@ class Board:
         return start + LEASE + 1
 
     def settle(self, number: int, outcome: Any, *, attempt: int = 1, fence: str = "n1", delay: int = 0, now: int = NOW) -> str:
-        item = SettleItem(id=ids.short(job_id(number)), attempt=attempt, fence=fence, outcome=outcome, delay_ms=delay, detail=b"{}")
+        item = Outcome(id=ids.short(job_id(number)), attempt=attempt, fence=fence, kind=outcome, delay_ms=delay, detail=b"{}")
         return self.store.settle([item], worker="w1", max_crashes=3, now_ms=now)[0]
 
     def extend(self, number: int, *, fence: str = "n1", now: int = NOW, progress: str = "") -> str:

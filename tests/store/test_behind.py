@@ -7,7 +7,7 @@ import pytest
 from django_delayq.store.connection import StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.queue import ScheduleItem, SettleItem
+from django_delayq.store.queue import Outcome, ScheduleItem
 from tests.store.board import NOW, record
 
 LIMIT = 6
@@ -22,7 +22,7 @@ def claim(board, nonce: str, **options):
 
 
 def settle(board, jobs) -> list[str]:
-    items = [SettleItem(id=job.id, attempt=job.attempt, fence=job.fence, outcome="ack") for job in jobs]
+    items = [Outcome(id=job.id, attempt=job.attempt, fence=job.fence, kind="ack") for job in jobs]
     return board.store.settle(items, worker="w1", max_crashes=3, now_ms=NOW)
 
 

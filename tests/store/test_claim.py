@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock, ids
-from django_delayq.store.queue import SettleItem
+from django_delayq.store.queue import Outcome
 from tests.store.board import LEASE, NOW, job_id, record
 
 HOUR = 3_600_000
@@ -381,7 +381,7 @@ def test_jobs_of_one_call_with_different_headers_and_runs_are_told_apart(board):
     assert numbers(claim) == [high, plain, keyed, other]
     assert board.dump()["runs"] == {plain: "1:0:n:n1", keyed: "1:0:N:n1", high: "1:0:h:n1", other: "1:0:N:n1"}
     ends = {plain: "retry", keyed: "retry", high: "ack", other: "ack"}
-    items = [SettleItem(ids.short(job_id(number)), 1, "n1", end) for number, end in ends.items()]
+    items = [Outcome(ids.short(job_id(number)), 1, "n1", end) for number, end in ends.items()]
     assert board.store.settle(items, worker="w1", max_crashes=3, now_ms=NOW) == ["done"] * 4
     assert board.dump()["runs"] == {plain: "1:0:n:", keyed: "1:0:N:"}
     assert board.dump()["keys"] == {"o:7": keyed}

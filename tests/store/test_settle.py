@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import ids
-from django_delayq.store.queue import SettleItem
+from django_delayq.store.queue import Outcome
 from tests.store.board import LEASE, NOW, job_id
 
 
@@ -85,8 +85,8 @@ def test_a_wrong_attempt_number_changes_nothing(running):
 
 
 def test_the_same_job_twice_in_one_batch_settles_once(running):
-    item = SettleItem(id=ids.short(job_id(1)), attempt=1, fence="n1", outcome="ack")
-    other = SettleItem(id=ids.short(job_id(1)), attempt=1, fence="n1", outcome="fail")
+    item = Outcome(id=ids.short(job_id(1)), attempt=1, fence="n1", kind="ack")
+    other = Outcome(id=ids.short(job_id(1)), attempt=1, fence="n1", kind="fail")
     assert running.store.settle([item, other], worker="w1", max_crashes=3, now_ms=NOW) == ["done", "already"]
     assert running.dump() == {"finished": {1: 0}}
 

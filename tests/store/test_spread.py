@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.spread import SLOT_MS, SLOTS, bucket, decode
-from django_delayq.store.queue import SettleItem
+from django_delayq.store.queue import Outcome
 from tests.store.board import NOW, job_id
 
 
@@ -16,7 +16,7 @@ def counted(board, now: int = NOW) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def ack(board, number: int, ran_ms: int, *, now: int = NOW, fence: str = "n1") -> str:
-    item = SettleItem(id=ids.short(job_id(number)), attempt=1, fence=fence, outcome="ack", ran_ms=ran_ms)
+    item = Outcome(id=ids.short(job_id(number)), attempt=1, fence=fence, kind="ack", ran_ms=ran_ms)
     return board.store.settle([item], worker="w1", max_crashes=3, now_ms=now)[0]
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from django_delayq.store.queue import SettleItem
+from django_delayq.store.queue import Outcome
 from django_delayq.worker.supervisor import holdings_files
 from tests.worker.conftest import Shop, eventually
 
@@ -50,7 +50,7 @@ def test_a_job_on_its_last_chance_is_given_back_when_the_worker_leaves(shop: Sho
     shop.settings = {"MAX_CRASHES": 1}
     suspect = shop.put("nap", 1, 0.0)
     (job,) = shop.store().claim("gone", "n1", want=1, lease_ms=30_000, max_crashes=1).jobs
-    crash = SettleItem(id=job.id, attempt=job.attempt, fence=job.fence, outcome="crash")
+    crash = Outcome(id=job.id, attempt=job.attempt, fence=job.fence, kind="crash")
     shop.store().settle([crash], worker="gone", max_crashes=1)
     neighbour = shop.put("nap", 2, 5.0)
     worker = shop.work()

@@ -11,7 +11,6 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import StoreError
 from django_delayq.worker.holdings import RUNNING, WAITING
-from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.supervisor.keeper import longest_pause
 from tests.worker.bench import Bench
 
@@ -286,7 +285,8 @@ def test_a_deaf_run_that_ends_after_all_is_settled_by_its_own_process(bench: Ben
     bench.holdings.start(1, started=now, task=0)
     bench.deadlines.poll()
     assert not bench.child.killed
-    bench.settler.add(bench.take(), Outcome("ack", b"{}"))
+    taken = bench.take()
+    bench.settler.add(taken, taken.outcome("ack", b"{}"))
     bench.settler.poll()
     bench.deadlines.poll()
     assert not bench.child.killed
@@ -303,7 +303,7 @@ def test_a_job_that_was_evicted_three_times_runs_alone(bench: Bench, told_by: st
         bench.move()
         taken = bench.take()
         assert not bench.mover.suspects
-        bench.settler.add(taken, Outcome("evict", b""))  # type: ignore[arg-type]
+        bench.settler.add(taken, taken.outcome("evict"))
         bench.settler.poll()
         bench.mover._taken -= 1
         if told_by == "the worker":

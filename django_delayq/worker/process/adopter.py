@@ -46,9 +46,10 @@ class Adopter:
         """A job has been claimed into its row."""
         self._in_rows[run.row] = run
 
-    def ended(self, row: int) -> None:
-        """Redis knows how the job of that row ended; its record need not be kept."""
-        self._in_rows.pop(row, None)
+    def ended(self, rows: Iterable[int]) -> None:
+        """Redis knows how the jobs of those rows ended; their records need not be kept."""
+        for row in rows:
+            self._in_rows.pop(row, None)
 
     def adopt_line(self, line: Line) -> bool:
         """All that waits or runs here of a line. False while Redis is being swept of what it held: ask again.

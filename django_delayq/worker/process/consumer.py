@@ -152,7 +152,6 @@ class Consumer:
     def poll(self, run: Run) -> None:
         """Runs one job."""
         self.running = run
-        started = clock.monotonic()
         try:
             failpoint("consumer.run")
             # In a context of its own: a language, a time zone or a log field that a task sets ends with its job.
@@ -162,7 +161,7 @@ class Consumer:
             # Not the task's error, which is an outcome, but ours or a hook's. The lease is let run out: a crash.
             logger.exception("job %s: the worker itself failed around it; its lease is left to run out", run.job.id)
             outcome = None
-        self._pace.note(clock.monotonic() - started)
+        self._pace.note(clock.monotonic() - run.started)
         self._settler.add(run, outcome)
         self.running = None
         self.finished += 1

@@ -8,33 +8,15 @@ from typing import Any
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import Fail, PayloadError, Retry, Snooze, UnknownTask
 from django_delayq.record import read
-from django_delayq.worker import once, outcome, retry
+from django_delayq.store.queue import Kind, Outcome
+from django_delayq.worker import detail, once, retry
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings
-from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process import stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.process.unknown_tasks import UnknownTasks
 from django_delayq.worker.run import AnyTask, Receiver, Receivers, Run
-
-
-class _Grip:
-    """Ties a running job to its row in the holdings."""
-
-    __slots__ = ("_holdings", "_row", "_turn")
-
-    def __init__(self, holdings: Holdings, row: int, turn: int) -> None:
-        self._holdings, self._row, self._turn = holdings, row, turn
-
-    def progress(self, done: int, total: int) -> None:
-        self._holdings.progress(self._row, f"{done}/{total}")
-
-    def cancel_requested(self) -> bool:
-        return self._holdings.is_cancelled(self._row, self._turn)
-
-    def lost(self) -> bool:
-        return self._holdings.is_lost(self._row, self._turn)
 
 
 class Executor:
@@ -62,6 +44,7 @@ class Executor:
 
     def run(self, run: Run) -> Outcome | None:
         """Runs the job. None: it is not ours any more, and there is nothing to settle."""
+        run.started = clock.monotonic()
         if self._holdings.is_lost(run.row, run.turn):
             return None
         # Each step fills in its part of the run, and the first that answers with an outcome ends it.
@@ -72,15 +55,17 @@ class Executor:
     # what may not run
 
     def _check_lease(self, run: Run) -> Outcome | None:
-        if clock.monotonic() < self._holdings.good_until(run.row, run.turn):
+        if run.started < self._holdings.good_until(run.row, run.turn):
             return None
         # It has waited here so long, or Redis has been away so long, that the lease may have run out: another worker
         # may have it. Given back under its fence, which changes nothing if so.
-        return Outcome("snooze", b"", reason="the lease could not be extended before it began")
+        return run.outcome("snooze", reason="the lease could not be extended before it began")
 
     def _check_signature(self, run: Run) -> Outcome | None:
         signer = run.line.signer
-        standing = "" if signer is None else signer.standing(run.job.record, queue=run.job.queue, id=run.job.id)
+        if signer is None:
+            return None
+        standing = signer.standing(run.job.record, queue=run.job.queue, id=run.job.id)
         if standing == "unsigned":
             return _poison(
                 run,
@@ -113,7 +98,7 @@ class Executor:
             delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000)
             if delay is None:
                 return _poison(run, "poison-task", f"{reason} It has waited for a day.")
-            return Outcome("park", outcome.detail(reason=reason), clock.milliseconds(delay), error, reason)
+            return run.outcome("park", detail.of_failure(reason=reason), clock.milliseconds(delay), error=error, reason=reason)
         return None
 
     # what runs
@@ -124,28 +109,17 @@ class Executor:
         return self._succeeded(run, result) if error is None else self._failed(run, error)
 
     def _begin(self, run: Run) -> None:
-        job, task = run.job, run.task
+        task = run.task
         run.timeout = run.options.get("timeout") or task.timeout or run.line.timeout
-        run.started_ms, run.started = clock.wall_ms(), clock.monotonic()
+        run.started_ms = clock.wall_ms()
         hard, retry_ms = 0.0, NEVER
         if run.timeout is not None:
             backoff = retry.choose(run.options, task.backoff, run.line.backoff)
             hard = run.started + timeouts.hard_limit(run.timeout)
-            retry_ms = retry.foreseen_ms(backoff, job.attempt, run.header.max_attempts, run.line.backoff)
+            retry_ms = retry.foreseen_ms(backoff, run.job.attempt, run.header.max_attempts, run.line.backoff)
         number = self._numbers.get(task.name, UNKNOWN_TASK)
         self._holdings.start(run.row, started=run.started, task=number, hard=hard, retry_ms=retry_ms)
-        run.current = CurrentJob(
-            short_id=job.id,
-            task=task.name,
-            queue=job.queue,
-            key=run.header.key,
-            attempt=job.attempt,
-            crashes=job.crashes,
-            nonce=job.fence,
-            due_ms=job.due_ms,
-            started_ms=run.started_ms,
-            grip=_Grip(self._holdings, run.row, run.turn),
-        )
+        run.current = CurrentJob(run)
 
     def _call_as_current(self, run: Run) -> tuple[Any, BaseException | None]:
         assert run.current is not None
@@ -181,8 +155,9 @@ class Executor:
 
     def _succeeded(self, run: Run, result: Any) -> Outcome:
         finished_ms = clock.wall_ms()
-        detail, note = outcome.success(started_ms=run.started_ms, finished_ms=finished_ms, result=result, limit=run.line.max_result)
-        return Outcome("ack", detail, reason=note, ran_ms=max(0, finished_ms - run.started_ms))
+        written, note = detail.of_success(run.started_ms, finished_ms, result, run.line.max_result)
+        job = run.job
+        return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None, note)
 
     def _failed(self, run: Run, error: BaseException) -> Outcome:
         finished_ms = clock.wall_ms()
@@ -196,11 +171,15 @@ class Executor:
             shown = error.with_traceback(None)
         if self._holdings.is_cancelled(run.row, run.turn):
             kind, delay = "cancel", 0
-        written = outcome.detail(started_ms=run.started_ms, finished_ms=finished_ms, error=shown, reason=reason)
-        return Outcome(kind, written, delay, error, reason, max(0, finished_ms - run.started_ms))
+        written = detail.of_failure(started_ms=run.started_ms, finished_ms=finished_ms, error=shown, reason=reason)
+        return run.outcome(kind, written, delay, _ran_ms(run, finished_ms), error, reason)
 
 
-def _verdict(run: Run, error: BaseException) -> tuple[outcome.Kind, int]:
+def _ran_ms(run: Run, finished_ms: int) -> int:
+    return max(0, finished_ms - run.started_ms)  # the wall clock may be put back
+
+
+def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
     if isinstance(error, Snooze):
         return "snooze", clock.milliseconds(error.delay)
     if isinstance(error, Fail) or run.job.attempt >= run.header.max_attempts:
@@ -215,4 +194,4 @@ def _verdict(run: Run, error: BaseException) -> tuple[outcome.Kind, int]:
 
 def _poison(run: Run, code: str, text: str) -> Outcome:
     run.poison = code
-    return Outcome("fail", codec.dumps({"c": "Poison", "m": outcome.clean(text), "p": code}), reason=text)
+    return run.outcome("fail", codec.dumps({"c": "Poison", "m": detail.clean(text), "p": code}), reason=text)

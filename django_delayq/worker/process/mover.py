@@ -17,7 +17,6 @@ from django_delayq.worker.evictions import ALONE_AFTER, Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop import Backoff
-from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.settler import Settler
@@ -308,9 +307,10 @@ class Mover:
             turn = self._holdings.put(
                 row, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=watch.sent, good_until=until
             )
-            alone = 0 < most <= job.crashes or max(job.evictions, evicted.get(job.id, 0)) >= ALONE_AFTER
+            evictions = max(job.evictions, evicted.get(job.id, 0)) if evicted else job.evictions
+            alone = 0 < most <= job.crashes or evictions >= ALONE_AFTER
             to = self.suspects if alone else batch
-            run = Run(job, line, row=row, turn=turn, claimed=watch.sent)
+            run = Run(job, line, self._holdings, row, turn, watch.sent)
             self._adopter.took(run)
             to.append(run)
         if self.suspects:
@@ -349,4 +349,4 @@ class Mover:
         """Back into the schedule, due at once, for whoever has room; the attempt does not count."""
         self._taken -= len(jobs)
         for run in jobs:
-            self._settler.add(run, Outcome("snooze", b""))
+            self._settler.add(run, run.outcome("snooze"))

@@ -10,11 +10,10 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
-from django_delayq.store.queue import MOST, SettleItem
+from django_delayq.store.queue import MOST, Outcome
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop import Backoff
-from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.run import Run
 
@@ -71,7 +70,7 @@ class Settler:
         """A run has ended; None: without anything to settle."""
         if outcome is None:
             self._holdings.empty(run.row)
-            self._adopter.ended(run.row)
+            self._adopter.ended((run.row,))
             self._free.append(run.row)
             self._settled()
             return
@@ -97,8 +96,10 @@ class Settler:
                 answers = self._one_by_one(line, batch, error)
             self._batches.popleft()
             answered = list(zip(batch, answers, strict=True))
-            self._waiting += [ended for ended, answer in answered if answer == "wait"]
-            self._confirm([(ended, answer) for ended, answer in answered if answer != "wait"])
+            if "wait" in answers:
+                self._waiting += [ended for ended, answer in answered if answer == "wait"]
+                answered = [(ended, answer) for ended, answer in answered if answer != "wait"]
+            self._confirm(answered)
             self._gather()
         return AGAIN if self._waiting else 1.0
 
@@ -118,8 +119,8 @@ class Settler:
     def _send(self, line: Line, batch: Sequence[Ended]) -> Sequence[str]:
         with self._adopter.lock:
             answers = self._settle(line, batch)
-            gone = [number for number, answer in enumerate(answers) if answer == "gone"]
-            if gone:
+            if "gone" in answers:
+                gone = [number for number, answer in enumerate(answers) if answer == "gone"]
                 answers = list(answers)
                 adopted = self._adopter.adopt(line, [batch[number][0] for number in gone])
                 ours = [number for number, answer in zip(gone, adopted, strict=True) if answer == "adopted"]
@@ -132,12 +133,9 @@ class Settler:
         return answers
 
     def _settle(self, line: Line, batch: Sequence[Ended]) -> Sequence[str]:
-        items = [
-            SettleItem(run.job.id, run.job.attempt, run.job.fence, kind, delay_ms, detail, ran_ms)
-            for run, (kind, detail, delay_ms, _error, _reason, ran_ms) in batch
-        ]
+        outcomes = [outcome for _, outcome in batch]
         failpoint("settler.settle")
-        answers = line.store.settle(items, worker=self._worker, max_crashes=line.max_crashes)
+        answers = line.store.settle(outcomes, worker=self._worker, max_crashes=line.max_crashes)
         failpoint("settler.settled")
         return answers
 
@@ -158,11 +156,11 @@ class Settler:
         rows = []
         for (run, outcome), answer in answered:
             self._holdings.empty(run.row)
-            self._adopter.ended(run.row)
             rows.append(run.row)
             if answer == "done":
-                done += outcome.kind not in ("snooze", "park")
-                failed += outcome.kind in ("fail", "retry")
+                kind = outcome.kind
+                done += kind not in ("snooze", "park")
+                failed += kind in ("fail", "retry")
             elif answer in ("lost", "gone"):
                 logger.warning(
                     "job %s: the lease of attempt %d was lost, so its outcome (%s) changes nothing",
@@ -170,6 +168,7 @@ class Settler:
                     run.job.attempt,
                     outcome.kind,
                 )
+        self._adopter.ended(rows)
         self._free.extend(rows)
         self._holdings.count(done, failed)
         self._settled()

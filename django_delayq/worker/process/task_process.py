@@ -29,8 +29,6 @@ from django_delayq.worker.current import CURRENT
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
-from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
-from django_delayq.worker.outcome import Outcome
 from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
@@ -38,6 +36,7 @@ from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.run import SignalReceiver
+from django_delayq.worker.shutdown import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.spec import WorkerSpec
 
 LAST_LINES: Final = 0.1  # seconds to write what is gathered of the log when the process must end at once
@@ -189,11 +188,11 @@ class TaskProcess:
         for consumer in (*self._consumers, self._loner):
             running = consumer.running
             if running is not None:
-                self._settler.add(running, Outcome("snooze", b'{"d":"the worker was stopped"}'))
+                self._settler.add(running, running.outcome("snooze", b'{"d":"the worker was stopped"}'))
 
     def _give_back_suspects(self) -> None:
         for waiting in (*self._mover.suspects, *self._alone.close()):
-            self._settler.add(waiting, Outcome("snooze", b""))
+            self._settler.add(waiting, waiting.outcome("snooze"))
         self._mover.suspects.clear()
 
     def _wake(self) -> None:

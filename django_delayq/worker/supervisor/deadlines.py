@@ -13,7 +13,7 @@ from django_delayq import clock, codec
 from django_delayq.exceptions import SoftTimeout, UnknownTask
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.queue import Outcome, SettleItem
+from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker import retry
 from django_delayq.worker.holdings import ASK, NEVER, RUNNING, Held, Holdings
 from django_delayq.worker.line import Line
@@ -71,7 +71,7 @@ class Deadlines:
                 failpoint("deadlines.killed")
         return max(SHORTEST, next_at - now)
 
-    def ended(self, child: Child) -> list[tuple[int, SettleItem]]:
+    def ended(self, child: Child) -> list[tuple[int, Outcome]]:
         """What becomes of the deaf runs of a process that is dead: line, and how to settle it."""
         if child.holdings is None:
             return []
@@ -100,7 +100,7 @@ class Deadlines:
     def _name(self, held: Held) -> str:
         return self._tasks[held.task] if held.task < len(self._tasks) else "a task"
 
-    def _item(self, holdings: Holdings, held: Held) -> SettleItem:
+    def _item(self, holdings: Holdings, held: Held) -> Outcome:
         name, ran = self._name(held), self._monotonic() - held.started
         kind, delay = self._verdict(name, held)
         if holdings.is_cancelled(held.row, held.turn):
@@ -108,9 +108,9 @@ class Deadlines:
         message = f"it did not end at its timeout; its process was killed after {ran:.1f} s"
         now = clock.wall_ms()
         detail = codec.dumps({"s": now - round(ran * 1000), "f": now, "c": "HardTimeout", "m": message, "p": f"hard:{name}"[:64]})
-        return SettleItem(id=held.id, attempt=held.attempt, fence=held.fence, outcome=kind, delay_ms=delay, detail=detail)
+        return Outcome(id=held.id, attempt=held.attempt, fence=held.fence, kind=kind, delay_ms=delay, detail=detail)
 
-    def _verdict(self, name: str, held: Held) -> tuple[Outcome, int]:
+    def _verdict(self, name: str, held: Held) -> tuple[Kind, int]:
         if held.retry_ms == NEVER:
             return "fail", 0
         if held.retry_ms != ASK:

@@ -18,7 +18,7 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.orders import GAVE_UP, Ends
+from django_delayq.worker.shutdown import GAVE_UP, Ends
 
 logger = Logger("django_delayq.worker")
 

@@ -12,7 +12,7 @@ from django_delayq import signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
-from django_delayq.store.queue import MOST, Outcome, QueueStore, SettleItem
+from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import WAITING, Held
 from django_delayq.worker.line import Line
@@ -21,7 +21,7 @@ from django_delayq.worker.supervisor.fork import Child
 logger = Logger("django_delayq.worker")
 
 # What is said of runs that were given back. By "e" the mirror knows an eviction, which the stream tells as a snooze.
-SAID: Final[Mapping[Outcome, bytes]] = {
+SAID: Final[Mapping[Kind, bytes]] = {
     "snooze": b'{"d":"its process was stopped"}',
     "evict": b'{"e":"evicted","d":"its process was killed: another job there did not hear its timeout"}',
 }
@@ -59,11 +59,11 @@ class DeadProcess:
     lines: Sequence[Served]
     held: list[Held]
     claims: list[str]
-    ran: Outcome
-    ended: Sequence[tuple[int, SettleItem]] = ()
+    ran: Kind
+    ended: Sequence[tuple[int, Outcome]] = ()
     settled: Callable[[], None] = lambda: None
     left: set[int] = field(init=False)
-    items: dict[int, list[SettleItem]] = field(init=False, default_factory=dict)
+    items: dict[int, list[Outcome]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = set(range(len(self.lines)))
@@ -84,7 +84,7 @@ class ProcessRecovery:
     def __bool__(self) -> bool:
         return bool(self._dead)
 
-    def take_over(self, child: Child, ran: Outcome, ended: Sequence[tuple[int, SettleItem]] = ()) -> None:
+    def take_over(self, child: Child, ran: Kind, ended: Sequence[tuple[int, Outcome]] = ()) -> None:
         """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
         if child.holdings is None:
             return
@@ -133,7 +133,7 @@ class ProcessRecovery:
         if items is None:
             items = dead.items[number] = self._ask(dead, number)
             if items:
-                crashed = sum(item.outcome == "crash" for item in items)
+                crashed = sum(item.kind == "crash" for item in items)
                 logger.warning(
                     "%s held %d jobs of the queue %s, which are given back: %d were running and count a crash",
                     dead.worker,
@@ -148,10 +148,10 @@ class ProcessRecovery:
             failpoint("remains.settled")
             del items[: len(batch)]
             for item, answer in zip(batch, answers, strict=True):
-                if item.outcome == "crash" and answer == "done":
+                if item.kind == "crash" and answer == "done":
                     signals.job_crashed.send_robust(sender=None, job_id=item.id, queue=line.store.queue)
 
-    def _ask(self, dead: DeadProcess, number: int) -> list[SettleItem]:
+    def _ask(self, dead: DeadProcess, number: int) -> list[Outcome]:
         held = [held for held in dead.held if held.line == number]
         items = [item for its_line, item in dead.ended if its_line == number]
         ended = {(item.id, item.fence) for item in items}
@@ -159,7 +159,7 @@ class ProcessRecovery:
             if (row.id, row.fence) in ended:
                 continue
             waited = row.state == WAITING
-            kind: Outcome = "snooze" if waited else dead.ran
+            kind: Kind = "snooze" if waited else dead.ran
             detail = b"" if waited else SAID.get(kind, b"")
             items.append(_item(row.id, row.attempt, row.fence, kind, detail))
         line = dead.lines[number]
@@ -170,10 +170,10 @@ class ProcessRecovery:
         known = {(row.id, row.fence) for row in held}
         items += [_item(job.id, job.attempt, job.fence, "snooze") for job in claim.jobs if (job.id, job.fence) not in known]
         for item in items:
-            if item.outcome == "evict":
+            if item.kind == "evict":
                 self._evictions.note(item.id)
         return items
 
 
-def _item(id: str, attempt: int, fence: str, outcome: Outcome, detail: bytes = b"") -> SettleItem:
-    return SettleItem(id=id, attempt=attempt, fence=fence, outcome=outcome, detail=detail)
+def _item(id: str, attempt: int, fence: str, kind: Kind, detail: bytes = b"") -> Outcome:
+    return Outcome(id, attempt, fence, kind, detail=detail)

@@ -24,14 +24,14 @@ from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.store import formats
-from django_delayq.store.queue import Outcome
+from django_delayq.store.queue import Kind
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import loop_process
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import RUNNING, WAITING
 from django_delayq.worker.loop import Loop, LoopSchedule
-from django_delayq.worker.orders import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
+from django_delayq.worker.shutdown import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor import beat, fork, holdings_files
 from django_delayq.worker.supervisor.deadlines import Deadlines
@@ -227,8 +227,8 @@ class Supervisor:
             self._done, self._failed = self._done + done, self._failed + failed
         if self._spec.burst and child.in_order and child.exit_code == GAVE_UP:
             self._exit_code = 1
-        killed: Outcome = "evict" if child.deaf and not self._stopping else "snooze"
-        ran: Outcome = killed if child.killed else "snooze" if child.in_order else "crash"
+        killed: Kind = "evict" if child.deaf and not self._stopping else "snooze"
+        ran: Kind = killed if child.killed else "snooze" if child.in_order else "crash"
         self._recovery.take_over(child, ran, self._deadlines.ended(child))
         self._taken_over_at = clock.monotonic()
         self._loops.soon(self._recovery)

@@ -15,7 +15,8 @@ django.setup()
 
 import django_delayq as delayq  # noqa: E402  # Django first
 from django_delayq import clock, conf, ids  # noqa: E402  # Django first
-from django_delayq.store.queue import QueueStore, SettleItem  # noqa: E402  # Django first
+from django_delayq.store import queue as queues  # noqa: E402  # Django first
+from django_delayq.store.queue import QueueStore  # noqa: E402  # Django first
 from rolling.tasks import effect, note, stumble  # noqa: E402  # Django first
 
 
@@ -54,9 +55,12 @@ def claim(queue: str = "orders"):
     return store(queue).claim(WORKER, f"n{next(claims)}", want=200, lease_ms=5_000, max_crashes=3).jobs
 
 
+outcome_of: Any = getattr(queues, "SettleItem", None) or queues.Outcome  # as the release before calls it
+
+
 def settle(job, outcome: str, *, delay: int = 0, **detail) -> None:
     text = json.dumps({"f": clock.wall_ms(), **detail}).encode()
-    item = SettleItem(job.id, job.attempt, job.fence, outcome, delay, text)
+    item = outcome_of(job.id, job.attempt, job.fence, outcome, delay, text)
     answers = store(job.queue).settle([item], worker=WORKER, max_crashes=3)
     assert answers == ["done"], answers
 

@@ -1,6 +1,6 @@
-"""The one value that a run ends in, and the detail that the mirror stores about it. Nothing here acts.
+"""The detail of an outcome, which the mirror stores. Nothing here acts.
 
-Detail is JSON with short names, all optional: s started ms, f finished ms, r result, c class of the error, m message,
+It is JSON with short names, all optional: s started ms, f finished ms, r result, c class of the error, m message,
 t traceback, p fingerprint, d reason of a retry or snooze, e "evicted" of a run whose process was killed for a neighbour's sake.
 """
 
@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 from django_delayq import codec
 from django_delayq.exceptions import PayloadError
 from django_delayq.fingerprint import error_fingerprint
 from django_delayq.logger import class_name
 from django_delayq.text import clean as fit_to_store
-
-Kind = Literal["ack", "retry", "snooze", "park", "fail", "crash", "cancel"]
 
 MAX_MESSAGE: Final = 2_000  # characters
 MAX_TRACEBACK: Final = 32_768
@@ -30,20 +28,7 @@ CAUSED: Final = "The above exception was the direct cause of the following excep
 DURING: Final = "During handling of the above exception, another exception occurred:"
 
 
-class Outcome(NamedTuple):
-    """How a run ended. `delay_ms` counts for retry and snooze; `error` is what the task raised, None if it returned;
-    `ran_ms`: how long it ran, below 0 if it did not.
-    """
-
-    kind: Kind
-    detail: bytes
-    delay_ms: int = 0
-    error: BaseException | None = None
-    reason: str = ""
-    ran_ms: int = -1
-
-
-def detail(
+def of_failure(
     *,
     started_ms: int = 0,
     finished_ms: int = 0,
@@ -51,7 +36,7 @@ def detail(
     message: str = "",
     reason: str = "",
 ) -> bytes:
-    """The detail of a run that did not succeed."""
+    """Of a run that did not succeed."""
     fields: dict[str, Any] = {"s": started_ms, "f": finished_ms} if started_ms else {}
     if error is not None:
         fields |= _failure(error)
@@ -62,8 +47,8 @@ def detail(
     return codec.dumps(fields)
 
 
-def success(*, started_ms: int, finished_ms: int, result: Any, limit: int) -> tuple[bytes, str]:
-    """The detail of a run that returned `result`, and a note if the result could not be stored: it is null then."""
+def of_success(started_ms: int, finished_ms: int, result: Any, limit: int) -> tuple[bytes, str]:
+    """Of a run that returned `result`, and a note if the result could not be stored: it is null then."""
     if result is None:
         return b'{"s":%d,"f":%d}' % (started_ms, finished_ms), ""
     note = ""

@@ -1,4 +1,6 @@
-"""What a supervisor says to a task process, and by what: one letter each, through a pipe."""
+"""How a supervisor lets a task process come to its end: one letter each, through a pipe. What concerns one job, as a request to cancel
+it, goes through the holdings instead (`supervisor/keeper.py`).
+"""
 
 from __future__ import annotations
 
