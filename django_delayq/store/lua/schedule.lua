@@ -1,6 +1,6 @@
 -- schedule: nothing -> scheduled
 -- keys: jobs high normal low runs keys failed finished events wake meta stats
--- include: begin bulk runs lanes tombstone wake holder untold ground
+-- include: lone begin bulk runs lanes tombstone wake holder untold ground
 -- ARGV: now by why, generation to give a new store, most jobs that the mirror may be behind (0: no limit), the ground that the sender
 --   knows ('' any), mode,
 --   then per job (at most 200): id record policy due delay
