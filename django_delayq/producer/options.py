@@ -88,7 +88,7 @@ NAMES: Final = frozenset(OPTIONS)
 OWN: Final = Options._fields.index("on_conflict")
 
 
-def date(delay: clock.Delay | None, run_at: datetime | None, now_ms: int, where: str) -> tuple[int | None, int]:
+def date(delay: clock.Delay | None, run_at: datetime | None, where: str) -> tuple[int | None, int]:
     """(delay ms, due ms) of run_at or delay; delay ms is None for a date.
 
     Raises:
@@ -99,19 +99,20 @@ def date(delay: clock.Delay | None, run_at: datetime | None, now_ms: int, where:
             raise ConfigError(f"{where}: give delay or run_at, not both.")
         return None, moment(run_at, "run_at", where)
     delay_ms = duration(delay, "delay", where) if delay is not None else 0
-    return delay_ms, now_ms + delay_ms
+    return delay_ms, clock.wall_ms() + delay_ms
 
 
 def moment(value: Any, option: str, where: str) -> int:
     """Milliseconds since 1970 of an aware datetime, else ConfigError."""
     if not isinstance(value, datetime):
         raise ConfigError(f"{where}: {option} must be an aware datetime, not {value!r}. For a duration use delay.")
-    if value.tzinfo is None or value.utcoffset() is None:
+    try:
+        ms = clock.to_ms(value)
+    except ValueError:
         raise ConfigError(
             f"{where}: {option}={value!r} is naive: it does not say in which time zone. "
             "Use django.utils.timezone.now() or timezone.make_aware(value)."
-        )
-    ms = clock.to_ms(value)
+        ) from None
     if not 0 <= ms <= clock.LAST_MS:
         raise ConfigError(
             f"{where}: {option}={value!r} lies before 1970 or at the end of the year 9999 or later, where no clock and no "

@@ -47,7 +47,7 @@ def call(chance: random.Random) -> tuple[Any, ...]:
         chance.choice(("", "", "told", "ask")),
     )
     now, why = NOW + chance.randrange(30), chance.choice(("", "", "", "because"))
-    return (now, chance.choice(("", "somebody")), why, "g", limit, ground, mode, *jobs)
+    return (now, chance.choice(("", "somebody")), why, limit, ground, mode, *jobs)
 
 
 def disturbance(chance: random.Random) -> tuple[Any, ...]:
@@ -115,7 +115,7 @@ def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(
             verb, *rest = move
             named = [keys[name] for name in whole.keys]
             command = ("EVAL", text, len(named), *named, *rest) if verb == "call" else (verb, keys[rest[0]], *rest[1:])
-            seen.append((answer(link, *command), contents(link, keys)))
+            seen.append(re.sub(r"\w{22}[12]\d{10,15}\b", "a new generation", repr((answer(link, *command), contents(link, keys)))))
         assert seen[0] == seen[1], f"move {number}: {move}"
 
 
@@ -127,7 +127,7 @@ def test_the_usual_call_is_answered_early(link):
     for limit, durable, date in ((0, False, (NOW, "")), (9, True, ("", 5))):
         id = ids.short(job_id(limit))
         job = (id, record(limit, durable=durable).encode(), "keep", *date)
-        command = ("EVAL", early, len(named), *named, "", "", "", "h", limit, "g:" if durable else "", "", *job)
+        command = ("EVAL", early, len(named), *named, "", "", "", limit, "g:" if durable else "", "", *job)
         assert link.execute(*command)[1] == b"created"
         assert link.execute(*command) == b"late"
 
@@ -138,4 +138,4 @@ def test_a_surplus_below_nothing_hides_no_event_from_the_limit(link):
     link.execute("XADD", keys["events"], "*", "at", NOW, "by", "")
     job = (ids.short(job_id(1)), record(1).encode(), "keep", NOW, "")
     named = [keys[name] for name in whole.keys]
-    assert answer(link, "EVAL", whole.text, len(named), *named, "", "", "", "h", 1, "", "", *job) == ["EVENTSFULL"]
+    assert answer(link, "EVAL", whole.text, len(named), *named, "", "", "", 1, "", "", *job) == ["EVENTSFULL"]

@@ -2,9 +2,9 @@
 -- takes longer than the job itself. All else goes on below, where nothing has been written yet: so what is said below is said of it, too,
 -- and a test plays both against each other. The first write needs memory, as there. Needs nothing, and stands first.
 do
-  local now, by, why, limit, known_ground, id, record, date = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5]), ARGV[6], ARGV[8], ARGV[9], ARGV[11]
-  local lane, safety = string.match(#ARGV == 12 and record or '', '^1([hnl])([or])%d* %S+\n')
-  if lane and now ~= '!' and why == '' and string.sub(ARGV[7], 1, 3) ~= 'ask' and string.sub(ARGV[10], 1, 9) ~= 'replaced@' then
+  local now, by, why, limit, known_ground, id, record, date = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[7], ARGV[8], ARGV[10]
+  local lane, safety = string.match(#ARGV == 11 and record or '', '^1([hnl])([or])%d* %S+\n')
+  if lane and now ~= '!' and why == '' and string.sub(ARGV[6], 1, 3) ~= 'ask' and string.sub(ARGV[9], 1, 9) ~= 'replaced@' then
     if now == '' then
       local time = redis.call('TIME')
       now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -13,7 +13,7 @@ do
     end
     local due = tonumber(date)
     if not due then
-      due = now + tonumber(ARGV[12])
+      due = now + tonumber(ARGV[11])
       date = string.format('%.0f', due)
     end
     local meta = redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus')
