@@ -14,8 +14,7 @@ from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer import carriers, database
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
-from django_delayq.producer.mould import Planned, moulds
-from django_delayq.producer.options import Options, date, duration, moment
+from django_delayq.producer.options import Options, Planned, date, duration, moment, moulds
 from django_delayq.producer.stores import stores
 from django_delayq.record import JobRecord
 from django_delayq.states import CARRIED
