@@ -66,7 +66,7 @@ def encode_payload(args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[
             if not _survives(value, 0):
                 for place, item in enumerate(args):
                     check(item, f"args[{place}]")
-        if not _survives(kwargs, -1):
+        if kwargs and not _survives(kwargs, -1):
             refuse(kwargs, "kwargs", -1)
         if options:
             _check_options(options)

@@ -39,8 +39,7 @@ class _Sequence:
         self.tail = 0
         self.words: list[int] = []
 
-    def next(self) -> UUID:
-        now = clock.wall_ms()
+    def next(self, now: int) -> UUID:
         if now > self.ms:
             # The top bit stays clear: 2**73 steps remain for the ids that follow within the same millisecond.
             self.ms, self.tail = now, self._fresh()
@@ -72,6 +71,11 @@ _standard: Callable[[], UUID] | None = getattr(uuid, "uuid7", None)
 
 def new() -> UUID:
     """A fresh UUIDv7, greater than every other made by this process; safe across threads and `fork`."""
+    return several(1)[0]
+
+
+def several(count: int) -> list[UUID]:
+    """So many of `new`, in their order."""
     global _sequence
     sequence = _sequence
     if sequence.pid != os.getpid():
@@ -79,7 +83,10 @@ def new() -> UUID:
         # `os.register_at_fork` would cost less, but servers that fork in C, as uWSGI does, need not call it.
         sequence = _sequence = _Sequence()
     with sequence.lock:
-        return _standard() if _standard is not None else sequence.next()
+        if _standard is not None:
+            return [_standard() for _ in range(count)]
+        now = clock.wall_ms()
+        return [sequence.next(now) for _ in range(count)]
 
 
 def derived(seed: str, ms: int) -> UUID:

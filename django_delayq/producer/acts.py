@@ -67,7 +67,7 @@ def reschedule(
         raise ConfigError(f"reschedule() was given {given[0]!r} without a name: write delay={given[0]!r}, or run_at=….")
     if (delay is None) == (run_at is None):
         raise ConfigError("reschedule(): give either delay or run_at.")
-    delay_ms, due_ms = date(delay, run_at, clock.wall_ms(), "reschedule()")
+    delay_ms, due_ms = date(delay, run_at, "reschedule()")
     move = Move(actor, reason, delay_ms, due_ms)
     if key is not None:
         return changes.of_key(move, where.keyed(key, queue, job), key)

@@ -12,7 +12,7 @@ from django.db import connections
 
 from django_delayq import clock
 from django_delayq.producer import database
-from django_delayq.producer.mould import Mould
+from django_delayq.producer.options import Mould
 from django_delayq.states import Change
 from django_delayq.store.items import ScheduleItem
 

@@ -14,8 +14,7 @@ from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer import carriers, database
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
-from django_delayq.producer.mould import Planned, moulds
-from django_delayq.producer.options import Options, date, duration, moment
+from django_delayq.producer.options import Options, Planned, date, duration, moment, moulds
 from django_delayq.producer.stores import stores
 from django_delayq.record import JobRecord
 from django_delayq.states import CARRIED
@@ -48,7 +47,7 @@ def plan(
             _check_transaction(mould.using, mould.where)
     if not options.key and mould.on_conflict != "keep":
         raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
-    delay_ms, due_ms = date(options.delay, options.run_at, clock.wall_ms(), mould.where)
+    delay_ms, due_ms = date(options.delay, options.run_at, mould.where)
     expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould.where)
     meta = None if options.meta is None else _meta(options.meta, mould.where)
     if mould.carriers:

@@ -22,7 +22,7 @@ from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.job import Job
-from django_delayq.producer.mould import Mould
+from django_delayq.producer.options import Mould
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change

@@ -172,7 +172,8 @@ def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
     jobs: list[Job] = []
     with Flight() as flight:
         for batch in batches(bindings, MOST):
-            plans = [plan(task, options, args, kwargs, using, id) for task, options, args, kwargs, id in map(_checked, batch)]
+            fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)
+            plans = [plan(task, options, args, kwargs, using, id or drawn) for (task, options, args, kwargs, id), drawn in fresh]
             jobs += put_all(plans, flight)
     return jobs
 

@@ -27,7 +27,7 @@ class StoreSet:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._link: Link | None = None
-        self._queues: dict[tuple[str, int], tuple[conf.Config, QueueStore]] = {}  # as of those settings
+        self._queues: dict[str, tuple[conf.Config, QueueStore]] = {}  # as of those settings
         self.breaker = Breaker()
         self.guarded = self.breaker.guarded
         self._grounds: dict[str, str] = {}
@@ -42,7 +42,7 @@ class StoreSet:
                     self._link = connect(conf.get().redis, name=self._name, timeout=self._timeout)
         return self._link
 
-    def queue(self, name: str, partition: int = 0) -> QueueStore:
+    def queue(self, name: str) -> QueueStore:
         """The store of one queue.
 
         Raises:
@@ -51,13 +51,9 @@ class StoreSet:
         config = conf.get()
         config.queue(name)
         link = self.link
-        found = self._queues.get((name, partition))
+        found = self._queues.get(name)
         if found is None or found[0] is not config or found[1].link is not link:
-            found = (
-                config,
-                QueueStore(link, prefix=config.prefix, queue=name, partition=partition, signer=config.signer),
-            )
-            self._queues[name, partition] = found
+            found = self._queues[name] = (config, QueueStore(link, prefix=config.prefix, queue=name, signer=config.signer))
         return found[1]
 
     def inspector(self) -> Inspector:

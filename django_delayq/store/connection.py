@@ -139,7 +139,6 @@ class Link:
         if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
             raise StoreUnavailable(code="redis_rests", where=self.where)
         connection = self._take() if self._deadline is None else self._hurried(self._deadline)
-        self._let_in(connection)
         try:
             connection.send_packed_command([b"".join(_packed(connection, commands))], check_health=False)
         except BaseException as error:
@@ -190,12 +189,12 @@ class Link:
                 _discard(self._idle.pop()[0])
 
     def _take(self) -> Connection:
-        """An idle connection that is still one, or a new one, not connected yet."""
+        """An idle connection that is still one, or a new one."""
         while True:
             try:
                 connection, since = self._idle.pop()
             except IndexError:
-                return self._factory()
+                return self.dedicated()
             if clock.monotonic() - since < IDLE and _is_quiet(connection):
                 return connection
             _discard(connection)
@@ -205,6 +204,7 @@ class Link:
         left = max(HURRIED, deadline - clock.monotonic())
         connection.socket_timeout = min(connection.socket_timeout or left, left)
         connection.socket_connect_timeout = connection.socket_timeout
+        self._let_in(connection)
         return connection
 
     def _keep(self, connection: Connection) -> None:

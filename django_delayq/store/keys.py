@@ -118,7 +118,7 @@ class Keys:
 
     @staticmethod
     @lru_cache(maxsize=256)
-    def of(prefix: str, queue: str, partition: int = 0) -> Keys:
+    def of(prefix: str, queue: str, partition: int) -> Keys:
         """The same, made once: producers ask for a store at every call."""
         return Keys(prefix, queue, partition)
 

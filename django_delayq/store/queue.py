@@ -150,7 +150,7 @@ class QueueStore:
         `ground`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
         """
         bounded(items)
-        arguments: list[Any] = [self.offer, max_events, ground, mode]
+        arguments: list[Any] = [max_events, ground, mode]
         for item in items:
             record, due_ms, delay_ms = item.record, item.due_ms, item.left_ms()
             if (due_ms is None) == (delay_ms is None):
@@ -164,7 +164,7 @@ class QueueStore:
             )
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
-        return lambda: _scheduled(items, arguments[4::5], answer())
+        return lambda: _scheduled(items, arguments[3::5], answer())
 
     def ground(self) -> str:
         """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
@@ -373,12 +373,12 @@ class QueueStore:
 def _scheduled(items: Sequence[ScheduleItem], shorts: list[str], reply: list[bytes]) -> tuple[str, list[ScheduleReply]]:
     if len(reply) == 1:
         return decode.text(reply[0]), []
-    statuses, holders, dues = reply[1::3], [*map(bytes.decode, reply[2::3])], [*map(int, reply[3::3])]
-    if statuses.count(b"created") == len(items) and holders == shorts:  # mostly: then no reply need be read by itself
-        return decode.text(reply[0]), [ScheduleReply("created", item.record.id, due) for item, due in zip(items, dues, strict=True)]
-    return decode.text(reply[0]), [
+    ground, statuses, holders, dues = decode.text(reply[0]), reply[1::3], b" ".join(reply[2::3]).decode(), map(int, reply[3::3])
+    if statuses.count(b"created") == len(items) and holders == " ".join(shorts):  # mostly: then no reply need be read by itself
+        return ground, [ScheduleReply("created", item.record.id, due) for item, due in zip(items, dues, strict=True)]
+    return ground, [
         ScheduleReply(STATUSES[status], item.record.id if given == holder or not holder else ids.full(holder), due)
-        for item, given, status, holder, due in zip(items, shorts, statuses, holders, dues, strict=True)
+        for item, given, status, holder, due in zip(items, shorts, statuses, holders.split(" "), dues, strict=True)
     ]
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
-from django_delayq.producer import mould
-from django_delayq.producer.mould import Moulds
-from django_delayq.producer.options import NAMES, NONE, OWN, Options
+from django_delayq.producer.options import NAMES, NONE, OWN, Moulds, Options, moulds
 from tests.tasks_for_tests import close_order, ping
 
 
 def made(task=ping, using=None, **options):
-    return mould.moulds.get(task, NONE.but(options, "here"), using)
+    return moulds.get(task, NONE.but(options, "here"), using)
 
 
 def test_jobs_that_differ_by_date_key_expiry_and_meta_have_one_mould():
@@ -70,7 +68,7 @@ def test_an_option_that_cannot_be_compared_is_looked_at_each_time():
 
 
 def test_moulds_are_not_kept_without_bound(monkeypatch):
-    monkeypatch.setattr(mould, "MOST_MOULDS", 5)
+    monkeypatch.setattr("django_delayq.producer.options.MOST_MOULDS", 5)
     own = Moulds()
     for priority in range(20):
         own.get(ping, Options(priority=priority), None)

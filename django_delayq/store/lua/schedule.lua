@@ -1,8 +1,7 @@
 -- schedule: nothing -> scheduled
 -- keys: jobs high normal low runs keys failed finished events wake meta stats
--- include: begin bulk runs lanes tombstone wake holder untold ground
--- ARGV: now by why, generation to give a new store, most jobs that the mirror may be behind (0: no limit), the ground that the sender
---   knows ('' any), mode,
+-- include: lone begin bulk runs lanes tombstone wake holder untold ground
+-- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the ground that the sender knows ('' any), mode,
 --   then per job (at most 200): id record policy due delay
 --   ground: generation:server as meta has them; on another one what the sender knows of its jobs may be out of date
 --   mode: 'ask' writes nothing, and says what would become of the job; 'told' is said by one who has asked the rows who holds these keys,
@@ -21,9 +20,9 @@
 -- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
 --   must stay one that needs memory (HSET).
 -- O(log N) per job.
-local STRIDE, FIRST = 5, 8
+local STRIDE, FIRST = 5, 7
 local items = (#ARGV - FIRST + 1) / STRIDE
-local new, limit, known_ground, mode = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local limit, known_ground, mode = tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local asks, told = string.sub(mode, 1, 3) == 'ask', string.sub(mode, -4) == 'told'
 local ground = (generation or '') .. ':' .. (confirmed or '')
 if items == 0 or (known_ground ~= '' and known_ground ~= ground) then
@@ -46,8 +45,10 @@ if is_behind(surplus, limit) then
 end
 present()
 if not generation and not asks then
-  redis.call('HSET', k_meta, 'generation', new)
-  ground = new .. ':' .. (confirmed or '')
+  local seconds, us = unpack(redis.call('TIME')) -- the same job may find the next wiped store, too
+  generation = string.sub(ids[1], 1, 40) .. seconds .. us
+  redis.call('HSET', k_meta, 'generation', generation)
+  ground = generation .. ':' .. (confirmed or '')
 end
 
 local reply, created, earliest = {ground}, 0, nil

@@ -1,0 +1,141 @@
+"""What schedule.lua answers before its other pieces are set up is what these would have answered, and have written."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.store import scripts
+from django_delayq.store.connection import StoreError
+from django_delayq.store.keys import NAMES, Keys
+from tests.store.board import NOW, job_id, record
+
+LONE = files("django_delayq.store").joinpath("lua/include/lone.lua").read_text("utf-8")
+READ: dict[str, tuple[Any, ...]] = {
+    "string": ("GET",),
+    "list": ("LRANGE", 0, -1),
+    "hash": ("HGETALL",),
+    "zset": ("ZRANGE", 0, -1, "WITHSCORES"),
+    "stream": ("XRANGE", "-", "+"),
+}
+
+
+def call(chance: random.Random) -> tuple[Any, ...]:
+    """The arguments of a call of schedule.lua, most of one job without a key."""
+    jobs: list[Any] = []
+    for _ in range(chance.choice((0, 1, 1, 1, 1, 1, 1, 2))):
+        fields: dict[str, Any] = {
+            "lane": chance.choice(("high", "normal", "low")),
+            "durable": chance.random() < 0.5,
+            "max_attempts": chance.choice((10, 10, 3)),
+            "expires_ms": chance.choice((0, 0, 0, NOW + 9)),
+            "key": chance.choice(("", "", "", "", "k", "with a space")),
+        }
+        number = chance.randrange(60)
+        raw = chance.choice((record(number, **fields).encode(),) * 9 + (b"", b"1no:: shop.close\n", b"1no shop.close"))
+        date = chance.choice(((NOW + chance.randrange(50), ""), ("", chance.randrange(50))))
+        jobs += (ids.short(job_id(number)), raw, chance.choice(("keep", "keep", "replace", "earliest@", "replaced@x")), *date)
+    limit, ground, mode = (
+        chance.choice((0, 0, 2, 4)),
+        chance.choice(("", "", "g:", "g:s", "h:")),
+        chance.choice(("", "", "told", "ask")),
+    )
+    now, why = NOW + chance.randrange(30), chance.choice(("", "", "", "because"))
+    return (now, chance.choice(("", "somebody")), why, limit, ground, mode, *jobs)
+
+
+def disturbance(chance: random.Random) -> tuple[Any, ...]:
+    """Something that the next call finds in the queue, with the short name of its key."""
+    id = ids.short(job_id(chance.randrange(60)))
+    fields = {
+        "format": ("0", "1", "1", "1", "9", "x"),
+        "server": ("s",),
+        "armed": ("x", "nan", *range(NOW, NOW + 70, 10)),
+        "surplus": ("0", "2", "4", "-3", "-9", "nan", "x"),
+        "generation": ("g", "g", "h"),
+    }
+    field = chance.choice(list(fields))
+    return chance.choice(
+        (
+            *[("HSET", "meta", field, chance.choice(fields[field]))] * 8,
+            *[("HDEL", "meta", field)] * 2,
+            ("HSET", "meta", "format", "1"),
+            ("ZADD", "finished", f"{NOW}.25", id),
+            ("ZADD", "failed", NOW, id),
+            ("HDEL", "jobs", id),
+            ("HSET", "runs", id, "1:0:n:"),
+            ("DEL", "events"),
+            ("SET", chance.choice(("events", "stats", "wake")), "none of ours"),
+            ("XADD", "events", "18446744073709551615-18446744073709551615", "kind", "the last id"),
+            *[("DEL", chance.choice(("events", "stats", "wake")))] * 2,
+        )
+    )
+
+
+def history(seed: int) -> Iterator[tuple[Any, ...]]:
+    chance = random.Random(seed)
+    for _ in range(120):
+        yield ("call", *call(chance)) if chance.random() < 0.7 else disturbance(chance)
+
+
+def answer(link: Any, *command: Any) -> Any:
+    try:
+        return link.execute(*command)
+    except StoreError as error:  # what else it says names the script, and the line
+        return re.findall(r"EVENTSFULL|WRONGTYPE|BADRECORD|FORMAT|equal or smaller|exhausted", error.reply)
+
+
+def contents(link: Any, keys: Keys) -> dict[str, Any]:
+    found = {}
+    for name in NAMES:
+        kind = link.execute("TYPE", keys[name]).decode()
+        if kind != "none":
+            command, *rest = READ[kind]
+            read = link.execute(command, keys[name], *rest)
+            if kind == "hash":
+                read = dict(zip(read[::2], read[1::2], strict=True))
+            found[name] = [fields for _, fields in read] if kind == "stream" else read
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(link, seed):
+    whole = scripts.load("schedule")
+    assert whole.text.count(LONE) == 1
+    roads = [(Keys("early", "q"), whole.text), (Keys("late", "q"), whole.text.replace(LONE, ""))]
+    for number, move in enumerate(history(seed)):
+        seen = []
+        for keys, text in roads:
+            verb, *rest = move
+            named = [keys[name] for name in whole.keys]
+            command = ("EVAL", text, len(named), *named, *rest) if verb == "call" else (verb, keys[rest[0]], *rest[1:])
+            seen.append(re.sub(r"\w{22}[12]\d{10,15}\b", "a new generation", repr((answer(link, *command), contents(link, keys)))))
+        assert seen[0] == seen[1], f"move {number}: {move}"
+
+
+def test_the_usual_call_is_answered_early(link):
+    whole, keys = scripts.load("schedule"), Keys("early", "q")
+    named = [keys[name] for name in whole.keys]
+    link.execute("HSET", keys["meta"], "generation", "g")
+    early = whole.text.partition(LONE)[0] + LONE + "\nreturn 'late'"
+    for limit, durable, date in ((0, False, (NOW, "")), (9, True, ("", 5))):
+        id = ids.short(job_id(limit))
+        job = (id, record(limit, durable=durable).encode(), "keep", *date)
+        command = ("EVAL", early, len(named), *named, "", "", "", limit, "g:" if durable else "", "", *job)
+        assert link.execute(*command)[1] == b"created"
+        assert link.execute(*command) == b"late"
+
+
+def test_a_surplus_below_nothing_hides_no_event_from_the_limit(link):
+    whole, keys = scripts.load("schedule"), Keys("early", "q")
+    link.execute("HSET", keys["meta"], "generation", "g", "surplus", "-3")
+    link.execute("XADD", keys["events"], "*", "at", NOW, "by", "")
+    job = (ids.short(job_id(1)), record(1).encode(), "keep", NOW, "")
+    named = [keys[name] for name in whole.keys]
+    assert answer(link, "EVAL", whole.text, len(named), *named, "", "", "", 1, "", "", *job) == ["EVENTSFULL"]
