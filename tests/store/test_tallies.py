@@ -61,6 +61,14 @@ def test_a_purge_counts_what_it_has_ended(board, counted):
     assert ends(counted) == {"cancelled": 2}
 
 
+def test_a_purge_takes_no_more_than_it_was_told_to_over_all_lanes(board, counted):
+    for number, lane in enumerate(("high", "normal", "normal", "low"), 1):
+        board.put(number, lane=lane)
+    assert board.store.purge(limit=2, now_ms=NOW)[1] == 2
+    assert board.dump()["jobs"] == [3, 4]
+    assert ends(counted) == {"cancelled": 2}
+
+
 def test_what_expires_counts_as_cancelled_or_once_it_has_run_as_failed(board, counted):
     board.put(1, expires_ms=NOW - 1)
     board.claim("n1")
