@@ -33,6 +33,7 @@ STORE = [
     "tests/store/test_changes.py",
     "tests/store/test_tallies.py",
     "tests/store/test_inspector.py",
+    "tests/store/test_ground.py",
     "tests/store/test_behind.py",
     "tests/store/test_restore.py",
     "tests/store/test_spread.py",
