@@ -89,3 +89,10 @@ def test_what_a_dead_worker_held_counts_a_crash_and_poison_a_failure_too(board, 
     board.claim("n2", "w2", now=late, max_crashes=0)
     assert before == {kind: count for kind, count in counted().items() if kind not in ("crashed", "failed")}
     assert ends(counted) == {"crashed": 1, "failed": 1}
+
+
+def test_a_purge_tells_of_each_job_and_of_itself(board):
+    board.put(1)
+    board.put(2)
+    board.store.purge(limit=10, now_ms=NOW)
+    assert board.happened()[-3:] == ["cancelled 1", "cancelled 2", "purged"]
