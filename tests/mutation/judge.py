@@ -128,13 +128,17 @@ class Judge:
         child = os.fork()
         if not child:
             with suppress(BaseException):
-                self._try(mutant, items)
-                os.write(into, (self.failed or "none").encode()[:900])
+                put_in(mutant)
+                os.write(into, b"|")
+                self._try(items)
+                os.write(into, self.failed.encode()[:900] or b"none")
             os._exit(0)  # nothing of the parent's is to be ended here
         os.close(into)
+        begun = os.read(out, 1)
         ready, _, _ = select.select([out], [], [], PATIENCE)
         said = os.read(out, 1000).decode() if ready else "it went on for ever"
         os.close(out)
+        assert begun, f"{mutant.key} cannot be put in"
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -143,8 +147,7 @@ class Judge:
             self.redis.start()
         return "" if said == "none" else said or "it ended without a word"
 
-    def _try(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
-        put_in(mutant)
+    def _try(self, items: Sequence[pytest.Item]) -> None:
         for item, after in zip(items, [*items[1:], None], strict=True):
             _run(item, after)
             if self.failed:
@@ -186,14 +189,23 @@ def _in_script(mutant: Mutant) -> None:
 
 
 def _in_module(mutant: Mutant) -> None:
-    """In the function around it: everybody who has imported that has the fault."""
+    """In the function around it: everybody who has imported that one has the fault."""
+    function, code = changed(mutant)
+    function.__code__ = code
+
+
+def changed(mutant: Mutant) -> tuple[FunctionType, CodeType]:
+    """The function that has the fault, and its code with it.
+
+    Raises:
+        LookupError: none can be found that takes it.
+    """
     module = importlib.import_module("django_delayq." + mutant.file.removesuffix(".py").replace("/", "."))
     text = (targets.PACKAGE / mutant.file).read_text("utf-8")
-    for new, old in zip(_functions(module, mutant.of(text)), _functions(module, text), strict=True):
-        if new[1] != old[1]:
-            new[0].__code__ = new[1]
-            return
-    raise LookupError(f"{mutant.key} changes no function")
+    for (function, new), (_, old) in zip(_functions(module, mutant.of(text)), _functions(module, text), strict=True):
+        if new != old and new.co_freevars == old.co_freevars:
+            return function, new
+    raise LookupError(f"no function takes {mutant.key}")
 
 
 def _functions(module: ModuleType, text: str) -> list[tuple[FunctionType, CodeType]]:

@@ -24,7 +24,7 @@ SIGNS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Sub: ("-", "+"),
 }
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
-TELLING = {"log", "logger", "logging"}  # what is written for people only
+TELLING = {"log", "logger", "logging", "failpoint"}  # for people, and for tests
 
 
 class Rules(ast.NodeVisitor):

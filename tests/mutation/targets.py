@@ -19,7 +19,7 @@ SCRIPTS = {
     "sweep": "tests/store/test_restore.py",
     "confirm": "tests/store/test_restore.py",
     "trim": "tests/store/test_restore.py",
-    "inspect": "tests/store/test_figures.py",
+    "inspect": "tests/store/test_inspector.py",
     "upgrade": "tests/store/test_formats.py",
     "include/spread": "tests/store/test_spread.py",
     "include/timer": "tests/store/test_claim.py",
@@ -31,14 +31,29 @@ STORE = [
     "tests/store/test_schedule.py",
     "tests/store/test_claim.py",
     "tests/store/test_changes.py",
+    "tests/store/test_tallies.py",
+    "tests/store/test_inspector.py",
+    "tests/store/test_ground.py",
     "tests/store/test_behind.py",
     "tests/store/test_restore.py",
     "tests/store/test_spread.py",
     "tests/store/test_figures.py",
     "tests/store/test_formats.py",
     "tests/store/test_workers.py",
+    "tests/security/test_writer.py",
 ]
-MODULES: dict[str, list[str]] = {}
+MODULES = {
+    "store/queue.py": [*STORE, MODEL],
+    "store/recovery.py": ["tests/store/test_restore.py", MODEL],
+    "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_inserts.py"],
+    "mirror/fold.py": ["tests/mirror/test_fold.py", "tests/mirror/test_running.py", "tests/mirror/test_forgotten.py"],
+    "producer/where.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
+    "producer/acts.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
+    "producer/put.py": ["tests/producer/test_schedule.py", "tests/producer/test_many.py", "tests/mirror/test_keys.py"],
+    "worker/process/settler.py": ["tests/worker/test_loops.py"],
+    "worker/process/mover.py": ["tests/worker/test_loops.py"],
+    "worker/process/executor.py": ["tests/worker/test_run.py", "tests/worker/test_loops.py"],
+}
 
 
 def files() -> list[str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
 from django_delayq.clock import from_ms
 from tests.mutation import lua, python, targets
-from tests.mutation.judge import put_in
+from tests.mutation.judge import changed, put_in
 from tests.mutation.mutant import Change, Mutant, named, sample
 from tests.mutation.survivors import SURVIVORS
 
@@ -73,7 +71,7 @@ def test_each_fault_has_a_key_of_its_own_and_changes_the_text(file):
     for mutant in mutants:
         assert mutant.of(text) != text
         if file.endswith(".py"):
-            ast.parse(mutant.of(text))
+            changed(mutant)
 
 
 def test_every_fault_leaves_a_script_that_redis_can_read(redis_server):

@@ -137,3 +137,9 @@ def test_a_durable_jobs_event_carries_no_record(board):
     board.put(2, durable=False)
     bodies = [entry.items[0].body for entry in board.log.read("0-0", 10)]
     assert bodies == [b"", record(2).encode()]
+
+
+def test_what_somebody_else_has_put_in_the_place_of_the_stream_gives_way_to_what_happens(board):
+    board.link.execute("SET", board.keys["events"], "nothing of ours")
+    assert board.put(1) == "created"
+    assert board.happened() == ["scheduled 1"]

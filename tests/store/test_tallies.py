@@ -61,6 +61,14 @@ def test_a_purge_counts_what_it_has_ended(board, counted):
     assert ends(counted) == {"cancelled": 2}
 
 
+def test_a_purge_takes_no_more_than_it_was_told_to_over_all_lanes(board, counted):
+    for number, lane in enumerate(("high", "normal", "normal", "low"), 1):
+        board.put(number, lane=lane)
+    assert board.store.purge(limit=2, now_ms=NOW)[1] == 2
+    assert board.dump()["jobs"] == [3, 4]
+    assert ends(counted) == {"cancelled": 2}
+
+
 def test_what_expires_counts_as_cancelled_or_once_it_has_run_as_failed(board, counted):
     board.put(1, expires_ms=NOW - 1)
     board.claim("n1")
@@ -81,3 +89,10 @@ def test_what_a_dead_worker_held_counts_a_crash_and_poison_a_failure_too(board, 
     board.claim("n2", "w2", now=late, max_crashes=0)
     assert before == {kind: count for kind, count in counted().items() if kind not in ("crashed", "failed")}
     assert ends(counted) == {"crashed": 1, "failed": 1}
+
+
+def test_a_purge_tells_of_each_job_and_of_itself(board):
+    board.put(1)
+    board.put(2)
+    board.store.purge(limit=10, now_ms=NOW)
+    assert board.happened()[-3:] == ["cancelled 1", "cancelled 2", "purged"]
