@@ -39,7 +39,7 @@ def pack(meta: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**(meta or {}), CARRIED: found} if found else meta
 
 
-def wrapped(fn: Callable[..., Any], meta: Mapping[str, Any], *, is_async: bool) -> Callable[..., Any]:
+def wrapped(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> Callable[..., Any]:
     """The function of a task inside all carriers, the first one outermost. `meta`: of the job, as it travels."""
     carriers = load(conf.get().carriers)
     if not carriers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import LeaseLost
+from django_delayq.states import CARRIED
 
 if TYPE_CHECKING:
     from django_delayq.record import ClaimedJob, Header
@@ -20,6 +22,9 @@ class RunFacts(Protocol):
 
     job: ClaimedJob
     header: Header
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any]
     task: Any
     holdings: Holdings
     row: int
@@ -70,6 +75,31 @@ class CurrentJob:
     def crashes(self) -> int:
         """Earlier runs whose worker vanished."""
         return self._run.job.crashes
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts count before the job fails."""
+        return self._run.header.max_attempts
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether the job fails for good if this attempt does."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def args(self) -> list[Any]:
+        """The positional arguments of the job. A list of its own: changes change nothing."""
+        return list(self._run.args)
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of the job, likewise."""
+        return dict(self._run.kwargs)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the scheduler attached to the job, likewise."""
+        return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name != CARRIED}
 
     @property
     def nonce(self) -> str:

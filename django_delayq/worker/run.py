@@ -27,6 +27,9 @@ ENDS: Final[Mapping[str, Signal]] = {
 }
 
 
+Wrap = Callable[[Callable[..., Any], Mapping[str, Any], bool], Callable[..., Any]]
+
+
 class AnyTask(Protocol):
     """What a worker wants of a registered task."""
 

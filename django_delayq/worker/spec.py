@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from django_delayq.store.connection import Link
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess
-from django_delayq.worker.run import AnyTask, Receiver
+from django_delayq.worker.run import AnyTask, Receiver, Wrap
 
 
 def nothing() -> None:
@@ -18,12 +18,14 @@ def nothing() -> None:
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """What the worker calls around jobs, so that it need not know the database: receivers of runs, and what is to be done before a
-    process is forked and at the end of a thread that runs jobs. The latter two must not raise.
+    process is forked and at the end of a thread that runs jobs. The latter two must not raise. `wrap`: gives the function of a task for
+    one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function itself.
     """
 
     receivers: Sequence[Receiver] = ()
     before_fork: Callable[[], None] = nothing
     end_thread: Callable[[], None] = nothing
+    wrap: Wrap | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 import pytest
 
@@ -13,27 +11,10 @@ import django_delayq as delayq
 from django_delayq.models import Job
 from django_delayq.producer import carriers
 from django_delayq.states import CARRIED
+from tests.carriers import TENANT, Tenant, seen
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-TENANT: ContextVar[str | None] = ContextVar("tenant", default=None)
-seen: list[tuple[str, object]] = []
-
-
-class Tenant:
-    def pack(self) -> object:
-        return TENANT.get()
-
-    @contextmanager
-    def wrap(self, packed: str | None) -> Iterator[None]:
-        token = TENANT.set(packed)
-        seen.append(("in", packed))
-        try:
-            yield
-        finally:
-            seen.append(("out", packed))
-            TENANT.reset(token)
 
 
 class Unpackable(Tenant):
@@ -43,7 +24,7 @@ class Unpackable(Tenant):
 
 @pytest.fixture
 def tenant(settings) -> Iterator[None]:
-    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": [f"{__name__}.Tenant"]}
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"]}
     seen.clear()
     token = TENANT.set("acme")
     yield
@@ -78,7 +59,7 @@ def test_a_run_happens_inside_its_carriers(tenant):
     def task(number: int) -> object:
         return TENANT.get(), number
 
-    assert carriers.wrapped(task, {CARRIED: {"Tenant": "other"}}, is_async=False)(5) == ("other", 5)
+    assert carriers.wrapped(task, {CARRIED: {"Tenant": "other"}}, False)(5) == ("other", 5)
     assert seen == [("in", "other"), ("out", "other")]
     assert TENANT.get() == "acme"
 
@@ -88,13 +69,13 @@ def test_a_coroutine_happens_inside_its_carriers(tenant):
         await asyncio.sleep(0)
         return TENANT.get(), number
 
-    assert asyncio.run(carriers.wrapped(task, {CARRIED: {"Tenant": "other"}}, is_async=True)(5)) == ("other", 5)
+    assert asyncio.run(carriers.wrapped(task, {CARRIED: {"Tenant": "other"}}, True)(5)) == ("other", 5)
     assert seen == [("in", "other"), ("out", "other")]
 
 
 @pytest.mark.parametrize("meta", [{}, {CARRIED: {}}, {CARRIED: 5}, {CARRIED: {"Gone": 1}}])
 def test_a_run_without_luggage_is_wrapped_all_the_same(tenant, meta):
-    assert carriers.wrapped(lambda: TENANT.get(), meta, is_async=False)() is None
+    assert carriers.wrapped(lambda: TENANT.get(), meta, False)() is None
 
 
 def test_a_run_that_fails_leaves_its_carriers(tenant):
@@ -102,9 +83,9 @@ def test_a_run_that_fails_leaves_its_carriers(tenant):
         raise ValueError
 
     with pytest.raises(ValueError):
-        carriers.wrapped(task, {}, is_async=False)()
+        carriers.wrapped(task, {}, False)()
     assert seen == [("in", None), ("out", None)]
 
 
 def test_without_carriers_the_function_is_called_itself(settings):
-    assert carriers.wrapped(close_order.fn, {}, is_async=False) is close_order.fn
+    assert carriers.wrapped(close_order.fn, {}, False) is close_order.fn

@@ -7,6 +7,7 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.management.database_connections import hooks
 from django_delayq.mirror.service import Service
+from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import Link, connect
 from django_delayq.store.fitness import server_findings
@@ -184,7 +186,7 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
         reload=options["reload"],
         health_port=options["health_port"],
         health_host=options["health_host"],
-        hooks=hooks(),
+        hooks=replace(hooks(), wrap=carriers.wrapped if config.carriers else None),
         loop_processes=[_records(config, queues, records)] if records else [],
         tidy="mirror" not in roles,
         wary="mirror" in roles,

@@ -16,7 +16,7 @@ from django_delayq.worker.process import stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.process.unknown_tasks import UnknownTasks
-from django_delayq.worker.run import AnyTask, Receiver, Receivers, Run
+from django_delayq.worker.run import AnyTask, Receiver, Receivers, Run, Wrap
 
 
 class Executor:
@@ -33,11 +33,13 @@ class Executor:
         task_numbers: Mapping[str, int],
         receivers: Sequence[Receiver],
         end_thread: Callable[[], None],
+        wrap: Wrap | None = None,
     ) -> None:
         self._holdings = holdings
         self._find_task = find_task
         self._numbers = task_numbers
         self._receivers = Receivers(receivers)
+        self._wrap = wrap
         self._timer = SoftTimer()
         self._coroutines = Coroutines(end_thread)
         self._unknown_tasks = UnknownTasks()
@@ -133,18 +135,18 @@ class Executor:
             CURRENT.reset(token)
 
     def _call(self, run: Run, current: CurrentJob) -> Any:
-        if run.task.is_async:
-            return self._coroutines.call(run.task.fn, run.args, run.kwargs, run.timeout, current)
-        if run.task.atomic:
-            return once.need().run(current, lambda: self._call_here(run))
-        return self._call_here(run)
+        task, fn = run.task, run.task.fn
+        if self._wrap is not None:
+            fn = self._wrap(fn, run.options.get("meta") or {}, task.is_async)
+        if task.is_async:
+            return self._coroutines.call(fn, run.args, run.kwargs, run.timeout, current)
+        if task.atomic:
+            return once.need().run(current, lambda: self._call_here(run, fn))
+        return self._call_here(run, fn)
 
-    def _call_here(self, run: Run) -> Any:
+    def _call_here(self, run: Run, fn: Callable[..., Any]) -> Any:
         try:
-            if run.timeout is None:
-                result = run.task.fn(*run.args, **run.kwargs)
-            else:
-                result = self._timer.call(run.task.fn, run.args, run.kwargs, run.timeout)
+            result = fn(*run.args, **run.kwargs) if run.timeout is None else self._timer.call(fn, run.args, run.kwargs, run.timeout)
         except BaseException as error:
             stray_copies.end(error)
             raise

@@ -78,6 +78,7 @@ class TaskProcess:
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
             receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)),
             end_thread=spec.hooks.end_thread,
+            wrap=spec.hooks.wrap,
         )
 
         def consumer(number: int, buffer: JobBuffer) -> Consumer:

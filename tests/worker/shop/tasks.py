@@ -17,6 +17,7 @@ from django.db import connection, transaction
 
 import django_delayq as delayq
 from django_delayq.store.connection import Link, connect
+from tests.carriers import TENANT
 
 _links: dict[int, Link] = {}
 
@@ -34,6 +35,24 @@ def note(*words: Any) -> None:
 def count(number: int) -> int:
     link().execute("HINCRBY", "counts", number, 1)
     return number * 2
+
+
+def _facts() -> list[object]:
+    job = delayq.current()
+    return [job.args, job.kwargs, job.meta, job.attempt, job.max_attempts, job.is_last_attempt, TENANT.get()]
+
+
+@delayq.task
+def facts(*args: object, **kwargs: object) -> list[object]:
+    if not delayq.current().is_last_attempt:
+        raise delayq.Retry("1ms")
+    return _facts()
+
+
+@delayq.task
+async def async_facts(*args: object) -> list[object]:
+    await asyncio.sleep(0)
+    return _facts()
 
 
 @delayq.task(max_attempts=1)
