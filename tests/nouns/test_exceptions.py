@@ -14,11 +14,14 @@ from django_delayq.exceptions import (
     ControlFlow,
     DelayqError,
     Fail,
+    JobFailed,
     KeyTaken,
     LeaseLost,
+    NotFinished,
     PayloadError,
     PayloadTooLarge,
     QueueUnknown,
+    ResultGone,
     Retry,
     Snooze,
     SoftTimeout,
@@ -43,6 +46,9 @@ def test_every_exception_is_an_error_or_control_flow_or_the_soft_timeout() -> No
         StoreUnavailable,
         LeaseLost,
         QueueUnknown,
+        JobFailed,
+        NotFinished,
+        ResultGone,
     }
     assert flow == {ControlFlow, Retry, Snooze, Fail}
     assert every - errors - flow == {SoftTimeout}
