@@ -24,7 +24,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.open_until = 0.0
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, Any] = {"where": "?", "cause": "?"}
 
     def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> _Guard:
         """Runs calls, and notes how they went. Of a call in two halves the first only `asks` and the second only `answers`: what was

@@ -45,7 +45,7 @@ STORE = [
 MODULES = {
     "store/queue.py": [*STORE, MODEL],
     "store/recovery.py": ["tests/store/test_restore.py", MODEL],
-    "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_inserts.py"],
+    "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py"],
     "mirror/fold.py": ["tests/mirror/test_fold.py", "tests/mirror/test_running.py", "tests/mirror/test_forgotten.py"],
     "producer/where.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
     "producer/acts.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
