@@ -21,6 +21,7 @@ SCRIPTS = {
     "trim": "tests/store/test_restore.py",
     "inspect": "tests/store/test_inspector.py",
     "upgrade": "tests/store/test_formats.py",
+    "include/lone": "tests/store/test_lone.py",
     "include/spread": "tests/store/test_spread.py",
     "include/timer": "tests/store/test_claim.py",
     "include/alive": "tests/store/test_claim.py",
@@ -29,6 +30,7 @@ OTHERS = "tests/store/test_changes.py"
 STORE = [
     "tests/store/test_settle.py",
     "tests/store/test_schedule.py",
+    "tests/store/test_lone.py",
     "tests/store/test_claim.py",
     "tests/store/test_changes.py",
     "tests/store/test_tallies.py",
