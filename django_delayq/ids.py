@@ -142,13 +142,21 @@ def full(text: str) -> UUID:
             return UUID(int=high * _HALF + low)  # 62**22 is above 2**128: UUID refuses what does not fit
         except (KeyError, ValueError):
             pass
-    raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in the admin")
+    raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in Redis")
+
+
+def told(text: str) -> str:
+    """The 36 characters by which people are told of a job, from the 22; what is no id is told as it is."""
+    try:
+        return str(full(text))
+    except ValueError:
+        return text
 
 
 def check(text: str) -> None:
     """Does nothing for 22 characters that `full` can read; ValueError for anything else. Much cheaper than reading them."""
     if len(text) != SHORT_LENGTH or not text.isascii() or not text.isalnum() or text > _LAST:
-        raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in the admin")
+        raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in Redis")
 
 
 def parse(id: UUID | str) -> UUID:

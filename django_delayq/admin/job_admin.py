@@ -282,7 +282,6 @@ class JobAdmin(ReadOnlyAdmin):
             request,
             now("Edit and requeue"),
             job=job,
-            short_id=ids.short(job.pk),
             form=form,
             changed=changed,
             lines=editing.difference(form) if good and not back else None,

@@ -10,7 +10,6 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import ids
 from django_delayq.admin import forecast, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import badge, duration, visible
@@ -43,7 +42,6 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
     return {
         "job": job,
         "original": job,
-        "short_id": ids.short(job.pk),
         "live": view,
         "trouble": trouble,
         "why": why,

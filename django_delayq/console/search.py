@@ -191,7 +191,7 @@ def _id(value: str, sense: Sense) -> Term:
     try:
         id: UUID = ids.parse(value)
     except ValueError:
-        raise Refused(now("an id is a UUID, or the 22 characters that logs show.")) from None
+        raise Refused(now("an id is a UUID, as lists and logs show it.")) from None
     return Term("id", value, Q(pk=id))
 
 

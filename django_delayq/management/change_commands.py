@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from django.core.management.base import CommandError
 
-from django_delayq import conf, ids
+from django_delayq import conf
 from django_delayq.console import overview
 from django_delayq.console.verbs import Verb
 from django_delayq.exceptions import StoreUnavailable
@@ -53,7 +53,7 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         return _report(out, options, verb, [{"key": key, "change": verb.act(key=key, queue=queue, **how)}])
     chosen = targets(options, states=verb.swept)
     if options["dry_run"]:
-        shown = ", ".join(ids.short(target.id) for target in chosen[:5])
+        shown = ", ".join(str(target.id) for target in chosen[:5])
         named_some = f"{': ' + shown if shown else ''}{', …' if len(chosen) > 5 else ''}"
         text = f"Would {verb.command} {len(chosen)} jobs{named_some}."
         return said(out, options, {"would": verb.command, "jobs": len(chosen)}, text)
@@ -94,7 +94,7 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
         out.write(f"{verb.command}: {', '.join(parts)}.\n")
         for answer in answers if len(answers) <= ASK_FROM else ():
             if answer["change"] is not Change.DONE:
-                name = answer.get("key") or ids.short(answer["id"])
+                name = answer.get("key") or answer["id"]
                 asked = answer["change"] is Change.RUNNING and Change.RUNNING in verb.effects
                 note = ASKED if asked else ""
                 out.write(f"  {name}: {WORDS[answer['change']]}.{note}\n")

@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count, Min
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, conf
 from django_delayq.checks import installed
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import HALF, LAG
@@ -254,9 +254,9 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ),
         ):
             if jobs:
-                shown = ", ".join(ids.short(id) for id in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+                shown = ", ".join(map(str, jobs[:3])) + (", …" if len(jobs) > 3 else "")
                 level = "warning" if fixed or code in ("D010", "D013") else "error"
-                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if jobs is left else hint
+                remedy = f"Look at one: manage.py delayq inspect {jobs[0]}" if jobs is left else hint
                 found.append(_finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
     return found
 

@@ -48,7 +48,7 @@ def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
 
 def add_targets(parser: ArgumentParser) -> None:
     """Ids, or --key with --queue, or a filter."""
-    parser.add_argument("ids", nargs="*", metavar="ID", help="job ids (UUID, or the 22 characters that logs show)")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="job ids (UUIDs, as lists and logs show them)")
     parser.add_argument("--key", help="a business key; needs --queue")
     add_filters(parser, limit=None)
 

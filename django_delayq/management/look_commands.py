@@ -49,7 +49,7 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
     head = ("id", "state", "queue", "task", "key", "run at", "attempts", "last error")
     rows = [
         (
-            ids.short(job.id),
+            job.id,
             job.derived,
             job.queue,
             job.task,

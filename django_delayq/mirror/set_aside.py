@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.db import connections
 
-from django_delayq import clock, ids
+from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.mirror import rows
 from django_delayq.mirror.event_items import item_job
@@ -34,7 +34,7 @@ def write(refused: Sequence[RefusedItem], queue: str, partition: int, using: str
     for one in found:
         logger.error(
             "an event of job %s on %s is set aside (entry %s, item %d, %s): `delayq set-aside` shows it and tries it again",
-            ids.short(one.job_id) if one.job_id else "?",
+            one.job_id or "?",
             queue,
             one.stream_id,
             one.item,

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from django.dispatch import Signal
 
-from django_delayq import signals
+from django_delayq import ids, signals
 from django_delayq.logger import Logger
 from django_delayq.record import ClaimedJob, Header
 from django_delayq.store.queue import Kind, Outcome
@@ -136,7 +136,7 @@ class Receivers:
             try:
                 ends(run, outcome)
             except Exception:
-                logger.exception("job %s: %s failed at its end", run.job.id, name)
+                logger.exception("job %s: %s failed at its end", ids.told(run.job.id), name)
 
 
 class SignalReceiver:

@@ -144,9 +144,9 @@ def test_counts_are_honest(run, orders):
     assert answer.code == 1
     assert answer.lines == [
         "cancel: 3 done, 1 running, 1 already finished, 1 unknown.",
-        f"  {ids.short(running.id)}: running. A cancel is requested; the task may stop, and is not retried.",
-        f"  {ids.short(finished.id)}: already finished.",
-        f"  {ids.short(nobody)}: unknown.",
+        f"  {running.id}: running. A cancel is requested; the task may stop, and is not retried.",
+        f"  {finished.id}: already finished.",
+        f"  {nobody}: unknown.",
     ]
 
 
@@ -211,7 +211,7 @@ def test_a_dry_run_changes_nothing(run, orders, named):
 
 def test_a_dry_run_names_the_first_five(run, orders):
     jobs = orders.scheduled(6)
-    shown = ", ".join(ids.short(job.id) for job in jobs[:5])
+    shown = ", ".join(str(job.id) for job in jobs[:5])
     assert run("cancel", "--queue", "orders", "--dry-run").out == f"Would cancel 6 jobs: {shown}, ….\n"
 
 

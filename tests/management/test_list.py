@@ -20,7 +20,7 @@ def test_list_shows_rows_newest_first(run, orders):
     answer = run("list")
     assert answer.code == 0
     assert answer.lines[0].split("  ")[0] == "id"
-    assert [line.split()[0] for line in answer.lines[1:]] == [ids.short(second.id), ids.short(first.id)]
+    assert [line.split()[0] for line in answer.lines[1:]] == [str(second.id), str(first.id)]
     assert answer.lines[1].split()[1:5] == ["scheduled", "orders", close_order.name, "-"]
 
 

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
@@ -147,7 +147,7 @@ class Settler:
             try:
                 answers += self._send(line, [ended])
             except StoreError as refusal:
-                logger.error("job %s cannot be settled, its lease is left to run out: %s", ended[0].job.id, refusal)
+                logger.error("job %s cannot be settled, its lease is left to run out: %s", ids.told(ended[0].job.id), refusal)
                 answers.append("refused")
         return answers
 
@@ -164,7 +164,7 @@ class Settler:
             elif answer in ("lost", "gone"):
                 logger.warning(
                     "job %s: the lease of attempt %d was lost, so its outcome (%s) changes nothing",
-                    run.job.id,
+                    ids.told(run.job.id),
                     run.job.attempt,
                     outcome.kind,
                 )

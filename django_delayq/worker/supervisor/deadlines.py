@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from django_delayq import clock, codec
+from django_delayq import clock, codec, ids
 from django_delayq.exceptions import SoftTimeout, UnknownTask
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
@@ -91,7 +91,7 @@ class Deadlines:
                     "%s, job %s: it has run for %.1f s and did not end at its timeout; its process is replaced, and killed when its "
                     "other %d jobs have ended or have had their time",
                     self._name(one),
-                    one.id,
+                    ids.told(one.id),
                     now - one.started,
                     len(held) - len(child.deaf),
                 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
@@ -121,4 +121,4 @@ class Keeper:
             elif answer == "lost" and holdings.state(held) not in (None, SETTLING):
                 # It still stands there, so this is not a job that was settled while we asked.
                 holdings.lost(held)
-                logger.warning("job %s: its lease is lost, and another worker may run it", held.id)
+                logger.warning("job %s: its lease is lost, and another worker may run it", ids.told(held.id))

@@ -330,8 +330,8 @@ def test_the_log_says_which_job_is_poison(bench: Bench, caplog) -> None:
     bench.stores[0].schedule([ScheduleItem(record=record, delay_ms=0)])
     bench.run()
     (said,) = caplog.records
-    assert (said.job_id, said.queue, said.attempt) == (ids.short(record.id), "q", 1)
-    assert ids.short(record.id) in said.getMessage()
+    assert (said.job_id, said.queue, said.attempt) == (str(record.id), "q", 1)
+    assert str(record.id) in said.getMessage()
     assert "not json" not in said.getMessage()
 
 
