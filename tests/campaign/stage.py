@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +27,12 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 WAIT = 30.0
+SETTINGS = {
+    "LEASE": 4,
+    "MAX_ATTEMPTS": 5,
+    "BACKOFF": "100ms 200ms",
+    "QUEUES": {"default": {}, "orders": {"LEASE": 3}, "redis": {"DURABILITY": "redis"}},
+}
 CLOCKS = (600, -600)  # seconds by which the clocks of the second and third web process are ahead
 BOUND = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
 
@@ -156,7 +161,6 @@ class Stage:
         self.fallen: list[str] = []  # what ended without being told to
         self.kind = database
         self.fsync = fsync
-        self.restores = restores()
         self._spawner = ThreadPoolExecutor(1)
         self.clock = self._clock()
         self.address = folder / "redis.sock"  # leads to the server in charge
@@ -237,10 +241,11 @@ class Stage:
         if self.database is not None:
             self.spawned(self.database.start)
         direct = {
-            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
-            "CAMPAIGN_REDIS": f"unix://{self.address}",
-            "CAMPAIGN_DATABASE": json.dumps(self._database()),
-            "CAMPAIGN_FOLDER": str(self.folder),
+            "DJANGO_SETTINGS_MODULE": "tests.app.settings",
+            "APP_REDIS": f"unix://{self.address}",
+            "APP_DATABASE": json.dumps(self._database()),
+            "APP_DELAYQ": json.dumps(SETTINGS),
+            "APP_FOLDER": str(self.folder),
         }
         os.environ.update(direct)
         if self.kind == "mysql":
@@ -253,7 +258,7 @@ class Stage:
             web.environment = faketime.ahead(seconds)
         # The first of each kind goes through the proxy, so that some are cut off while others are not.
         for one in (self.workers[0], self.webs[0]):
-            one.environment = {"CAMPAIGN_REDIS": f"redis://127.0.0.1:{self.proxy_port}"}
+            one.environment = {"APP_REDIS": f"redis://127.0.0.1:{self.proxy_port}"}
 
     def _database(self) -> dict[str, Any]:
         if self.database is not None:
@@ -343,8 +348,3 @@ def _due(url: str) -> int:
         )
     finally:
         link.close()
-
-
-def restores() -> bool:
-    """Whether the package can rebuild Redis from the database; else Redis must keep what it acknowledges."""
-    return find_spec("django_delayq.mirror.restore") is not None

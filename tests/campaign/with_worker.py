@@ -19,8 +19,9 @@ from pathlib import Path
 
 from django_delayq import codec, ids
 from tests import servers
-from tests.campaign import record
+from tests.app import record
 from tests.campaign.drill import Line, Scene
+from tests.campaign.stage import SETTINGS
 
 LEASE = 2  # s; replies are lost for less
 LIMIT = 6.0  # s for anything that is waited for
@@ -39,11 +40,11 @@ class WorkerScene(Scene):
         self.jobs: list[str] = []
         database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db")}
         environment = {
-            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
-            "CAMPAIGN_DATABASE": json.dumps(database),
-            "CAMPAIGN_REDIS": f"redis://127.0.0.1:{self.line.port}",
-            "CAMPAIGN_FOLDER": str(folder),
-            "CAMPAIGN_LEASE": str(LEASE),
+            "DJANGO_SETTINGS_MODULE": "tests.app.settings",
+            "APP_DATABASE": json.dumps(database),
+            "APP_REDIS": f"redis://127.0.0.1:{self.line.port}",
+            "APP_FOLDER": str(folder),
+            "APP_DELAYQ": json.dumps({**SETTINGS, "LEASE": LEASE, "QUEUES": {"default": {}}}),
         }
         command = [*BOUND, sys.executable, "-m", "django", "delayq_worker", "--roles", "move", "--queues", "default"]
         with open(folder / "log", "ab") as log:
@@ -68,8 +69,8 @@ class WorkerScene(Scene):
     limit = LIMIT
 
     def call(self, name: str, *arguments: object, times: int = 1) -> list[str]:
-        """Schedules a task of the campaign. Returns the short ids."""
-        task = f"tests.campaign.app.tasks.{name}"
+        """Schedules a task of the sample project. Returns the short ids."""
+        task = f"tests.app.tasks.{name}"
         payload = codec.encode_payload(("drill", *arguments), {}, None, limit=1000, task=task)
         items = [self.item(task=task, payload=payload, durable=False, max_attempts=5) for _ in range(times)]
         self.store.schedule(items)

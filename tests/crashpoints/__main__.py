@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -12,9 +13,12 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
+from tests.crashpoints.cases import LEASE, cases, tenth
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
+# Processes are killed here, hosts are not: what the system has been given is as good as on disk.
+OPTIONS = {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=OFF;"}
 PAUSE = 0.05  # seconds between looks
 
 
@@ -48,16 +52,16 @@ def main(words: list[str] | None = None) -> int:
 def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
     template = folder / "template.sqlite3"
     os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "tests.crashpoints.settings",
-        "CRASHPOINTS_DATABASE": str(template),
-        "CRASHPOINTS_REDIS": server.url,
+        "DJANGO_SETTINGS_MODULE": "tests.app.settings",
+        "APP_DATABASE": json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": str(template), "OPTIONS": OPTIONS}),
+        "APP_REDIS": server.url,
+        "APP_DELAYQ": json.dumps({"LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50, "RETENTION": {"set_aside": "30d"}}),
     }
     subprocess.run([sys.executable, "-m", "django", "migrate", "--run-syncdb", "-v", "0"], cwd=ROOT, check=True)
     import django
 
     django.setup()
     from django_delayq.store.connection import connect
-    from tests.crashpoints.cases import cases, tenth
     from tests.crashpoints.play import Play
 
     chosen = [case for case in (tenth() if given.tenth else cases()) if given.only in case.name]

@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq.store.connection import connect
 from django_delayq.store.keys import Keys
-from tests.model import dump
+from tests.laws import dump
 from tests.worker.conftest import Shop, eventually
 
 LEASE = 3

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.campaign.check import Case, judge
-from tests.campaign.history import Final, History, Op, QueueLeft, Row, Run
+from tests.laws.dump import Dump
+from tests.laws.history import CAMPAIGN, CRASHPOINTS, Final, History, Op, Row, Run
+from tests.laws.judge import judge
+from tests.store.board import record
 
 S = 1_000_000_000
 WALL = 1_700_000_000_000
+RECORD = record(1).encode()
+SUCCEEDED, CANCELLED = WALL + 0.25, WALL + 0.5  # tombstones
 
 
 def at(seconds: float) -> int:
@@ -70,24 +74,25 @@ def good() -> History:
         Row(id="keyed", op="op-keyed", task="keyed", key="k"),
         Row(id="atomic", op="op-atomic", task="atomic"),
     ]
-    left = QueueLeft(jobs={"failing"}, failed={"failing"}, finished={"plain": False, "stopped": True})
+    left = Dump(jobs={"failing": RECORD}, failed={"failing": WALL}, finished={"plain": SUCCEEDED, "stopped": CANCELLED})
     final = Final(
         rows={row.id: row for row in rows},
         attempts=[(one.job, one.attempt, one.fence, "succeeded" if one.how == "ok" else "failed") for one in runs],
-        effects=[("atomic", "f")],
+        effects=[("atomic", "f", "")],
         queues={"default": left},
     )
-    ledger = [("end", one.job, one.fence) for one in runs if one.how == "ok"]
-    ledger += [("effect", "atomic", "f"), ("kept", "atomic", "f")]
-    return History(ops={one.id: one for one in ops}, runs=runs, ledger=ledger, final=final)
+    ledger = [("end", one.job, one.fence, "") for one in runs if one.how == "ok"]
+    ledger += [("effect", "atomic", "f", ""), ("kept", "atomic", "f", "")]
+    return History(sees=CAMPAIGN | CRASHPOINTS, ops={one.id: one for one in ops}, runs=runs, ledger=ledger, final=final)
 
 
-def kinds(history: History) -> set[str]:
+def broken(history: History) -> set[str]:
+    """The names of the laws that it breaks."""
     history.runs.sort(key=lambda one: one.at)
-    return {violation.kind for violation in judge(Case(history))}
+    return {breach.law for breach in judge(history)}
 
 
-def left(history: History) -> QueueLeft:
+def left(history: History) -> Dump:
     return history.final.queues["default"]
 
 
