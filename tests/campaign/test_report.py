@@ -21,7 +21,7 @@ from tests.campaign.stage import SETTINGS
 from tests.laws.history import CAMPAIGN, FaultSeen, Final
 from tests.laws.judge import judge
 from tests.laws.made_up import add, at, good, op, run
-from tests.model.copies import ROOT
+from tests.stage import ROOT, project, sqlite
 
 
 def test_recovery_lasts_until_every_job_has_run_again() -> None:
@@ -181,15 +181,7 @@ def test_the_same_seed_gives_the_same_faults() -> None:
 
 def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, Any]]:
     """What a web process says; in a process of its own, as in a campaign, since it is a project of its own."""
-    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-    environment = {
-        "DJANGO_SETTINGS_MODULE": "tests.app.settings",
-        "APP_DATABASE": json.dumps(database),
-        "APP_REDIS": "unix:///nowhere",
-        "APP_DELAYQ": json.dumps(SETTINGS),
-        "APP_FOLDER": str(tmp_path),
-        "PYTHONHASHSEED": hashes,
-    }
+    environment = {**project(tmp_path, "unix:///nowhere", sqlite(":memory:"), SETTINGS), "PYTHONHASHSEED": hashes}
     said = subprocess.run(
         [sys.executable, "-m", "tests.campaign.rehearsal", *words],
         cwd=ROOT,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,10 +13,9 @@ from pathlib import Path
 
 from tests.crashpoints.cases import LEASE, cases, tenth
 from tests.servers import RedisServer
+from tests.stage import manage, project, sqlite
 
-ROOT = Path(__file__).parents[2]
-# Processes are killed here, hosts are not: what the system has been given is as good as on disk.
-OPTIONS = {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=OFF;"}
+SETTINGS = {"LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50, "RETENTION": {"set_aside": "30d"}}
 PAUSE = 0.05  # seconds between looks
 
 
@@ -51,13 +48,9 @@ def main(words: list[str] | None = None) -> int:
 
 def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
     template = folder / "template.sqlite3"
-    os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "tests.app.settings",
-        "APP_DATABASE": json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": str(template), "OPTIONS": OPTIONS}),
-        "APP_REDIS": server.url,
-        "APP_DELAYQ": json.dumps({"LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50, "RETENTION": {"set_aside": "30d"}}),
-    }
-    subprocess.run([sys.executable, "-m", "django", "migrate", "--run-syncdb", "-v", "0"], cwd=ROOT, check=True)
+    database = sqlite(template, pragmas="PRAGMA synchronous=OFF;")  # processes are killed here, hosts are not
+    os.environ |= project(folder, server.url, database, SETTINGS)
+    manage("migrate", "--run-syncdb", "-v", "0", environment={})
     import django
 
     django.setup()
