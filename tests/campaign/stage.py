@@ -204,7 +204,7 @@ class Stage:
             text = link.execute("INFO", "memory").decode()
         finally:
             link.close()
-        return int(re.search(r"used_memory:(\d+)", text)[1])  # type: ignore[index]
+        return int(re.search(r"used_memory:(\d+)", text)[1])
 
     def end_load(self) -> None:
         """Lets the web processes finish the operation that they are at."""

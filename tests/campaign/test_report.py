@@ -162,7 +162,7 @@ class Empty:
 
 
 def sequence(seed: int) -> list[Any]:
-    script = Script(Empty(), f"faults/{seed}")  # type: ignore[arg-type]
+    script = Script(Empty(), f"faults/{seed}")
     return [
         (
             scene.calm,

@@ -70,7 +70,7 @@ def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
             play = Play(case, folder=folder / str(number), template=template, prefix=f"c{number}", link=link)
             playing.append((play, play.steps()))
         for play, steps in list(playing):
-            if next(steps, play) is play:  # type: ignore[call-overload]
+            if next(steps, play) is play:
                 playing.remove((play, steps))
                 slowest[play.case.name] = round(play.seconds)
                 if play.wrong:

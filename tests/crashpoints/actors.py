@@ -103,7 +103,7 @@ def _configure(folder: Path, prefix: str) -> None:
         (folder / READ).touch()
         give_up(relay, unread)
 
-    RelayLoop._give_up = noting  # type: ignore[method-assign]  # called when rows have been read
+    RelayLoop._give_up = noting  # called when rows have been read
     beat.TIDY_EVERY = 0.5
     operation_loop.LEASE = 1.0
     service.ORDERS = 0.3

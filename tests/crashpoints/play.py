@@ -91,10 +91,10 @@ class Play:
         yield from self._until(self._quiet, QUIET, "rest")
         last = [first] if stage == "web" else [first, second]
         for actor in last:
-            yield from self._until(lambda actor=actor: self._beats(actor) or not actor.alive, END, "a worker's beat")  # type: ignore[misc]
+            yield from self._until(lambda actor=actor: self._beats(actor) or not actor.alive, END, "a worker's beat")
             actor.signal(signal.SIGTERM)
         for actor in last:
-            yield from self._until(lambda actor=actor: not actor.alive, END, "the end of a worker")  # type: ignore[misc]
+            yield from self._until(lambda actor=actor: not actor.alive, END, "the end of a worker")
         if last[-1].code:
             raise Trouble(f"a worker that nothing was done to ended with {last[-1].code}")
 

@@ -257,10 +257,10 @@ class Web:
         return edit.edit_and_requeue(id, [Row.objects.get(pk=id).args[0], self.seconds], {})
 
     def _run_now(self, job: Any) -> Callable[[], Any]:
-        return job.run_now  # type: ignore[no-any-return]
+        return job.run_now
 
     def _requeue(self, job: Any) -> Callable[[], Any]:
-        return job.requeue  # type: ignore[no-any-return]
+        return job.requeue
 
     def _do(self, operation: str, work: Callable[[], Any], job: UUID | None = None, *, what: str = "", **given: Any) -> bool:
         """One call, written down before it and behind it. Returns whether it was answered."""

@@ -239,10 +239,10 @@ class History:
             if "job" in op.given:
                 found[op.given["job"]].append(op)
         for _, job, actor in self.final.acts:
-            op = self.ops.get(actor)
-            followed = op is not None and op.what == "cancel" and op.given["job"] != job  # it had been merged into this one
-            if op is not None and (followed or op.what == "cancel_key"):
-                found[job].append(op)
+            acted = self.ops.get(actor)
+            followed = acted is not None and acted.what == "cancel" and acted.given["job"] != job  # it had been merged into this one
+            if acted is not None and (followed or acted.what == "cancel_key"):
+                found[job].append(acted)
         return found
 
     @cached_property

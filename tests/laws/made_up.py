@@ -25,7 +25,7 @@ def wall(seconds: float) -> int:
 
 def op(id: str, what: str = "schedule", *, start: float = 0.0, end: float = 0.01, **fields: object) -> Op:
     values = {"answer": "ok", "at": at(start), "wall": wall(start), "until": at(end), **fields}
-    return Op(id=id, what=what, **values)  # type: ignore[arg-type]  # whatever a test makes up
+    return Op(id=id, what=what, **values)  # whatever a test makes up
 
 
 def run(job: str, *, start: float, end: float | None = None, how: str = "ok", attempt: int = 1, fence: str = "") -> Run:
@@ -97,7 +97,7 @@ def left(history: History) -> Dump:
 
 
 def row(history: History, id: str, **fields: object) -> None:
-    history.final.rows[id] = replace(history.final.rows[id], **fields)  # type: ignore[arg-type]  # whatever a test makes up
+    history.final.rows[id] = replace(history.final.rows[id], **fields)  # whatever a test makes up
 
 
 def add(history: History, *ops: Op) -> None:

@@ -125,7 +125,7 @@ def a_merged_job_is_followed(history: History) -> Findings:
             continue
         if runs := history.runs_of.get(row.id):
             yield row.id, f"was merged into {row.holder}, and ran: {runs[0]}"
-        last, seen = row, {row.id}
+        last, seen = history.rows.get(row.holder), {row.id, row.holder}
         while last is not None and last.merged and last.holder not in seen:
             seen.add(last.holder)
             last = history.rows.get(last.holder)
@@ -165,9 +165,9 @@ def every_run_is_of_a_row(history: History) -> Findings:
 @law(Sees.CALLS | Sees.RUNS)
 def never_before_its_date(history: History) -> Findings:
     """No run begins before every date that the job may have had, nor before the one that the run was told."""
-    for job, runs in history.runs_of.items():
-        op = history.scheduled_by.get(job)
-        for run in runs if op is not None else ():
+    for job, op in history.scheduled_by.items():
+        runs = history.runs_of.get(job, [])
+        for run in runs:
             if history.stepped(op.at, run.at):
                 continue
             dates = [date.due for date in _dates(history, job, op, runs, run)]

@@ -12,7 +12,6 @@ from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, Sched
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
 from tests.laws.dump import LANES
 from tests.model.contents import full, short
-from tests.model.contents import full, short
 from tests.model.grounds import Grounds
 from tests.model.job import Job, LastClaim
 
