@@ -12,6 +12,8 @@ from collections import Counter, deque
 from pathlib import Path
 
 from tests.crashpoints.cases import LEASE, cases, tenth
+from tests.laws.history import CRASHPOINTS
+from tests.laws.judge import unjudged
 from tests.servers import RedisServer
 from tests.stage import manage, project, sqlite
 
@@ -80,6 +82,7 @@ def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
                     shutil.rmtree(play.folder, ignore_errors=True)
         time.sleep(PAUSE)
     link.close()
+    print("not judged: " + ", ".join(unjudged(CRASHPOINTS)))
     points = len({case.point.name for case in chosen})
     print(
         f"{len(chosen)} cases at {points} failpoints in {time.monotonic() - began:.0f} s: {len(bad)} went wrong. "

@@ -48,9 +48,9 @@ class Sees(Flag):
 NOTHING = Sees(0)
 MODEL = Sees.QUEUES | Sees.CHANGES | Sees.STORY | Sees.SCRIPT
 WITNESS = Sees.QUEUES | Sees.CHANGES | Sees.STORY
-_ENDED = Sees.QUEUES | Sees.CALLS | Sees.RUNS | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.OPERATIONS
+_ENDED = Sees.QUEUES | Sees.CALLS | Sees.RUNS | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.LEDGER | Sees.OPERATIONS
 CRASHPOINTS = _ENDED | Sees.FATES
-CAMPAIGN = _ENDED | Sees.ACTS | Sees.LEDGER
+CAMPAIGN = _ENDED | Sees.ACTS
 
 
 @dataclass(slots=True, kw_only=True)
