@@ -61,7 +61,7 @@ def own_redis() -> Iterator[Callable[..., RedisServer]]:
 
     def make(**options: object) -> RedisServer:
         try:
-            server = RedisServer(**options)  # type: ignore[arg-type]
+            server = RedisServer(**options)
         except ServerMissing as error:
             missing(str(error))
         made.append(server)

@@ -81,7 +81,7 @@ def test_the_compiled_catalog_says_what_the_written_one_says(language):
     told: dict[str | tuple[str, int], str] = {"": header}
     for (one, many), forms in known.items():
         told |= {(one, number): form for number, form in enumerate(forms)} if many else {one: forms[0]}
-    assert compiled._catalog == told  # type: ignore[attr-defined]
+    assert compiled._catalog == told
 
 
 def test_a_text_that_django_has_too_is_translated_as_there(language):
@@ -90,7 +90,7 @@ def test_a_text_that_django_has_too_is_translated_as_there(language):
     for place in ("conf", "contrib/admin", "contrib/auth"):
         path = Path(django.__file__).parent / place / "locale" / language / "LC_MESSAGES" / "django.mo"
         with path.open("rb") as file:
-            theirs = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+            theirs = gettext.GNUTranslations(file)._catalog
         for text in ours.keys() & theirs.keys():
             assert ours[text] == [theirs[text]], text
 

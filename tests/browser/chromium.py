@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 try:
     from playwright.sync_api import expect, sync_playwright
 except ImportError:  # the fixtures say so
-    expect = sync_playwright = None  # type: ignore[assignment]
+    expect = sync_playwright = None
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response

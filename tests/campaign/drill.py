@@ -28,7 +28,7 @@ from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
 from tests import servers
 from tests.campaign.proxy import Proxy
 from tests.campaign.witness import Witness
-from tests.model import dump as dumps
+from tests.laws import dump as dumps
 
 LEASE = 400  # ms
 MAX_CRASHES = 1

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests import servers
-from tests.campaign.record import Recorder
+from tests.app.record import Recorder
 
 HOUR = 3600
 
@@ -54,7 +54,7 @@ def ahead(seconds: int) -> dict[str, str]:
         "LD_PRELOAD": str(found),
         "FAKETIME": f"{seconds:+d}",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "CAMPAIGN_CLOCK": str(seconds),
+        "APP_CLOCK": str(seconds),
     }
 
 

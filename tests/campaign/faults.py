@@ -203,7 +203,7 @@ class TaskMissing(Fault):
 
     def begin(self) -> None:
         self.worker().terminate()
-        self.worker().start(CAMPAIGN_WITHOUT="snoozer")
+        self.worker().start(APP_WITHOUT="snoozer")
 
     def end(self) -> None:
         self.worker().terminate()

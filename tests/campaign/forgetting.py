@@ -1,14 +1,11 @@
-"""Faults after which Redis has forgotten something that it had acknowledged. Only a package that restores from the database can meet
-them, and only for durable jobs.
-"""
+"""Faults after which Redis has forgotten something that it had acknowledged: for durable jobs the database brings it back."""
 
 from __future__ import annotations
 
 import time
 
+from tests.app.record import FORGOTTEN
 from tests.campaign.faults import Fault
-from tests.campaign.record import FORGOTTEN
-from tests.campaign.stage import Stage
 
 
 class Wipe(Fault):
@@ -17,10 +14,6 @@ class Wipe(Fault):
     meets = "redis"
     kind = "wipe redis"
     weight = 1
-
-    @classmethod
-    def possible(cls, stage: Stage) -> bool:
-        return stage.restores
 
     def begin(self) -> None:
         self.stage.redis.call("FLUSHALL")

@@ -18,20 +18,22 @@ from typing import Any
 
 import django
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.campaign.settings")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.app.settings")
 django.setup()
 
 from django.db import DatabaseError, InterfaceError, connection, transaction  # noqa: E402  # Django first
 
 import django_delayq as delayq  # noqa: E402  # Django first
 from django_delayq.producer import acts  # noqa: E402  # Django first
-from tests.campaign.app import tasks  # noqa: E402  # Django first
-from tests.campaign.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
+from tests.app import tasks  # noqa: E402  # Django first
+from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
 
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
+OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
 # What an operation may end in without telling whether it took effect.
 UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
+ORDERS = "orders"  # the queue of all that has a key
 KEYS = 40
 PROBES = 5
 JOBS_PER_OP = 9.3  # on average, with the weights below
@@ -104,7 +106,7 @@ class Web:
     def with_key(self) -> None:
         """A job with one of a few keys, under a random policy."""
         key, policy = f"k{self.random.randrange(KEYS)}", self.random.choice(POLICIES)
-        self._schedule(tasks.keyed, (), self._delay(), inside=self.random.random() < 0.5, key=key, on_conflict=policy)
+        self._schedule(tasks.keyed, (), self._delay(), inside=self.random.random() < 0.5, queue=ORDERS, key=key, on_conflict=policy)
 
     def in_redis_only(self) -> None:
         """A job of redis durability."""
@@ -136,7 +138,7 @@ class Web:
         key, policies = f"k{self.random.randrange(KEYS)}", self.random.choices(POLICIES, k=3)
         delays = [self._delay() for _ in policies]
         for policy, delay in zip(policies, delays, strict=True):
-            self._schedule(tasks.keyed, (), delay, inside=False, key=key, on_conflict=policy)
+            self._schedule(tasks.keyed, (), delay, inside=False, queue=ORDERS, key=key, on_conflict=policy)
             self._next()
         self._by_key(key)
 
@@ -145,11 +147,11 @@ class Web:
         key = f"m{self.random.randrange(KEYS)}"
         seconds, others = self.random.choice((0.3, 0.6, 3.0)), self.random.randint(1, 3)
         delays = [self._delay() for _ in range(others)]
-        self._schedule(tasks.keyed, (seconds,), 0, inside=False, key=key, on_conflict="keep")
+        self._schedule(tasks.keyed, (seconds,), 0, inside=False, queue=ORDERS, key=key, on_conflict="keep")
         select.select([], [], [], 0.15)  # it has begun by then, as a rule; time.sleep cannot be used on a host with another clock
         for delay in delays:
             self._next()
-            self._schedule(tasks.keyed, (), delay, inside=self.random.random() < 0.3, key=key, on_conflict="after")
+            self._schedule(tasks.keyed, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, key=key, on_conflict="after")
 
     def changed_at_commit(self) -> None:
         """A job that is cancelled or moved behind the commit of its row, before it is published."""
@@ -182,7 +184,7 @@ class Web:
         self._scheduled(lambda: delayq.schedule_many(bindings), False, requeueable=False)
         for _ in range(PROBES):
             self._next()
-            self._schedule(tasks.quick, (), 0, inside=False, queue="orders", probe=True)
+            self._schedule(tasks.quick, (), 0, inside=False, queue=ORDERS, probe=True)
 
     def cancel_recent(self) -> None:
         """Some at once: Redis has just forgotten something."""
@@ -202,7 +204,7 @@ class Web:
             return tasks.quick, ()
         if quick < 0.9 and dice.random() < 0.2:  # some outlast a lease
             return tasks.long, (round(dice.uniform(1, 3) if dice.random() < 0.75 else dice.uniform(3, 8), 2),)
-        name = dice.choice([name for name in tasks.NAMES if name not in ("quick", "keyed", "long")])
+        name = dice.choice(OTHERS)
         if name in ("flaky", "stepwise"):
             return getattr(tasks, name), (dice.randint(1, 3),)
         return getattr(tasks, name), ()
@@ -215,7 +217,7 @@ class Web:
         return among[int(place * len(among))] if among else None
 
     def _by_key(self, key: str) -> None:
-        self._asked("cancel_key", lambda: acts.cancel(key=key, queue="orders", actor=self.op), key=key, queue="orders")
+        self._asked("cancel_key", lambda: acts.cancel(key=key, queue=ORDERS, actor=self.op), key=key, queue=ORDERS)
 
     def _say(self, say: str, /, **fields: Any) -> None:
         self.record.write(op=self.op, say=say, **fields)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.campaign.faults import LONGER_THAN_LEASE, Fault
 from tests.campaign.stage import Stage
+from tests.stage import spawned
 
 
 class KillRedis(Fault):
@@ -24,7 +25,7 @@ class KillRedis(Fault):
         self.stage.redis.kill()
 
     def end(self) -> None:
-        self.stage.spawned(self.stage.redis.start)
+        spawned(self.stage.redis.start)
 
 
 class RestartRedis(KillRedis):
@@ -156,7 +157,7 @@ class RestartDatabase(Fault):
         process.wait(30)
 
     def end(self) -> None:
-        self.stage.spawned(self.stage.database.start)
+        spawned(self.stage.database.start)
 
 
 class KillDatabase(RestartDatabase):

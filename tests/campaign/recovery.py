@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.campaign.check import Case
-from tests.campaign.history import FOREVER, FaultSeen, Op
+from tests.laws.history import FOREVER, FaultSeen, History, Op
 
 MS = 1_000_000
 RETRY = 300 * MS  # the longest delay between attempts of those that are measured
@@ -35,12 +34,12 @@ class Recovery:
     rows: float
 
 
-def recoveries(case: Case) -> list[Recovery]:
+def recoveries(history: History) -> list[Recovery]:
     """Of each fault that came alone. A run that goes on through a fault, or was over before, is not harmed by it."""
-    faults = sorted(case.history.faults, key=lambda fault: fault.since)
+    faults = sorted(history.faults, key=lambda fault: fault.since)
     moments = [fault.since for fault in faults]
     worst = {True: [0] * len(faults), False: [0] * len(faults)}
-    for start, end, published, cut in _spans(case):
+    for start, end, published, cut in _spans(history):
         for number in range(bisect_left(moments, start), bisect_left(moments, end)):
             if cut < faults[number].at if cut else start + BACKLOG < faults[number].at:
                 continue
@@ -60,23 +59,23 @@ def by_kind(found: list[Recovery]) -> dict[str, list[Recovery]]:
     return dict(kinds)
 
 
-def _spans(case: Case) -> Iterator[tuple[int, int, bool, int]]:
+def _spans(history: History) -> Iterator[tuple[int, int, bool, int]]:
     """Per job, while it waits: from its date to its first run, from a cut to the next begin, from a failure to the next attempt;
     then whether Redis had it, and for a run that was cut off until when it lived, 0 for others. Not where somebody moved or
     requeued the job meanwhile: then it ran when it was told to. Nor where it waited for its last chance.
     """
-    for job, runs in case.runs.items():
-        op = case.schedules.get(job)
-        if op is None or case.history.stepped(op.at, runs[-1].at):
+    for job, runs in history.runs_of.items():
+        op = history.scheduled_by.get(job)
+        if op is None or history.stepped(op.at, runs[-1].at):
             continue
-        changed = any(change.what not in ("cancel", "cancel_key") for change in case.changes.get(job, ()))
+        changed = any(change.what not in ("cancel", "cancel_key") for change in history.changes.get(job, ()))
         if not changed and not op.given.get("key"):
             due = op.at + int(op.given.get("delay", 0) * 1000) * MS
             yield due, runs[0].at, any(id == job and created for id, created, _ in op.jobs), 0
         crashes = 0
         for run, following in pairwise(runs):
             crashes += run.until == FOREVER
-            if any(_restarts(change) and run.at <= change.at <= following.at for change in case.changes.get(job, ())):
+            if any(_restarts(change) and run.at <= change.at <= following.at for change in history.changes.get(job, ())):
                 continue
             if crashes >= CRASHES:
                 continue

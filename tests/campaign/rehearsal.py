@@ -32,7 +32,7 @@ def lines(seed: str, steps: int, *, down: bool = False) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder, _answered(down):
         web = load.Web(Path(folder), "0.1", seed)
-        web.record = SimpleNamespace(write=lambda **fields: said.append(fields))  # type: ignore[assignment]  # all that the load asks of a recorder
+        web.record = SimpleNamespace(write=lambda **fields: said.append(fields))  # all that the load asks of a recorder
         for _ in range(steps):
             web.step()
     return said

@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.check import Case, Violation
 from tests.campaign.recovery import PROMISED, Recovery, by_kind, percentile, recoveries
+from tests.laws.history import History
+from tests.laws.judge import Breach, unjudged
 
 JOBS_SHOWN = 3
 KINDS_SHOWN = 6
 STARVED = 1.0  # seconds after which a job of a queue with few jobs has waited for those of another one
 
 
-def page(case: Case, violations: list[Violation], notes: list[str], heading: str) -> str:
+def page(history: History, breaches: list[Breach], notes: list[str], heading: str) -> str:
     """Counts, recoveries, violations."""
-    history, rows = case.history, case.final.rows
+    rows = history.rows
     ops = Counter((op.what, op.answer) for op in history.ops.values())
     states = Counter(row.state for row in rows.values())
     runs = Counter(run.how or "cut off" for run in history.runs)
-    ledger = Counter(what for what, _, _ in history.ledger)
+    ledger = Counter(what for what, *_ in history.ledger)
     crashed = sum(row.crashes for row in rows.values())
     said = [
         heading,
@@ -31,11 +32,12 @@ def page(case: Case, violations: list[Violation], notes: list[str], heading: str
         f"faults      {len(history.faults)}; of those that came alone, seconds until all that was due ran (rows: without Redis):",
         f"  {'':22}  all  alone     p50    p100  promised   rows p100",
     ]
-    found = by_kind(recoveries(case))
+    found = by_kind(recoveries(history))
     for kind, count in sorted(Counter(fault.kind for fault in history.faults).items()):
         said.append(f"  {kind:22}{count:5}" + _figures(kind, found.get(kind, [])))
     said += [f"note        {note}" for note in notes]
-    said.append(f"violations  {len(violations)}" + (": " + _counts(Counter(v.kind for v in violations)) if violations else ""))
+    said.append("not judged  " + ", ".join(unjudged(history.sees)))
+    said.append(f"violations  {len(breaches)}" + (": " + _counts(Counter(one.law for one in breaches)) if breaches else ""))
     return "\n".join(said)
 
 
@@ -48,64 +50,64 @@ def _figures(kind: str, found: list[Recovery]) -> str:
     return f"{len(found):7}{percentile(spans, 0.5):8.2f}{max(spans):8.2f}{promised}{rows:12.2f}"
 
 
-def too_slow(case: Case, slack: float) -> list[Violation]:
+def too_slow(history: History, slack: float) -> list[Breach]:
     """Recoveries that took longer than what is promised, times `slack`."""
     return [
-        Violation("slow to recover", "", f"{one.fault.kind} ({one.fault.detail}): {one.seconds:.2f} s")
-        for one in recoveries(case)
+        Breach("slow to recover", "", f"{one.fault.kind} ({one.fault.detail}): {one.seconds:.2f} s")
+        for one in recoveries(history)
         if slack and one.seconds > PROMISED.get(one.fault.kind, float("inf")) * slack
-    ] + (list(_starved(case, slack)) if slack else [])
+    ] + (list(_starved(history, slack)) if slack else [])
 
 
-def _starved(case: Case, slack: float) -> Iterator[Violation]:
+def _starved(history: History, slack: float) -> Iterator[Breach]:
     """Jobs of a queue with few that waited while another one had many."""
-    alone = [fault for fault in case.history.faults if fault.kind == "flood" and fault.alone]
-    for job, op in case.schedules.items():
-        runs = case.runs.get(job)
+    alone = [fault for fault in history.faults if fault.kind == "flood" and fault.alone]
+    for job, op in history.scheduled_by.items():
+        runs = history.runs_of.get(job)
         if op.given.get("probe") and runs and any(fault.at <= op.at <= fault.until for fault in alone):
             waited = (runs[0].at - op.until) / 1e9
             if waited > STARVED * slack:
-                yield Violation("starved", job, f"a job of {op.given['queue']} waited {waited:.1f} s for those of another queue")
+                yield Breach("starved", job, f"a job of {op.given['queue']} waited {waited:.1f} s for those of another queue")
 
 
-def details(case: Case, violations: list[Violation]) -> str:
-    """The first violations of each kind, with the history of their jobs."""
-    by_kind: dict[str, list[Violation]] = defaultdict(list)
-    for violation in violations:
-        by_kind[violation.kind].append(violation)
+def details(history: History, breaches: list[Breach]) -> str:
+    """The first breaches of each law, with the history of their jobs."""
+    by_law: dict[str, list[Breach]] = defaultdict(list)
+    for breach in breaches:
+        by_law[breach.law].append(breach)
     said = []
-    for kind, found in list(by_kind.items())[:KINDS_SHOWN]:
-        for violation in found[:JOBS_SHOWN]:
-            said.append(f"\n{kind}: {violation.job} {violation.text}")
-            if violation.job:
-                said += [f"  {line}" for line in story(case, violation.job)]
+    for law, found in list(by_law.items())[:KINDS_SHOWN]:
+        for breach in found[:JOBS_SHOWN]:
+            said.append(f"\n{law}: {breach.job} {breach.text}")
+            if breach.job:
+                said += [f"  {line}" for line in story(history, breach.job)]
     return "\n".join(said)
 
 
-def story(case: Case, job: str) -> list[str]:
+def story(history: History, job: str) -> list[str]:
     """All that is known of one job, in order of time."""
     told: list[tuple[int, str]] = []
-    op = case.schedules.get(job)
-    for one in ([op] if op else []) + case.changes.get(job, []):
+    op = history.scheduled_by.get(job)
+    for one in ([op] if op else []) + history.changes.get(job, []):
         given = {name: value for name, value in one.given.items() if name != "job"}
         told.append((one.at, f"{one.id} {one.what} {given}"))
         if one.until < 1 << 62:
             jobs = [made for made in one.jobs if made[0] == job]
             told.append((one.until, f"{one.id} answered {one.answer} {one.reply} {jobs or ''}"))
-    for run in case.runs.get(job, []):
+    for run in history.runs_of.get(job, []):
         told.append((run.at, f"run began: {run.task} attempt {run.attempt} fence {run.fence}"))
         if run.how:
             told.append((run.until, f"run ended: {run.how} (fence {run.fence})"))
-    for fault in case.history.faults:
+    for fault in history.faults:
         if told and min(told)[0] - 10**10 < fault.until and fault.at < max(told)[0] + 10**10:
             told.append((fault.at, f"-- fault: {fault.kind} {fault.detail}"))
             told.append((fault.until, f"-- end of: {fault.kind}"))
     told.sort()
     start = told[0][0] if told else 0
     said = [f"{(at - start) / 1e9:9.3f} s  {text}" for at, text in told[:60]]
-    said.append(f"row       {case.final.rows.get(job)}")
-    said += [f"attempt   {number} {fence} {how}" for id, number, fence, how in case.final.attempts if id == job]
-    said += [f"event     {kind} by {actor}" for kind, id, actor in case.final.acts if id == job]
+    said.append(f"row       {history.final.rows.get(job)}")
+    said += [f"attempt   {number} {fence} {how}" for id, number, fence, how in history.final.attempts if id == job]
+    said += [f"event     {kind} by {actor}" for kind, id, actor in history.final.acts if id == job]
     return said
 
 

@@ -9,10 +9,13 @@ import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from tests.campaign import check, report, script
-from tests.campaign.record import Recorder
-from tests.campaign.stage import Stage, restores
+from tests.app.record import Recorder
+from tests.campaign import report, script
+from tests.campaign.stage import Stage
+from tests.laws.history import CAMPAIGN, History
+from tests.laws.judge import Breach, judge
 
 FINAL = "final.pickle"
 REST = 15.0  # seconds at most between faults
@@ -26,7 +29,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="gives the operations and the faults")
     parser.add_argument("--jobs-rate", type=float, default=450, help="jobs per second, in all")
     parser.add_argument("--database", choices=("sqlite", "postgres", "mysql"), default=_database())
-    parser.add_argument("--fsync", choices=("always", "everysec"), default="everysec" if restores() else "always")
+    parser.add_argument("--fsync", choices=("always", "everysec"), default="everysec")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--webs", type=int, default=3)
@@ -60,26 +63,26 @@ def main(words: list[str] | None = None) -> int:
         began = time.monotonic()
         _play(stage, given)
         played = time.monotonic() - began
-        case = _settle(stage, given, played)
-        violations = check.judge(case) + [check.Violation("ended by itself", "", text) for text in stage.fallen]
+        history = _settle(stage, played)
+        breaches = judge(history) + [Breach("ended by itself", "", text) for text in stage.fallen]
         heading = (
             f"campaign    seed {given.seed}, {played:.0f} s of load and faults, {stage.server()}, fsync {given.fsync}, "
             f"{given.database}; quiet after {time.monotonic() - began - played:.0f} s more"
         )
-        violations += report.too_slow(case, given.slack)
-        print(report.page(case, violations, stage.notes + report.last_words(folder), heading))
-        if violations:
-            print(report.details(case, violations))
+        breaches += report.too_slow(history, given.slack)
+        print(report.page(history, breaches, stage.notes + report.last_words(folder), heading))
+        if breaches:
+            print(report.details(history, breaches))
     except BaseException:
         print(f"folder      {folder}")
         raise
     finally:
         stage.close()
-    if violations or given.keep:
+    if breaches or given.keep:
         print(f"folder      {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    return 1 if violations else 0
+    return 1 if breaches else 0
 
 
 def _play(stage: Stage, given: argparse.Namespace) -> None:
@@ -105,14 +108,19 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _again(given: argparse.Namespace) -> int:
-    from tests.campaign import history
+    history = _read(given.judge, pickle.loads((given.judge / FINAL).read_bytes()))
+    breaches = judge(history) + report.too_slow(history, given.slack)
+    print(report.page(history, breaches, [], f"campaign    {given.judge}"))
+    print(report.details(history, breaches))
+    return 1 if breaches else 0
 
-    found, keeps_all = pickle.loads((given.judge / FINAL).read_bytes())
-    case = check.Case(history.read(given.judge, found), keeps_all=keeps_all)
-    violations = check.judge(case) + report.too_slow(case, given.slack)
-    print(report.page(case, violations, [], f"campaign    {given.judge}"))
-    print(report.details(case, violations))
-    return 1 if violations else 0
+
+def _read(folder: Path, final: Any) -> History:
+    from tests.app import seen
+
+    history = seen.history(folder, final, CAMPAIGN)
+    history.keeps_all = False  # a server that is killed forgets what it has not written to its disk
+    return history
 
 
 def _rest(stage: Stage) -> None:
@@ -123,24 +131,30 @@ def _rest(stage: Stage) -> None:
         time.sleep(0.2)
 
 
-def _settle(stage: Stage, given: argparse.Namespace, played: float) -> check.Case:
-    from tests.campaign import final, history
+def _settle(stage: Stage, played: float) -> History:
+    from django_delayq import conf
+    from django_delayq.store.connection import connect
+    from django_delayq.store.keys import Keys
+    from django_delayq.store.queue import QueueStore
+    from tests.app import seen
 
     stage.end_load()
-    redis = final.link()
-    given.keeps_all = given.fsync == "always" and not stage.restores
+    redis = connect(conf.get().redis, name="campaign", timeout=10)
+    queues = [Keys(conf.get().prefix, name) for name in conf.get().queues]
     deadline, calm, last = time.monotonic() + 60 + played / 2, 0, ""
     while calm < 3 and time.monotonic() < deadline:
         stage.mend()
-        last = final.restless(redis)
+        last = seen.restless(seen.ask, redis, queues)
         calm = 0 if last else calm + 1
         time.sleep(0.5)
     if calm < 3:
         stage.notes.append(f"never quiet: {last}")
-    found = final.look(redis, calm >= 3)
+    for keys in queues:
+        QueueStore(redis, prefix=keys.prefix, queue=keys.queue).tidy()  # as workers do about once a minute
+    final = seen.left(seen.ask, redis, queues, quiet=calm >= 3)
     redis.close()
-    (stage.folder / FINAL).write_bytes(pickle.dumps((found, given.keeps_all)))
-    return check.Case(history.read(stage.folder, found), keeps_all=given.keeps_all)
+    (stage.folder / FINAL).write_bytes(pickle.dumps(final))
+    return _read(stage.folder, final)
 
 
 def _database() -> str:

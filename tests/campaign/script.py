@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tests.app.record import Recorder
 from tests.campaign import clocks, crowds, faults, forgetting, migrating, outages
 from tests.campaign.faults import Fault
-from tests.campaign.record import Recorder
 from tests.campaign.recovery import PROMISED
 from tests.campaign.stage import Stage
 
 CALM = 6  # faults in a calm scene
-LEASE = 4.0  # of tests/campaign/settings.py
+LEASE = 4.0  # of SETTINGS in tests/campaign/stage.py
 STORM = 20.0  # seconds of a storm
 PAUSES = (0.1, 0.3, 1.0, 2.0)
 ALL: list[type[Fault]] = [

@@ -8,7 +8,7 @@ from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.store.queue import Kind, Outcome
 from tests.campaign.drill import LEASE, MAX_CRASHES, Scene
-from tests.model import dump as dumps
+from tests.laws import dump as dumps
 
 FAR = 60_000  # ms
 

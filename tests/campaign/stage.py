@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from django_delayq.exceptions import DelayqError
 from django_delayq.store.connection import connect
@@ -23,94 +17,28 @@ from django_delayq.store.keys import Keys
 from django_delayq.worker.supervisor import holdings_files
 from tests import servers
 from tests.campaign import faketime
+from tests.stage import MANAGE, WAIT, Actor, manage, project, spawned, sqlite
 
-T = TypeVar("T")
-
-ROOT = Path(__file__).parents[2]
-WAIT = 30.0
+PYTHON = (sys.executable, "-m")
+SETTINGS = {
+    "LEASE": 4,
+    "MAX_ATTEMPTS": 5,
+    "BACKOFF": "100ms 200ms",
+    "QUEUES": {"default": {}, "orders": {"LEASE": 3}, "redis": {"DURABILITY": "redis"}},
+}
 CLOCKS = (600, -600)  # seconds by which the clocks of the second and third web process are ahead
-BOUND = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
-
-
-class Actor:
-    """A subprocess in a group of its own, with a log. It ends when the campaign does."""
-
-    def __init__(self, stage: Stage, name: str, command: list[str], environment: dict[str, str]) -> None:
-        self.stage = stage
-        self.name = name
-        self.environment = environment
-        self._command = command
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *more: str, **environment: str) -> None:
-        """Starts it; `more` goes behind its command, `environment` over its own."""
-        self.process = self.stage.spawned(lambda: self._spawn(more, environment))
-
-    def _spawn(self, more: tuple[str, ...], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        with open(self.stage.folder / f"{self.name}.log", "ab") as log:
-            return subprocess.Popen(
-                [*BOUND, *self._command, *more],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.environment, **environment},
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self.process is not None and self.process.poll() is None
-
-    def tell(self, line: str) -> None:
-        """Writes a line to its input."""
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(line.encode() + b"\n")
-        self.process.stdin.flush()
-
-    def signal_tree(self, sign: int) -> None:
-        """To all of its group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, sign)
-
-    def kill_tree(self) -> None:
-        """SIGKILL to all of it."""
-        self.signal_tree(signal.SIGKILL)
-        if self.process is not None:
-            self.process.wait(WAIT)
-            if self.process.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    self.process.stdin.close()
-
-    def close(self, seconds: float = WAIT) -> None:
-        """Closes its input, which ends a web process and the proxy."""
-        assert self.process is not None
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
-        self.process.wait(seconds)
 
 
 class Worker(Actor):
-    """A `delayq_worker` with all roles."""
+    """A `delayq_worker` with all roles. `notes`: what it did not do as it should."""
 
-    def children(self) -> list[int]:
-        """The pids of its processes."""
-        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        with contextlib.suppress(OSError):
-            return [int(pid) for pid in path.read_text().split()]
-        return []
+    def __init__(self, notes: list[str], folder: Path, name: str, command: list[str]) -> None:
+        super().__init__(folder / f"{name}.log", command, {})
+        self._notes = notes
 
     def task_children(self) -> list[int]:
         """Those that have run jobs."""
-        return [pid for pid in self.children() if (self.stage.folder / f"runs-{pid}.jsonl").exists()]
+        return [pid for pid in self.children() if (self.log.parent / f"runs-{pid}.jsonl").exists()]
 
     def forget(self) -> None:
         """Takes away what would tell others of this host what it holds."""
@@ -118,14 +46,14 @@ class Worker(Actor):
         for path in place.glob(f"{self.pid}-*") if place is not None else ():
             path.unlink(missing_ok=True)
 
-    def terminate(self, seconds: float = WAIT) -> None:
+    def terminate(self) -> None:
         """SIGTERM, and waits; SIGKILL when that takes too long."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(seconds)
+            self.process.wait(WAIT)
         except subprocess.TimeoutExpired:
-            self.stage.notes.append(f"{self.name} did not leave within {seconds:.0f} s of SIGTERM and was killed")
+            self._notes.append(f"{self.name} did not leave within {WAIT:.0f} s of SIGTERM and was killed")
             self.kill_tree()
 
 
@@ -138,7 +66,7 @@ class Web(Actor):
         """Starts it, for another life."""
         self.life += 1
         number = self.name.rpartition("-")[2]
-        self.start(str(self.stage.folder), number, str(self.life), str(seed), str(rate))
+        self.start(str(self.log.parent), number, str(self.life), str(seed), str(rate))
 
 
 class Stage:
@@ -156,8 +84,6 @@ class Stage:
         self.fallen: list[str] = []  # what ended without being told to
         self.kind = database
         self.fsync = fsync
-        self.restores = restores()
-        self._spawner = ThreadPoolExecutor(1)
         self.clock = self._clock()
         self.address = folder / "redis.sock"  # leads to the server in charge
         self.redis = self.another_redis()
@@ -166,21 +92,10 @@ class Stage:
         if database != "sqlite":
             self.database = {"postgres": servers.PostgresServer, "mysql": servers.MariaDBServer}[database]()
         self.proxy_port = servers.free_port()
-        self.proxy = Actor(self, "proxy", [sys.executable, "-m", "tests.campaign.proxy", str(self.proxy_port), str(self.address)], {})
-        worker = [
-            sys.executable,
-            "-m",
-            "django",
-            "delayq_worker",
-            "--threads",
-            str(threads),
-            "--grace",
-            "3s",
-            "-v",
-            "0",
-        ]
-        self.workers = [Worker(self, f"worker-{n}", worker, {}) for n in range(workers)]
-        self.webs = [Web(self, f"web-{n}", [sys.executable, "-m", "tests.campaign.load"], {}) for n in range(webs)]
+        self.proxy = Actor(folder / "proxy.log", [*PYTHON, "tests.campaign.proxy", str(self.proxy_port), str(self.address)], {})
+        worker = [*MANAGE, "delayq_worker", "--threads", str(threads), "--grace", "3s", "-v", "0"]
+        self.workers = [Worker(self.notes, folder, f"worker-{n}", worker) for n in range(workers)]
+        self.webs = [Web(folder / f"web-{n}.log", [*PYTHON, "tests.campaign.load"], {}) for n in range(webs)]
         self.load_over = False
         self.rate = 0.0
         self.seed = 0
@@ -194,10 +109,6 @@ class Stage:
             return None
         return faketime.RedisClock(library, program, self.folder)
 
-    def spawned(self, start: Callable[[], T]) -> T:
-        """Starts processes from one thread that lasts: they end with the thread that has started them."""
-        return self._spawner.submit(start).result()
-
     def another_redis(self) -> servers.RedisServer:
         """A server that is not started yet."""
         made = servers.RedisServer(port=True, appendonly="yes", appendfsync=self.fsync)
@@ -207,7 +118,7 @@ class Stage:
 
     def copy_redis(self, other: servers.RedisServer) -> float:
         """Starts the other server with what the present one holds. Returns when that was (monotonic)."""
-        self.spawned(other.start)
+        spawned(other.start)
         other.call("REPLICAOF", "127.0.0.1", str(self.redis.port))
         deadline = time.monotonic() + WAIT
         while "master_link_status:up" not in other.call("INFO", "replication", whole=True):
@@ -222,7 +133,7 @@ class Stage:
         """From now on clients reach the other server."""
         before = self.redis
         if other.process is None:
-            self.spawned(other.start)
+            spawned(other.start)
         new = self.address.with_suffix(".new")
         new.symlink_to(other.socket)
         new.rename(self.address)
@@ -235,39 +146,24 @@ class Stage:
         self.replace_redis(self.redis)
         self.proxy.start()
         if self.database is not None:
-            self.spawned(self.database.start)
-        direct = {
-            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
-            "CAMPAIGN_REDIS": f"unix://{self.address}",
-            "CAMPAIGN_DATABASE": json.dumps(self._database()),
-            "CAMPAIGN_FOLDER": str(self.folder),
-        }
-        os.environ.update(direct)
+            spawned(self.database.start)
+        os.environ.update(project(self.folder, f"unix://{self.address}", self._database(), SETTINGS))
         if self.kind == "mysql":
             subprocess.run(
                 ["mariadb", "--no-defaults", "-u", "root", "-S", self.database.socket, "-e", "CREATE DATABASE delayq"],
                 check=True,
             )
-        subprocess.run([sys.executable, "-m", "django", "migrate", "--run-syncdb", "-v", "0"], cwd=ROOT, check=True)
+        manage("migrate", "--run-syncdb", "-v", "0", environment={})
         for web, seconds in zip(self.webs[1:], CLOCKS, strict=False):
             web.environment = faketime.ahead(seconds)
         # The first of each kind goes through the proxy, so that some are cut off while others are not.
         for one in (self.workers[0], self.webs[0]):
-            one.environment = {"CAMPAIGN_REDIS": f"redis://127.0.0.1:{self.proxy_port}"}
+            one.environment = {"APP_REDIS": f"redis://127.0.0.1:{self.proxy_port}"}
 
     def _database(self) -> dict[str, Any]:
         if self.database is not None:
             return {**self.database.database(), "CONN_MAX_AGE": 60}
-        return {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(self.sqlite),
-            "CONN_MAX_AGE": 60,
-            "OPTIONS": {
-                "timeout": 10,
-                "transaction_mode": "IMMEDIATE",
-                "init_command": "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL;",
-            },
-        }
+        return sqlite(self.sqlite, timeout=10, pragmas="PRAGMA synchronous=NORMAL;", CONN_MAX_AGE=60)
 
     def start(self, *, seed: int, rate: float) -> None:
         """Starts workers, then the load: `rate` jobs per second in all."""
@@ -308,14 +204,15 @@ class Stage:
             text = link.execute("INFO", "memory").decode()
         finally:
             link.close()
-        return int(re.search(r"used_memory:(\d+)", text)[1])  # type: ignore[index]
+        return int(re.search(r"used_memory:(\d+)", text)[1])
 
     def end_load(self) -> None:
         """Lets the web processes finish the operation that they are at."""
         self.load_over = True
         for web in self.webs:
             try:
-                web.close()
+                web.hang_up()
+                web.process.wait(WAIT)
             except subprocess.TimeoutExpired:
                 self.notes.append(f"{web.name} did not end, and was killed")
                 web.kill_tree()
@@ -323,12 +220,10 @@ class Stage:
     def close(self) -> None:
         """Ends everything."""
         for actor in (*self.webs, *self.workers, self.proxy):
-            if actor.process is not None:
-                actor.kill_tree()
+            actor.kill_tree()
         self.redis.stop()
         if self.database is not None:
             self.database.stop()
-        self._spawner.shutdown()
 
 
 def _due(url: str) -> int:
@@ -343,8 +238,3 @@ def _due(url: str) -> int:
         )
     finally:
         link.close()
-
-
-def restores() -> bool:
-    """Whether the package can rebuild Redis from the database; else Redis must keep what it acknowledges."""
-    return find_spec("django_delayq.mirror.restore") is not None

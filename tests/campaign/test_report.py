@@ -7,18 +7,21 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.check import Case, judge
-from tests.campaign.history import FaultSeen, Final, read
-from tests.campaign.made_up import add, at, good, op, run
-from tests.campaign.record import Recorder, lines
+from tests.app.record import Recorder, lines
+from tests.app.seen import history as read
 from tests.campaign.recovery import by_kind, recoveries
 from tests.campaign.report import details, page, too_slow
 from tests.campaign.script import ALL, Script
-from tests.model.copies import ROOT
+from tests.campaign.stage import SETTINGS
+from tests.laws.history import CAMPAIGN, FaultSeen, Final
+from tests.laws.judge import judge
+from tests.laws.made_up import add, at, good, op, run
+from tests.stage import ROOT, project, sqlite
 
 
 def test_recovery_lasts_until_every_job_has_run_again() -> None:
@@ -31,20 +34,20 @@ def test_recovery_lasts_until_every_job_has_run_again() -> None:
         FaultSeen(kind="in a storm", at=at(1.5), since=at(1.5), until=at(2)),
         FaultSeen(kind="harmless", at=at(6), since=at(6), until=at(6), alone=True),
     ]
-    found = by_kind(recoveries(Case(history)))
+    found = by_kind(recoveries(replace(history)))
     assert {kind: [one.seconds for one in ones] for kind, ones in found.items()} == {
         "kill worker": [2.5],
         "harmless": [0.0],
     }
-    assert [violation.kind for violation in too_slow(Case(history), 1.0)] == ["slow to recover"]
-    assert too_slow(Case(history), 2.0) == too_slow(Case(history), 0.0) == []
+    assert [breach.law for breach in too_slow(replace(history), 1.0)] == ["slow to recover"]
+    assert too_slow(replace(history), 2.0) == too_slow(replace(history), 0.0) == []
 
 
 def test_a_run_that_goes_on_through_a_fault_is_not_harmed() -> None:
     history = good()
     history.runs.append(run("plain", start=1.2, end=9.0))
     history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
-    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+    assert [one.seconds for one in recoveries(replace(history))] == [0.0]
 
 
 def test_a_run_that_had_broken_off_before_a_fault_is_not_harmed_by_it() -> None:
@@ -53,9 +56,9 @@ def test_a_run_that_had_broken_off_before_a_fault_is_not_harmed_by_it() -> None:
     history.runs.append(run("plain", start=4.0, end=4.5))
     history.runs.sort(key=lambda one: one.at)
     history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
-    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+    assert [one.seconds for one in recoveries(replace(history))] == [0.0]
     history.faults = [FaultSeen(kind="kill worker", at=at(1.25), since=at(1.25), until=at(2), alone=True)]
-    assert [one.seconds for one in recoveries(Case(history))] == [2.75]
+    assert [one.seconds for one in recoveries(replace(history))] == [2.75]
 
 
 def test_a_job_that_was_cancelled_and_requeued_ran_when_it_was_told_to() -> None:
@@ -68,7 +71,7 @@ def test_a_job_that_was_cancelled_and_requeued_ran_when_it_was_told_to() -> None
         history,
         op("op-again", what="requeue", reply="done", given={"queue": "default", "job": "plain"}, start=3.9, end=3.91),
     )
-    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+    assert [one.seconds for one in recoveries(replace(history))] == [0.0]
 
 
 def test_a_job_on_its_last_chance_waits_for_its_neighbours() -> None:
@@ -77,7 +80,7 @@ def test_a_job_on_its_last_chance_waits_for_its_neighbours() -> None:
     history.runs.append(run("plain", start=9.0, end=9.5))
     history.runs.sort(key=lambda one: one.at)
     history.faults = [FaultSeen(kind="kill worker", at=at(1.5), since=at(1.5), until=at(2), alone=True)]
-    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+    assert [one.seconds for one in recoveries(replace(history))] == [0.0]
 
 
 def test_what_was_late_before_a_fault_is_not_late_because_of_it() -> None:
@@ -86,9 +89,9 @@ def test_what_was_late_before_a_fault_is_not_late_because_of_it() -> None:
         add(history, op(f"op-{name}", given={"delay": delay, "queue": "default"}, ids=[name], jobs=[(name, True, None)]))
     history.runs.append(run("waiting", start=7, end=7.1))
     history.faults = [FaultSeen(kind="kill worker", at=at(2), since=at(2), until=at(2), alone=True)]
-    assert [one.seconds for one in recoveries(Case(history))] == [0.0]
+    assert [one.seconds for one in recoveries(replace(history))] == [0.0]
     history.runs.append(run("due", start=3.0, end=3.1))
-    assert [one.seconds for one in recoveries(Case(history))] == [1.0]
+    assert [one.seconds for one in recoveries(replace(history))] == [1.0]
 
 
 def test_a_job_that_redis_did_not_have_counts_apart() -> None:
@@ -96,7 +99,7 @@ def test_a_job_that_redis_did_not_have_counts_apart() -> None:
     add(history, op("op-row", given={"delay": 0.0, "queue": "default"}, ids=["row"], jobs=[("row", None, None)]))
     history.runs.append(run("row", start=3.0, end=3.1))
     history.faults = [FaultSeen(kind="kill redis", at=at(0.5), since=at(0.9), until=at(0.9), alone=True)]
-    (found,) = recoveries(Case(history))
+    (found,) = recoveries(replace(history))
     assert (found.seconds, round(found.rows, 3)) == (0.0, 2.1)
 
 
@@ -105,16 +108,16 @@ def test_a_queue_with_few_jobs_that_waits_for_another_one_is_starved() -> None:
     add(history, op("op-probe", given={"delay": 0, "queue": "orders", "probe": True}, ids=["probe"], start=1.0, end=1.1))
     history.faults = [FaultSeen(kind="flood", at=at(0.9), since=at(3), until=at(3), alone=True)]
     history.runs.append(run("probe", start=2.0, end=2.1))
-    assert too_slow(Case(history), 1.0) == []
+    assert too_slow(replace(history), 1.0) == []
     history.runs[-1].at = at(2.2)
-    assert [violation.kind for violation in too_slow(Case(history), 1.0)] == ["starved"]
+    assert [breach.law for breach in too_slow(replace(history), 1.0)] == ["starved"]
 
 
 def test_what_a_host_with_a_wrong_clock_records_is_told_by_the_right_one(tmp_path: Path, monkeypatch) -> None:
     right = Recorder(tmp_path, "right")
     right.write()
-    monkeypatch.setattr("tests.campaign.record.CLOCK", 600)
-    monkeypatch.setattr("tests.campaign.record.time.time_ns", lambda real=time.time_ns: real() + 600 * 10**9)
+    monkeypatch.setattr("tests.app.record.CLOCK", 600)
+    monkeypatch.setattr("tests.app.record.time.time_ns", lambda real=time.time_ns: real() + 600 * 10**9)
     wrong = Recorder(tmp_path, "wrong")
     wrong.write()
     (first,), (second,) = lines(tmp_path, "right.jsonl"), lines(tmp_path, "wrong.jsonl")
@@ -127,12 +130,12 @@ def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     web.write(op="0.1:1", say="ids", ids=["a"])
     web.write(op="0.1:1", say="ok", jobs=[["a", True, 5]])
     web.write(op="0.1:2", say="invoked", what="cancel", job="a")
-    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1)
+    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1, due=0, pid=7)
     runs.write(run="ended", job="a", fence="f", how="ok")
     faults.write(kind="kill worker", at=1, since=2, until=3, detail="", alone=False)
     with open(runs.path, "a") as file:
         file.write('{"run": "beg')  # the writer was killed
-    history = read(tmp_path, Final())
+    history = read(tmp_path, Final(), CAMPAIGN)
     assert (history.ops["0.1:1"].answer, history.ops["0.1:2"].answer) == ("ok", "unknown")
     assert history.ops["0.1:1"].ids == ["a"]
     assert [(one.job, one.how) for one in history.runs] == [("a", "ok")]
@@ -144,10 +147,9 @@ def test_the_report_tells_the_story_of_a_violation() -> None:
     history = good()
     history.runs.append(run("stopped", start=5, end=6))
     history.faults = [FaultSeen(kind="kill worker", at=at(1), since=at(1), until=at(2))]
-    case = Case(history)
-    violations = judge(case)
-    assert "run after cancel 1" in page(case, violations, ["a note"], "campaign")
-    assert "c1 answered ok done" in details(case, violations)
+    breaches = judge(history)
+    assert "never after a cancel 1" in page(history, breaches, ["a note"], "campaign")
+    assert "c1 answered ok done" in details(history, breaches)
 
 
 class Empty:
@@ -156,12 +158,11 @@ class Empty:
     database = object()
     kind = "postgres"
     workers = (1, 2, 3)
-    restores = True
     clock = object()
 
 
 def sequence(seed: int) -> list[Any]:
-    script = Script(Empty(), f"faults/{seed}")  # type: ignore[arg-type]
+    script = Script(Empty(), f"faults/{seed}")
     return [
         (
             scene.calm,
@@ -180,14 +181,7 @@ def test_the_same_seed_gives_the_same_faults() -> None:
 
 def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, Any]]:
     """What a web process says; in a process of its own, as in a campaign, since it is a project of its own."""
-    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-    environment = {
-        "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
-        "CAMPAIGN_DATABASE": json.dumps(database),
-        "CAMPAIGN_REDIS": "unix:///nowhere",
-        "CAMPAIGN_FOLDER": str(tmp_path),
-        "PYTHONHASHSEED": hashes,
-    }
+    environment = {**project(tmp_path, "unix:///nowhere", sqlite(":memory:"), SETTINGS), "PYTHONHASHSEED": hashes}
     said = subprocess.run(
         [sys.executable, "-m", "tests.campaign.rehearsal", *words],
         cwd=ROOT,
@@ -230,13 +224,13 @@ def test_every_kind_of_fault_comes() -> None:
 
 def test_what_is_recorded_is_told_by_the_clock_of_redis(tmp_path: Path) -> None:
     web, runs, clock = (Recorder(tmp_path, name) for name in ("web-0.1", "runs-7", "clock"))
-    runs.write(run="began", job="a", fence="e", op="0.1:1", task="quick", attempt=1)
+    runs.write(run="began", job="a", fence="e", op="0.1:1", task="quick", attempt=1, due=0, pid=7)
     clock.write(before=1, offset=3_600_000)
-    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1)
+    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1, due=0, pid=7)
     web.write(op="0.1:1", say="invoked", what="schedule", delay=0, queue="default")
     clock.write(before=1, offset=-3_600_000)
     web.write(op="0.1:2", say="invoked", what="schedule", delay=0, queue="default")
-    history = read(tmp_path, Final())
+    history = read(tmp_path, Final(), CAMPAIGN)
     first, second = history.runs
     assert 3_600_000 <= second.wall - first.wall < 3_700_000
     assert -3_600_000 <= history.ops["0.1:2"].wall - history.ops["0.1:1"].wall < -3_500_000

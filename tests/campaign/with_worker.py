@@ -4,29 +4,26 @@ past the lease, a cancel request while a task runs.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from django_delayq import codec, ids
 from tests import servers
-from tests.campaign import record
+from tests.app import record
 from tests.campaign.drill import Line, Scene
+from tests.campaign.stage import SETTINGS
+from tests.stage import MANAGE, Actor, project
 
 LEASE = 2  # s; replies are lost for less
 LIMIT = 6.0  # s for anything that is waited for
 THREADS = 2
 MANY = 150
-BOUND = ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
 
 
 class WorkerScene(Scene):
@@ -37,39 +34,21 @@ class WorkerScene(Scene):
         self.folder = folder
         self.line = Line(server.socket)
         self.jobs: list[str] = []
-        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db")}
-        environment = {
-            "DJANGO_SETTINGS_MODULE": "tests.campaign.settings",
-            "CAMPAIGN_DATABASE": json.dumps(database),
-            "CAMPAIGN_REDIS": f"redis://127.0.0.1:{self.line.port}",
-            "CAMPAIGN_FOLDER": str(folder),
-            "CAMPAIGN_LEASE": str(LEASE),
-        }
-        command = [*BOUND, sys.executable, "-m", "django", "delayq_worker", "--roles", "move", "--queues", "default"]
-        with open(folder / "log", "ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--threads", str(THREADS), "--grace", "1s", "-v", "0"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **environment},
-                start_new_session=True,
-            )
-
-    def close(self) -> None:
-        """Ends the worker and its processes."""
-        self.signal(signal.SIGKILL)
-        self.process.wait(LIMIT)
-
-    def signal(self, sign: int) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, sign)
+        environment = project(
+            folder,
+            f"redis://127.0.0.1:{self.line.port}",
+            {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db")},
+            {**SETTINGS, "LEASE": LEASE, "QUEUES": {"default": {}}},
+        )
+        command = [*MANAGE, "delayq_worker", "--roles", "move", "--queues", "default"]
+        self.worker = Actor(folder / "log", [*command, "--threads", str(THREADS), "--grace", "1s", "-v", "0"], environment)
+        self.worker.start()
 
     limit = LIMIT
 
     def call(self, name: str, *arguments: object, times: int = 1) -> list[str]:
-        """Schedules a task of the campaign. Returns the short ids."""
-        task = f"tests.campaign.app.tasks.{name}"
+        """Schedules a task of the sample project. Returns the short ids."""
+        task = f"tests.app.tasks.{name}"
         payload = codec.encode_payload(("drill", *arguments), {}, None, limit=1000, task=task)
         items = [self.item(task=task, payload=payload, durable=False, max_attempts=5) for _ in range(times)]
         self.store.schedule(items)
@@ -91,7 +70,7 @@ def play(server: servers.RedisServer) -> Iterator[tuple[str, Callable[[], None]]
         for work in ALL:
             yield work.__name__, partial(work, scene)
     finally:
-        scene.close()
+        scene.worker.kill_tree()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -138,11 +117,11 @@ def frozen(scene: WorkerScene) -> None:
     """Past its lease: another takes the job over, and the task learns of it when it thaws."""
     (job,) = scene.call("patient", 30)
     scene.until(lambda: job in scene.dump().progress, "it runs")
-    scene.signal(signal.SIGSTOP)
+    scene.worker.signal_tree(signal.SIGSTOP)
     try:
         (mine,) = scene.until(lambda: scene.claim("other", lease_ms=60_000), "a frozen worker's job is taken over")
     finally:
-        scene.signal(signal.SIGCONT)
+        scene.worker.signal_tree(signal.SIGCONT)
     scene.until(lambda: record.lines(scene.folder, "lost-*.jsonl"), "a task whose lease was lost learns of it")
     scene.same(scene.settle(mine), "done", "the settle of who has taken it over")
 
@@ -164,8 +143,7 @@ def killed_while_claiming(scene: WorkerScene) -> None:
 
 def _runners(scene: WorkerScene) -> list[int]:
     """Living task processes that have run jobs."""
-    children = Path(f"/proc/{scene.process.pid}/task/{scene.process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if (scene.folder / f"runs-{pid}.jsonl").exists()]
+    return [pid for pid in scene.worker.children() if (scene.folder / f"runs-{pid}.jsonl").exists()]
 
 
 def not_too_many(scene: WorkerScene) -> None:

@@ -1,4 +1,4 @@
-"""A witness beside a campaign: looks at the queues many times a second, and holds what it sees against the rules of tests/model.
+"""A witness beside a campaign: looks at the queues many times a second, and holds what it sees against the laws.
 
 The judge of a campaign reads what processes recorded; the witness sees what went on inside Redis: a state that must not be, a
 change without an event, an end that a stale run was allowed to tell.
@@ -13,9 +13,10 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, Entry, _entry
 from django_delayq.store.keys import Keys
-from tests.model import invariants
-from tests.model.dump import Dump, read_with
-from tests.model.story import Story
+from tests.laws.dump import Dump, read_with
+from tests.laws.history import WITNESS, History, Look, Sees
+from tests.laws.judge import judge
+from tests.laws.story import Story
 
 PAUSE = 0.05  # seconds between looks; the mirror lets an entry stand for a quarter of a second at least, mostly
 ENOUGH = 20  # findings; more say nothing new
@@ -28,7 +29,8 @@ class Witness:
         self._forgetting = forgetting
         self._link = link
         self._keys = keys
-        self._story = Story(max_crashes=max_crashes)
+        self._max_crashes = max_crashes
+        self._story = Story()
         self._last: Dump | None = None
         self._noted: set[str] = set()  # whose cancel was asked for when Redis did not have them
         self._seen, self._count = FIRST, 0
@@ -48,14 +50,16 @@ class Witness:
         jobs = dump.jobs.keys() | (self._last.jobs.keys() if self._last else set())
         asked = {item.fields[0] for entry in entries for item in entry.items if item.kind == "cancel_requested"}
         self._noted |= (asked | dump.cancels.keys()) - jobs
-        wrong = invariants.broken(dump, noted=self._noted)
-        if self._without_gap(entries, facts):
-            wrong += self._story.read(entries)
-            if self._last is not None or not self._forgetting:
-                wrong += invariants.untold(self._last or Dump(), dump, entries, forgetting=self._forgetting)
-        else:
+        sees = WITNESS
+        if not self._without_gap(entries, facts):
             self.gaps += 1
             self._story.forget()
+            sees = Sees.QUEUES
+        elif self._last is None and self._forgetting:
+            sees &= ~Sees.CHANGES
+        pages = self._story.read(entries) if Sees.STORY in sees else ()
+        look = Look(before=self._last, after=dump, entries=entries, pages=pages, forgetting=self._forgetting, noted=self._noted)
+        wrong = [str(breach) for breach in judge(History(sees=sees, looks=[look], max_crashes=self._max_crashes))]
         self._last = dump
         self._seen = entries[-1].id if entries else self._seen
         self.wrong += wrong[: ENOUGH - len(self.wrong)]

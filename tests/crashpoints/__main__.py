@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, deque
 from pathlib import Path
 
+from tests.crashpoints.cases import LEASE, cases, tenth
+from tests.laws.history import CRASHPOINTS
+from tests.laws.judge import unjudged
 from tests.servers import RedisServer
+from tests.stage import manage, project, sqlite
 
-ROOT = Path(__file__).parents[2]
+SETTINGS = {"LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50, "RETENTION": {"set_aside": "30d"}}
 PAUSE = 0.05  # seconds between looks
 
 
@@ -47,17 +50,13 @@ def main(words: list[str] | None = None) -> int:
 
 def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
     template = folder / "template.sqlite3"
-    os.environ |= {
-        "DJANGO_SETTINGS_MODULE": "tests.crashpoints.settings",
-        "CRASHPOINTS_DATABASE": str(template),
-        "CRASHPOINTS_REDIS": server.url,
-    }
-    subprocess.run([sys.executable, "-m", "django", "migrate", "--run-syncdb", "-v", "0"], cwd=ROOT, check=True)
+    database = sqlite(template, pragmas="PRAGMA synchronous=OFF;")  # processes are killed here, hosts are not
+    os.environ |= project(folder, server.url, database, SETTINGS)
+    manage("migrate", "--run-syncdb", "-v", "0", environment={})
     import django
 
     django.setup()
     from django_delayq.store.connection import connect
-    from tests.crashpoints.cases import cases, tenth
     from tests.crashpoints.play import Play
 
     chosen = [case for case in (tenth() if given.tenth else cases()) if given.only in case.name]
@@ -73,7 +72,7 @@ def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
             play = Play(case, folder=folder / str(number), template=template, prefix=f"c{number}", link=link)
             playing.append((play, play.steps()))
         for play, steps in list(playing):
-            if next(steps, play) is play:  # type: ignore[call-overload]
+            if next(steps, play) is play:
                 playing.remove((play, steps))
                 slowest[play.case.name] = round(play.seconds)
                 if play.wrong:
@@ -83,6 +82,7 @@ def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
                     shutil.rmtree(play.folder, ignore_errors=True)
         time.sleep(PAUSE)
     link.close()
+    print("not judged: " + ", ".join(unjudged(CRASHPOINTS)))
     points = len({case.point.name for case in chosen})
     print(
         f"{len(chosen)} cases at {points} failpoints in {time.monotonic() - began:.0f} s: {len(bad)} went wrong. "

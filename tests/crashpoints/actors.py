@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -24,7 +21,6 @@ from django_delayq import failpoints
 from django_delayq.mirror import operation_loop, service
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.worker.supervisor import beat
-from tests.crashpoints.app import tasks
 
 _PR_SET_PDEATHSIG = 1
 READ = "read"  # the file that says that the relay has read rows to be published
@@ -79,7 +75,6 @@ def fork(folder: Path, prefix: str, name: str, work: Callable[[], None], armed: 
         log = os.open(folder / f"{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for descriptor in (1, 2):
             os.dup2(log, descriptor)
-        os.environ[tasks.RUNS] = str(folder / "runs")
         os.environ[failpoints.ONCE] = str(folder / once)
         _configure(folder, prefix)
         failpoints.arm(armed)
@@ -97,6 +92,7 @@ def fork(folder: Path, prefix: str, name: str, work: Callable[[], None], armed: 
 
 
 def _configure(folder: Path, prefix: str) -> None:
+    settings.APP_FOLDER = str(folder)
     settings.DELAYQ = {**settings.DELAYQ, "PREFIX": prefix}
     setting_changed.send(sender=None, setting="DELAYQ", value=settings.DELAYQ, enter=True)
     connections.databases["default"]["NAME"] = str(folder / "db.sqlite3")
@@ -107,7 +103,7 @@ def _configure(folder: Path, prefix: str) -> None:
         (folder / READ).touch()
         give_up(relay, unread)
 
-    RelayLoop._give_up = noting  # type: ignore[method-assign]  # called when rows have been read
+    RelayLoop._give_up = noting  # called when rows have been read
     beat.TIDY_EVERY = 0.5
     operation_loop.LEASE = 1.0
     service.ORDERS = 0.3
@@ -120,14 +116,3 @@ def worker(roles: str = "move,mirror,relay") -> Callable[[], None]:
         call_command("delayq_worker", roles=roles, threads=2, grace=2.0, verbosity=1)
 
     return work
-
-
-class Answers:
-    """What a web process was told, a line per operation before and after it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def __call__(self, **fields: Any) -> None:
-        fields["at"] = time.time_ns() // 1_000_000
-        os.write(self._file, json.dumps(fields).encode() + b"\n")

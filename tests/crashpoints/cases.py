@@ -13,6 +13,7 @@ FEW: Final = ("plain",)  # where people change rows: what a job does when it run
 KEYED: Final = ("keyed",)  # where one job takes another in
 BEFORE: Final = ("kill", "hold", "raise:purpose")
 AFTER: Final = (*BEFORE, "lose", "hold-lose")  # where a reply of Redis has just come, it may be lost as well
+LEASE: Final = 3  # seconds
 TENTH: Final = 20  # with those of points that would have none, one case in fourteen
 
 

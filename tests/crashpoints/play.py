@@ -13,8 +13,7 @@ from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys, workers_key
 from tests.crashpoints import judge
 from tests.crashpoints.actors import READ, Actor, fork, worker
-from tests.crashpoints.cases import Case
-from tests.crashpoints.settings import LEASE
+from tests.crashpoints.cases import LEASE, Case
 from tests.crashpoints.web import Web
 
 REACHED = 40.0  # seconds for a process to come to the failpoint
@@ -45,7 +44,6 @@ class Play:
         self.wrong: list[str] = []
         self.seconds = 0.0
         folder.mkdir()
-        (folder / "runs").touch()
         shutil.copyfile(template, folder / "db.sqlite3")
 
     def steps(self) -> Iterator[None]:
@@ -53,7 +51,7 @@ class Play:
         began = time.monotonic()
         try:
             yield from self._play()
-            self.wrong += judge.judge(self.case, judge.look(self.folder, self.link, self.keys))
+            self.wrong += map(str, judge.breaches(self.case, self.folder, self.link, self.keys))
         except Trouble as trouble:
             self.wrong.append(str(trouble))
         finally:
@@ -93,23 +91,23 @@ class Play:
         yield from self._until(self._quiet, QUIET, "rest")
         last = [first] if stage == "web" else [first, second]
         for actor in last:
-            yield from self._until(lambda actor=actor: self._beats(actor) or not actor.alive, END, "a worker's beat")  # type: ignore[misc]
+            yield from self._until(lambda actor=actor: self._beats(actor) or not actor.alive, END, "a worker's beat")
             actor.signal(signal.SIGTERM)
         for actor in last:
-            yield from self._until(lambda actor=actor: not actor.alive, END, "the end of a worker")  # type: ignore[misc]
+            yield from self._until(lambda actor=actor: not actor.alive, END, "the end of a worker")
         if last[-1].code:
             raise Trouble(f"a worker that nothing was done to ended with {last[-1].code}")
 
     def _bring_there(self, first: Actor, web: Web) -> Iterator[None]:
         stage = self.case.point.stage
         if stage in ("term", "orphan"):
-            yield from self._until(lambda: bool(judge.lines(self.folder / "runs")), REACHED, "a run")
+            yield from self._until(lambda: bool(judge.runs(self.folder)), REACHED, "a run")
             if stage == "term":
                 if self.case.kind == "bulk":  # it hands its timer over when it becomes full, or when it leaves idle
                     yield from self._until(lambda: self._reached() or self._quiet(), QUIET, "rest of the first worker")
                 first.signal(signal.SIGTERM)
             else:
-                os.kill(judge.lines(self.folder / "runs")[0]["pid"], signal.SIGKILL)
+                os.kill(judge.runs(self.folder)[0]["pid"], signal.SIGKILL)
         elif stage == "wiped":
             yield from self._until(self._running_by_its_row, REACHED, "a run that the mirror knows of")
             (self.folder / "once").unlink()
@@ -139,16 +137,12 @@ class Play:
 
     def _unanswered(self) -> Iterator[tuple[str, str]]:
         """Operation and job of what was asked and not answered."""
-        open_: dict[tuple[str, str], None] = {}
-        done = set()
-        for answer in judge.lines(self.folder / "answers"):
-            if answer["say"] == "victim":
-                open_["cancel", answer["job"]] = None
-            elif answer["say"] == "later" and self.case.operation != "schedule":
-                open_[self.case.operation, answer["job"]] = None
-            elif answer["say"] == "told" and "job" in answer:
-                done.add((answer["op"], answer["job"]))
-        return (one for one in open_ if one not in done)
+        asked = [("cancel", job) for job in judge.parts(self.folder, "victim")]
+        if self.case.operation != "schedule":
+            asked += [(self.case.operation, job) for job in judge.parts(self.folder, "later")]
+        answered = [op for op in judge.calls(self.folder).values() if op.answer == "ok" and "job" in op.given]
+        done = {(op.given["operation"], op.given["job"]) for op in answered}
+        return (one for one in asked if one not in done)
 
     def _start(self, name: str, work: Callable[[], None], armed: str = "", once: str = "once") -> Actor:
         actor = fork(self.folder, self.prefix, name, work, armed, once)
@@ -165,7 +159,7 @@ class Play:
     def _running_by_its_row(self) -> bool:
         if self.case.kind == "atomic":  # on SQLite nobody else can write while it runs
             unknown = judge.select(self.folder, "select count(*) from delayq_job where published is null")
-            return unknown == [(0,)] and bool(judge.lines(self.folder / "runs"))
+            return unknown == [(0,)] and bool(judge.runs(self.folder))
         ((count,),) = judge.select(self.folder, "select count(*) from delayq_job where state = 'running'")
         return bool(count) and not self.link.execute("XLEN", self.keys["events"])
 

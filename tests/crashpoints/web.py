@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,8 +20,8 @@ from django_delayq.models import Attempt, Event, Operation, SetAside, Step
 from django_delayq.models import Job as Row
 from django_delayq.producer import edit, put
 from django_delayq.producer.stores import stores
-from tests.crashpoints.actors import Answers
-from tests.crashpoints.app import tasks
+from tests.app import tasks
+from tests.app.record import own
 from tests.crashpoints.cases import Case
 
 FAR = 600.0  # seconds; nothing comes due by itself while a case lasts
@@ -30,6 +32,11 @@ BULK = 25
 MANY = 20  # calls of `mend` until it must have worked
 OLD = datetime(2019, 1, 1, tzinfo=UTC)  # long past every retention
 OPERATED = 3  # jobs of an operation
+# As which calls the operations of a case are judged.
+WHAT = {"withdraw": "cancel", "postpone": "reschedule", "revive": "reschedule"}
+WHAT |= dict.fromkeys(("besides", "deaf", "redate", "merge"), "schedule")
+MENDED = {"cancel": "cancel", "requeue": "requeue", "edit": "edit"}
+KEYED = {"keyed": {"key": "order", "queue": "default"}}
 
 
 class Web:
@@ -44,19 +51,17 @@ class Web:
         self.case = case
         self.seconds = seconds
         self.soon = SOON_KNOWN if case.point.stage in ("wiped", "rolled") else SOON
-        self.say = Answers(folder / "answers")
+        self.folder = folder
+        self.number = 0
 
     def work(self) -> None:
         """All operations, in order."""
-        victim = delayq.schedule(tasks.plain, self.seconds, delay=FAR)
-        self.say(say="victim", job=victim.id.hex)
-        self._do("schedule", self._schedule)
+        victim = self._besides("victim", tasks.long)
+        self._do("schedule", self._schedule, delay=self.soon, **KEYED.get(self.case.kind, {}))
         before = self._all_keys() if self.case.point.stage == "replaced" else {}
         self._do("cancel", victim.cancel, victim.id)
         for operation in self.case.operations_besides:
-            with self._kept_from_redis(operation == "postpone"):
-                job = self._work(FAR).schedule(self.seconds)
-            self.say(say="later", job=job.id.hex)
+            job = self._besides("later", kept=operation == "postpone")
             if operation in ("requeue", "edit"):
                 job.cancel()
             elif operation == "revive":
@@ -77,21 +82,18 @@ class Web:
             "restore.send",
             "restore.sent",
         ):  # where the job of the case has ended by then, it is not sent
-            self._do("besides", lambda: [tasks.plain.using(delay=BEHIND).schedule(0.1)])
+            self._do("besides", lambda: [tasks.long.using(delay=BEHIND).schedule(self.op, 0.1)], delay=BEHIND)
 
     def _deaf(self) -> None:
-        self._do("deaf", lambda: [tasks.deaf.schedule()])
+        self._do("deaf", lambda: [tasks.deaf.schedule(self.op)])
 
     def _untold(self) -> None:
-        job = self._work(FAR).schedule(self.seconds)
-        self.say(say="victim", job=job.id.hex)
+        job = self._besides("victim")
         failpoints.arm("outbox.tell=raise:purpose")
         self._do("cancel", job.cancel, job.id)
 
     def _broken(self) -> None:
-        with self._kept_from_redis():
-            job = self._work(FAR).schedule(self.seconds)
-        self.say(say="broken", job=job.id.hex)
+        job = self._besides("broken", kept=True)
         Row.objects.filter(pk=job.id).update(task="?")
 
     def _old(self) -> None:
@@ -117,8 +119,9 @@ class Web:
         )
 
     def _operation(self) -> None:
-        for _ in range(OPERATED):
-            self.say(say="later", job=self._work(FAR).schedule(self.seconds).id.hex)
+        jobs = [self._besides("later") for _ in range(OPERATED)]
+        for job in jobs:
+            self._asked("run_now", job=job.id.hex)  # the operation does, and nobody is answered
         Operation.objects.create(verb="run_now", selection={"view": "scheduled"}, actor="clerk")
 
     def _all_keys(self) -> dict[bytes, bytes]:
@@ -144,17 +147,15 @@ class Web:
             put._send_rows = publish
 
     def _withdraw(self) -> None:
-        with self._kept_from_redis():
-            job = self._work(FAR).schedule(self.seconds)
-        self.say(say="victim", job=job.id.hex)
+        job = self._besides("victim", kept=True)
         self._do("withdraw", job.cancel, job.id)
 
     def _undo(self) -> None:
         def work() -> Any:
             with transaction.atomic():
-                job = self._work(FAR).schedule(self.seconds)
+                job = self._work(FAR)
                 reply = job.cancel()
-            self.say(say="victim", job=job.id.hex)  # else there is no row, or a later commit
+            self._part("victim", job)  # else there is no row, or a later commit
             return reply
 
         self._do("undo", work)
@@ -162,18 +163,18 @@ class Web:
     def _redate(self) -> None:
         def work() -> list[Any]:
             with transaction.atomic():
-                job = self._work(FAR).schedule(self.seconds)
+                job = self._work(FAR)
                 job.reschedule(delay=SOON)
             return [job]
 
-        self._do("redate", work)
+        self._do("redate", work, delay=SOON)
 
     def _merge(self) -> None:
         def work() -> list[Any]:
             with transaction.atomic():
-                return [tasks.plain.using(delay=SOON, key="merge").schedule(self.seconds) for _ in range(2)]
+                return [tasks.long.using(delay=SOON, key="merge").schedule(self.op, self.seconds) for _ in range(2)]
 
-        self._do("merge", work)
+        self._do("merge", work, delay=SOON, key="merge", queue="default")
 
     def _lose_all(self) -> None:
         """All that the queue has, when the database knows it."""
@@ -189,16 +190,11 @@ class Web:
             if operation == "edit":
                 call = self._edit_by_id
             for _ in range(MANY):
-                try:
-                    self.say(say="told", op=operation, job=id, reply=str(call(UUID(id), queue="default")))
+                if self._do(operation, lambda: call(UUID(id), queue="default"), UUID(id), what=MENDED.get(operation, "run_now")):  # noqa: B023
                     break
-                except delayq.StoreUnavailable as error:
-                    self.say(say="unknown", op=operation, job=id, error=repr(error))
 
     def resume(self) -> None:
         """What a person does who finds an operation paused by trouble, as soon as it is."""
-        import time
-
         for _ in range(100):
             if Operation.objects.filter(stage="paused").update(stage="running", trouble="", paced_from=None):
                 return
@@ -208,33 +204,46 @@ class Web:
 
     def move(self, id: str) -> None:
         """Gives a job other dates, a few times a second, for longer than the relay waits before it publishes."""
-        import time
-
         for number in range(12):
-            delay, asked = 3 - number / 10, time.time()
-            try:
-                reply = delayq.reschedule(UUID(id), delay=delay)
-            except delayq.StoreUnavailable as error:
-                self.say(say="unknown", op="reschedule", job=id, error=repr(error))
-            else:
-                due = int((asked + delay) * 1000) if reply is delayq.Change.DONE else 0
-                self.say(say="told", op="reschedule", job=UUID(id).hex, reply=str(reply), due=due)
+            delay = 3 - number / 10
+            self._do("reschedule", lambda: delayq.reschedule(UUID(id), delay=delay), UUID(id), delay=delay)  # noqa: B023
             time.sleep(0.2)
 
+    def _arguments(self) -> tuple[Any, tuple[Any, ...]]:
+        """The task of this kind of job, and what it is called with."""
+        seconds = self.seconds
+        return {
+            "retrying": (tasks.flaky, (1, seconds / 2)),
+            "snoozing": (tasks.snoozer_once, (seconds / 2,)),
+            "atomic": (tasks.atomic, (seconds,)),
+            "stepwise": (tasks.stepwise, (0, seconds / 2)),
+            "asynchronous": (tasks.asynchronous, (seconds,)),
+        }.get(self.case.kind, (tasks.long, (seconds,)))
+
     def _work(self, delay: float) -> Any:
-        if self.case.kind == "redis":
-            return tasks.plain.using(delay=delay, durability="redis")
-        return getattr(tasks, self.case.kind if self.case.kind not in ("keyed", "bulk") else "plain").using(delay=delay)
+        """A job of this kind."""
+        task, arguments = self._arguments()
+        options = {"durability": "redis"} if self.case.kind == "redis" else {}
+        return task.using(delay=delay, **options).schedule(self.op, *arguments)
+
+    def _besides(self, part: str, task: Any = None, *, kept: bool = False) -> Any:
+        """A job besides the one that the case is about, which waits for long; `kept`: from Redis."""
+        self._asked("schedule", delay=FAR)
+        with self._kept_from_redis(kept):
+            job = task.using(delay=FAR).schedule(self.op, self.seconds) if task else self._work(FAR)
+        self._told([job])
+        self._part(part, job)
+        return job
 
     def _schedule(self) -> list[Any]:
         if self.case.kind == "bulk":
-            work = tasks.plain.using(delay=self.soon)
+            work = tasks.long.using(delay=self.soon)
             seconds = (self.seconds, self.seconds, *[0.02] * (BULK - 2))
-            return delayq.schedule_many([work.bind(each) for each in seconds])
+            return delayq.schedule_many([work.bind(self.op, each) for each in seconds])
         if self.case.kind == "keyed":
-            work = tasks.plain.using(delay=self.soon, key="order")
-            return [work.schedule(self.seconds), work.schedule(self.seconds)]
-        return [self._work(self.soon).schedule(self.seconds)]
+            work = tasks.long.using(delay=self.soon, key="order")
+            return [work.schedule(self.op, self.seconds), work.schedule(self.op, self.seconds)]
+        return [self._work(self.soon)]
 
     def _reschedule(self, job: Any) -> Callable[[], Any]:
         return lambda: job.reschedule(delay=SOON)
@@ -245,30 +254,44 @@ class Web:
         return lambda: self._edit_by_id(job.id)
 
     def _edit_by_id(self, id: UUID, queue: str = "") -> Any:
-        return edit.edit_and_requeue(id, [self.seconds], {})
+        return edit.edit_and_requeue(id, [Row.objects.get(pk=id).args[0], self.seconds], {})
 
     def _run_now(self, job: Any) -> Callable[[], Any]:
-        return job.run_now  # type: ignore[no-any-return]
+        return job.run_now
 
     def _requeue(self, job: Any) -> Callable[[], Any]:
-        return job.requeue  # type: ignore[no-any-return]
+        return job.requeue
 
-    def _do(self, operation: str, work: Callable[[], Any], job: UUID | None = None) -> None:
-        known = {"op": operation} if job is None else {"op": operation, "job": job.hex}
-        self.say(say="asked", **known)
-        if operation == self.case.operation and self.case.point.stage == "web":
+    def _do(self, operation: str, work: Callable[[], Any], job: UUID | None = None, *, what: str = "", **given: Any) -> bool:
+        """One call, written down before it and behind it. Returns whether it was answered."""
+        self._asked(what or WHAT.get(operation, operation), operation=operation, **given, **({"job": job.hex} if job else {}))
+        if operation == self.case.operation and self.case.point.stage == "web" and not what:
             failpoints.arm(f"{self.case.point.name}={self.case.action}")
         elif operation == "schedule" and self.case.point.stage in ("unpublished", "moved"):
             failpoints.arm("producer.committed=kill")
         try:
-            reply = work()
+            self._told(work())
         except (delayq.DelayqError, failpoints.FailpointError) as error:
-            self.say(say="unknown", **known, error=repr(error))
-        else:
-            if isinstance(reply, list):
-                made = [(job.id.hex, job.created, int(job.run_at.timestamp() * 1000) if job.run_at else 0) for job in reply]
-                self.say(say="told", **known, jobs=made)
-            else:
-                self.say(say="told", **known, reply=str(reply))
+            self._say("unknown", error=repr(error))
+            return False
         finally:
             failpoints.arm("")
+        return True
+
+    def _asked(self, what: str, **given: Any) -> None:
+        self.number += 1
+        self.op = f"{os.getpid()}:{self.number}"
+        self._say("invoked", what=what, **given)
+
+    def _say(self, say: str, **fields: Any) -> None:
+        own(self.folder, "web").write(op=self.op, say=say, **fields)
+
+    def _part(self, part: str, job: Any) -> None:
+        own(self.folder, "parts").write(part=part, job=job.id.hex)
+
+    def _told(self, reply: Any) -> None:
+        if isinstance(reply, list):
+            made = [(job.id.hex, job.created, int(job.run_at.timestamp() * 1000) if job.run_at else None) for job in reply]
+            self._say("ok", jobs=made)
+        else:
+            self._say("ok", reply=str(reply))

@@ -336,4 +336,4 @@ def test_a_coroutine_cannot_be_atomic():
 
     fetch.__qualname__ = "fetch"
     with pytest.raises(ConfigError, match="plain function"):
-        delayq.task(fetch, atomic=True)  # type: ignore[call-overload]
+        delayq.task(fetch, atomic=True)

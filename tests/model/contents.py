@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from django_delayq import ids
 from django_delayq.states import State
-from tests.model.dump import Dump
+from tests.laws.dump import Dump
 from tests.model.job import Job, LastClaim
 
 short = cache(ids.short)

@@ -17,7 +17,7 @@ from django_delayq.store.events import FIRST, position
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.recovery import GroundStore, RestoreItem
-from tests.model import dump as dumps
+from tests.laws import dump as dumps
 from tests.model.contents import full
 from tests.model.machine import QueueMachine
 from tests.model.model import Model

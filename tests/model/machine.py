@@ -21,11 +21,12 @@ from django_delayq.store.items import Changed, ScheduleItem
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.recovery import GroundStore
-from tests.model import dump as dumps
-from tests.model import invariants
+from tests.laws import dump as dumps
+from tests.laws.history import MODEL, History, Look, Sees
+from tests.laws.judge import judge
+from tests.laws.story import Story
 from tests.model.contents import full, short
 from tests.model.model import Model
-from tests.model.story import Story
 from tests.model.wishes import (
     Ending,
     Wish,
@@ -53,6 +54,8 @@ SCRIPTS = {
     "drop": "sweep",
 }  # of methods that bear another name
 FORGETTING = {"tidy", "confirm"}  # these drop tombstones
+# What is not said of a change: whether it is in the table, where tombstones are dropped; nor anything, where rows decide, in a sweep.
+UNSAID = {**dict.fromkeys((*FORGETTING, "drop"), Sees.SCRIPT), "sweep": Sees.SCRIPT | Sees.CHANGES}
 REPEATABLE = {
     "schedule",
     "start_schedule",
@@ -98,7 +101,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.claimed: dict[str, tuple[str, int]] = {}  # worker -> nonce and size of its last claim
         self.nonces = count(1)
         self.max_crashes = 1
-        self.story = Story(max_crashes=1)
+        self.story = Story()
         link.execute("HSET", self.store.keys["meta"], "generation", "g1")
 
     def teardown(self) -> None:
@@ -142,18 +145,20 @@ class QueueMachine(RuleBasedStateMachine):
         assert all(entry.at_ms == self.now and by in (None, entry.by) for entry in entries), f"{name}: {entries}"
         view = self.model.view()
         assert after == view, f"{name} left " + "; ".join(after.difference(view))
-        self.story.max_crashes = self.max_crashes
-        wrong = invariants.broken(after, keyless=self.model.keyless(), noted=self.model.noted())
-        if name != "sweep":  # its rows say what becomes of a job
-            wrong += invariants.untold(self.last, after, entries, forgetting=name in FORGETTING)
-        wrong += self.story.read(entries)
-        if name in FORGETTING:
-            self.story.forget(ended=True)
-        elif name in ("sweep", "drop"):
-            self.story.forget()
-        else:
-            wrong += invariants.unlisted(self.last, after, entries, SCRIPTS.get(name, name))
-        assert not wrong, f"{name}: " + "; ".join(wrong)
+        look = Look(
+            before=self.last,
+            after=after,
+            entries=entries,
+            pages=self.story.read(entries),
+            script=SCRIPTS.get(name, name),
+            forgetting=name in FORGETTING,
+            keyless=self.model.keyless(),
+            noted=self.model.noted(),
+        )
+        wrong = judge(History(sees=MODEL & ~UNSAID.get(name, Sees(0)), looks=[look], max_crashes=self.max_crashes))
+        if name in UNSAID:
+            self.story.forget(ended=name in FORGETTING)
+        assert not wrong, f"{name}: " + "; ".join(map(str, wrong))
         self.seen, self.last = entries[-1].id if entries else self.seen, after
 
     def claim(self, worker: str, want: int, nonce: str = "", **options: Any) -> Claim:

@@ -10,8 +10,8 @@ from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
+from tests.laws.dump import LANES
 from tests.model.contents import full, short
-from tests.model.dump import LANES
 from tests.model.grounds import Grounds
 from tests.model.job import Job, LastClaim
 

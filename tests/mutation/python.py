@@ -66,7 +66,7 @@ class Rules(ast.NodeVisitor):
                 self.visit(part)
 
     def visit_Module(self, node: ast.Module) -> None:
-        self.visit_ClassDef(node)  # type: ignore[arg-type]
+        self.visit_ClassDef(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value:
@@ -93,7 +93,7 @@ class Rules(ast.NodeVisitor):
             self.change("negated", start, end, f"(not ({self.text[start:end]}))")
         self.generic_visit(node)
 
-    visit_IfExp = visit_If  # type: ignore[assignment]
+    visit_IfExp = visit_If
 
     def visit_Expr(self, node: ast.Expr) -> None:
         """A call whose answer nobody reads is left out."""

@@ -76,7 +76,7 @@ def test_a_formula_is_not_called_before_a_step_is_needed_and_then_once_for_each(
 
 @pytest.mark.parametrize("result", [-1, None, math.nan, "soon", True])
 def test_a_formula_with_a_bad_step_names_it(result: object) -> None:
-    ladder = Ladder.formula(lambda n: 1 if n < 3 else result, times=5)  # type: ignore[arg-type, return-value]
+    ladder = Ladder.formula(lambda n: 1 if n < 3 else result, times=5)
     with pytest.raises(ValueError, match="step 3 of the ladder: "):
         ladder.delay(1)
 
@@ -102,15 +102,15 @@ def test_exponential_multiplies_up_to_its_cap() -> None:
 @pytest.mark.parametrize("factor", [0.5, 0, -1, math.nan, math.inf, True, "2", None])
 def test_exponential_refuses_a_factor_that_does_not_grow(factor: object) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        Ladder.exponential(base="1s", factor=factor, cap="1h", times=3)  # type: ignore[arg-type]
+        Ladder.exponential(base="1s", factor=factor, cap="1h", times=3)
 
 
 @pytest.mark.parametrize("times", [0, -1, MAX_STEPS + 1, True, 2.0, "3", None])
 def test_a_number_of_steps_that_is_none_is_refused(times: object) -> None:
     for make in (
-        lambda: Ladder.every("1m", times=times),  # type: ignore[arg-type]
-        lambda: Ladder.formula(lambda n: n, times=times),  # type: ignore[arg-type]
-        lambda: Ladder.exponential(times=times),  # type: ignore[arg-type]
+        lambda: Ladder.every("1m", times=times),
+        lambda: Ladder.formula(lambda n: n, times=times),
+        lambda: Ladder.exponential(times=times),
     ):
         with pytest.raises(ValueError, match="whole number from 1 to 1000"):
             make()
@@ -130,7 +130,7 @@ def test_the_refusal_of_a_text_names_the_step() -> None:
 @pytest.mark.parametrize("value", [None, 15, ["15s"], b"15s", timedelta(1)])
 def test_what_is_no_text_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="is not a ladder"):
-        Ladder.of(value)  # type: ignore[arg-type]
+        Ladder.of(value)
 
 
 def test_a_ladder_too_long_is_refused() -> None:
@@ -140,7 +140,7 @@ def test_a_ladder_too_long_is_refused() -> None:
 
 def test_something_that_is_no_function_is_no_formula() -> None:
     with pytest.raises(ValueError, match="pass a function"):
-        Ladder.formula(5, times=2)  # type: ignore[arg-type]
+        Ladder.formula(5, times=2)
 
 
 def test_of_takes_a_ladder_as_it_is_and_reads_a_text() -> None:
@@ -176,7 +176,7 @@ def test_without_jitter_no_chance_is_taken() -> None:
 @pytest.mark.parametrize("jitter", [-0.1, 1.1, math.nan, math.inf, True, "0.1"])
 def test_a_jitter_that_is_no_share_is_refused(jitter: object) -> None:
     with pytest.raises(ValueError, match="is not a share"):
-        Ladder("1s", jitter=jitter)  # type: ignore[arg-type]
+        Ladder("1s", jitter=jitter)
 
 
 def test_jitter_is_part_of_the_text() -> None:
@@ -217,7 +217,7 @@ def test_ladders_are_equal_by_steps_and_jitter() -> None:
 def test_a_ladder_does_not_change() -> None:
     ladder = Ladder("1s")
     with pytest.raises(AttributeError, match="does not change"):
-        ladder.jitter = 0.5  # type: ignore[misc]
+        ladder.jitter = 0.5
     with pytest.raises(AttributeError, match="does not change"):
         ladder._steps = (1.0,)
     with pytest.raises(AttributeError, match="does not change"):

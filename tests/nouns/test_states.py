@@ -135,5 +135,5 @@ def test_every_end_of_an_attempt_has_its_event() -> None:
 def test_a_transition_is_frozen_and_pickles() -> None:
     row = TRANSITIONS[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        row.verb = "other"  # type: ignore[misc]
+        row.verb = "other"
     assert pickle.loads(pickle.dumps(row)) == row == Transition("schedule", None, State.SCHEDULED, "schedule")

@@ -23,7 +23,7 @@ def shop(tmp_path) -> Iterator[str]:
     connections.settings["shop"] = {**usual, "ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": {}}
     second = connections["shop"]
     second.connect()
-    second.ensure_connection = lambda: None  # type: ignore[method-assign]  # Django's tests forbid what is not in the settings
+    second.ensure_connection = lambda: None  # Django's tests forbid what is not in the settings
     yield "shop"
     second.close()
     del connections["shop"]

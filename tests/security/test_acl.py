@@ -47,8 +47,7 @@ def test_the_user_of_the_tests_is_the_documented_one(redis_server):
 def test_web_commands_and_workers_need_no_more_and_no_less(shop: Shop, orders, run, own_redis, settings):
     server = own_redis()
     shop.url, shop.link = server.url, opened(server.url)
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    shop.migrate()
+    shop.keep_rows()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers.as_package(server.url)}
     jobs = [delayq.schedule(close_order, n, delay="1h", key=f"k{n}") for n in range(3)]
     jobs[0].reschedule(delay="2h")

@@ -257,7 +257,7 @@ def test_commands_say_what_they_can(orders, delayq_redis, run, words):
 
 def test_a_thousand_poison_records_among_ten_thousand_jobs(shop: Shop, redis_server):
     keys = Keys("delayq", "default")
-    one = Vandal(redis_server.link, keys, task="tests.worker.shop.tasks.count", seed=7)
+    one = Vandal(redis_server.link, keys, task="tests.app.shop.tasks.count", seed=7)
     litter(redis_server.link, keys)
     for step in range(100):
         shop.put_many("count", [(number,) for number in range(step * 100, step * 100 + 100)])

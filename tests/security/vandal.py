@@ -40,9 +40,7 @@ class Vandal:
         return found
 
     def record(self, payload: bytes = b"[[1]]", **fields: object) -> bytes:
-        return JobRecord(
-            **{"id": ids.new(), "task": self.task, "durable": False, "payload": payload, **fields}  # type: ignore[arg-type]
-        ).encode()
+        return JobRecord(**{"id": ids.new(), "task": self.task, "durable": False, "payload": payload, **fields}).encode()
 
     def harm(self) -> str:
         name = self.random.choice(sorted(POISON))

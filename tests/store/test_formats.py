@@ -10,7 +10,7 @@ from django_delayq.store import formats, scripts
 from django_delayq.store.format_store import FormatStore
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.recovery import GroundStore
-from tests.model.dump import read as read_all
+from tests.laws.dump import read as read_all
 from tests.store.board import LEASE, NOW, job_id, record
 
 CALLS = {

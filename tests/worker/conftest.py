@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +23,10 @@ from django_delayq.store.keys import Keys
 from django_delayq.store.queue import QueueStore, ScheduleItem
 from tests import servers
 from tests.links import package_link
+from tests.servers import as_package
+from tests.stage import Actor, manage, project, sqlite
 from tests.worker.bench import Bench
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 
 
@@ -44,55 +42,6 @@ def eventually(check: Callable[[], Any], what: str = "it", patience: float = PAT
         time.sleep(0.02)
 
 
-class Worker:
-    """A `delayq_worker` in a process group of its own."""
-
-    def __init__(self, url: str, *options: str, log: Path, environment: dict[str, str]) -> None:
-        self.log = log
-        self.file = open(log, "ab")  # noqa: SIM115
-        command = [sys.executable, "-W", "error", "-m", "django", "delayq_worker", "--roles", "move", *options]
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_REDIS": url, **environment},
-            stdout=self.file,
-            stderr=self.file,
-            start_new_session=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def children(self) -> list[int]:
-        found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(self.pid)], capture_output=True, text=True, check=False)
-        return [int(pid) for pid in found.stdout.split()]
-
-    def signal(self, sign: int) -> None:
-        os.kill(self.pid, sign)
-
-    def kill_tree(self) -> None:
-        os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-
-    def wait(self, patience: float = PATIENCE) -> int:
-        try:
-            return self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self.signal(signal.SIGQUIT)
-            time.sleep(1)
-            pytest.fail(f"the worker did not end:\n{self.text()}")
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def close(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        self.file.close()
-
-
 class Shop:
     """The project under test: puts jobs in, starts workers, looks at what ran."""
 
@@ -100,9 +49,31 @@ class Shop:
         self.url = url
         self.link = link
         self.folder = folder
-        self.workers: list[Worker] = []
+        self.ledger = folder / "ledger"
+        self.workers: list[Actor] = []
         self.settings: dict[str, Any] = {}
+        self.database = sqlite(":memory:")
         self.environment: dict[str, str] = {}
+
+    @property
+    def project(self) -> dict[str, str]:
+        """The environment of its processes, beside our own."""
+        usual = {"DURABILITY": "redis", "BACKOFF": "100ms", "QUEUES": {"default": {}, "slow": {}}}
+        made = project(self.folder, as_package(self.url), self.database, {**usual, **self.settings})
+        return {**made, "APP_COUNTS": self.url, **self.environment}
+
+    def keep_rows(self, database: dict[str, Any] | None = None, **settings: Any) -> None:
+        """Gives it a database, in a file if no other is named, and with settings other than before."""
+        self.settings = {**self.settings, **settings}
+        self.database = database or sqlite(self.folder / "db.sqlite3")
+        self.migrate()
+
+    def migrate(self) -> None:
+        """Makes the tables. Those of a file are made once and copied: a process of Django takes a second."""
+        if self.database["ENGINE"].endswith("sqlite3"):
+            shutil.copy(_tables(), self.database["NAME"])
+        else:
+            self.manage("migrate", "-v", "0")
 
     def store(self, queue: str = "default") -> QueueStore:
         return QueueStore(package_link(self.link), prefix="delayq", queue=queue)
@@ -131,7 +102,7 @@ class Shop:
         options: dict[str, Any] | None = None,
         **fields: Any,
     ) -> list[str]:
-        name = task if "." in task else f"tests.worker.shop.tasks.{task}"
+        name = task if "." in task else f"tests.app.shop.tasks.{task}"
         records = [
             JobRecord(
                 id=ids.new(),
@@ -146,40 +117,17 @@ class Shop:
             self.store(queue).schedule([ScheduleItem(record=record, delay_ms=delay_ms) for record in records[start : start + 200]])
         return [ids.short(record.id) for record in records]
 
-    def work(self, *options: str, failpoints: str = "") -> Worker:
+    def work(self, *options: str, failpoints: str = "") -> Actor:
         """Starts a worker."""
-        environment = {**self.environment, "SHOP_DELAYQ": json.dumps(self.settings), "DELAYQ_FAILPOINTS": failpoints}
-        worker = Worker(self.url, *options, log=self.folder / f"worker{len(self.workers)}.log", environment=environment)
+        command = [sys.executable, "-W", "error", "-m", "django", "delayq_worker", "--roles", "move", *options]
+        worker = Actor(self.folder / f"worker{len(self.workers)}.log", command, {**self.project, "DELAYQ_FAILPOINTS": failpoints})
+        worker.start()
         self.workers.append(worker)
         return worker
 
     def manage(self, *words: str) -> str:
         """Runs another command of the project; returns what it printed."""
-        environment = {
-            **os.environ,
-            **self.environment,
-            "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
-            "SHOP_REDIS": self.url,
-            "SHOP_DELAYQ": json.dumps(self.settings),
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "django", *words],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.strip()
-
-    def migrate(self) -> None:
-        """Makes the tables. Those of a file are made once and copied: a process of Django takes a second."""
-        file = self.environment.get("SHOP_DATABASE")
-        if file and "SHOP_DATABASE_SERVER" not in self.environment:
-            shutil.copy(_tables(), file)
-        else:
-            self.manage("migrate", "-v", "0")
+        return manage(*words, environment=self.project)
 
     def ran(self) -> list[str]:
         return [line.decode() for line in self.link.execute("LRANGE", "ran", 0, -1)]
@@ -216,8 +164,7 @@ def _tables() -> Path:
     folder = servers.folder()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / "tables.sqlite3"
-    environment = {"DJANGO_SETTINGS_MODULE": "tests.worker.settings", "SHOP_REDIS": "unix:///nowhere", "SHOP_DATABASE": str(file)}
-    subprocess.run([sys.executable, "-m", "django", "migrate", "-v", "0"], cwd=ROOT, env={**os.environ, **environment}, check=True)
+    manage("migrate", "-v", "0", environment=project(folder, "unix:///nowhere", sqlite(file), {"QUEUES": {"default": {}, "slow": {}}}))
     return file
 
 
@@ -226,32 +173,27 @@ def shop(redis_server, tmp_path) -> Iterator[Shop]:
     shop = Shop(redis_server.url, redis_server.link, tmp_path)
     yield shop
     for worker in shop.workers:
-        worker.close()
+        worker.kill_tree()
 
 
 @pytest.fixture
-def new_database(django_db_blocker) -> Callable[[dict[str, object]], str]:
-    """Makes a database on the server of that entry of DATABASES; returns its own entry, as SHOP_DATABASE_SERVER takes it."""
+def new_database(django_db_blocker) -> Callable[[dict[str, object]], dict[str, object]]:
+    """Makes a database on the server of that entry of DATABASES; returns its own entry."""
 
-    def make(server: dict[str, object]) -> str:
+    def make(server: dict[str, object]) -> dict[str, object]:
         name = f"shop_{uuid4().hex}"
         with django_db_blocker.unblock(), ConnectionHandler({"default": server})["default"]._nodb_cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name}")
-        return json.dumps({**server, "NAME": name})
+        return {**server, "NAME": name}
 
     return make
 
 
 @pytest.fixture
-def durable(shop: Shop, new_database: Callable[[dict[str, object]], str]) -> Shop:
+def durable(shop: Shop, new_database: Callable[[dict[str, object]], dict[str, object]]) -> Shop:
     """A shop whose jobs are durable, with an empty database of the kind that DELAYQ_TEST_DB says."""
-    shop.settings = {"DURABILITY": "outbox"}
     server = json.loads(os.environ["DELAYQ_TEST_DATABASE"])
-    if server["ENGINE"].endswith("sqlite3"):
-        shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    else:
-        shop.environment = {"SHOP_DATABASE_SERVER": new_database(server)}
-    shop.migrate()
+    shop.keep_rows(None if server["ENGINE"].endswith("sqlite3") else new_database(server), DURABILITY="outbox")
     return shop
 
 

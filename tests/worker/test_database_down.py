@@ -15,6 +15,7 @@ import pytest
 from django_delayq import ids
 from tests import servers
 from tests.conftest import missing
+from tests.stage import sqlite
 from tests.worker.conftest import Shop, eventually
 
 ROWS = """
@@ -38,13 +39,12 @@ SERVERS: dict[str, type[servers.DatabaseServer]] = {"postgres": servers.Postgres
 
 
 @pytest.fixture
-def outage(shop: Shop, new_database: Callable[[dict[str, object]], str]) -> Iterator[Outage]:
+def outage(shop: Shop, new_database: Callable[[dict[str, object]], dict[str, object]]) -> Iterator[Outage]:
     """The shop's database, and a way to take it away for a while: a killed server, or a locked file."""
-    shop.environment = {"SHOP_LEDGER": str(shop.folder / "ledger")}
     kind = os.environ.get("DELAYQ_TEST_DB", "sqlite")
     if kind == "sqlite":
         path = str(shop.folder / "db.sqlite3")
-        shop.environment |= {"SHOP_DATABASE": path, "SHOP_PATIENCE": "0.3"}
+        shop.database = sqlite(path, timeout=0.3)
 
         @contextlib.contextmanager
         def locked() -> Iterator[None]:
@@ -61,7 +61,7 @@ def outage(shop: Shop, new_database: Callable[[dict[str, object]], str]) -> Iter
     except servers.ServerMissing as error:
         missing(str(error))
     server.start()
-    shop.environment["SHOP_DATABASE_SERVER"] = new_database(server.database())
+    shop.database = new_database(server.database())
 
     @contextlib.contextmanager
     def killed() -> Iterator[None]:

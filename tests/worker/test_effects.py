@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.conftest import Shop, eventually
 
-PAY = "from tests.worker.shop.tasks import {task}; print({task}.schedule(7).id)"
+PAY = "from tests.app.shop.tasks import {task}; print({task}.schedule(7).id)"
 LOOK = """
 from django.contrib.auth.models import Group
 from django_delayq.models import Job

@@ -17,7 +17,7 @@ BACKLOG = 4000
 
 def even(bench: Bench) -> Bench:
     """Nothing is taken ahead, however quick the jobs are."""
-    bench.pace.note = lambda seconds: None  # type: ignore[method-assign]
+    bench.pace.note = lambda seconds: None
     bench.register(nothing)
     return bench
 
@@ -122,7 +122,7 @@ def test_a_busy_queue_costs_hardly_any_calls_about_those_that_are_empty(redis_se
         bench.put("nothing")
     asked: Counter[int] = Counter()
     for number, store in enumerate(bench.stores):
-        store.claim = counting(store.claim, asked, number)  # type: ignore[method-assign]
+        store.claim = counting(store.claim, asked, number)
     for _ in range(40):  # full between its passes, and for so long that it hands its timers over
         bench.mover.poll()
         now[0] += 0.001
@@ -143,7 +143,7 @@ def test_one_queue_is_asked_once_a_pass(redis_server) -> None:
     for _ in range(40):
         bench.put("nothing")
     asked: Counter[int] = Counter()
-    bench.stores[0].claim = counting(bench.stores[0].claim, asked, 0)  # type: ignore[method-assign]
+    bench.stores[0].claim = counting(bench.stores[0].claim, asked, 0)
     assert len(passes(bench, 10)) == 20
     bench.close()
     assert asked[0] == 10

@@ -12,7 +12,7 @@ REQUEST = """
 import django_delayq as delayq
 from django.db import transaction
 from django_delayq.models import Job
-from tests.worker.shop.tasks import write_down
+from tests.app.shop.tasks import write_down
 with transaction.atomic():
     jobs = [write_down.schedule(number) for number in range({first}, {first} + 20)]
 print(Job.objects.filter(pk__in=[job.id for job in jobs]).count())
@@ -26,10 +26,8 @@ except delayq.StoreUnavailable as error:
 def test_schedules_wait_or_are_refused_and_the_rest_goes_on(shop: Shop, own_redis) -> None:
     server = own_redis()
     shop.url, shop.link = server.url, opened(server.url)
-    ledger = shop.folder / "ledger"
-    shop.settings = {"DURABILITY": "outbox", "LEASE": 6, "QUEUES": {"default": {}, "slow": {"DURABILITY": "redis"}}}
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3"), "SHOP_LEDGER": str(ledger)}
-    shop.migrate()
+    ledger = shop.ledger
+    shop.keep_rows(DURABILITY="outbox", LEASE=6, QUEUES={"default": {}, "slow": {"DURABILITY": "redis"}})
 
     def ran() -> Counter[int]:
         return Counter(int(line.split()[0]) for line in ledger.read_text().splitlines()) if ledger.exists() else Counter()

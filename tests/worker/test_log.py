@@ -39,7 +39,7 @@ def stream() -> Stream:
 def handler(stream: Stream) -> LogHandler:
     """Gathers, but for the thread that writes now and then."""
     handler = LogHandler()
-    handler._stream = stream  # type: ignore[assignment]
+    handler._stream = stream
     handler._gathers = True
     return handler
 

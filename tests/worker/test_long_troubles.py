@@ -11,12 +11,12 @@ import pytest
 
 from django_delayq.store.connection import connect
 from django_delayq.store.keys import Keys
-from tests.model import dump
+from tests.laws import dump
 from tests.worker.conftest import Shop, eventually
 
 LEASE = 3
 PAY = """
-from tests.worker.shop.tasks import pay_slowly, stay
+from tests.app.shop.tasks import pay_slowly, stay
 print(*[pay_slowly.schedule(1, 2.0).id.hex, *[stay.schedule(number, 2.0).id.hex for number in (2, 3, 4)]])
 """
 LOOK = """
@@ -27,22 +27,12 @@ print(Group.objects.count(), sorted(Job.objects.values_list("state", "attempts",
 
 
 def ledger(shop: Shop) -> Counter[str]:
-    path = shop.folder / "ledger"
-    return Counter(path.read_text().splitlines() if path.exists() else [])
-
-
-def with_ledger(shop: Shop) -> None:
-    shop.environment = {
-        "SHOP_LEDGER": str(shop.folder / "ledger"),
-        "SHOP_DATABASE": str(shop.folder / "db.sqlite3"),
-    }
+    return Counter(shop.ledger.read_text().splitlines() if shop.ledger.exists() else [])
 
 
 @pytest.mark.slow
 def test_a_worker_frozen_for_three_leases_and_thawed_changes_nothing(shop: Shop) -> None:
-    shop.settings = {"LEASE": LEASE, "DURABILITY": "outbox"}
-    with_ledger(shop)
-    shop.migrate()
+    shop.keep_rows(LEASE=LEASE, DURABILITY="outbox")
     roles = ("--roles", "move,mirror,relay", "--threads", "4")
     frozen = shop.work(*roles)
     shop.manage("shell", "-v", "0", "-c", PAY)
@@ -76,8 +66,7 @@ def test_a_worker_frozen_for_three_leases_and_thawed_changes_nothing(shop: Shop)
 def test_none_of_200_running_jobs_runs_twice_when_redis_is_away_for_three_leases(shop: Shop, own_redis, how) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")
     shop.url, shop.link = server.url, connect(server.url, name="test")
-    shop.settings = {"LEASE": LEASE}
-    with_ledger(shop)
+    shop.keep_rows(LEASE=LEASE)
     workers = [shop.work("--threads", "100", "-v", "0") for _ in range(2)]
     eventually(lambda: all(len(worker.children()) == 1 for worker in workers))
     ids = shop.put_many("stay", [(number, 5 * LEASE) for number in range(200)])
@@ -103,9 +92,7 @@ def test_a_worker_of_20_queues_leaves_within_its_grace_and_3_s_while_redis_hangs
     grace, slow_machine = 1.0, 4.0
     server = own_redis()
     shop.url, shop.link = server.url, connect(server.url, name="test")
-    shop.settings = {"DURABILITY": "outbox", "QUEUES": {"default": {}, **{f"q{number}": {} for number in range(19)}}}
-    with_ledger(shop)
-    shop.migrate()
+    shop.keep_rows(DURABILITY="outbox", QUEUES={"default": {}, **{f"q{number}": {} for number in range(19)}})
     worker = shop.work("--roles", "move,mirror,relay", "--processes", "2", "--grace", str(grace))
     id = shop.put("nap", 1, 60.0)
     eventually(lambda: "began" in " ".join(shop.ran()))

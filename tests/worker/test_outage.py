@@ -11,7 +11,8 @@ from collections import Counter
 import pytest
 
 from django_delayq.store.connection import connect
-from tests.worker.conftest import ROOT, Shop, eventually
+from tests.stage import ROOT
+from tests.worker.conftest import Shop, eventually
 
 # A web process: a request every 10 ms, each with a transaction of its own, until its input is closed.
 REQUESTS = """
@@ -19,7 +20,7 @@ import select, sys, time
 import django
 django.setup()
 from django.db import transaction
-from tests.worker.shop.tasks import write_down
+from tests.app.shop.tasks import write_down
 number = 0
 while not select.select([sys.stdin], [], [], 0.01)[0]:
     number += 1
@@ -38,10 +39,8 @@ while not select.select([sys.stdin], [], [], 0.01)[0]:
 def test_no_request_fails_and_no_job_is_lost_or_doubled_while_redis_is_away(shop: Shop, own_redis, how: str) -> None:
     server = own_redis(appendonly="yes", appendfsync="always")
     shop.url, shop.link = server.url, connect(server.url, name="test")
-    ledger, answers = shop.folder / "ledger", shop.folder / "answers"
-    shop.settings = {"DURABILITY": "outbox"}
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3"), "SHOP_LEDGER": str(ledger)}
-    shop.migrate()
+    ledger, answers = shop.ledger, shop.folder / "answers"
+    shop.keep_rows(DURABILITY="outbox")
     for _ in range(2):
         shop.work("--roles", "move,mirror,relay", "--threads", "4", "-v", "0")
     with open(answers, "wb") as out:
@@ -50,13 +49,7 @@ def test_no_request_fails_and_no_job_is_lost_or_doubled_while_redis_is_away(shop
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=out,
-            env={
-                **os.environ,
-                **shop.environment,
-                "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
-                "SHOP_REDIS": server.url,
-                "SHOP_DELAYQ": '{"DURABILITY": "outbox"}',
-            },
+            env={**os.environ, **shop.project},
         )
     try:
         eventually(lambda: ledger.exists() and len(ledger.read_text().splitlines()) > 50)

@@ -16,14 +16,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.links import opened
-from tests.worker.conftest import ROOT, Shop, eventually
+from tests.stage import ROOT
+from tests.worker.conftest import Shop, eventually
 
 SCHEDULE = """
 import json, sys
 import django
 django.setup()
 import django_delayq as delayq
-from tests.worker.shop.tasks import write_down
+from tests.app.shop.tasks import write_down
 for numbers, delay, seconds in json.loads(sys.argv[1]):
     delayq.schedule_many(write_down.using(delay=delay).bind(number, seconds) for number in range(*numbers))
 """
@@ -32,27 +33,17 @@ for numbers, delay, seconds in json.loads(sys.argv[1]):
 class Site:
     """A shop with a database, whose jobs are durable, and a ledger of all runs."""
 
-    def __init__(self, shop: Shop, server, *, database_server: str = "", **settings) -> None:
+    def __init__(self, shop: Shop, server, *, database_server: dict[str, object] | None = None, **settings) -> None:
         self.shop = shop
         self.server = server
         shop.url, shop.link = server.url, opened(server.url)
         self.database = shop.folder / "db.sqlite3"
-        self.ledger = shop.folder / "ledger"
-        shop.settings = {"DURABILITY": "outbox", "LEASE": 5, **settings}
-        shop.environment = {"SHOP_DATABASE": str(self.database), "SHOP_LEDGER": str(self.ledger)}
-        if database_server:
-            shop.environment["SHOP_DATABASE_SERVER"] = database_server
-        shop.migrate()
+        self.ledger = shop.ledger
+        shop.keep_rows(database_server, **{"DURABILITY": "outbox", "LEASE": 5, **settings})
 
     def schedule(self, *those: tuple[tuple[int, int], float, float]) -> None:
         """Per group: numbers from and to, delay, and how long the task takes."""
-        environment = {
-            **os.environ,
-            **self.shop.environment,
-            "DJANGO_SETTINGS_MODULE": "tests.worker.settings",
-            "SHOP_REDIS": self.shop.url,
-            "SHOP_DELAYQ": json.dumps(self.shop.settings),
-        }
+        environment = {**os.environ, **self.shop.project}
         subprocess.run([sys.executable, "-c", SCHEDULE, json.dumps(those)], cwd=ROOT, env=environment, check=True)
 
     def work(self, *options: str, failpoints: str = ""):

@@ -6,7 +6,7 @@ from tests.worker.conftest import Shop
 
 WAIT = """
 import django_delayq as delayq
-from tests.worker.shop import tasks
+from tests.app.shop import tasks
 one = delayq.schedule(tasks.count, 21)
 print(one.result("30s"), one.wait("1s").value, one.attempts)
 later = delayq.schedule(tasks.count, 1, delay="1h")

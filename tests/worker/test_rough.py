@@ -41,10 +41,8 @@ def test_a_copy_that_a_task_forked_does_not_come_back_as_a_worker(shop: Shop) ->
 
 
 def test_a_copy_does_not_commit_the_transaction_of_an_atomic_run(shop: Shop) -> None:
-    shop.settings = {"DURABILITY": "outbox"}
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    shop.migrate()
-    shop.manage("shell", "-v", "0", "-c", "from tests.worker.shop.tasks import atomic_split; atomic_split.schedule()")
+    shop.keep_rows(DURABILITY="outbox")
+    shop.manage("shell", "-v", "0", "-c", "from tests.app.shop.tasks import atomic_split; atomic_split.schedule()")
     assert shop.work("--burst").wait() == 0
     copied, committed = (line.rpartition(" ") for line in shop.ran())
     assert (copied[0], committed[0]) == ("copy", "committed by")
@@ -71,14 +69,14 @@ def test_a_coroutine_cannot_end_the_event_loop_under_the_others(shop: Shop, task
 
 
 def test_database_connections_of_coroutines_are_closed_behind_each_job(shop: Shop) -> None:
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
+    shop.keep_rows()
     ids = [shop.put("async_query", 0) for _ in range(3)]
     assert shop.work("--burst", "--threads", "1").wait() == 0
     assert [shop.detail(id, "succeeded")["r"] for id in ids] == [0, 0, 0]
 
 
 def test_a_slow_query_of_one_coroutine_does_not_hold_up_those_of_others(shop: Shop) -> None:
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
+    shop.keep_rows()
     shop.put("async_query", 600)
     shop.work()
     eventually(lambda: shop.ran() == ["began 600"])
@@ -87,8 +85,7 @@ def test_a_slow_query_of_one_coroutine_does_not_hold_up_those_of_others(shop: Sh
 
 
 def test_a_transaction_left_open_does_not_swallow_what_the_next_job_writes(shop: Shop) -> None:
-    shop.environment = {"SHOP_DATABASE": str(shop.folder / "db.sqlite3")}
-    shop.migrate()
+    shop.keep_rows()
     shop.put("leave_open")
     id = shop.put("write_row")
     assert shop.work("--burst", "--threads", "1").wait() == 0

@@ -14,7 +14,7 @@ from tests.worker.conftest import Shop, eventually
 
 SCHEDULE = """
 import django_delayq as delayq
-from tests.worker.shop.tasks import count
+from tests.app.shop.tasks import count
 print(count.using(key="one").schedule(21).id)
 """
 LOOK = """
@@ -42,12 +42,12 @@ def test_a_side_process_that_dies_is_started_again(durable: Shop) -> None:
 
 
 def test_while_the_database_takes_nothing_jobs_go_on_and_the_mirror_catches_up(durable: Shop) -> None:
-    if "SHOP_DATABASE" not in durable.environment:  # no file that could be locked: nothing here to take away
+    if not durable.database["ENGINE"].endswith("sqlite3"):  # no file that could be locked: nothing here to take away
         pytest.skip("of SQLite, whose file can be locked; test_database_down.py has the others")
     durable.work("--roles", "move,mirror,relay")
     durable.manage("shell", "-v", "0", "-c", SCHEDULE)
     eventually(lambda: durable.manage("shell", "-v", "0", "-c", LOOK) == "succeeded 42 1")
-    lock = sqlite3.connect(durable.environment["SHOP_DATABASE"], isolation_level=None, timeout=20)
+    lock = sqlite3.connect(durable.database["NAME"], isolation_level=None, timeout=20)
     lock.execute("BEGIN EXCLUSIVE")
     try:
         ids = durable.put_many("count", [(number,) for number in range(100, 150)])
@@ -70,7 +70,7 @@ def test_a_worker_reloads_when_its_code_changes(shop: Shop, tmp_path: Path) -> N
     tasks = "import django_delayq as delayq\n@delayq.task\ndef price():\n    return {price}\n"
     (stall / "tasks.py").write_text(tasks.format(price=1))
     os.utime(stall / "tasks.py", (1, 1))
-    shop.environment = {"SHOP_APPS": "stall", "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    shop.environment = {"APP_APPS": "stall", "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     worker = shop.work("--reload")
     before, running = shop.put("stall.tasks.price"), shop.put("nap", 1, 3)
     eventually(lambda: "succeeded" in shop.happened(before) and len(shop.ran()) == 1)

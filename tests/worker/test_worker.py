@@ -47,7 +47,7 @@ def test_failures_are_retried_along_the_ladder_and_then_failed(shop: Shop) -> No
     detail = shop.detail(id, "failed")
     assert detail["c"] == "ValueError"
     assert detail["m"] == "the answer is not 42"
-    assert "tests/worker/shop/tasks.py" in detail["t"]
+    assert "tests/app/shop/tasks.py" in detail["t"]
     assert "django_delayq/worker" not in detail["t"]
     assert shop.detail(id, "retried")["p"] == detail["p"]
 

@@ -1,13 +1,14 @@
-"""Tasks that record when they begin and end. The first argument names the operation that scheduled them."""
+"""Tasks that record when they begin and end. The first argument names the call that scheduled them."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
+import os
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
@@ -15,17 +16,18 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq.producer.task import registry
 from django_delayq.worker.process import unknown_tasks
-from tests.campaign import record
+from tests.app import record
+from tests.app.models import Effect
+from tests.laws.history import STEPS
 
-RETRY_MS = 100  # the least delay between two attempts of any task here
-HAS_ATOMIC = "atomic" in inspect.signature(delayq.task).parameters
+LADDER = "200ms 500ms 1s 2s"  # with many attempts it outlasts a database that is away
 
 
 class Trouble(Exception):
     """What a task here raises on purpose."""
 
 
-def _ledger(what: str) -> None:
+def _ledger(what: str, step: str = "") -> None:
     """The ledger is apart from the database, whose word about effects it is to judge.
 
     - effect: before the commit of an effect. What is in the database was written here first; what is here may have been rolled back.
@@ -33,13 +35,13 @@ def _ledger(what: str) -> None:
     - end: a run came to its end, before the worker hears of it.
     """
     job = delayq.current()
-    record.own(settings.CAMPAIGN_FOLDER, "ledger").write(what=what, job=job.id.hex, fence=job.fence)
+    record.own(settings.APP_FOLDER, "ledger").write(what=what, job=job.id.hex, fence=job.fence, step=step)
 
 
 @contextmanager
 def _run(op: str) -> Iterator[None]:
     job = delayq.current()
-    runs = record.own(settings.CAMPAIGN_FOLDER, "runs")
+    runs = record.own(settings.APP_FOLDER, "runs")
     same = {"job": job.id.hex, "fence": job.fence}
     runs.write(
         run="began",
@@ -47,8 +49,8 @@ def _run(op: str) -> Iterator[None]:
         op=op,
         task=job.task.rpartition(".")[2],
         attempt=job.attempt,
-        crashes=job.crashes,
         due=int(job.run_at.timestamp() * 1000),
+        pid=os.getpid(),
     )
     how = "broken off"
     try:
@@ -67,7 +69,7 @@ def _run(op: str) -> Iterator[None]:
 
 @delayq.task
 def quick(op: str) -> None:
-    """Most of the load."""
+    """Most of the campaign's load."""
     with _run(op):
         pass
 
@@ -80,9 +82,10 @@ def long(op: str, seconds: float) -> None:
 
 
 @delayq.task
-def flaky(op: str, fails: int) -> None:
+def flaky(op: str, fails: int, seconds: float = 0.0) -> None:
     """Fails some times, then succeeds."""
     with _run(op):
+        time.sleep(seconds)
         if delayq.current().attempt <= fails:
             raise Trouble(f"not yet, {fails} times")
 
@@ -102,7 +105,17 @@ def snoozer(op: str) -> None:
             raise delayq.Snooze("150ms", "not now")
 
 
-@delayq.task(queue="orders")
+@delayq.task
+def snoozer_once(op: str, seconds: float) -> None:
+    """Says "not now" until it stands written that it did."""
+    with _run(op):
+        time.sleep(seconds)
+        said = record.lines(Path(settings.APP_FOLDER), "runs-*.jsonl")
+        if not any(line.get("how") == "snooze" and line["job"] == delayq.current().id.hex for line in said):
+            raise delayq.Snooze("200ms", "not now")
+
+
+@delayq.task
 def keyed(op: str, seconds: float = 0.01) -> None:
     """Has a business key."""
     with _run(op):
@@ -119,58 +132,54 @@ def patient(op: str, seconds: float) -> None:
             try:
                 job.check_lease()
             except delayq.LeaseLost:
-                record.own(settings.CAMPAIGN_FOLDER, "lost").write(job=job.id.hex)
+                record.own(settings.APP_FOLDER, "lost").write(job=job.id.hex)
                 raise
             time.sleep(0.02)
 
 
+@delayq.task(timeout="200ms", max_attempts=1)
+def deaf(op: str) -> None:
+    """Does not hear its soft timeout: it waits in C."""
+    with _run(op):
+        time.sleep(60)
+
+
 @delayq.task
-async def asynchronous(op: str) -> None:
+async def asynchronous(op: str, seconds: float = 0.05) -> None:
     """A coroutine."""
     with _run(op):
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(seconds)
 
 
-NAMES = ["quick", "long", "flaky", "hopeless", "snoozer", "keyed", "asynchronous"]
-
-
-def _effect() -> None:
+def _effect(step: str) -> None:
     """A row, in the transaction that is open here, and the ledger's lines about it."""
-    from tests.campaign.app.models import Effect
-
     job = delayq.current()
-    _ledger("effect")
-    Effect.objects.create(job=job.id, fence=job.fence)
-    transaction.on_commit(lambda: _ledger("kept"))
+    _ledger("effect", step)
+    Effect.objects.create(job=job.id, fence=job.fence, step=step)
+    transaction.on_commit(lambda: _ledger("kept", step))
 
 
-if HAS_ATOMIC:
-    # a ladder that outlasts a database that is away
-    @delayq.task(atomic=True, max_attempts=30, backoff="200ms 500ms 1s 2s")
-    def atomic(op: str) -> None:
-        """Its effect is a row, in the transaction that settles the job."""
-        with _run(op):
-            _effect()
-            time.sleep(0.02)
+@delayq.task(atomic=True, max_attempts=30, backoff=LADDER)
+def atomic(op: str, seconds: float = 0.02) -> None:
+    """Its effect is a row, in the transaction that settles the job."""
+    with _run(op):
+        _effect("")
+        time.sleep(seconds)
 
-    NAMES.append("atomic")
 
-if hasattr(delayq, "once"):
-
-    @delayq.task(max_attempts=30, backoff="200ms 500ms 1s 2s")
-    def stepwise(op: str, fails: int) -> None:
-        """Its effect is a row, in a step that happens once, whatever becomes of the run."""
-        with _run(op):
-            job = delayq.current()
-            with delayq.once("effect") as first:
+@delayq.task(max_attempts=30, backoff=LADDER)
+def stepwise(op: str, fails: int = 0, seconds: float = 0.01) -> None:
+    """Its effects are rows, in steps that happen once, whatever becomes of the run."""
+    with _run(op):
+        for step in STEPS["stepwise"]:
+            with delayq.once(step) as first:
                 if first:
-                    _effect()
-            time.sleep(0.01)
-            if job.attempt <= fails:
-                raise Trouble("not yet")
+                    _effect(step)
+            time.sleep(seconds)
+        if delayq.current().attempt <= fails:
+            raise Trouble("not yet")
 
-    NAMES.append("stepwise")
 
-unknown_tasks.STEPS = (1.0, 2.0)  # type: ignore[misc]  # a campaign has no minute to wait
-if settings.CAMPAIGN_WITHOUT:
-    del registry._tasks[f"{__name__}.{settings.CAMPAIGN_WITHOUT}"]
+unknown_tasks.STEPS = (1.0, 2.0)  # a campaign has no minute to wait
+if settings.APP_WITHOUT:
+    del registry._tasks[f"{__name__}.{settings.APP_WITHOUT}"]

@@ -1,4 +1,4 @@
-"""The invariants notice what they are for: a good queue, and what is wrong with it after one change by hand."""
+"""The laws of queues notice what they are for: a good queue, and what is wrong with it after one change by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from copy import deepcopy
 import pytest
 
 from django_delayq.store.events import Entry, Item
-from tests.model.dump import Dump
-from tests.model.invariants import broken, unlisted, untold
+from tests.laws.dump import Dump
+from tests.laws.history import History, Look, Sees
+from tests.laws.judge import judge
+from tests.laws.story import Story
 from tests.store.board import record
 
 LATER = 1_800_000_000_000.0
@@ -40,9 +42,26 @@ def entry(*items: tuple[str, ...]) -> list[Entry]:
     return [Entry("1-0", 0, "", "", tuple(Item(kind, tuple(fields), b"") for kind, *fields in items))]
 
 
+def broken(dump: Dump) -> str:
+    return said(Sees.QUEUES, Look(after=dump))
+
+
+def untold(before: Dump, after: Dump, entries: list[Entry], *, forgetting: bool = False) -> str:
+    return said(Sees.CHANGES, Look(before=before, after=after, entries=entries, forgetting=forgetting))
+
+
+def unlisted(before: Dump, after: Dump, entries: list[Entry], script: str) -> str:
+    breaches = judge(History(sees=Sees.CHANGES | Sees.SCRIPT, looks=[Look(before=before, after=after, entries=entries, script=script)]))
+    return "; ".join(str(breach) for breach in breaches if breach.law == "every move is in the table")
+
+
+def said(sees: Sees, look: Look) -> str:
+    return "; ".join(map(str, judge(History(sees=sees, looks=[look], max_crashes=1))))
+
+
 def test_a_good_queue_breaks_nothing() -> None:
-    assert broken(good()) == []
-    assert untold(good(), good(), []) == []
+    assert broken(good()) == ""
+    assert untold(good(), good(), []) == ""
 
 
 @pytest.mark.parametrize(
@@ -58,7 +77,7 @@ def test_a_good_queue_breaks_nothing() -> None:
         (lambda dump: dump.runs.update(r="1:0:n:n9"), "a fence and no lease"),
         (lambda dump: dump.runs.update(f="1:0:n:"), "has a run and is failed"),
         (lambda dump: dump.runs.update(k="1:0:n:n1"), "its run says lane n"),
-        (lambda dump: dump.keys.update(order="f"), "is held by f"),
+        (lambda dump: dump.keys.update(order="f"), "f holds the key"),
         (lambda dump: dump.keys.clear(), "does not hold its key"),
         (lambda dump: dump.runs.update(r="3:0:n:"), "attempt 3 of 2"),
         (lambda dump: dump.finished.update(w=LATER), "has a tombstone"),
@@ -69,7 +88,7 @@ def test_a_good_queue_breaks_nothing() -> None:
 def test_a_broken_queue_is_noticed(harm: Callable[[Dump], object], sentence: str) -> None:
     dump = good()
     harm(dump)
-    assert sentence in "; ".join(broken(dump))
+    assert sentence in broken(dump)
 
 
 def moved(change: Callable[[Dump], object]) -> Dump:
@@ -98,7 +117,7 @@ def ends(dump: Dump, id: str, tombstone: float = LATER) -> None:
     ],
 )
 def test_a_change_that_is_told_is_good(change: Callable[[Dump], object], events: list[Entry]) -> None:
-    assert untold(good(), moved(change), events) == []
+    assert untold(good(), moved(change), events) == ""
 
 
 @pytest.mark.parametrize(
@@ -118,12 +137,12 @@ def test_a_change_that_is_told_is_good(change: Callable[[Dump], object], events:
     ],
 )
 def test_a_change_that_is_not_told_as_it_was_is_noticed(change: Callable[[Dump], object], events: list[Entry], sentence: str) -> None:
-    assert sentence in "; ".join(untold(good(), moved(change), events))
+    assert sentence in untold(good(), moved(change), events)
 
 
 def test_tidy_may_drop_failed_jobs_and_tombstones_untold() -> None:
     dropped = moved(lambda dump: (ends(dump, "f"), dump.finished.clear()))
-    assert untold(good(), dropped, [], forgetting=True) == []
+    assert untold(good(), dropped, [], forgetting=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -139,7 +158,7 @@ def test_tidy_may_drop_failed_jobs_and_tombstones_untold() -> None:
     ],
 )
 def test_a_move_of_the_table_is_good(script: str, change: Callable[[Dump], object], events: list[Entry]) -> None:
-    assert unlisted(good(), moved(change), events, script) == []
+    assert unlisted(good(), moved(change), events, script) == ""
 
 
 @pytest.mark.parametrize(
@@ -154,4 +173,56 @@ def test_a_move_of_the_table_is_good(script: str, change: Callable[[Dump], objec
     ],
 )
 def test_a_move_that_is_not_in_the_table_is_noticed(script: str, change: Callable[[Dump], object], events: list[Entry]) -> None:
-    assert "not in the table" in "; ".join(unlisted(good(), moved(change), events, script))
+    assert "not in the table" in unlisted(good(), moved(change), events, script)
+
+
+SCHEDULED, CLAIMED = ("scheduled", "j", "5"), ("claimed", "j", "1", "0", "n1")
+
+
+def told(*items: tuple[str, ...], at_ms: int = 5, body: bytes = b"") -> str:
+    """What is wrong with a story."""
+    events = [Item(kind, tuple(fields), body) for kind, *fields in items]
+    pages = Story().read([Entry("1-0", at_ms, "w", "", tuple(events))])
+    return said(Sees.STORY, Look(after=Dump(), pages=pages))
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [SCHEDULED, CLAIMED, ("succeeded", "j", "1", "0", "n1")],
+        [SCHEDULED, CLAIMED, ("cancel_requested", "j"), ("cancelled", "j", "1", "0", "n1"), ("requeued", "j", "5"), CLAIMED],
+        [SCHEDULED, CLAIMED, ("crashed", "j", "1", "1", "n1", "5"), ("claimed", "j", "1", "1", "n2")],
+        [SCHEDULED, CLAIMED, ("restored", "j", "5", "1", "0", "n1"), ("retried", "j", "1", "0", "n1", "5")],
+        [("claimed", "never seen", "7", "0", "n1")],
+        [SCHEDULED, ("cancelled", "j", "0", "0", "-")],
+    ],
+)
+def test_a_story_that_may_be_is_good(events: list[tuple[str, ...]]) -> None:
+    assert told(*events) == ""
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        ([SCHEDULED, SCHEDULED], "it is scheduled"),
+        ([SCHEDULED, ("cancel_requested", "j")], "asked before: False"),
+        ([SCHEDULED, CLAIMED, ("cancel_requested", "j"), ("cancel_requested", "j")], "asked before: True"),
+        ([SCHEDULED, ("claimed", "j", "2", "0", "n1")], "a claim counts one attempt"),
+        ([SCHEDULED, ("claimed", "j", "1", "1", "n1")], "a claim counts one attempt"),
+        ([("scheduled", "j", "6"), CLAIMED], "1 ms before its date"),
+        ([SCHEDULED, CLAIMED, ("succeeded", "j", "1", "0", "n2")], "which is not"),
+        ([SCHEDULED, CLAIMED, ("retried", "j", "2", "0", "n1", "5")], "which is not"),
+        ([SCHEDULED, CLAIMED, ("cancelled", "j", "1", "0", "-")], "ended as if it did not"),
+        ([SCHEDULED, CLAIMED, ("crashed", "j", "1", "0", "n1", "5")], "crashes are counted"),
+        ([SCHEDULED, CLAIMED, ("succeeded", "j", "1", "1", "n1")], "crashes are counted"),
+        ([("restored", "j", "5", "1", "1", "n1"), ("crashed", "j", "1", "2", "n1", "5")], "2 crashes of at most 1"),
+        ([SCHEDULED, CLAIMED, ("cancel_requested", "j"), ("retried", "j", "1", "0", "n1", "5")], "its cancel was requested"),
+        ([SCHEDULED, CLAIMED, ("restored", "j", "5", "0", "0", "-")], "what comes back is not behind"),
+    ],
+)
+def test_a_story_that_cannot_be_is_noticed(events: list[tuple[str, ...]], sentence: str) -> None:
+    assert sentence in told(*events)
+
+
+def test_poison_before_its_time_is_noticed() -> None:
+    assert "1 crashes of at most 1" in told(SCHEDULED, CLAIMED, ("failed", "j", "1", "1", "n1"), body=b'{"e":"poison-crashes"}')

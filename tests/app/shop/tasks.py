@@ -171,7 +171,7 @@ def write_down(number: int, seconds: float = 0.0) -> None:
 
 
 def _to_ledger(*words: Any) -> None:
-    ledger = os.open(os.environ["SHOP_LEDGER"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    ledger = os.open(f"{settings.APP_FOLDER}/ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(ledger, (" ".join(map(str, words)) + "\n").encode())
     finally:
@@ -268,7 +268,7 @@ async def async_query(seconds: float) -> int:
 
 
 def _database() -> str:
-    return os.path.realpath(os.environ["SHOP_DATABASE"])
+    return os.path.realpath(settings.DATABASES["default"]["NAME"])
 
 
 @delayq.task

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.campaign.check import Case, judge
-from tests.campaign.history import Final, History, Op, QueueLeft, Row, Run
+from tests.laws.dump import Dump
+from tests.laws.history import CAMPAIGN, CRASHPOINTS, Final, History, Op, Row, Run
+from tests.laws.judge import judge
+from tests.store.board import record
 
 S = 1_000_000_000
 WALL = 1_700_000_000_000
+RECORD = record(1).encode()
+SUCCEEDED, CANCELLED = WALL + 0.25, WALL + 0.5  # tombstones
 
 
 def at(seconds: float) -> int:
@@ -21,7 +25,7 @@ def wall(seconds: float) -> int:
 
 def op(id: str, what: str = "schedule", *, start: float = 0.0, end: float = 0.01, **fields: object) -> Op:
     values = {"answer": "ok", "at": at(start), "wall": wall(start), "until": at(end), **fields}
-    return Op(id=id, what=what, **values)  # type: ignore[arg-type]  # whatever a test makes up
+    return Op(id=id, what=what, **values)  # whatever a test makes up
 
 
 def run(job: str, *, start: float, end: float | None = None, how: str = "ok", attempt: int = 1, fence: str = "") -> Run:
@@ -70,29 +74,30 @@ def good() -> History:
         Row(id="keyed", op="op-keyed", task="keyed", key="k"),
         Row(id="atomic", op="op-atomic", task="atomic"),
     ]
-    left = QueueLeft(jobs={"failing"}, failed={"failing"}, finished={"plain": False, "stopped": True})
+    left = Dump(jobs={"failing": RECORD}, failed={"failing": WALL}, finished={"plain": SUCCEEDED, "stopped": CANCELLED})
     final = Final(
         rows={row.id: row for row in rows},
         attempts=[(one.job, one.attempt, one.fence, "succeeded" if one.how == "ok" else "failed") for one in runs],
-        effects=[("atomic", "f")],
+        effects=[("atomic", "f", "")],
         queues={"default": left},
     )
-    ledger = [("end", one.job, one.fence) for one in runs if one.how == "ok"]
-    ledger += [("effect", "atomic", "f"), ("kept", "atomic", "f")]
-    return History(ops={one.id: one for one in ops}, runs=runs, ledger=ledger, final=final)
+    ledger = [("end", one.job, one.fence, "") for one in runs if one.how == "ok"]
+    ledger += [("effect", "atomic", "f", ""), ("kept", "atomic", "f", "")]
+    return History(sees=CAMPAIGN | CRASHPOINTS, ops={one.id: one for one in ops}, runs=runs, ledger=ledger, final=final)
 
 
-def kinds(history: History) -> set[str]:
+def broken(history: History) -> set[str]:
+    """The names of the laws that it breaks."""
     history.runs.sort(key=lambda one: one.at)
-    return {violation.kind for violation in judge(Case(history))}
+    return {breach.law for breach in judge(history)}
 
 
-def left(history: History) -> QueueLeft:
+def left(history: History) -> Dump:
     return history.final.queues["default"]
 
 
 def row(history: History, id: str, **fields: object) -> None:
-    history.final.rows[id] = replace(history.final.rows[id], **fields)  # type: ignore[arg-type]  # whatever a test makes up
+    history.final.rows[id] = replace(history.final.rows[id], **fields)  # whatever a test makes up
 
 
 def add(history: History, *ops: Op) -> None:

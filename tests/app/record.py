@@ -10,7 +10,7 @@ from typing import Any
 
 FORGOTTEN = "forgotten"  # a file that is touched when Redis has forgotten something
 # Seconds by which the clock of this process's host is ahead; what it writes down is told by the right time all the same.
-CLOCK = int(os.environ.get("CAMPAIGN_CLOCK", "0"))
+CLOCK = int(os.environ.get("APP_CLOCK", "0"))
 
 
 class Recorder:

@@ -1,8 +1,8 @@
-"""All of one queue as plain values, read in one go: what the model is compared with, and what the invariants are held against."""
+"""All of one queue as plain values, read in one go: what the model is compared with, and what laws are held against."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -16,6 +16,7 @@ from django_delayq.store.keys import Keys
 LANES: Final = ("high", "normal", "low")
 ZSETS: Final = (*LANES, "leases", "failed", "finished")
 HASHES: Final = ("jobs", "runs", "cancels", "progress", "keys", "claims", "meta")
+HELD: Final = (*LANES, "leases", "runs", "cancels", "progress", "keys")  # empty when nothing goes on
 BOOKKEEPING: Final = (
     "paused",
     "paused_by",
@@ -92,6 +93,11 @@ class Dump:
             for name in (*ZSETS, *HASHES)
             if getattr(self, name) != getattr(other, name)
         ]
+
+    def renamed(self, name: Callable[[str], str]) -> Dump:
+        """The same with other ids, without claims and bookkeeping."""
+        by_id = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:4])}
+        return Dump(**by_id, keys={key: name(id) for key, id in self.keys.items()})
 
 
 def read(link: Link, keys: Keys) -> Dump:

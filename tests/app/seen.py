@@ -1,0 +1,172 @@
+"""What is seen of the sample project in the end: what its processes recorded, what the database and Redis hold, and whether they have
+come to rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from django_delayq import ids
+from django_delayq.models import Attempt, Event, Job, Operation
+from django_delayq.models import Step as OnceStep
+from django_delayq.store.connection import Link
+from django_delayq.store.keys import Keys
+from tests.app.record import lines
+from tests.laws import dump as dumps
+from tests.laws.history import FaultSeen, Final, History, Op, Row, Run, Sees, Step
+
+Select = Callable[[str], Sequence[tuple[Any, ...]]]
+JOB, ATTEMPT, EVENT, STEP, OPERATION = (each._meta.db_table for each in (Job, Attempt, Event, OnceStep, Operation))
+EFFECT = "app_effect"  # of tests/app/models.py, which can be loaded in its own project only
+# Columns of a job, as Row has them; a word behind a dot needs no quotes in any database.
+COLUMNS = "j.id, j.args, j.task, j.queue, j.key, j.state, j.attempts, j.max_attempts, j.crashes, j.published, j.durable, j.error"
+
+
+def ask(what: str) -> Sequence[tuple[Any, ...]]:
+    """Asks the database of this process."""
+    connection.close_if_unusable_or_obsolete()
+    with connection.cursor() as cursor:
+        cursor.execute(what)
+        return cursor.fetchall()
+
+
+def restless(select: Select, redis: Link, queues: Iterable[Keys]) -> str:
+    """What is still going on; "" when nothing is."""
+    for keys in queues:
+        counts = {name: redis.execute("ZCARD", keys[name]) for name in (*dumps.LANES, "leases")}
+        counts["events"] = redis.execute("XLEN", keys["events"])
+        if any(counts.values()):
+            return f"{keys.queue} in Redis: {counts}"
+    # A cancel may be noted, and Redis forget it before it is told: that row never hears that it was published.
+    unpublished = "published is null and state not in ('cancelled', 'failed')"
+    unfinished = "durable and state in ('scheduled', 'running')"
+    dates = ((JOB, "run_at"), (STEP, "at"), (OPERATION, "finished_at"))
+    old = " union all ".join(f"select 1 from {table} where {date} < '2020-01-01'" for table, date in dates)
+    for what, count in (
+        ("rows are unfinished or unpublished", f"select count(*) from {JOB} where {unpublished} or {unfinished}"),
+        ("operations are not finished", f"select count(*) from {OPERATION} where stage != 'finished'"),
+        ("rows should have been pruned", f"select count(*) from ({old}) as old"),
+    ):
+        ((found,),) = select(count)
+        if found:
+            return f"{found} {what}"
+    return ""
+
+
+def left(select: Select, redis: Link, queues: Iterable[Keys], *, quiet: bool = True) -> Final:
+    """Reads all that is left."""
+    alone = "select '{0}', job_id from {0} where job_id is not null and job_id not in (select id from {1})"
+    final = Final(quiet=quiet)
+    for found in select(f"select {COLUMNS}, j.merged_into from {JOB} j"):
+        row = _row(*found)
+        final.rows[row.id] = row
+    final.attempts = [(_hex(job), *rest) for job, *rest in select(f"select job_id, number, fence, outcome from {ATTEMPT} order by id")]
+    acts = select(f"select kind, job_id, actor from {EVENT} where job_id is not null order by id")
+    final.acts = [(kind, _hex(job), actor) for kind, job, actor in acts]
+    final.effects = [(_hex(job), *rest) for job, *rest in select(f"select job, fence, step from {EFFECT}")]
+    final.operations = [(stage, seen, _json(counts)) for stage, seen, counts in select(f"select stage, seen, counts from {OPERATION}")]
+    final.orphans = [(t, _hex(job)) for table in (ATTEMPT, EVENT, STEP) for t, job in select(alone.format(table, JOB))]
+    for keys in queues:
+        final.queues[keys.queue] = dumps.read(redis, keys).renamed(_full)
+        final.events[keys.queue] = redis.execute("XLEN", keys["events"])
+    return final
+
+
+def _row(id: Any, args: Any, task: str, *rest: Any) -> Row:
+    queue, key, state, attempts, most, crashes, published, durable, error, holder = rest
+    args = _json(args)
+    return Row(
+        id=_hex(id),
+        op=args[0] if args else "",
+        task=task.rpartition(".")[2],
+        queue=queue,
+        key=key,
+        state=state,
+        attempts=attempts,
+        max_attempts=most,
+        crashes=crashes,
+        published=published is not None,
+        durable=bool(durable),
+        error=error,
+        holder=_hex(holder) if holder else "",
+    )
+
+
+def _hex(id: Any) -> str:
+    return UUID(str(id)).hex
+
+
+def _full(short: str) -> str:
+    """The id as rows and recorders write it."""
+    try:
+        return ids.full(short).hex
+    except ValueError:
+        return short
+
+
+def _json(found: Any) -> Any:
+    return json.loads(found) if isinstance(found, str | bytes) else found
+
+
+def history(folder: Path, final: Final, sees: Sees) -> History:
+    """What was recorded in that folder, with what is left in the end."""
+    found = History(sees=sees, final=final)
+    for line in lines(folder, "web-*.jsonl"):
+        _op(found.ops, line)
+    open_runs: dict[tuple[str, str, str], Run] = {}
+    for path in folder.glob("runs-*.jsonl"):
+        for line in lines(folder, path.name):
+            _run(found.runs, open_runs, path.name, line)
+    found.runs.sort(key=lambda run: run.at)
+    found.ledger = [(line["what"], line["job"], line["fence"], line["step"]) for line in lines(folder, "ledger-*.jsonl")]
+    found.faults = [
+        FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")})
+        for line in lines(folder, "faults.jsonl")
+    ]
+    found.steps = [Step(at=line["before"], until=line["t"], offset=line["offset"]) for line in lines(folder, "clock.jsonl")]
+    _by_redis_clock(found)
+    return found
+
+
+def _by_redis_clock(history: History) -> None:
+    for op in history.ops.values():
+        op.wall += min(0, _offset(history.steps, op.at))
+    for run in history.runs:
+        run.wall += _offset(history.steps, run.at)
+        run.wall_until += _offset(history.steps, run.until)
+
+
+def _offset(steps: list[Step], at: int) -> int:
+    return next((step.offset for step in reversed(steps) if step.until <= at), 0)
+
+
+def _op(ops: dict[str, Op], line: dict[str, Any]) -> None:
+    id, say = line["op"], line["say"]
+    if say == "invoked":
+        given = {name: value for name, value in line.items() if name not in ("t", "w", "op", "say", "what")}
+        ops[id] = Op(id=id, what=line["what"], at=line["t"], wall=line["w"], given=given)
+        return
+    op = ops[id]
+    if say == "ids":
+        op.ids = line["ids"]
+        return
+    op.until, op.answer, op.reply = line["t"], say, line.get("reply", "")
+    op.jobs = [(job, created, due) for job, created, due in line.get("jobs", [])]
+    if not op.ids:
+        op.ids = [job for job, created, _ in op.jobs if created is not False]
+
+
+def _run(runs: list[Run], still: dict[tuple[str, str, str], Run], file: str, line: dict[str, Any]) -> None:
+    place = (line["job"], line["fence"], file)
+    if line["run"] == "began":
+        told = {name: line[name] for name in ("job", "fence", "op", "task", "attempt", "due", "pid")}
+        still[place] = Run(**told, at=line["t"], wall=line["w"])
+        runs.append(still[place])
+    elif (run := still.pop(place, None)) is not None:
+        run.until, run.wall_until, run.how = line["t"], line["w"], line["how"]

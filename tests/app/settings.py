@@ -1,0 +1,35 @@
+"""Settings of the sample project. What differs comes from the environment, since each of its processes may have other addresses:
+
+- APP_REDIS: the server's URL. APP_DATABASE: the default database, as JSON
+- APP_DELAYQ: DELAYQ without the URL, as JSON
+- APP_FOLDER: where tasks record their runs
+- APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
+- APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from django_delayq import conf
+from django_delayq.worker.supervisor import beat
+
+conf.SHORTEST_LEASE = 1.0  # so that tests see many leases end
+beat.EVERY = 1.0  # and need not wait to be heard
+SECRET_KEY = "only for tests"
+USE_TZ = True
+DATABASES = {"default": json.loads(os.environ["APP_DATABASE"])}
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django_delayq",
+    "tests.app",
+    "tests.app.shop",
+    *os.environ.get("APP_APPS", "").split(),
+]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+APP_FOLDER = os.environ["APP_FOLDER"]
+APP_WITHOUT = os.environ.get("APP_WITHOUT", "")
+DELAYQ = {"REDIS": os.environ["APP_REDIS"], **json.loads(os.environ["APP_DELAYQ"])}
+REDIS_URL = os.environ.get("APP_COUNTS", DELAYQ["REDIS"])

@@ -1,1 +1,0 @@
-"""The campaign's app: tasks that record their runs."""

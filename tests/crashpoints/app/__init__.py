@@ -1,1 +1,0 @@
-"""The app of the crash points: tasks of every kind."""

@@ -1,0 +1,476 @@
+"""What holds of jobs from the call that makes them to their rows in the end, whoever dies on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.laws.dump import HELD
+from tests.laws.history import FINISHED, FOREVER, HOPELESS, STEPS, History, Op, Row, Run, Sees
+from tests.laws.law import Findings, law
+
+TOLERANCE = 5  # ms by which a clock may be read apart
+RETRY_MS = 100  # the least delay between two attempts of any task of tests/app
+
+
+@law(Sees.ROWS | Sees.RUNS)
+def everything_comes_to_rest(history: History) -> Findings:
+    """Something happens, and it comes to an end."""
+    if not history.runs and not history.rows:
+        yield "", "no job was there at all"
+    if not history.final.quiet:
+        yield "", "there was still work going on at the deadline"
+
+
+# Nothing is lost
+
+
+@law(Sees.CALLS | Sees.ROWS)
+def nothing_acknowledged_is_lost(history: History) -> Findings:
+    """Every job that somebody was told of has a row."""
+    for op in history.ops.values():
+        if op.what == "schedule" and op.answer == "ok":
+            told = {job: created for job, created, _ in op.jobs}
+            for job in op.ids:
+                kept = history.keeps_all or op.given.get("queue") != "redis"
+                if kept and told.get(job, False) is not False and job not in history.rows:
+                    yield job, f"acknowledged by {op.id}, and there is no row of it"
+
+
+@law(Sees.CALLS | Sees.ROWS)
+def committed_is_never_forgotten(history: History) -> Findings:
+    """A transaction that was committed has its jobs, though nobody was told of them."""
+    made = {row.op for row in history.rows.values()}
+    lacking = (op for op in history.ops.values() if op.answer == "committed" and op.id not in made)
+    yield from (("", f"{op.id} was committed, and has no row") for op in lacking)
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def rolled_back_schedules_nothing(history: History) -> Findings:
+    """A transaction that was rolled back leaves no row, and nothing of it runs."""
+    for op in history.ops.values():
+        if op.answer == "rolled":
+            made = {row.id for row in history.rows.values() if row.op == op.id} | {run.job for run in history.runs if run.op == op.id}
+            for job in sorted(made.union(id for id in op.ids if id in history.rows or id in history.runs_of)):
+                yield job, f"scheduled by {op.id}"
+
+
+@law(Sees.ROWS | Sees.REDIS)
+def every_job_comes_to_its_end(history: History) -> Findings:
+    """No row stays unfinished."""
+    for row in history.rows.values():
+        if row.state not in FINISHED:
+            left = history.left(row.id)
+            here = left is not None and row.id in left.jobs
+            if here or history.keeps_all or row.durable:
+                yield row.id, f"its row says {row.state}, it is {'still' if here else 'not'} in Redis, and nothing happens"
+
+
+@law(Sees.ROWS | Sees.RUNS)
+def a_success_is_a_run_that_came_to_its_end(history: History) -> Findings:
+    """Who has succeeded ran, at least once, to the end."""
+    for row in history.rows.values():
+        if row.state == "succeeded" and not any(run.how == "ok" for run in history.runs_of.get(row.id, ())):
+            yield row.id, "succeeded by its row, and no run of it came to its end"
+
+
+@law(Sees.ROWS | Sees.FATES)
+def each_job_meets_its_fate(history: History) -> Findings:
+    """Where a case leaves one end only, that is the end; who is cancelled in it never runs."""
+    for id, fate in history.fates.items():
+        row = history.rows.get(id)
+        if row is None or row.state != fate:
+            yield id, f"should have {fate}: {row}"
+        if fate == "cancelled" and id in history.runs_of:
+            yield id, f"was cancelled, and ran: {history.runs_of[id][0]}"
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.ACTS)
+def a_cancel_is_somebodys(history: History) -> Findings:
+    """No job is cancelled but by a person, by the one that takes its key, or by the one that holds it."""
+    for row in history.rows.values():
+        if row.state == "cancelled" and not _may_be_cancelled(history, row):
+            yield row.id, f"cancelled, and nobody asked for it: {row.error}"
+
+
+def _may_be_cancelled(history: History, row: Row) -> bool:
+    if any(op.what in ("cancel", "cancel_key") for op in history.changes.get(row.id, ())):
+        return True
+    op = history.scheduled_by.get(row.id)
+    rivals = history.by_key[row.queue, row.key] if row.key else []
+    merged = [id for id, other in history.rows.items() if other.holder == row.id]
+    if any(op.what == "cancel" and op.perhaps for id in merged for op in history.changes.get(id, ())):
+        return True
+    by_key = [other for other in rivals if other.what == "cancel_key" and other.perhaps]
+    if op is not None and any(other.until > op.at for other in by_key) and (history.forgot(op.at) or not row.published):
+        return True  # the row noted it, and Redis forgot, or never had, the event that says who it was
+    if row.merged and op is not None and history.forgot(op.at):
+        return bool(row.key)  # Redis forgot it, and its key was another's when it came back
+    if row.merged:
+        created = op is not None and (row.id, True) in [(id, created) for id, created, _ in op.jobs]
+        behind = op is not None and op.given.get("policy") == "after"  # was in as a row, until a newer one made it needless
+        return bool(row.key) and op is not None and (behind or not created)
+    replaced = row.error.startswith("replaced by")
+    return replaced and any(other is not op and other.given.get("policy") in ("replace", "after") for other in rivals)
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def a_merged_job_is_followed(history: History) -> Findings:
+    """A job that was merged into another does not run, and leads to one that has a row and was not merged itself."""
+    for row in history.rows.values():
+        op = history.scheduled_by.get(row.id)
+        if not row.merged or op is None or history.forgot(op.at):
+            continue
+        if runs := history.runs_of.get(row.id):
+            yield row.id, f"was merged into {row.holder}, and ran: {runs[0]}"
+        last, seen = history.rows.get(row.holder), {row.id, row.holder}
+        while last is not None and last.merged and last.holder not in seen:
+            seen.add(last.holder)
+            last = history.rows.get(last.holder)
+        if last is None or last.merged:
+            yield row.id, f"was merged into {row.holder}, and that leads to {last}"
+
+
+@law(Sees.ROWS | Sees.CALLS)
+def only_the_hopeless_fail(history: History) -> Findings:
+    """Only those tasks fail that never succeed, and jobs whose workers vanished too often, or that Redis alone had, and lost."""
+    for row in history.rows.values():
+        lost = not row.durable and row.error.startswith("Redis lost this job") and history.forgot(0)
+        doomed = row.task in HOPELESS or history.fates.get(row.id) == "failed"
+        if row.state == "failed" and not doomed and not lost and not row.error.startswith("Poison"):
+            yield row.id, f"{row.task}, {row.attempts} attempts: {row.error[:200]}"
+
+
+# Not too early, not too often, not after a cancel
+
+
+@law(Sees.CALLS | Sees.RUNS)
+def every_run_was_scheduled(history: History) -> Findings:
+    """No job runs that nobody scheduled."""
+    yield from ((job, "a run of a job that nobody scheduled") for job in history.runs_of if job not in history.scheduled_by)
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def every_run_is_of_a_row(history: History) -> Findings:
+    """What runs has a row in the end."""
+    for job, runs in history.runs_of.items():
+        op = history.scheduled_by.get(job)
+        kept = history.keeps_all or (op is not None and op.given.get("queue") != "redis")
+        if kept and job not in history.rows:
+            yield job, f"a run of a job that has no row: {runs[0]}"
+
+
+@law(Sees.CALLS | Sees.RUNS)
+def never_before_its_date(history: History) -> Findings:
+    """No run begins before every date that the job may have had, nor before the one that the run was told."""
+    for job, op in history.scheduled_by.items():
+        runs = history.runs_of.get(job, [])
+        for run in runs:
+            if history.stepped(op.at, run.at):
+                continue
+            dates = [date.due for date in _dates(history, job, op, runs, run)]
+            due = max(run.due, min(dates, default=0))
+            if run.wall + TOLERANCE < due:
+                yield job, f"attempt {run.attempt} began {due - run.wall} ms before its date"
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A due date that a job had, or may have had. `at`, `until`: when it was given, in monotonic ns."""
+
+    due: int
+    at: int
+    until: int
+    sure: bool
+
+
+def _dates(history: History, job: str, op: Op, runs: list[Run], run: Run) -> list[Date]:
+    dates: list[Date] = []
+    since = 0
+    if run.attempt <= 1:
+        told = next((due for id, created, due in op.jobs if id == job and created and due is not None), None)
+        if op.given.get("clock"):
+            told = None  # of a host whose clock is wrong: its delay counts
+        due = told if told is not None else op.wall + op.delay_ms
+        dates.append(Date(due, op.at, op.until, op.answer == "ok"))
+    else:
+        before = [one for one in runs if one.attempt == run.attempt - 1 and one.how == "error" and one.until <= run.at]
+        if not before:
+            return []
+        dates += [Date(one.wall_until + RETRY_MS, one.until, one.until, False) for one in before]
+        since = min(one.at for one in before)
+    for change in history.changes.get(job, ()):
+        if change.what in ("reschedule", "run_now", "requeue", "edit") and change.perhaps and since <= change.until:
+            due = change.wall + (change.delay_ms if change.what == "reschedule" else 0)
+            dates.append(Date(due, change.at, change.until, change.done))
+    if key := op.given.get("key"):
+        for other in history.by_key[op.given["queue"], key]:
+            if other.given.get("policy") in ("earliest", "latest") or op.given.get("policy") == "after":
+                dates.append(Date(other.wall + other.delay_ms, other.at, FOREVER, False))
+            if op.given.get("policy") == "after" and other is not op:  # it takes over the earlier date of what it displaces
+                moves = [change for id in other.ids for change in history.changes.get(id, ()) if change.perhaps]
+                dates += [Date(change.wall + change.delay_ms, change.at, FOREVER, False) for change in moves]
+    dates = [date for date in dates if date.at <= run.at]
+    return [date for date in dates if not any(later.sure and date.until < later.at and later.until <= run.at for later in dates)]
+
+
+@law(Sees.ROWS | Sees.RUNS)
+def one_attempt_succeeds(history: History) -> Findings:
+    """No two attempts of one job both end it well; but for an end that the copy which took over did not have: if the row had not
+    heard of it by then, the job ran again, and the row may hear of both.
+    """
+    well: dict[str, list[str]] = {}
+    for job, _, fence, outcome in history.final.attempts:
+        if outcome == "succeeded":
+            well.setdefault(job, []).append(fence)
+    for job, fences in well.items():
+        runs = sorted((run for run in history.runs_of.get(job, ()) if run.fence.partition("/")[0] in fences), key=lambda run: run.at)
+        forgotten = all(history.rolled_over_between(one.until, other.at) for one, other in pairwise(runs))
+        if len(fences) > 1 and not (len(runs) == len(set(fences)) and forgotten):
+            yield job, f"{len(fences)} of its attempts succeeded"
+
+
+@law(Sees.RUNS)
+def a_fence_belongs_to_one_run(history: History) -> Findings:
+    """No two runs of a job bear one fence."""
+    times = Counter((run.job, run.fence) for run in history.runs)
+    yield from ((job, f"{count} runs bear the fence {fence}") for (job, fence), count in times.items() if count > 1)
+
+
+@law(Sees.ROWS | Sees.RUNS)
+def once_where_nobody_dies(history: History) -> Findings:
+    """Where replies are lost and nobody dies, every call is sent again and has its effect once: so have the runs."""
+    if not history.unharmed:
+        return
+    yield from ((job, "a run counts as a crash, and nobody has died") for job, _, _, how in history.final.attempts if how == "crashed")
+    for row in history.rows.values():
+        ended = sum(run.how == "ok" for run in history.runs_of.get(row.id, ()))
+        if row.state == "succeeded" and ended != 1:
+            yield row.id, f"{ended} of its runs came to their end, and nobody has died"
+
+
+@law(Sees.ROWS | Sees.RUNS)
+def attempts_are_bounded(history: History) -> Findings:
+    """Attempts that count are at most `max_attempts`."""
+    for row in history.rows.values():
+        most = max([row.attempts, *(run.attempt for run in history.runs_of.get(row.id, ()))])
+        if most > row.max_attempts:
+            yield row.id, f"{most} attempts of {row.max_attempts}"
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def never_after_a_cancel(history: History) -> Findings:
+    """Behind a cancel that answered done no run begins, and the job ends as cancelled."""
+    for job, changes in history.changes.items():
+        for op in changes:
+            if not (op.what in ("cancel", "cancel_key") and op.done):
+                continue
+            row = history.rows.get(job)
+            if row is not None and not row.durable and history.rolled_over(op.at, op.until):
+                continue  # Redis forgot the cancel, and perhaps the job, before the row had heard of it
+            for run in history.runs_of.get(job, ()):
+                if run.at > op.until and not history.requeued(job, op.at, run.at):
+                    yield job, f"{op.id} answered done {(run.at - op.until) / 1e6:.0f} ms before it began"
+            if row is not None and row.state != "cancelled" and not history.requeued(job, op.at):
+                yield job, f"{op.id} answered done, and its row says {row.state}"
+
+
+@law(Sees.CALLS | Sees.RUNS)
+def a_cancel_by_key_means_all_of_the_key(history: History) -> Findings:
+    """A cancel by key means every job of that key that was acknowledged before: none of those that waited runs."""
+    for (queue, key), ops in history.by_key.items():
+        cancels = [op for op in ops if op.what == "cancel_key" and op.done]
+        for op in ops:
+            for job in op.ids if cancels and op.what == "schedule" and op.answer == "ok" else ():
+                runs = history.runs_of.get(job, [])
+                for cancel in cancels:
+                    waited = op.until < cancel.at and not any(run.at < cancel.until for run in runs)
+                    if waited and runs and not history.requeued(job, cancel.at):
+                        after = (runs[0].at - cancel.until) / 1e6
+                        yield job, f"{cancel.id} cancelled {key} of {queue}, and answered done {after:.0f} ms before it began"
+
+
+@law(Sees.CALLS | Sees.ROWS)
+def who_cancels_again_hears_done(history: History) -> Findings:
+    """Who asks again for a cancel that has taken effect, hears that it is done."""
+    for job, changes in history.changes.items():
+        row = history.rows.get(job)
+        if row is None or row.state != "cancelled" or row.holder or row.error.startswith(("key held by", "replaced by")):
+            continue  # one that was merged or replaced answers finished
+        cancels = [op for op in changes if op.what == "cancel"]
+        for op in cancels:
+            before = [one for one in cancels if one.perhaps and one.until < op.at]
+            lost_reply = op.given.get("repeat") and any(one.id == op.id.removesuffix("r") for one in cancels)
+            if op.answer == "ok" and op.reply == "finished" and (before or lost_reply) and not history.requeued(job, 0):
+                yield job, f"{op.id} heard finished, and {row.error or 'a cancel'} ended it"
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def after_means_behind_the_running_one(history: History) -> Findings:
+    """Who schedules "after" a running job has a run behind that one, with arguments that are not older than his own."""
+    for op in history.ops.values():
+        told = {job: created for job, created, _ in op.jobs}
+        if op.given.get("policy") != "after" or op.answer != "ok":
+            continue
+        for job in op.ids:
+            last = job
+            seen = {job}
+            while told.get(job) is not False and (row := history.rows.get(last)) is not None and row.holder not in ("", *seen):
+                before, last = last, row.holder
+                seen.add(last)
+                one, other = history.scheduled_by.get(before), history.scheduled_by.get(last)
+                if one is not None and other is not None and other.until < one.at:
+                    yield job, f"{before} gave way to {last}, which is older"
+            runs = history.runs_of.get(last, [])
+            for holder in _holders(history, op):
+                if runs and runs[0].at < holder.until and not history.forgot(holder.at):
+                    yield job, f"{last} began {(holder.until - runs[0].at) / 1e6:.0f} ms before the end of {holder.job}"
+
+
+def _holders(history: History, op: Op) -> Iterator[Run]:
+    """Runs of its key that had begun before this call, and ended well behind it: the only ones of their jobs, so no lease was lost."""
+    for other in history.by_key[op.given["queue"], op.given["key"]]:
+        for job in other.ids:
+            runs, row = history.runs_of.get(job, []), history.rows.get(job)
+            if row is not None and row.state == "succeeded" and [run.how for run in runs] == ["ok"] and other is not op:
+                yield from (run for run in runs if run.at < op.at and op.until < run.until)
+
+
+# Rows say what was
+
+
+@law(Sees.ROWS | Sees.REDIS | Sees.EFFECTS)
+def every_failure_is_in_the_database(history: History) -> Findings:
+    """What has failed in Redis, or by what its task did, has a row that says so."""
+    rows = history.rows
+    committed = {job for job, *_ in history.final.effects if job in rows and rows[job].task == "atomic"}
+    for name, left in history.final.queues.items():
+        for job in left.failed:
+            if job in committed and rows[job].state == "succeeded":
+                continue  # its effect was there before its workers vanished too often: the row has the last word
+            if job not in rows or rows[job].state != "failed":
+                yield job, f"failed in {name}, row: {rows.get(job)}"
+    for row in rows.values():
+        if row.task in HOPELESS and row.state not in ("failed", "cancelled"):
+            ended = [run for run in history.runs_of.get(row.id, ()) if run.how == "error" and run.attempt >= row.max_attempts]
+            if ended and not history.requeued(row.id, ended[-1].at):
+                yield row.id, f"its last attempt failed, its row says {row.state}"
+
+
+@law(Sees.ROWS)
+def every_row_is_published(history: History) -> Findings:
+    """No row waits to be published, and none has succeeded that never was."""
+    for row in history.rows.values():
+        if not row.published and (row.state == "succeeded" or (row.state == "scheduled" and row.durable)):
+            yield row.id, f"its row is unpublished, and {row.state}"
+
+
+@law(Sees.ROWS | Sees.REDIS)
+def rows_say_what_redis_says(history: History) -> Findings:
+    """A job that is unfinished in Redis is so by its row, and a tombstone tells the end that the row tells."""
+    for row in history.rows.values():
+        left = history.left(row.id)
+        if left is None:
+            continue
+        if row.id in left.jobs and row.id not in left.failed and row.state in FINISHED:
+            yield row.id, f"unfinished in Redis, {row.state} by its row"
+        elif row.id in left.finished and (left.finished[row.id] % 1 >= 0.5) != (row.state == "cancelled"):
+            # A tombstone of older data may tell of a cancel which a requeue took back; the row is right, nothing runs again.
+            op = history.scheduled_by.get(row.id)
+            older = row.state == "succeeded" and op is not None and history.forgot(op.at)
+            if not row.merged and not older:
+                yield row.id, f"{left.state(row.id)} in Redis, {row.state} by its row"
+
+
+@law(Sees.ROWS | Sees.REDIS)
+def all_that_redis_has_is_in_the_rows(history: History) -> Findings:
+    """Every event is folded, and every job that Redis has is in a row."""
+    for name, left in history.final.queues.items():
+        if history.final.events.get(name):
+            yield "", f"{history.final.events[name]} events of {name} are not folded"
+        yield from ((job, f"in Redis ({name}), and there is no row of it") for job in sorted(left.jobs.keys() - history.rows.keys()))
+
+
+@law(Sees.ROWS)
+def no_attempt_runs_for_ever(history: History) -> Findings:
+    """No attempt is running by its row when its job has ended."""
+    for job, number, _, outcome in history.final.attempts:
+        if outcome == "running" and job in history.rows and history.rows[job].state in FINISHED:
+            yield job, f"{history.rows[job].state}, and its attempt {number} runs for ever"
+
+
+@law(Sees.REDIS)
+def a_queue_at_rest_holds_failures_only(history: History) -> Findings:
+    """When nothing goes on, Redis has tombstones and failed jobs, and nothing that speaks of any other."""
+    for name, left in history.final.queues.items() if history.final.quiet else ():
+        for what in HELD:
+            if getattr(left, what):
+                yield "", f"{name}: left behind in {what}: {getattr(left, what)}"
+        yield from ((job, f"{name}: left behind in jobs") for job in left.jobs.keys() - left.failed.keys())
+
+
+@law(Sees.BELONGINGS | Sees.ROWS)
+def nothing_speaks_of_a_job_without_a_row(history: History) -> Findings:
+    """Attempts, events and steps belong to jobs that have a row."""
+    yield from ((job, f"{table} speaks of it, and it has no row") for table, job in history.final.orphans)
+
+
+@law(Sees.OPERATIONS)
+def operations_come_to_their_end(history: History) -> Findings:
+    """An operation that was started is finished, and has seen all its jobs, each once."""
+    if len(history.final.operations) != (history.asked is not None):
+        yield "", f"started for {history.asked} jobs: {history.final.operations}"
+    for stage, seen, counts in history.final.operations:
+        if stage != "finished" or not (history.asked or 0) <= seen == sum(counts.values()) <= len(history.rows):
+            yield "", f"an operation is {stage} with {seen} jobs of {history.asked}: {counts}"
+
+
+# Effects
+
+
+@law(Sees.ROWS | Sees.EFFECTS)
+def one_effect_of_each_step(history: History) -> Findings:
+    """A job that succeeded has one effect of each step, one that did not at most one; an atomic one then has none."""
+    times = Counter((job, step) for job, _, step in history.final.effects)
+    for (job, step), count in times.items():
+        if count > 1 or job not in history.rows:
+            yield job, f"{count} effects {step}, row: {history.rows.get(job)}"
+    for row in history.rows.values():
+        for step in STEPS.get(row.task, ()) if row.state in FINISHED else ():
+            wanted = {1} if row.state == "succeeded" else {0} if row.task == "atomic" else {0, 1}
+            if times[row.id, step] not in wanted:
+                yield row.id, f"{row.task}, {row.state}, with {times[row.id, step]} effects {step}"
+
+
+def _said(history: History, what: str) -> set[tuple[str, str, str]]:
+    """Lines of the ledger, which stands apart from the database: job, fence and step."""
+    return {(job, fence, step) for kind, job, fence, step in history.ledger if kind == what}
+
+
+@law(Sees.LEDGER | Sees.EFFECTS)
+def every_effect_stands_in_the_ledger(history: History) -> Findings:
+    """The database has no effect that its run did not write down before."""
+    for job, fence, step in sorted(set(history.final.effects) - _said(history, "effect")):
+        yield job, f"an effect {step} of the run {fence}, which wrote down none"
+
+
+@law(Sees.LEDGER | Sees.EFFECTS)
+def no_committed_effect_is_lost(history: History) -> Findings:
+    """An effect that its run saw committed is in the database, and no other run of the job saw another."""
+    kept = _said(history, "kept")
+    for job, fence, step in sorted(kept - set(history.final.effects)):
+        yield job, f"the run {fence} saw its effect {step} committed, and the database does not have it"
+    for (job, step), count in Counter((job, step) for job, _, step in kept).items():
+        if count > 1:
+            yield job, f"{count} runs of it saw their effect {step} committed"
+
+
+@law(Sees.LEDGER | Sees.ROWS)
+def every_success_stands_in_the_ledger(history: History) -> Findings:
+    """Who has succeeded by its row has a run that wrote down its end."""
+    ended = {job for job, *_ in _said(history, "end")}
+    for row in history.rows.values():
+        if row.state == "succeeded" and row.id not in ended:
+            yield row.id, "succeeded by its row, and by the ledger no run of it came to its end"

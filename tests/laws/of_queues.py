@@ -1,0 +1,252 @@
+"""What holds of every queue at every moment, of every change between two moments, and of the story that its events tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from django_delayq.states import TRANSITIONS, State
+from django_delayq.store.events import Item
+from tests.laws.dump import LANES, Dump, record_of, run_of
+from tests.laws.history import History, Look, Sees
+from tests.laws.law import Findings, law
+from tests.laws.story import ENDS, NOBODY, QUEUE_KINDS, STARTS, TELLS, UNFINISHED, Chapter, Page, Place
+
+MOVES = frozenset((move.before, move.after, move.script) for move in TRANSITIONS)
+FAILED_OR_CANCELLED: tuple[Place, ...] = (State.FAILED, State.CANCELLED)
+
+# At every moment
+
+
+@law(Sees.QUEUES)
+def a_job_is_in_one_place(history: History) -> Findings:
+    """Every job of a queue waits in the lane of its record, or is leased, or has failed, and all that waits has a record."""
+    for dump in (look.after for look in history.moments):
+        homes = [*LANES, "leases", "failed"]
+        for id in dump.jobs.keys() | {id for home in homes for id in getattr(dump, home)}:
+            found = [home for home in homes if id in getattr(dump, home)]
+            if id not in dump.jobs:
+                yield id, f"stands in {found} and has no record"
+            elif len(found) != 1:
+                yield id, f"stands in {found or 'no place'}; a job is in exactly one"
+            elif found[0] in LANES and record_of(dump.jobs[id]).lane != found[0]:
+                yield id, f"waits in {found[0]}, its record says {record_of(dump.jobs[id]).lane}"
+
+
+@law(Sees.QUEUES)
+def a_lease_belongs_to_a_run(history: History) -> Findings:
+    """Who has a lease has a run with a fence, and only he has; a run is of a job that is unfinished, and says its lane."""
+    for look in history.moments:
+        dump = look.after
+        fenced = {id for id, run in dump.runs.items() if run_of(run).fence}
+        yield from ((id, "has a lease and no run") for id in dump.leases.keys() - dump.runs.keys())
+        yield from ((id, "has a fence and no lease") for id in fenced - dump.leases.keys())
+        for id, value in dump.runs.items():
+            if dump.state(id) not in UNFINISHED:
+                yield id, f"has a run and is {dump.state(id)}"
+                continue
+            record = record_of(dump.jobs[id])
+            letter = record.lane[0].upper() if record.key else record.lane[0]
+            if run_of(value).lane != letter and not (id in look.keyless and run_of(value).lane == record.lane[0]):
+                yield id, f"its run says lane {run_of(value).lane}, its record {letter}"
+
+
+@law(Sees.QUEUES)
+def a_key_is_held_by_its_unfinished_job(history: History) -> Findings:
+    """Who holds a key is unfinished, and who is unfinished holds his key."""
+    for look in history.moments:
+        dump = look.after
+        for key, id in dump.keys.items():
+            if dump.state(id) not in UNFINISHED:
+                yield id, f"holds the key {key!r} and is {dump.state(id)}"
+        for id, record in dump.jobs.items():
+            key = record_of(record).key
+            if key and id not in dump.failed and id not in look.keyless and dump.keys.get(key) != id:
+                yield id, f"is unfinished and does not hold its key {key!r}"
+
+
+@law(Sees.QUEUES)
+def no_run_is_beyond_the_last_attempt(history: History) -> Findings:
+    """Redis counts no more attempts than the record allows."""
+    for dump in (look.after for look in history.moments):
+        for id, value in dump.runs.items():
+            most = record_of(dump.jobs[id]).max_attempts if id in dump.jobs else 0
+            if run_of(value).attempt > most:
+                yield id, f"is at attempt {run_of(value).attempt} of {most}"
+
+
+@law(Sees.QUEUES)
+def nothing_speaks_of_what_is_over(history: History) -> Findings:
+    """Tombstones are of jobs that are gone, cancel requests and progress of jobs that run."""
+    for look in history.moments:
+        dump = look.after
+        yield from ((id, f"has a tombstone and is {dump.state(id)}") for id in dump.finished.keys() & dump.jobs.keys())
+        yield from ((id, "has a cancel request and does not run") for id in dump.cancels.keys() - dump.leases.keys() - look.noted)
+        yield from ((id, "has progress and does not run") for id in dump.progress.keys() - dump.leases.keys())
+
+
+# Of every change
+
+
+def _stories(look: Look) -> dict[str, list[Item]]:
+    stories: dict[str, list[Item]] = {}
+    for item in (item for entry in look.entries for item in entry.items):
+        if item.kind not in QUEUE_KINDS:
+            stories.setdefault(item.fields[0], []).append(item)
+    return stories
+
+
+@law(Sees.CHANGES)
+def every_change_is_told(history: History) -> Findings:
+    """No job is elsewhere than before without an event that says so."""
+    for look in history.looks:
+        before, after, stories = look.before or Dump(), look.after, _stories(look)
+        for id in (before.jobs.keys() | after.jobs.keys()) - stories.keys():
+            forgotten = look.forgetting and before.state(id) is State.FAILED and id not in after.jobs
+            if _situation(before, id) != _situation(after, id) and not forgotten:
+                yield id, f"went from {_situation(before, id)} to {_situation(after, id)} without an event"
+
+
+def _situation(dump: Dump, id: str) -> tuple[object, ...]:
+    """What an event must tell of; extending a lease, progress, and how long a tombstone stands need none."""
+    if id not in dump.jobs:
+        return (None,)
+    return dump.state(id), dump.due(id), dump.failed.get(id), dump.runs.get(id), id in dump.cancels, dump.jobs[id]
+
+
+@law(Sees.CHANGES)
+def events_lead_to_where_the_job_is(history: History) -> Findings:
+    """From where a job was, each of its events is possible, and the last one ends where the job is now."""
+    for look in history.looks:
+        for id, story in _stories(look).items():
+            yield from ((id, text) for text in _follow(id, story, look))
+
+
+def _follow(id: str, story: list[Item], look: Look) -> Iterator[str]:
+    before = look.before or Dump()
+    place = before.state(id)
+    for item in story:
+        if item.kind == "cancel_requested":
+            if place not in (State.RUNNING, None) or id in before.cancels:
+                yield f"is {place}, and got another cancel request"
+        elif item.kind == "merged":
+            if place is not None:
+                yield f"is {place}, and was merged into another job"
+            place = State.CANCELLED
+        elif item.kind == "restored":
+            by_row = item.fields[4] == "-"
+            if place is not None and (by_row or place not in UNFINISHED):
+                yield f"is {place}, and was {'restored' if by_row else 'adopted'}"
+            place = State.SCHEDULED if by_row and len(item.fields) == 5 else State.RUNNING
+        elif item.kind == "dropped":
+            if place not in (*UNFINISHED, State.FAILED):
+                yield f"is {place}, and was dropped"
+            place = None
+        elif item.kind == "aside":
+            yield f"was set aside: {item.body.decode(errors='replace')}"
+            return
+        else:
+            owned = id in before.runs and bool(run_of(before.runs[id]).fence)
+            if place not in STARTS[item.kind] or (item.kind == "claimed" and place is State.RUNNING and owned):
+                yield f"is {place}, and its event says {item.kind}"
+            place = TELLS[item.kind][0]
+    ends: set[Place] = {place}
+    if look.forgetting and place in ("ended", State.SUCCEEDED, State.CANCELLED, State.FAILED):
+        ends |= {None, "ended"}
+    if look.after.state(id) not in ends:
+        yield f"is {look.after.state(id)}; its events {[item.kind for item in story]} end in {place}"
+
+
+@law(Sees.CHANGES | Sees.SCRIPT)
+def every_move_is_in_the_table(history: History) -> Findings:
+    """What one call of a script does to a job is a row of TRANSITIONS; tidy apart, which forgets what has ended."""
+    for look in history.looks:
+        before, after, script = look.before or Dump(), look.after, look.script
+        told = {id for id, story in _stories(look).items() if any(item.kind != "cancel_requested" for item in story)}
+        for id in told.union(before.jobs, after.jobs, before.finished, after.finished):
+            was, now = before.state(id), after.state(id)
+            if script == "cancel" and was is now is State.CANCELLED:
+                continue  # told once more
+            forgotten = was is None and script == "requeue"  # what it was, the caller knows
+            starts = FAILED_OR_CANCELLED if forgotten or was == "ended" else (was,)
+            ends = FAILED_OR_CANCELLED if now == "ended" else (now,)
+            if (was != now or id in told) and not any((start, end, script) in MOVES for start in starts for end in ends):
+                yield id, f"was taken by {script} from {was} to {now}, which is not in the table of moves"
+
+
+# Of the story
+
+
+def _pages(history: History, *kinds: str) -> Iterator[tuple[Page, Chapter]]:
+    """Events of these kinds, or of all, each with where its job stood."""
+    for look in history.looks:
+        yield from ((page, page.known or Chapter()) for page in look.pages if not kinds or page.item.kind in kinds)
+
+
+@law(Sees.STORY)
+def events_follow_on_each_other(history: History) -> Findings:
+    """An event comes where the one before it has left the job; a cancel is asked for once, of a job that runs."""
+    for page, known in _pages(history):
+        if page.item.kind == "cancel_requested":
+            if known.place is not State.RUNNING or known.asked:  # of one that Redis does not have the story is not known
+                yield page.id, f"{page}: it is {known.place}, asked before: {known.asked}"
+        elif page.item.kind != "restored" and known.place not in STARTS[page.item.kind]:
+            yield page.id, f"{page}: it is {known.place}"
+
+
+@law(Sees.STORY)
+def a_claim_counts_one_attempt(history: History) -> Findings:
+    """A claimed job is at the attempt behind its last one that counted, with the crashes it had."""
+    for page, known in _pages(history, "claimed"):
+        attempt, crashes, _ = page.run
+        if attempt != known.attempt + 1 or crashes != known.crashes:
+            yield page.id, f"{page}: attempt {attempt}, crashes {crashes}, after {known}"
+
+
+@law(Sees.STORY)
+def no_claim_before_the_date(history: History) -> Findings:
+    """No job is claimed before its date, to the millisecond."""
+    for page, known in _pages(history, "claimed"):
+        if page.entry.at_ms < known.due:
+            yield page.id, f"{page}: {known.due - page.entry.at_ms} ms before its date"
+
+
+@law(Sees.STORY)
+def only_the_holder_of_the_lease_ends_a_run(history: History) -> Findings:
+    """Whoever ends a run names its fence and its attempt; who names nobody ends a job that does not run."""
+    for page, known in _pages(history, *ENDS):
+        attempt, _, fence = page.run
+        if fence == NOBODY:
+            if known.place is State.RUNNING and known.fence:
+                yield page.id, f"{page}: it runs, and was ended as if it did not"
+        elif fence != known.fence or attempt != known.attempt:
+            yield page.id, f"{page}: ended by attempt {attempt} of {fence}, which is not {known}"
+
+
+@law(Sees.STORY)
+def crashes_are_counted(history: History) -> Findings:
+    """A run whose worker vanished counts one crash, no other run does, and one crash too many is poison."""
+    for page, known in _pages(history, *ENDS):
+        _, crashes, fence = page.run
+        poison = page.item.kind == "failed" and b'"poison-crashes"' in page.item.body
+        vanished = page.item.kind == "crashed" or poison or b"its worker vanished" in page.item.body
+        if fence != NOBODY and crashes != known.crashes + vanished:
+            yield page.id, f"{page}: {crashes} crashes after {known}"
+        if poison != (crashes > history.max_crashes) and vanished and page.item.kind != "cancelled":
+            yield page.id, f"{page}: {crashes} crashes of at most {history.max_crashes}"
+
+
+@law(Sees.STORY)
+def what_was_asked_to_end_does_not_go_on(history: History) -> Findings:
+    """A run whose cancel was requested is not followed by another."""
+    for page, known in _pages(history, "retried", "snoozed", "crashed"):
+        if known.asked:
+            yield page.id, f"{page}: its cancel was requested"
+
+
+@law(Sees.STORY)
+def what_comes_back_is_not_behind(history: History) -> Findings:
+    """A job that its row or its worker brings back stands where they say, never behind where it stood."""
+    for page, known in _pages(history, "restored"):
+        _, attempt, crashes = map(int, page.item.fields[1:4])
+        if known.place in UNFINISHED and (attempt < known.attempt or crashes < known.crashes):
+            yield page.id, f"{page}: attempt {attempt}, crashes {crashes}, after {known}"

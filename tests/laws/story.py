@@ -1,0 +1,119 @@
+"""The story that a queue's events tell, job by job: each event with where the job stood before it. What must hold of it is a law."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from django_delayq.states import TRANSITIONS, State
+from django_delayq.store.events import Entry, Item
+
+Place = State | str | None
+
+# Which verbs of TRANSITIONS an event tells of, and where the job is after it.
+TELLS: Final[dict[str, tuple[State, tuple[str, ...]]]] = {
+    "scheduled": (State.SCHEDULED, ("schedule",)),
+    "rescheduled": (State.SCHEDULED, ("reschedule",)),
+    "claimed": (State.RUNNING, ("claim",)),
+    "crashed": (State.SCHEDULED, ("crash",)),
+    "succeeded": (State.SUCCEEDED, ("ack",)),
+    "retried": (State.SCHEDULED, ("retry",)),
+    "snoozed": (State.SCHEDULED, ("snooze", "evict", "park")),
+    "failed": (State.FAILED, ("fail", "crash", "expire")),
+    "cancelled": (State.CANCELLED, ("cancel", "purge", "replace")),
+    "requeued": (State.SCHEDULED, ("requeue",)),
+    "expired": (State.CANCELLED, ("expire",)),
+}
+STARTS: Final[dict[str, set[Place]]] = {
+    kind: {move.before for move in TRANSITIONS if move.verb in verbs and move.after is after} for kind, (after, verbs) in TELLS.items()
+}
+STARTS["requeued"] |= {None, "ended"}  # a caller vouches, from the database, for what Redis has forgotten
+STARTS["cancelled"] |= {State.CANCELLED}  # told once more to a row that has not heard of it
+QUEUE_KINDS: Final = frozenset({"paused", "resumed", "purged"})
+ENDS: Final = ("succeeded", "retried", "snoozed", "crashed", "failed", "cancelled")  # these name the run that they end
+UNFINISHED: Final = (State.SCHEDULED, State.RUNNING)
+NOBODY: Final = "-"  # the fence of a job that is cancelled before it runs
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """Where a job stands. `attempt`: of the run, or of the last one that counted."""
+
+    place: Place = None
+    attempt: int = 0
+    crashes: int = 0
+    fence: str = ""
+    due: int = 0
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An event of a job and where the job stood before. `known`: None if it comes back and was not seen before."""
+
+    entry: Entry
+    item: Item
+    known: Chapter | None
+
+    @property
+    def id(self) -> str:
+        return self.item.fields[0]
+
+    @property
+    def run(self) -> tuple[int, int, str]:
+        """Attempt, crashes and fence of an event that names a run."""
+        return int(self.item.fields[1]), int(self.item.fields[2]), self.item.fields[3]
+
+    def __str__(self) -> str:
+        return f"{self.item.kind} at {self.entry.at_ms} by {self.entry.by}"
+
+
+@dataclass
+class Story:
+    """Reads entries in order and remembers where each job stands. Jobs that it has not seen from their beginning make no page until
+    their next beginning.
+    """
+
+    jobs: dict[str, Chapter] = field(default_factory=dict)
+
+    def read(self, entries: Iterable[Entry]) -> list[Page]:
+        """The next entries of the stream, as pages."""
+        pages = []
+        for entry in entries:
+            for item in entry.items:
+                if item.kind in QUEUE_KINDS:
+                    continue
+                page = Page(entry, item, self.jobs.get(item.fields[0]))
+                if item.kind in ("merged", "aside", "dropped"):
+                    self.jobs.pop(page.id, None)
+                elif page.known is not None or item.kind in ("scheduled", "restored"):
+                    pages.append(page)
+                    self.jobs[page.id] = after(page)
+        return pages
+
+    def forget(self, *, ended: bool = False) -> None:
+        """There was a gap, and nothing is known any more; `ended`: only of those that had come to their end."""
+        self.jobs = {id: chapter for id, chapter in self.jobs.items() if ended and chapter.place in UNFINISHED}
+
+
+def after(page: Page) -> Chapter:
+    """Where the job stands after that event, if the event is true."""
+    kind, fields, known = page.item.kind, page.item.fields, page.known or Chapter()
+    if kind == "cancel_requested":
+        return replace(known, asked=True)
+    if kind == "restored":
+        due, attempt, crashes = map(int, fields[1:4])
+        waits = fields[4] == NOBODY and len(fields) == 5
+        place, asked = (State.SCHEDULED, False) if waits else (State.RUNNING, known.asked)
+        return Chapter(place, attempt, crashes, "" if fields[4] == NOBODY else fields[4], due, asked)
+    place = TELLS[kind][0]
+    if kind == "claimed":
+        attempt, crashes, fence = page.run
+        return Chapter(place, attempt, crashes, fence)
+    if kind in ENDS:
+        attempt, crashes, _ = page.run
+        due = int(fields[4]) if len(fields) > 4 else 0
+        return Chapter("ended" if place is State.SUCCEEDED else place, attempt - (kind in ("snoozed", "crashed")), crashes, due=due)
+    due = int(fields[1]) if kind != "expired" else 0
+    return Chapter(place, due=due) if kind in ("scheduled", "requeued") else replace(known, place=place, due=due)
