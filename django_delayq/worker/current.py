@@ -152,6 +152,8 @@ class CurrentJob:
             raise LeaseLost(
                 f"job {self.id}: the lease of attempt {self.attempt} is lost, and another worker may run the job; stop here"
             )
+        if not run.holdings.is_at_work(run.row, run.turn):
+            raise LeaseLost(f"job {self.id}: attempt {self.attempt} has ended, and what it left behind runs on; stop here")
 
     def __repr__(self) -> str:
         return f"<CurrentJob {self.task} {self.id} attempt {self.attempt}>"

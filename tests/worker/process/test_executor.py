@@ -238,6 +238,18 @@ def test_progress_of_a_lost_job_raises(bench: Bench) -> None:
     assert isinstance(outcome.error, delayq.LeaseLost)
 
 
+def test_progress_of_a_run_that_has_ended_raises_and_is_nobodys(bench: Bench) -> None:
+    left_behind: list[delayq.CurrentJob] = []
+    run(bench, lambda: left_behind.append(delayq.current()))
+
+    def task():
+        with pytest.raises(delayq.LeaseLost, match="has ended"):
+            left_behind[0].progress(1, 2)
+
+    assert run(bench, task).error is None
+    assert [held.progress for held in bench.holdings.held()] in ([], [""], ["", ""])
+
+
 def test_a_failure_after_a_cancel_request_ends_the_job(bench: Bench) -> None:
     def task():
         (held,) = bench.holdings.held()
