@@ -32,7 +32,7 @@ FAULTS = "kill worker,kill task process,pause worker,pause supervisor,pause redi
 DRILL = 180.0  # seconds; twenty on a machine that has nothing else to do. One that does not end has noticed nothing
 PATIENCE = 60.0  # seconds after the load; a campaign without a mutant is quiet within ten
 
-QUEUES = ("default", "orders", "redis")  # as in tests/campaign/settings.py
+QUEUES = ("default", "orders", "redis")  # as in tests/campaign/stage.py
 MAX_CRASHES = 3
 SHOWN = 110  # characters of a finding
 
