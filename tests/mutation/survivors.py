@@ -1,5 +1,5 @@
-"""Faults that no test notices, each with the reason. A key is what `mutant.py` makes of the file, the text of the line and the rule; one
-that no rule makes any more fails the tests, and one that a test has come to notice fails the run.
+"""Faults that no test notices, each with the reason. A key is made in mutant.py, of file, text of the line and rule; one that no rule
+makes any more fails the tests, and one that a test has come to notice fails the run.
 """
 
 from __future__ import annotations
