@@ -39,8 +39,6 @@ SURVIVORS = {
     "worker/process/mover.py: self._buffer.call_at = -1 [one more]": NOTHING + "no buffer holds fewer than no jobs.",
     "worker/process/mover.py: watch.idle = not full and not reply.more [and to or]": OPEN
     + "how often a queue is asked; tests/worker/test_fair.py runs several.",
-    "worker/process/settler.py: if gone: [negated]": OPEN
-    + "what Redis has forgotten is adopted; tests/worker/test_restore.py does so.",
     "producer/put.py: if not alone: # else Redis has been asked, and has all that was written before [negated]": OPEN
     + "the order of two calls about one key in a transaction.",
 }
