@@ -28,6 +28,10 @@ SURVIVORS = {
     + "two calls per job, on hashes that are not there.",
     "store/lua/restore.lua: local held = items > 0 and ARGV[FIRST + FENCE] ~= '' [+ to -]": NOTHING
     + "that is why the call was made, which it says of runs alone.",
+    'store/queue.py: if statuses.count(b"created") == len(items) and holders == " ".join(shorts): # mostly: then no reply need be'
+    " read by itself [== to !=] 2": COSTS + "each reply is read by itself.",
+    "worker/process/executor.py: return max(0, finished_ms - run.started_ms) # the wall clock may be put back [one more]": MARGIN
+    + "a run that took no millisecond has taken one.",
     "mirror/fold.py: job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None [one more]": MARGIN
     + "the name of a worker is shorter.",
     "worker/process/executor.py: delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000) [one more]": MARGIN

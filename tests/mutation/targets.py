@@ -55,7 +55,7 @@ MODULES = {
         "tests/mirror/test_forgotten.py",
     ],
     "producer/where.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
-    "producer/acts.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
+    "producer/acts.py": ["tests/producer/test_twins.py", "tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
     "producer/put.py": ["tests/producer/test_schedule.py", "tests/producer/test_many.py", "tests/mirror/test_keys.py"],
     "worker/process/settler.py": ["tests/worker/test_loops.py"],
     "worker/process/mover.py": ["tests/worker/test_loops.py"],
