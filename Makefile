@@ -22,13 +22,12 @@ MUTATION ?=
 DATABASE_TESTS ?= tests/mirror tests/producer tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 # What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools.
-DIAGONAL_TESTS ?= tests/worker tests/formats $(filter-out tests/test_checks.py,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py
+DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
-# Three processes, file by file, in this order: what waits longest first, so that none of it is left for the end.
+# Three processes, file by file, in the order of tests/conftest.py: they mostly wait.
 SHARED := -q -n 3 --dist loadfile --no-loadscope-reorder
-FIRST := tests/worker tests/formats tests/security
 
 .PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
@@ -110,7 +109,7 @@ demo: $(STAMPS)/demo
 # With TESTS=… just these, in one process.
 test: $(STAMPS)/test
 ifeq ($(TESTS),tests)
-	$(PYTEST) $(SHARED) -m "not slow and not browser" $(FIRST) tests
+	$(PYTEST) $(SHARED) -m "not slow and not browser" tests
 else
 	$(PYTEST) -m "not slow and not browser" $(TESTS)
 endif

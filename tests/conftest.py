@@ -31,6 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"skipped: {reason}", returncode=int(os.environ.get("CI") == "true"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests wait for processes come first, so that none of them is left for the end, when the others have done."""
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/worker/", "tests/formats/")))
+
+
 @dataclass(frozen=True)
 class SharedRedis:
     """The server that the whole run shares (see tests/settings.py); emptied before each test that asks for it."""

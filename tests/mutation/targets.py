@@ -46,15 +46,20 @@ STORE = [
 ]
 MODULES = {
     "store/queue.py": [*STORE, MODEL],
-    "store/recovery.py": ["tests/store/test_restore.py", MODEL],
+    "store/recovery.py": ["tests/store/test_restore.py", "tests/store/test_ground.py", MODEL],
     "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py"],
-    "mirror/fold.py": ["tests/mirror/test_fold.py", "tests/mirror/test_running.py", "tests/mirror/test_forgotten.py"],
+    "mirror/fold.py": [
+        "tests/mirror/test_fold.py",
+        "tests/mirror/test_rolled_back.py",
+        "tests/mirror/test_running.py",
+        "tests/mirror/test_forgotten.py",
+    ],
     "producer/where.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
-    "producer/acts.py": ["tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
+    "producer/acts.py": ["tests/producer/test_twins.py", "tests/mirror/test_answers.py", "tests/mirror/test_table.py"],
     "producer/put.py": ["tests/producer/test_schedule.py", "tests/producer/test_many.py", "tests/mirror/test_keys.py"],
     "worker/process/settler.py": ["tests/worker/test_loops.py"],
     "worker/process/mover.py": ["tests/worker/test_loops.py"],
-    "worker/process/executor.py": ["tests/worker/test_run.py", "tests/worker/test_loops.py"],
+    "worker/process/executor.py": ["tests/worker/process/test_executor.py", "tests/worker/test_run.py", "tests/worker/test_loops.py"],
 }
 
 

@@ -68,9 +68,9 @@ def test_each_fault_has_a_key_of_its_own_and_changes_the_text(file):
     text = (targets.PACKAGE / file).read_text()
     mutants = targets.mutants(file)
     assert len({mutant.key for mutant in mutants}) == len(mutants)
-    for mutant in mutants:
-        assert mutant.of(text) != text
-        if file.endswith(".py"):
+    assert [mutant.key for mutant in mutants if mutant.of(text) == text] == []
+    if file.endswith(".py"):
+        for mutant in sample(mutants, 10):
             changed(mutant)
 
 

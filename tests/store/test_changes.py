@@ -292,3 +292,11 @@ def confirm(board) -> str:
     ground = GroundStore(board.store)
     found = ground.look(FIRST)
     return ground.confirm(found.generation, server=found.server, now_ms=NOW)
+
+
+@pytest.mark.parametrize(("policy", "told"), [("", []), ("earliest", ["earliest"])])
+def test_a_new_date_is_told_with_the_policy_that_moved_it(board, policy, told):
+    board.put(1, NOW + 5000)
+    board.store.reschedule(job_id(1), due_ms=NOW + 3000, policy=policy, now_ms=NOW)
+    (item,) = board.log.read("0-0", 10)[-1].items
+    assert (item.kind, list(item.fields[1:])) == ("rescheduled", [str(NOW + 3000), *told])

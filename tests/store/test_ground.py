@@ -105,3 +105,11 @@ def test_of_many_ends_the_oldest_that_the_database_has_heard_of_are_forgotten(bo
     board.link.execute("HSET", board.keys["meta"], "mirrored", f"{NOW - 1000 + heard + 1}-0" if heard else "0-0")
     end(board)
     assert list(board.dump()["finished"]) == left
+
+
+def test_a_stream_is_trimmed_on_the_server_that_it_was_read_from_and_on_no_other(board, ground):
+    board.put(1)
+    board.log.trim(board.log.last_id(), server="another")
+    assert board.log.length() == 1
+    board.log.trim(board.log.last_id(), server=ground.look(FIRST).server)
+    assert board.log.length() == 0
