@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PLUGIN = ("-p", "django_delayq.testing.plugin")
+INSTALLED = any(point.name == "delayq" for point in entry_points(group="pytest11"))
 SETTINGS = """
 SECRET_KEY = "x"
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_delayq", "shop"]
@@ -45,5 +46,7 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
 
 
 def run_pytest(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """pytest, with the plugin as its entry point would bring it."""
-    return run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN, *options, **environment)
+    """pytest, with the plugin as its entry point brings it, where the install is not older than that."""
+    brought = INSTALLED and "PYTEST_DISABLE_PLUGIN_AUTOLOAD" not in environment
+    plugin = () if brought else ("-p", "django_delayq.testing.plugin")
+    return run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *options, **environment)
