@@ -11,6 +11,7 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 
 from django_delayq import clock, conf, ids
+from django_delayq.producer import carriers
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.task import registry
 from django_delayq.record import ClaimedJob
@@ -91,6 +92,7 @@ def executor(holdings: OneRun, *receivers: Receiver) -> Executor:
         receivers=receivers,
         coroutines=CoroutinesHere(nothing),
         timer=NoTimer(),
+        wrap=carriers.wrapped if conf.get().carriers else None,
     )
 
 

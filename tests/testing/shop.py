@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -37,6 +39,18 @@ def tell_support(failed: str) -> None:
 @delayq.task(max_attempts=1, on_failure=tell_support)
 def charge() -> None:
     raise RuntimeError("the card is empty")
+
+
+class Luggage:
+    """A carrier whose number is noted around each run."""
+
+    def pack(self) -> int:
+        return 7
+
+    @contextmanager
+    def wrap(self, packed: Any) -> Iterator[None]:
+        SEEN.append(("inside", packed))
+        yield
 
 
 @delayq.task

@@ -198,6 +198,14 @@ def test_an_async_test_calls_the_verbs_in_djangos_thread(delayq):
     assert ([one.id for one in ran], [one.outcome for one in ran]) == ([job.id], ["ack"])
 
 
+def test_what_travels_with_a_job_is_there_in_its_run(delayq, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.testing.shop.Luggage"]}
+    schedule(close_order, 1)
+    delayq.run_due()
+    delayq.perform(close_order, 2)
+    assert SEEN == [("inside", 7), ("close_order", 1, 1), ("inside", 7), ("close_order", 2, 1)]
+
+
 def test_settings_that_a_test_changes_count_from_then_on(delayq, settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "fresh": {"BACKOFF": "7s"}}}
     schedule(fail_twice, 1, queue="fresh", backoff=None)
