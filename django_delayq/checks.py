@@ -10,6 +10,7 @@
 | delayq.E006 | the database alias is missing |
 | delayq.E007 | signing without a SECRET_KEY |
 | delayq.E008 | a carrier that is none, or cannot be imported |
+| delayq.E009 | --deploy: jobs run inline |
 | delayq.W002 | jobs share a Redis database with a cache |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
 | delayq.E010 | --deploy: Redis may evict keys |
@@ -91,6 +92,15 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
             )
         )
     return found
+
+
+@register(Tags.security, deploy=True)
+def check_inline(**_: Any) -> list[CheckMessage]:
+    """Whether production has workers at all."""
+    if conf.problems() or not conf.runs_inline_in_production():
+        return []
+    message = "DELAYQ['INLINE'] is on, and DEBUG is off: jobs run in requests, at once whatever their date, and only once."
+    return [Error(message, hint="Take it out of the settings of production, and run workers.", id="delayq.E009")]
 
 
 @register(Tags.security, deploy=True)

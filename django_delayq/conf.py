@@ -14,11 +14,12 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 from django.utils.crypto import salted_hmac
 
-from django_delayq import clock
+from django_delayq import clock, under_test
 from django_delayq.exceptions import ConfigError, QueueUnknown
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
 from django_delayq.text import did_you_mean, nearest
+from django_delayq.under_test import MAIL, SIGN
 
 SETTING: Final = "DELAYQ"
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
@@ -83,6 +84,8 @@ class Config:
     mirror_full: str
     restore: str
     carriers: tuple[str, ...]
+    test_redis: str | Mapping[str, Any] | None = field(repr=False)
+    inline: bool
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
 
     @property
@@ -127,8 +130,14 @@ def _positive_duration(value: Any) -> float:
     return seconds
 
 
-def _optional_duration(value: Any) -> float | None:
-    return None if value is None else _positive_duration(value)
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(f"must be True or False, not {value!r}.")
+    return value
 
 
 def _lease(value: Any) -> float:
@@ -190,7 +199,7 @@ def _retention(value: Any) -> Mapping[str, float | None]:
     for state in value:
         if state not in KEPT:
             raise _Wrong(f"names {state!r}{did_you_mean(state, KEPT)}; it may name {', '.join(KEPT)}.")
-    return {state: _optional_duration(kept) for state, kept in value.items()}
+    return {state: _optional(_positive_duration)(kept) for state, kept in value.items()}
 
 
 def _signing(value: Any) -> bool | str:
@@ -211,65 +220,55 @@ def _paths(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-DEFAULTS: Final[dict[str, Any]] = {
-    "REDIS": "default",
-    "PREFIX": "delayq",
-    "DATABASE": "default",
-    "DURABILITY": "outbox",
-    "AUDIT": "full",
-    "LEASE": 30,
-    "MAX_ATTEMPTS": 10,
-    "BACKOFF": "15s 3m 10m 30m 30m 1h 2h 6h 15h",
-    "TIMEOUT": None,
-    "MAX_CRASHES": 3,
-    "MAX_PAYLOAD": 65536,
-    "RETENTION": {"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None},
-    "SIGNING": False,
-    "SENSITIVE": [],
-    "MIRROR_MAX_EVENTS": 1_000_000,
-    "MIRROR_FULL": "block",
-    "RESTORE": "auto",
-    "CARRIERS": [],
-    "QUEUES": {"default": {}},
+TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its default, and its reader
+    "REDIS": ("default", _redis),
+    "PREFIX": ("delayq", _text),
+    "DATABASE": ("default", _text),
+    "DURABILITY": ("outbox", _choice("outbox", "redis")),
+    "AUDIT": ("full", _choice("full", "outcomes", "failures")),
+    "LEASE": (30, _lease),
+    "MAX_ATTEMPTS": (10, _whole(1)),
+    "BACKOFF": ("15s 3m 10m 30m 30m 1h 2h 6h 15h", _ladder),
+    "TIMEOUT": (None, _optional(_positive_duration)),
+    "MAX_CRASHES": (3, _whole(0)),
+    "MAX_PAYLOAD": (65536, _whole(64)),
+    "RETENTION": ({"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None}, _retention),
+    "SIGNING": (False, _signing),
+    "SENSITIVE": ([], _names),
+    "MIRROR_MAX_EVENTS": (1_000_000, _whole(1000)),
+    "MIRROR_FULL": ("block", _choice("block", "grow")),
+    "RESTORE": ("auto", _choice("auto", "manual")),
+    "CARRIERS": ([], _paths),
+    "TEST_REDIS": (None, _optional(_redis)),
+    "INLINE": (False, _flag),
 }
+DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "QUEUES": {"default": {}}}
+READERS: Final = {key: read for key, (_, read) in TABLE.items()}
 KEPT: Final = tuple(DEFAULTS["RETENTION"])
-READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "REDIS": _redis,
-    "PREFIX": _text,
-    "DATABASE": _text,
-    "DURABILITY": _choice("outbox", "redis"),
-    "AUDIT": _choice("full", "outcomes", "failures"),
-    "LEASE": _lease,
-    "MAX_ATTEMPTS": _whole(1),
-    "BACKOFF": _ladder,
-    "TIMEOUT": _optional_duration,
-    "MAX_CRASHES": _whole(0),
-    "MAX_PAYLOAD": _whole(64),
-    "RETENTION": _retention,
-    "SIGNING": _signing,
-    "SENSITIVE": _names,
-    "MIRROR_MAX_EVENTS": _whole(1000),
-    "MIRROR_FULL": _choice("block", "grow"),
-    "RESTORE": _choice("auto", "manual"),
-    "CARRIERS": _paths,
-}
 PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
 
 
 def get() -> Config:
-    """The settings of this project.
+    """The settings of this project; in tests with a server and a prefix of their own, see `under_test`.
 
     Raises:
         ConfigError: the first mistake found; `manage.py check` lists all.
     """
-    global _config
-    if _config is None:
-        problems, config = _read(getattr(settings, SETTING, {}))
-        if problems or config is None:
+    global _config, _place
+    if _config is None or ((_place or SIGN in MAIL) and under_test.place(_config.database) != _place):
+        given = getattr(settings, SETTING, {})
+        _place = under_test.place(given.get("DATABASE", DEFAULTS["DATABASE"])) if isinstance(given, Mapping) else ""
+        problems, config = _read({**given, **under_test.own(given, _place)} if _place else given)
+        if config is None:
             first = problems[0]
             raise ConfigError(f"{first.where}: {first.message}", hint=first.hint)
         _config = config
     return _config
+
+
+def runs_inline_in_production() -> bool:
+    """Whether `INLINE` is on, and `DEBUG` is not."""
+    return get().inline and not settings.DEBUG
 
 
 def problems() -> list[Problem]:
@@ -278,6 +277,7 @@ def problems() -> list[Problem]:
 
 
 _config: Config | None = None
+_place = ""  # where tests have it
 
 
 @receiver(setting_changed, dispatch_uid="delayq.conf")

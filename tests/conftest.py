@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from django_delayq.store.connection import Link, connect
+from django_delayq.testing import plugin
 from tests import links
 from tests.servers import RedisServer, ServerMissing
 
@@ -27,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # No deadline: how fast an example runs says something about the machine. The same examples in every run of CI.
     hypothesis_settings.register_profile("tests", deadline=None, derandomize=os.environ.get("CI") == "true")
     hypothesis_settings.load_profile("tests")
+    if not config.pluginmanager.is_registered(plugin):  # its entry point is that of an install which is older than it
+        config.pluginmanager.register(plugin, "delayq")
     if reason := getattr(sys.modules.get("tests.settings"), "MISSING", ""):
         pytest.exit(f"skipped: {reason}", returncode=int(os.environ.get("CI") == "true"))
 

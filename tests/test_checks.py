@@ -343,3 +343,10 @@ def test_the_oldest_that_are_supported_are_what_one_run_of_the_tests_installs():
     assert {re.split("[<>=]", line)[0].lower() for line in needed} == {name.lower() for name in NEWEST}
     assert all(re.fullmatch(r"[a-z-]+>=[\d.]+", line) for line in needed), "no upper bounds: a check warns beyond"
     assert "test-oldest" in (root / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize(("inline", "debug", "said"), [(True, False, ["delayq.E009"]), (True, True, []), (False, False, [])])
+def test_e009_jobs_that_run_inline_in_production(settings, inline, debug, said):
+    settings.DELAYQ = {**settings.DELAYQ, "INLINE": inline}
+    settings.DEBUG = debug
+    assert [message.id for message in checks.check_inline()] == said

@@ -134,7 +134,7 @@ def test_what_projects_may_import_is_listed_in_one_place():
     assert {path: set(re.findall(r"`(\w+)`", names)) for path, names in rows} == {path: public_names(path) for path, _ in rows}
     assert {path for path, _ in rows} == {
         "django_delayq",
-        *(f"django_delayq.{name}" for name in ("exceptions", "signals", "models", "admin")),
+        *(f"django_delayq.{name}" for name in ("exceptions", "signals", "models", "testing", "testing.kit", "admin")),
     }
 
 

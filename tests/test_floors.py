@@ -20,6 +20,7 @@ FLOORS = {
     "states": 0,
     "text": 0,
     "signals": 0,
+    "under_test": 0,
     "exceptions": 1,
     "ids": 1,
     "ladder": 1,
@@ -42,6 +43,7 @@ FLOORS = {
     "checks": 6,
     "admin": 7,
     "management": 7,
+    "testing": 7,
     "apps": 8,
     "templatetags": 8,
     "": 8,
@@ -62,8 +64,8 @@ NOUNS = {
     "states",
     "text",
 }
-DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags"}
-FOLDERS = {"console", "mirror", "producer", "store", "worker"}
+DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags", "under_test"}
+FOLDERS = {"console", "mirror", "producer", "store", "testing", "worker"}
 
 THREADS = {"threading", "multiprocessing", "signal", "concurrent", "asyncio"}
 PROCESSES = {"fork", "forkpty", "kill", "killpg", "posix_spawn", "posix_spawnp", "execv", "execve", "waitpid"}

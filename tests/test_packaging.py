@@ -122,6 +122,12 @@ def test_the_metadata_says_what_the_project_says(metadata):
     assert "delay queue" in metadata["Summary"]
 
 
+def test_pytest_finds_the_plugin_by_its_entry_point(wheel):
+    (path,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
+    assert wheel.read(path).decode().split() == ["[pytest11]", "delayq", "=", "django_delayq.testing.plugin"]
+    assert "django_delayq/testing/plugin.py" in wheel.namelist()
+
+
 def test_the_readme_is_the_long_description(metadata):
     assert metadata.get_payload().startswith("# django-delayq")
 

@@ -141,6 +141,7 @@ def _guarded(hook: Callable[[], Any], run: AtomicRun) -> Callable[[], None]:
         except BaseException:  # SystemExit too: a task cannot end the worker
             logger.exception("job %s (%s): it has committed; a hook behind its commit failed", run.id, run.task)
 
+    call.__wrapped__ = hook  # type: ignore[attr-defined]  # whose hook it is, the test kit asks
     return call
 
 

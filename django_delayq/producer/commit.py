@@ -17,6 +17,11 @@ from django_delayq.states import Change
 from django_delayq.store.items import ScheduleItem
 
 
+def is_open(connection: Any) -> bool:
+    """Whether a transaction of the caller's is open. In tests the kit looks past those that Django's TestCase has opened."""
+    return bool(connection.in_atomic_block)
+
+
 @dataclass(slots=True, eq=False)
 class Plan(ScheduleItem):
     """A job that has passed every check, on its way: what the row is made of, and what Redis gets.

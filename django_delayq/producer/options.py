@@ -151,7 +151,8 @@ class Planned(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mould:
     """What a task and its options decide for all jobs that are made with them. `using`: alias of the database whose transaction they
-    belong to; `says_using`: the caller has named it; `payload`: what travels with the arguments; `carriers`: the project has some.
+    belong to; `says_using`: the caller has named it; `inline`: they run at once; `payload`: what travels with the arguments;
+    `carriers`: the project has some.
     """
 
     task: Planned
@@ -160,6 +161,7 @@ class Mould:
     using: str
     says_using: bool
     durable: bool
+    inline: bool
     priority: int
     lane: Lane
     max_attempts: int
@@ -231,7 +233,8 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         queue=queue,
         using=alias,
         says_using=bool(options.using or using),
-        durable=durable,
+        durable=durable and not config.inline,
+        inline=config.inline,
         priority=priority,
         lane=lane_of(priority),
         max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,

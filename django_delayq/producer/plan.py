@@ -11,7 +11,7 @@ from django.db import connections
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import ConfigError, PayloadError
-from django_delayq.producer import carriers, database
+from django_delayq.producer import carriers, commit, database
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import Options, Planned, date, duration, moment, moulds
@@ -102,10 +102,10 @@ def _meta(value: Any, where: str) -> dict[str, Any]:
 
 def _check_transaction(alias: str, where: str) -> None:
     """Refuses a row that would be committed at once while the caller's own transaction, of another database, may be rolled back."""
-    if len(connections.settings) == 1 or connections[alias].in_atomic_block:
+    if len(connections.settings) == 1 or commit.is_open(connections[alias]):
         return
     for other in connections.all(initialized_only=True):
-        if other.in_atomic_block:
+        if commit.is_open(other):
             raise ConfigError(
                 f"{where}: a transaction is open on the database {other.alias!r}, and the row of the job goes into {alias!r} "
                 f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job runs all the same. Open one on {alias!r} "

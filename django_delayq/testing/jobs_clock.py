@@ -1,0 +1,77 @@
+"""The clock of jobs in a test: Python's, moved. Where time-machine or freezegun hold Python's own, that one is moved along."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from django_delayq import clock
+
+
+class JobsClock:
+    """What scripts, rows and runs take for the present. It goes on by itself, but stands still while jobs are run: so a ladder of "15s"
+    is over 15 seconds after the first run, however long that took.
+
+    Args:
+        moved: called after each move.
+    """
+
+    def __init__(self, moved: Callable[[], None]) -> None:
+        self._python: Callable[[], int] = clock.wall_ms  # as it was before the kit put its own there
+        self._passing: Callable[[], float] = clock.monotonic
+        self._not_passed = 0.0  # seconds for which it stood still
+        self._stands_since: float | None = None
+        self._moved = moved
+        self._offset = 0
+        self._held: int | None = None
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._python() + self._offset if self._held is None else self._held
+
+    def monotonic(self) -> float:
+        """Seconds that do not pass while it stands still: what measures how much of a delay is left measures none there."""
+        return (self._passing() if self._stands_since is None else self._stands_since) - self._not_passed
+
+    def move(self, to_ms: int) -> None:
+        """It is that moment now."""
+        if (traveller := _traveller()) is not None:
+            (getattr(traveller, "shift", None) or traveller.tick)(timedelta(milliseconds=to_ms - self._python()))
+        self._offset = to_ms - self._python()
+        if self._held is not None:
+            self._held = to_ms
+        self._moved()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """It stands still, but for moves. What passes meanwhile is given back behind the last move."""
+        self._held, self._stands_since = self.now_ms(), self._passing()
+        try:
+            yield
+        finally:
+            self._not_passed += self._passing() - self._stands_since
+            self._stands_since = None
+            last, self._held = self._held, None
+            if _traveller() is None:
+                self._offset = last - self._python()
+
+    def reset(self) -> None:
+        """It is Python's time again."""
+        self._offset, self._held = 0, None
+        self._moved()
+
+
+def _traveller() -> Any:
+    """Who holds Python's time just now: time-machine, freezegun, or nobody."""
+    machine = sys.modules.get("time_machine")
+    if machine is not None:
+        stack = getattr(machine, "traveller_stack", None) or getattr(machine, "coordinates_stack", None)
+        if stack:
+            return stack[-1]
+    freezer = sys.modules.get("freezegun.api")
+    if freezer is not None and freezer.freeze_factories:
+        return freezer.freeze_factories[-1]
+    return None

@@ -1,0 +1,327 @@
+"""The kit that a test holds: the fixture `delayq` of pytest, and `self.delayq` of the mixin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_delayq import clock, codec, conf
+from django_delayq.exceptions import ConfigError
+from django_delayq.mirror import checkpoint, database_clock
+from django_delayq.mirror.writers import outbox_insert
+from django_delayq.producer import commit
+from django_delayq.producer.plan import plan
+from django_delayq.producer.schedule import Bound
+from django_delayq.producer.stores import stores
+from django_delayq.store.connection import connect
+from django_delayq.store.keys import NAMES, Keys, asked_key, workers_key
+from django_delayq.testing import project_commits
+from django_delayq.testing.calling_thread import run_by_hand
+from django_delayq.testing.faults import Fault, Faults, Moment
+from django_delayq.testing.jobs_clock import JobsClock
+from django_delayq.testing.jobs_link import JobsLink
+from django_delayq.testing.record_keeper import RecordKeeper
+from django_delayq.testing.scheduled_jobs import ScheduledJob, table, waiting
+from django_delayq.testing.stepper import Due, Ran, Stepper
+from django_delayq.testing.wanted import Wanted, task_name
+from django_delayq.worker.current import CURRENT
+from django_delayq.worker.line import Line
+
+__all__ = ["Kit", "Ran", "ScheduledJob"]
+
+MOST_RUNS: Final = 10_000  # in one verb
+NEVER: Final = clock.LAST_MS
+
+
+class Kit:
+    """Moves the time of jobs, runs what falls due, and says what is scheduled. All in the thread and on the connections of its caller.
+
+    Jobs' time is Python's until it is moved. `start` and `stop` surround a test; the fixture and the mixin call them.
+    """
+
+    def __init__(self) -> None:
+        self._clock = JobsClock(self._moved)
+        self._faults = Faults()
+        self._links: dict[Any, JobsLink] = {}
+        self._patched: list[tuple[Any, str, Any]] = []
+        self._stepper: Stepper | None = None
+        self._records: RecordKeeper | None = None
+        self._busy = False
+
+    # around a test
+
+    def start(self) -> None:
+        """The test begins: nothing is scheduled, nothing goes wrong, and it is Python's time.
+
+        Raises:
+            ConfigError: there is no server for tests; the text says what to give it.
+            RuntimeError: another kit is in use, or Django's test environment is not in force.
+        """
+        if self._patched or commit.is_open is project_commits.is_open:
+            raise RuntimeError("The test kit of delayq is in use already: a test has one, by the fixture or by the mixin.")
+        self._clean()
+        self._faults.waiting.clear()
+        self._clock.reset()
+        if self._records is not None:
+            self._records.may_lack = True
+        for place, name, value in self._replaced():
+            self._patched.append((place, name, getattr(place, name)))
+            setattr(place, name, value)
+        project_commits.catch_up()
+
+    def stop(self) -> None:
+        """The test is over: everything is as it was."""
+        while self._patched:
+            place, name, value = self._patched.pop()
+            setattr(place, name, value)
+        stores.stand_in(None)
+
+    def _replaced(self) -> list[tuple[Any, str, Any]]:
+        """What a test sees in place of what the package has. Nothing of it is there when no test runs."""
+        now_ms = self._clock.now_ms
+        return [
+            (clock, "wall_ms", now_ms),
+            (clock, "monotonic", self._clock.monotonic),
+            (clock, "now", lambda: clock.from_ms(now_ms())),
+            (database_clock, "now", lambda _connection: clock.from_ms(now_ms())),
+            (outbox_insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
+            (checkpoint, "_do_not_keep", lambda _connection: None),  # a limit that would outlive the turn, within a test's transaction
+            (commit, "is_open", project_commits.is_open),
+            (transaction.Atomic, "__exit__", project_commits.leave),
+            (BaseDatabaseWrapper, "on_commit", project_commits.on_commit),
+        ]
+
+    def _clean(self) -> None:
+        config = conf.get()
+        link = self._link(config)
+        link.down = False
+        lines = [(name, partition) for name, queue in config.queues.items() for partition in range(queue.partitions)]
+        own = [Keys.of(config.prefix, *line)[short] for line in lines for short in NAMES]
+        link.execute("UNLINK", *own, workers_key(config.prefix), asked_key(config.prefix))
+        stores.stand_in(link)
+
+    def _link(self, config: conf.Config) -> JobsLink:
+        spec = config.redis if isinstance(config.redis, str) else repr(sorted(config.redis.items()))
+        if spec not in self._links:
+            self._links[spec] = JobsLink(connect(config.redis, name="delayq:test"), self._clock.now_ms)
+        return self._links[spec]
+
+    def _moved(self) -> None:
+        stores.forget_clock()
+
+    def _at_work(self) -> tuple[Stepper, RecordKeeper]:
+        """For the settings that hold now: a test may change them."""
+        config = conf.get()
+        if self._stepper is None or self._records is None or self._stepper.config is not config:
+            link = self._link(config)
+            stores.stand_in(link)
+            if self._stepper is not None:
+                self._stepper.close()
+            self._stepper, self._records = Stepper(config, link, self._faults), RecordKeeper(config, link)
+        return self._stepper, self._records
+
+    # time
+
+    @property
+    def now(self) -> datetime:
+        """The present, as jobs see it."""
+        return clock.from_ms(self._clock.now_ms())
+
+    def advance(self, by: clock.Delay) -> list[Ran]:
+        """Lets so much time pass, and runs what falls due on the way, in order, each at its own date; retries and what runs schedule,
+        too. Returns the runs. What a task raises is an end like others: it is retried, or fails.
+
+        Raises:
+            RuntimeError: called within a task, or more than 10,000 runs fell due.
+        """
+        return self._run("advance", clock.milliseconds(by))
+
+    def travel(self, to: datetime) -> None:
+        """It is that moment now. Nothing is run: what fell due on the way is late, as behind a worker that was away."""
+        self._refuse_within_a_task("travel")
+        self._clock.move(clock.to_ms(to))
+
+    def run_due(self) -> list[Ran]:
+        """Runs what is due now. Returns the runs. Raises as `advance`."""
+        return self._run("run_due", 0)
+
+    def drain(self) -> list[Ran]:
+        """Runs until nothing is scheduled any more, and moves the clock from date to date. Returns the runs. Raises as `advance`."""
+        return self._run("drain", None)
+
+    # what is scheduled
+
+    def scheduled(self, task: Any = None, *, key: str | None = None, queue: str | None = None) -> list[ScheduledJob]:
+        """The jobs that wait for their date, the earliest first. Those of a transaction that is open are not among them."""
+        return Wanted(task, key=key, queue=queue).among(self._waiting())
+
+    def assert_scheduled(
+        self,
+        task: Any,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        delay: clock.Delay | None = None,
+        run_at: datetime | None = None,
+        within: clock.Delay | None = None,
+        count: int | None = None,
+    ) -> ScheduledJob:
+        """Passes if such a job waits, or `count` of them, and returns the first. What is not given does not matter.
+
+        Args:
+            delay: from now on. run_at: an aware datetime.
+            within: how far the date may be from that, by default a second; without either, the longest time from now.
+
+        Raises:
+            AssertionError: there is none; its text shows what is scheduled.
+        """
+        wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue, delay=delay, run_at=run_at, within=within)
+        found = wanted.among(jobs := self._waiting())
+        if not found or count not in (None, len(found)):
+            many = f"{len(found)} jobs are scheduled, not {count}" if count is not None else "No job is scheduled"
+            raise AssertionError(f"{many}: {wanted}.\n{wanted.nearly(jobs)}{table(jobs)}")
+        return found[0]
+
+    def assert_not_scheduled(
+        self,
+        task: Any = None,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+    ) -> None:
+        """Passes if no such job waits; without arguments, if none does.
+
+        Raises:
+            AssertionError: there is one; its text shows what is scheduled.
+        """
+        wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue)
+        if found := wanted.among(self._waiting()):
+            raise AssertionError(f"A job is scheduled: {wanted}.\n{table(found)}")
+
+    def _waiting(self) -> list[ScheduledJob]:
+        stepper, records = self._at_work()
+        link = self._link(stepper.config)
+        with link.aside():
+            jobs = waiting(link, stepper.lines, self._clock.now_ms())
+            return sorted(jobs + records.unpublished(), key=lambda job: (job.run_at, job.id))
+
+    # one run by hand
+
+    def perform(self, task: Any, *args: Any, attempt: int = 1, crashes: int = 0, run_at: datetime | None = None, **kwargs: Any) -> Any:
+        """Runs a task with these arguments as a worker would, without a job: `delayq.current()` and `delayq.once()` work in it. Options
+        of the job come by `task.using(key=…)`. Arguments and result go through JSON. Returns what the task returns, raises what it
+        raises.
+
+        Raises:
+            PayloadError, ConfigError: as `schedule`.
+        """
+        if not isinstance(task, Bound):
+            raise ConfigError(f"perform() was given {task!r}, which is no task. Pass the function that @delayq.task decorates.")
+        planned = plan(task.task, task.options, args, kwargs, None)
+        due_ms = self._clock.now_ms() if run_at is None else clock.to_ms(run_at)
+        outcome = run_by_hand(planned, attempt=attempt, crashes=crashes, due_ms=due_ms)
+        if outcome.error is not None:
+            raise outcome.error
+        return codec.loads(outcome.detail).get("r")
+
+    # what goes wrong
+
+    def crash_next(self, task: Any = None, *, at: Moment = "begin") -> None:
+        """The worker of the next run (of that task) vanishes. The job comes back when its lease has run out: `advance` goes there.
+
+        Args:
+            at: "begin", before the task is called; "end", when all that it does is done and Redis has not been told: it runs again.
+        """
+        if at not in ("begin", "end"):
+            raise ValueError(f'crash_next(at={at!r}): write "begin" or "end".')
+        self._faults.waiting.append(Fault(task_name(task), None, at))
+
+    def fail_next(self, error: BaseException | type[BaseException], task: Any = None) -> None:
+        """The next run (of that task) raises that error in place of calling the task."""
+        make = error if isinstance(error, type) else lambda: error
+        self._faults.waiting.append(Fault(task_name(task), make))
+
+    @contextmanager
+    def redis_down(self) -> Iterator[None]:
+        """Redis cannot be reached meanwhile: by whoever schedules, nor by workers, so that nothing runs. Rows that were committed are
+        published by the next `advance`, `run_due` or `drain` behind it.
+        """
+        link = self._link(conf.get())
+        link.down = True
+        try:
+            yield
+        finally:
+            link.down = False
+            stores.forget()
+
+    # how jobs are run
+
+    def _run(self, verb: str, by_ms: int | None) -> list[Ran]:
+        """`by_ms` None: until nothing is left."""
+        self._refuse_within_a_task(verb)
+        self._busy = True
+        try:
+            with self._clock.held():
+                until_ms = NEVER if by_ms is None else self._clock.now_ms() + by_ms
+                ran = [] if self._link(conf.get()).down else self._run_until(verb, until_ms)
+                if by_ms and until_ms > self._clock.now_ms():
+                    self._clock.move(until_ms)
+            return ran
+        finally:
+            self._busy = False
+
+    def _run_until(self, verb: str, until_ms: int) -> list[Ran]:
+        stepper, records = self._at_work()
+        ran: list[Ran] = []
+        stuck: frozenset[Line] = frozenset()
+        idle: Due | None = None  # where nothing was found to run
+        records.publish()
+        while True:
+            first = stepper.next(stuck)
+            if first is None or first[0] > until_ms:
+                if records.keep():
+                    continue
+                return ran
+            date, line, lease = first
+            if date > self._clock.now_ms():
+                self._clock.move(date)
+            one = stepper.step(line, self._clock.now_ms() if lease else None)
+            if one is not None:
+                ran.append(one)
+            elif idle == first:
+                stuck |= {line}  # neither to be run nor to be ended
+            idle = first if one is None else None
+            if len(ran) > MOST_RUNS:
+                raise RuntimeError(self._too_many(verb, ran))
+
+    def _too_many(self, verb: str, ran: Sequence[Ran]) -> str:
+        tasks = ", ".join(f"{task} {count:,} times" for task, count in Counter(one.task for one in ran).most_common(3))
+        return (
+            f"delayq.{verb}() has run {len(ran) - 1:,} jobs and would go on: {tasks}. Does a task schedule itself? Then advance() by "
+            "less at a time."
+        )
+
+    def _refuse_within_a_task(self, verb: str) -> None:
+        running = CURRENT.get(None)
+        if self._busy or running is not None:
+            raise RuntimeError(
+                f"delayq.{verb}() was called within {running.task if running else 'a run'}: time passes in the test, not in what it "
+                "runs. Schedule the other job there, and the call that runs this one runs that one, too."
+            )
+
+
+@cache
+def one_kit() -> Kit:
+    """The kit of this process: all its tests go by one connection to Redis."""
+    return Kit()

@@ -1,0 +1,67 @@
+"""Commits under Django's TestCase, which never commits: what delayq itself has hung on one happens when the block ends that the
+test's code has opened; at once, where it has opened none. What others hang on a commit stays to `captureOnCommitCallbacks`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from inspect import unwrap
+from typing import Any, Final
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_delayq.logger import Logger
+
+logger = Logger("django_delayq.producer")
+OURS: Final = frozenset(f"django_delayq.producer.{name}" for name in ("changes", "commit", "edit", "put_back"))
+_exit = transaction.Atomic.__exit__
+_on_commit = BaseDatabaseWrapper.on_commit
+
+
+def is_open(connection: Any) -> bool:
+    """Whether a transaction is open that the project's code, or the test's, has opened: not merely those of TestCase."""
+    return connection.in_atomic_block and not (
+        connection.atomic_blocks and all(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    )
+
+
+def leave(block: Any, kind: Any, error: Any, trace: Any) -> None:
+    """In place of `Atomic.__exit__`."""
+    _exit(block, kind, error, trace)
+    _happen(transaction.get_connection(block.using))
+
+
+def on_commit(connection: Any, func: Any, robust: bool = False) -> None:
+    """In place of `BaseDatabaseWrapper.on_commit`."""
+    _on_commit(connection, func, robust)
+    _happen(connection)
+
+
+def catch_up() -> None:
+    """What waits for a commit since before the test began: of `setUpTestData`, say."""
+    for connection in connections.all(initialized_only=True):
+        _happen(connection)
+
+
+def _happen(connection: Any) -> None:
+    """Our hooks, in their order, if nobody's block is open any more."""
+    while connection.in_atomic_block and not connection.needs_rollback and not is_open(connection):
+        hook = next((hook for hook in connection.run_on_commit if _is_ours(hook[1])), None)
+        if hook is None:
+            return
+        connection.run_on_commit = [other for other in connection.run_on_commit if other is not hook]
+        _, func, robust = hook
+        try:
+            func()
+        except Exception as error:
+            if not robust:
+                raise
+            logger.error("Error calling %s in on_commit() (%s).", func.__qualname__, error, exc_info=True)
+
+
+def _is_ours(func: Any) -> bool:
+    plain = unwrap(func)
+    if isinstance(plain, partial):
+        plain = plain.func
+    return getattr(plain, "__module__", "") in OURS

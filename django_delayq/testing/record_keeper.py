@@ -1,0 +1,95 @@
+"""The database's side of a test: rows are folded by the real mirror and published by the real relay, on the test's own connection."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from django_delayq import clock, ids
+from django_delayq.conf import Config
+from django_delayq.mirror.exists import ExistsQuery
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.relay import RelayLoop
+from django_delayq.models import UNPUBLISHED, Job
+from django_delayq.producer.commit import Pending
+from django_delayq.producer.task import registry
+from django_delayq.testing.jobs_link import JobsLink
+from django_delayq.testing.scheduled_jobs import ScheduledJob
+
+YOUNG: Final = -1.0  # seconds; a row is published however young it is: the clock of a test stands still
+
+
+class RecordKeeper:
+    """The mirrors and relays of all queues of one set of settings."""
+
+    def __init__(self, config: Config, link: JobsLink) -> None:
+        self._config = config
+        self._link = link
+        common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+        self._mirrors = [MirrorLoop(link, queue, **common) for queue in config.queues.values()]
+        self._common = common
+        self._any = ExistsQuery(self._rows())
+        self.may_lack = True  # Redis may lack rows: some were there before the test began, it was away, or a job waits behind another
+
+    def fold(self) -> None:
+        """Rows say what Redis says."""
+        lengths = self._link.execute_many([("XLEN", mirror.log.keys["events"]) for mirror in self._mirrors])
+        for mirror, length in zip(self._mirrors, lengths, strict=True):
+            while length and mirror.poll() == 0.0:
+                self.may_lack |= bool(registry.followed)  # a failure may have written the row of another job
+
+    def publish(self) -> bool:
+        """Puts in what Redis lacks: rows that were committed while it was away, or behind a job of their key. Whether it took any."""
+        if not self._lacking():
+            return False
+        self.fold()
+        before = set(self._lacking())
+        for queue in {queue for _, queue in before}:
+            relay = RelayLoop(self._link, self._config.queues[queue], young=YOUNG, **self._common)
+            while relay.poll() == 0.0:
+                pass
+        return bool(before - set(self._lacking()))
+
+    def keep(self) -> bool:
+        """Folds, then publishes what Redis lacks. Whether anything was published."""
+        self.fold()
+        return self.publish()
+
+    def unpublished(self) -> list[ScheduledJob]:
+        """Rows that were committed, and that Redis does not have, as jobs."""
+        lacking = [id for id, _ in self._lacking()]
+        if not lacking:
+            return []
+        now = clock.now()
+        return [
+            ScheduledJob(
+                id=row.id,
+                task=row.task,
+                args=row.args,
+                kwargs=row.kwargs,
+                key=row.key,
+                queue=row.queue,
+                run_at=row.run_at,
+                delay=row.run_at - now,
+                published=False,
+            )
+            for row in Job.objects.using(self._config.database).filter(pk__in=lacking)
+        ]
+
+    def _lacking(self) -> list[tuple[UUID, str]]:
+        if not (self.may_lack or self._link.lacks_rows):
+            return []
+        self.may_lack = self._link.lacks_rows = False
+        found: list[tuple[UUID, str]] = []
+        if self._any.found():
+            found = [(id, queue) for id, queue in self._rows().values_list("id", "queue") if queue in self._config.queues]
+        keys = {mirror.queue.name: mirror.log.keys["jobs"] for mirror in self._mirrors}
+        there = self._link.execute_many([("HEXISTS", keys[queue], ids.short(id)) for id, queue in found])
+        unknown = [job for job, known in zip(found, there, strict=True) if not known]
+        self.may_lack = bool(unknown)
+        return [job for job in unknown if not Pending.find(job[0])]
+
+    def _rows(self) -> QuerySet[Job]:
+        return Job.objects.using(self._config.database).filter(UNPUBLISHED, durable=True, settled="")

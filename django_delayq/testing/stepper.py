@@ -1,0 +1,139 @@
+"""A worker of single steps: it claims one job, runs it by the real executor in the caller's thread, and settles it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from django_delayq import codec, ids
+from django_delayq.conf import Config
+from django_delayq.record import ClaimedJob, read
+from django_delayq.store.connection import Link
+from django_delayq.testing.calling_thread import OneRun, executor, taken
+from django_delayq.testing.faults import Faults
+from django_delayq.worker.job_log import JobLog
+from django_delayq.worker.line import Line, lines_of
+from django_delayq.worker.process.adopter import Adopter
+from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.run import SignalReceiver
+from django_delayq.worker.spec import nothing
+
+WORKER: Final = "test:1:kit"
+LANES: Final = ("high", "normal", "low")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One run. `outcome`: "ack", "retry", "snooze", "park", "fail" or "cancel"; "crash" where a test let its worker vanish. `error`:
+    what the task raised. `attempt` counts from 1.
+    """
+
+    id: UUID
+    task: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    key: str
+    queue: str
+    attempt: int
+    outcome: str
+    error: BaseException | None = field(default=None, compare=False)
+
+
+class Due(NamedTuple):
+    """A date in ms, of a job that waits or of a lease that runs out, and its line."""
+
+    date_ms: int
+    line: Line
+    lease: bool
+
+
+class Stepper:
+    """The lines of one set of settings, and what runs their jobs."""
+
+    def __init__(self, config: Config, link: Link, faults: Faults) -> None:
+        self.config = config
+        self.lines = [line.on(link, config.prefix) for line in lines_of(config, dict.fromkeys(config.queues, 1))]
+        self._link = link
+        self._faults = faults
+        self._claims = 0
+        self._holdings = OneRun(len(self.lines))
+        self._holdings.worker = WORKER
+        self._free: deque[int] = deque()
+        adopter = Adopter(holdings=self._holdings, worker=WORKER)
+        self._settler = Settler(holdings=self._holdings, free=self._free, adopter=adopter, worker=WORKER, settled=nothing)
+        self._executor = executor(self._holdings, SignalReceiver(), JobLog(WORKER), faults)
+
+    def close(self) -> None:
+        """Gives its memory back."""
+        self._holdings.close()
+
+    def next(self, stuck: frozenset[Line]) -> Due | None:
+        """What is due first; None: nothing waits. Lines that are paused, and those that are `stuck`, have nothing."""
+        commands: list[tuple[Any, ...]] = []
+        for line in self.lines:
+            keys = line.store.keys
+            commands += [("HGET", keys["meta"], "paused")]
+            commands += [("ZRANGE", keys[name], 0, 0, "WITHSCORES") for name in (*LANES, "leases")]
+        replies = self._link.execute_many(commands)
+        dates: list[tuple[int, int, bool]] = []
+        for number, line in enumerate(self.lines):
+            paused, *waiting, leases = replies[number * 5 : number * 5 + 5]
+            if not paused and line not in stuck:
+                dates += [(int(float(found[1])), number, False) for found in waiting if found]
+                dates += [(int(float(leases[1])) + 1, number, True)] if leases else []
+        if not dates:
+            return None
+        date, number, lease = min(dates)
+        return Due(date, self.lines[number], lease)
+
+    def step(self, line: Line, alive_ms: int | None) -> Ran | None:
+        """Runs what is due first in that line; None if nothing is. `alive_ms`: until then a worker was there all the time, so that no
+        lease is spared.
+        """
+        if alive_ms is not None:
+            self._link.execute("HSET", line.store.keys["meta"], "alive", alive_ms)
+        self._claims += 1
+        reply = line.store.claim(
+            WORKER,
+            f"kit{self._claims:x}",
+            want=1,
+            lease_ms=line.lease_ms,
+            max_crashes=line.max_crashes,
+            max_events=line.max_events,
+        )
+        return self._run(line, reply.jobs[0]) if reply.jobs else None
+
+    def _run(self, line: Line, job: ClaimedJob) -> Ran:
+        task = read(job.record)[0].task
+        if self._faults.crash(task, "begin"):
+            return _ran(job, "crash")
+        run = taken(self._holdings, line, self.lines.index(line), job)
+        self._holdings.run = run
+        try:
+            outcome = self._executor.run(run)
+        finally:
+            self._holdings.run = None
+        if self._faults.crash(task, "end"):
+            return _ran(job, "crash")
+        self._settler.add(run, outcome)
+        self._settler.poll()
+        return _ran(job, outcome.kind if outcome else "lost", outcome.error if outcome else None)
+
+
+def _ran(job: ClaimedJob, outcome: str, error: BaseException | None = None) -> Ran:
+    header, payload = read(job.record)
+    args, kwargs, _ = codec.decode_payload(payload)
+    return Ran(
+        id=ids.full(job.id),
+        task=header.task,
+        args=args,
+        kwargs=kwargs,
+        key=header.key,
+        queue=job.queue,
+        attempt=job.attempt,
+        outcome=outcome,
+        error=error,
+    )

@@ -1,0 +1,51 @@
+"""Where jobs go while Django's test environment is in force: never where the project's own are. Said by nobody: it holds from
+`setup_test_environment` on, for every project, whether or not its tests use the kit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from django.core import mail
+from django.db import connections
+
+URL: Final = "DELAYQ_TEST_REDIS_URL"
+FOLDER: Final = "DELAYQ_TEST_DIR"
+RUN: Final = "DELAYQ_TEST_RUN"  # the process that has started the others of a run, where they do not know it
+ISOLATES = True  # the tests of this package, which have servers of their own, turn it off
+
+MAIL: Final = vars(mail)
+SIGN: Final = "outbox"  # `setup_test_environment` gives mails one
+
+
+def place(alias: str) -> str:
+    """The prefix of tests: the name of the test database, so that those who test beside each other have one each. A database in memory
+    has no name of its own, so that the process is named beside it. "" as long as `setup_test_environment` has not been called.
+    """
+    if SIGN not in MAIL or not ISOLATES:
+        return ""
+    name = str(connections.settings[alias]["NAME"]) if alias in connections.settings else ""
+    own = f"-{os.getpid()}" if not name or ":memory:" in name or "mode=memory" in name else ""
+    return "delayq-test:" + re.sub(r"[^\w.-]+", "-", name).strip("-") + own
+
+
+def own(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """What tests have in place of the project's settings. Their server is that of TEST_REDIS, else of the environment, else one of this
+    run, which ends with it.
+    """
+    return {"PREFIX": prefix, "REDIS": given.get("TEST_REDIS") or os.environ.get(URL) or _server()}
+
+
+def _server() -> dict[str, Any]:
+    if named := os.environ.get(FOLDER):
+        return {"EMBEDDED": named}
+    pool = sys.modules.get("multiprocessing")  # by which Django's runner goes with --parallel
+    parent = pool.parent_process() if pool is not None else None
+    first = int(os.environ.get(RUN) or (os.getpid() if parent is None else parent.pid))
+    return {"EMBEDDED": str(Path(tempfile.gettempdir(), f"delayq-test-{os.getuid()}-{first}")), "WITH": first}

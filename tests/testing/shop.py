@@ -1,0 +1,97 @@
+"""Tasks of a small project, which note what they have seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+import django_delayq as delayq
+
+SEEN: list[Any] = []
+KIT: list[Any] = []
+
+
+@delayq.task(queue="orders", backoff="15s 3m 10m", max_attempts=4)
+def close_order(order_id: int, *, note: str = "") -> int:
+    SEEN.append(("close_order", order_id, delayq.current().attempt))
+    return order_id
+
+
+@delayq.task(queue="orders", backoff="15s 3m 10m", max_attempts=4)
+def fail_twice(order_id: int) -> str:
+    attempt = delayq.current().attempt
+    SEEN.append(("fail_twice", order_id, attempt))
+    if attempt < 3:
+        raise RuntimeError("the bank is closed")
+    return "paid"
+
+
+@delayq.task
+def tell_support(failed: str) -> None:
+    SEEN.append(("tell_support", failed))
+
+
+@delayq.task(max_attempts=1, on_failure=tell_support)
+def charge() -> None:
+    raise RuntimeError("the card is empty")
+
+
+class Luggage:
+    """A carrier whose number is noted around each run."""
+
+    def pack(self) -> int:
+        return 7
+
+    @contextmanager
+    def wrap(self, packed: Any) -> Iterator[None]:
+        SEEN.append(("inside", packed))
+        yield
+
+
+@delayq.task
+def again(every: str) -> None:
+    SEEN.append(delayq.current().run_at)
+    delayq.schedule(again, every, delay=every)
+
+
+@delayq.task(atomic=True)
+def make_user(name: str) -> int:
+    with delayq.once("user") as first:
+        if first:
+            User.objects.create(username=name)
+    delayq.schedule(close_order, 1, delay="5m")
+    return User.objects.filter(username=name).count()
+
+
+@delayq.task
+async def greet(name: str) -> str:
+    SEEN.append(("greet", name, delayq.current().attempt, await User.objects.acount()))
+    return f"hello {name}"
+
+
+@delayq.task
+def look_at_the_clock() -> None:
+    SEEN.append((delayq.current().run_at, timezone.now()))
+
+
+@delayq.task(timeout="1ms")
+def take_longer_than_allowed() -> None:
+    for _ in range(20):
+        time.sleep(0.01)
+
+
+@delayq.task
+def move_time() -> None:
+    KIT[0].advance("1m")
+
+
+@delayq.task
+def stop_when_asked() -> None:
+    delayq.cancel(delayq.current().id, queue="default")
+    SEEN.append(delayq.current().cancel_requested)
+    raise RuntimeError("stopped")

@@ -1,0 +1,237 @@
+"""Time that a test moves, and what falls due on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import time_machine
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.test import override_settings
+from django.utils import timezone
+
+import django_delayq
+from django_delayq.models import Attempt, Job
+from django_delayq.producer.stores import stores
+from django_delayq.testing.kit import Kit
+from tests.testing import shop
+from tests.testing.shop import SEEN, again, close_order, fail_twice, greet, look_at_the_clock, make_user, move_time
+
+schedule = django_delayq.schedule
+
+
+def test_what_falls_due_runs_and_its_row_says_so(delayq):
+    job = schedule(close_order, 7, delay="30m")
+    assert delayq.advance("29m") == []
+    (ran,) = delayq.advance("1m")
+    assert (ran.id, ran.task, ran.args, ran.outcome) == (job.id, close_order.name, [7], "ack")
+    assert SEEN == [("close_order", 7, 1)]
+    assert job.state == "succeeded"
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+
+
+def test_jobs_run_in_the_order_of_their_dates_over_all_queues(delayq):
+    schedule(close_order, 2, delay="20m")
+    schedule(greet, "Ada", delay="10m")
+    schedule(close_order, 3, delay="30m")
+    schedule(close_order, 1, delay="5m")
+    assert [ran.args for ran in delayq.advance("1h")] == [[1], ["Ada"], [2], [3]]
+
+
+def test_each_job_runs_at_its_own_date_and_what_it_schedules_runs_too(delayq):
+    schedule(again, "10m", delay="10m")
+    delayq.advance("35m")
+    first, second, third = SEEN
+    assert (second - first, third - second) == (timedelta(minutes=10), timedelta(minutes=10))
+    delayq.assert_scheduled(again, delay="5m")
+
+
+def test_a_ladder_is_climbed_on_the_way_whatever_the_runs_took(delayq):
+    schedule(fail_twice, 1)
+    ran = delayq.advance("3m15s")
+    assert [one.outcome for one in ran] == ["retry", "retry", "ack"]
+    assert str(ran[0].error) == "the bank is closed"
+    assert list(Attempt.objects.order_by("number").values_list("outcome", flat=True)) == ["retried", "retried", "succeeded"]
+
+
+def test_a_ladder_stands_where_time_stands(delayq):
+    schedule(fail_twice, 1)
+    delayq.run_due()
+    assert delayq.assert_scheduled(fail_twice, delay="15s").attempts == 1
+    delayq.advance("14s")
+    assert len(SEEN) == 1
+    delayq.advance("1s")
+    assert len(SEEN) == 2
+
+
+def test_what_follows_a_failure_runs_in_the_same_go(delayq):
+    job = schedule(shop.charge)
+    assert [ran.outcome for ran in delayq.run_due()] == ["fail", "ack"]
+    assert [("tell_support", str(job.id))] == SEEN
+
+
+def test_drain_goes_from_date_to_date_until_nothing_is_left(delayq):
+    schedule(close_order, 1, delay="30d")
+    schedule(fail_twice, 2)
+    before = delayq.now
+    assert len(delayq.drain()) == 4
+    assert timedelta(days=29) < delayq.now - before < timedelta(days=31)
+    assert delayq.scheduled() == []
+
+
+def test_travel_runs_nothing_and_run_due_runs_what_is_late(delayq):
+    schedule(close_order, 1, delay="30m")
+    delayq.travel(delayq.now + timedelta(hours=2))
+    assert SEEN == []
+    assert delayq.assert_scheduled(close_order).delay < timedelta(minutes=-89)
+    delayq.run_due()
+    assert len(SEEN) == 1
+
+
+def test_a_task_that_schedules_itself_for_ever_is_an_error_that_names_it(delayq, monkeypatch):
+    monkeypatch.setattr("django_delayq.testing.kit.MOST_RUNS", 50)
+    schedule(again, "1s")
+    with pytest.raises(RuntimeError, match=r"has run 50 jobs and would go on: tests\.testing\.shop\.again 51 times"):
+        delayq.drain()
+
+
+def test_time_does_not_pass_within_a_task(delayq):
+    shop.KIT[:] = [delayq]
+    schedule(move_time)
+    (ran,) = delayq.run_due()
+    assert ran.outcome == "retry"
+    assert "advance() was called within tests.testing.shop.move_time" in str(ran.error)
+
+
+def test_a_coroutine_runs_in_the_tests_own_transaction(delayq):
+    User.objects.create(username="seen")
+    schedule(greet, "Ada")
+    (ran,) = delayq.run_due()
+    assert (ran.outcome, SEEN) == ("ack", [("greet", "Ada", 1, 1)])
+
+
+def test_an_atomic_task_commits_and_publishes_what_it_schedules(delayq):
+    schedule(make_user, "Ada")
+    (ran,) = delayq.run_due()
+    assert (ran.outcome, ran.error) == ("ack", None)
+    assert User.objects.filter(username="Ada").exists()
+    delayq.assert_scheduled(close_order, delay="5m")
+
+
+def test_no_soft_timeout_strikes_a_run(delayq):
+    assert delayq.perform(shop.take_longer_than_allowed) is None
+
+
+def test_a_cancel_of_what_runs_is_heard_at_once_and_ends_it(delayq):
+    job = schedule(shop.stop_when_asked)
+    (ran,) = delayq.run_due()
+    assert (ran.outcome, SEEN, job.state) == ("cancel", [True], "cancelled")
+
+
+def test_a_paused_queue_runs_nothing_and_the_others_go_on(delayq):
+    schedule(close_order, 1)
+    schedule(greet, "Ada")
+    django_delayq.pause("orders")
+    assert [ran.task for ran in delayq.run_due()] == [greet.name]
+    django_delayq.resume("orders")
+    assert [ran.task for ran in delayq.run_due()] == [close_order.name]
+
+
+def test_a_queue_that_redis_lets_nobody_claim_from_holds_up_nothing(delayq, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000}
+    for number in range(8):
+        schedule(close_order, number)
+    schedule(greet, "Ada")
+    stores.link.execute("HSET", stores.queue("orders").keys["meta"], "surplus", 10**7)  # the mirror is too far behind
+    assert [ran.task for ran in delayq.run_due()] == [greet.name]
+    assert len(delayq.run_due()) == 8
+
+
+def test_what_has_expired_does_not_run(delayq):
+    job = schedule(close_order, 1, delay="10m", expires="20m")
+    delayq.travel(delayq.now + timedelta(minutes=30))
+    assert delayq.run_due() == []
+    assert job.state == "cancelled"
+
+
+@pytest.mark.parametrize("tick", [True, False])
+def test_time_machine_and_the_kit_have_one_time(delayq, tick):
+    with time_machine.travel(datetime(2031, 5, 1, 12, tzinfo=UTC), tick=tick):
+        schedule(look_at_the_clock, run_at=datetime(2031, 5, 1, 12, 30, tzinfo=UTC))
+        delayq.advance("30m")
+        ((due, seen),) = SEEN
+        assert due == datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
+        assert timedelta(0) <= seen - due < timedelta(seconds=5)
+        assert timezone.now() >= datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
+
+
+def test_what_time_machine_shifts_is_due(delayq):
+    with time_machine.travel(datetime(2031, 5, 1, tzinfo=UTC), tick=False) as traveller:
+        schedule(close_order, 1, delay="30m")
+        traveller.shift(timedelta(minutes=29))
+        assert delayq.run_due() == []
+        traveller.shift(timedelta(minutes=1))
+        assert len(delayq.run_due()) == 1
+
+
+def test_freezegun_and_the_kit_have_one_time(delayq):
+    freezegun = pytest.importorskip("freezegun")
+    with freezegun.freeze_time("2031-05-01 12:00:00"):
+        schedule(look_at_the_clock, run_at=datetime(2031, 5, 1, 12, 30, tzinfo=UTC))
+        delayq.assert_scheduled(look_at_the_clock, delay="30m")
+        delayq.advance("1h")
+        assert [(datetime(2031, 5, 1, 12, 30, tzinfo=UTC), datetime(2031, 5, 1, 12, 30, tzinfo=UTC))] == SEEN
+        assert timezone.now() == datetime(2031, 5, 1, 13, tzinfo=UTC)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_async_test_calls_the_verbs_in_djangos_thread(delayq):
+    async def story():
+        job = await sync_to_async(schedule)(greet, "Ada", delay="30m")
+        await sync_to_async(delayq.assert_scheduled)(greet, delay="30m")
+        ran = await sync_to_async(delayq.advance)("30m")
+        return job, ran
+
+    job, ran = asyncio.run(story())
+    assert ([one.id for one in ran], [one.outcome for one in ran]) == ([job.id], ["ack"])
+
+
+def test_what_travels_with_a_job_is_there_in_its_run(delayq, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.testing.shop.Luggage"]}
+    schedule(close_order, 1)
+    delayq.run_due()
+    delayq.perform(close_order, 2)
+    assert SEEN == [("inside", 7), ("close_order", 1, 1), ("inside", 7), ("close_order", 2, 1)]
+
+
+def test_settings_that_a_test_changes_count_from_then_on(delayq, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "fresh": {"BACKOFF": "7s"}}}
+    schedule(fail_twice, 1, queue="fresh", backoff=None)
+    assert delayq.run_due()[0].queue == "fresh"
+    with override_settings(DELAYQ={**settings.DELAYQ, "MAX_ATTEMPTS": 1}):
+        delayq.assert_scheduled(fail_twice, queue="fresh")
+
+
+def test_a_second_kit_at_once_is_refused(delayq):
+    with pytest.raises(RuntimeError, match="in use already"):
+        Kit().start()
+
+
+def test_redis_durability_is_moved_and_run_alike(delayq):
+    job = schedule(close_order, 1, delay="30m", durability="redis")
+    delayq.assert_scheduled(close_order, delay="30m")
+    delayq.advance("30m")
+    assert (SEEN, job.state) == ([("close_order", 1, 1)], "succeeded")
+
+
+def test_the_next_test_begins_empty_and_at_pythons_time(delayq):
+    schedule(close_order, 1, delay="30m")
+    delayq.advance("1h")
+    schedule(close_order, 2, delay="30m")
+    Job.objects.all().delete()
+    delayq.stop()
+    delayq.start()
+    assert delayq.scheduled() == []
+    assert abs(delayq.now - timezone.now()) < timedelta(seconds=5)

