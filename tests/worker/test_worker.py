@@ -195,7 +195,7 @@ def test_a_quiet_worker_claims_no_more_and_stays(shop: Shop) -> None:
     eventually(lambda: "succeeded" in shop.happened(first))
     worker.signal(signal.SIGUSR1)
     registry = WorkerRegistry(shop.link, prefix="delayq")
-    eventually(lambda: registry.all()[0]["state"] == "quiet")
+    eventually(lambda: [known["state"] for known in registry.all()] == ["quiet"])
     second = shop.put("count", 2)
     third = shop.put("count", 3, delay_ms=300)
     eventually(lambda: Inspector(shop.link, prefix="delayq").depth("default").due == 2)
