@@ -2,7 +2,7 @@
 can rot. All other faults are made by rule: tests/mutation.
 
 Those of the scripts (`where="lua"`) are given to the machine, those of restore (`"ground"`) to the one on shaky ground; those of the
-worker (`"worker"`), and what the dice of the machine come upon seldom, to the test that is named with them.
+worker (`"worker"`) to the test that is named with them.
 """
 
 from __future__ import annotations
@@ -137,15 +137,6 @@ ALL = [
         "(rolled",
         "lua",
         bug="a job that could not run yet was not cancelled while jobs came back",
-    ),
-    Mutant(
-        "tidy drops what is asked on the way back",
-        "store/lua/tidy.lua",
-        "not rolled and confirmed == server()",
-        "true",
-        "lua",
-        bug="a request to cancel was dropped before the job had come back",
-        test="test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else",
     ),
     Mutant(
         "what has a tombstone rises again",

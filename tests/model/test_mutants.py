@@ -18,8 +18,6 @@ from tests.model import ground_machine
 from tests.model.machine import machine
 from tests.model.mutant import Mutant
 from tests.model.mutants import ALL
-from tests.store import test_changes
-from tests.store.board import Board
 from tests.worker import bench as benches
 from tests.worker import test_loops
 
@@ -40,9 +38,9 @@ BUDGETS = [
 Noticed = (Exception, pytest.fail.Exception)
 
 
-def each(where: str, *, test: bool = False) -> pytest.MarkDecorator:
-    """Those of such a place, and with a test of their own or not."""
-    found = [mutant for mutant in ALL if mutant.where == where and bool(mutant.test) is test]
+def each(where: str) -> pytest.MarkDecorator:
+    """Those of such a place."""
+    found = [mutant for mutant in ALL if mutant.where == where]
     return pytest.mark.parametrize("mutant", found, ids=lambda mutant: f"{mutant.file}: {mutant.name}")
 
 
@@ -112,14 +110,6 @@ def test_a_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mu
     assert noticed(machine(redis_server.link))
 
 
-@each("lua", test=True)
-def test_a_rare_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
-    faulty_scripts(mutant)
-    redis_server.link.execute("FLUSHALL")
-    with pytest.raises(AssertionError):
-        getattr(test_changes, mutant.test)(Board(redis_server.link))
-
-
 @pytest.mark.slow
 @each("ground")
 def test_a_fault_in_what_brings_jobs_back_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
@@ -129,7 +119,7 @@ def test_a_fault_in_what_brings_jobs_back_is_noticed(redis_server, faulty_script
     assert noticed(ground_machine.machine(redis_server.link, *sides))
 
 
-@each("worker", test=True)
+@each("worker")
 def test_a_fault_in_the_worker_is_noticed(redis_server, monkeypatch, caplog, mutant: Mutant) -> None:
     test = getattr(test_loops, mutant.test)
     faulty = mutated(mutant)

@@ -104,7 +104,8 @@ class Judge:
         """For each fault a fork, which runs the tests of that file."""
         from django.db import connections
 
-        tables, *items = session.items
+        (tables,) = (item for item in session.items if _file(item) == TABLES)
+        items = [item for item in session.items if item is not tables]
         _run(tables, items[0])  # what belongs to the whole session is made here, and is there in each fork
         connections.close_all()
         empty = self.database.with_suffix(".empty")
