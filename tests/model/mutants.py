@@ -11,14 +11,6 @@ from tests.model.mutant import Mutant
 
 ALL = [
     Mutant(
-        "what has been replaced comes in",
-        "store/lua/schedule.lua",
-        "string.sub(policy, 1, 9) == 'replaced@'",
-        "false",
-        "lua",
-        bug="a row that was replaced before its publication ran beside the one that took its place",
-    ),
-    Mutant(
         "late on another holder",
         "store/lua/schedule.lua",
         "if own and named ~= holder then",
@@ -107,12 +99,12 @@ ALL = [
         bug="jobs of a lost host waited for a whole lease more when its worker had been the only one",
     ),
     Mutant(
-        "a guard that lies ahead takes all",
-        "store/lua/include/alive.lua",
-        "from < now and now < till",
-        "now < till",
+        "what has been replaced comes in",
+        "store/lua/schedule.lua",
+        "string.sub(policy, 1, 9) == 'replaced@'",
+        "false",
         "lua",
-        bug="who wrote to Redis could have every running job taken over",
+        bug="a row that was replaced before its publication ran beside the one that took its place",
     ),
     Mutant(
         "outages make leases good for ever",
