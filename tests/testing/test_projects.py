@@ -25,7 +25,6 @@ def test_each_sees_its_own(delayq, number):
 WITHOUT_THE_KIT = """
 from django.test import TestCase
 from django_delayq import conf
-from django_delayq.producer.stores import stores
 from shop.tasks import close
 
 class ShopTests(TestCase):
@@ -34,7 +33,7 @@ class ShopTests(TestCase):
             job = close.using(delay="30m").schedule(1)
         assert job.state == "scheduled"
         assert conf.get().prefix.startswith("delayq-test:"), conf.get().prefix
-        assert "delayq-test-" in stores.link.where, stores.link.where
+        assert "delayq-test-" in conf.get().redis["EMBEDDED"], conf.get().redis
 """
 
 
