@@ -17,8 +17,8 @@ KIT: list[Any] = []
 
 
 @delayq.task(queue="orders", backoff="15s 3m 10m", max_attempts=4)
-def close_order(order_id: int, *, note: str = "") -> int:
-    SEEN.append(("close_order", order_id, delayq.current().attempt))
+def settle_cart(order_id: int, *, note: str = "") -> int:
+    SEEN.append(("settle_cart", order_id, delayq.current().attempt))
     return order_id
 
 
@@ -64,7 +64,7 @@ def make_user(name: str) -> int:
     with delayq.once("user") as first:
         if first:
             User.objects.create(username=name)
-    delayq.schedule(close_order, 1, delay="5m")
+    delayq.schedule(settle_cart, 1, delay="5m")
     return User.objects.filter(username=name).count()
 
 

@@ -17,26 +17,26 @@ from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.testing.kit import Kit
 from tests.testing import shop
-from tests.testing.shop import SEEN, again, close_order, fail_twice, greet, look_at_the_clock, make_user, move_time
+from tests.testing.shop import SEEN, again, fail_twice, greet, look_at_the_clock, make_user, move_time, settle_cart
 
 schedule = django_delayq.schedule
 
 
 def test_what_falls_due_runs_and_its_row_says_so(delayq):
-    job = schedule(close_order, 7, delay="30m")
+    job = schedule(settle_cart, 7, delay="30m")
     assert delayq.advance("29m") == []
     (ran,) = delayq.advance("1m")
-    assert (ran.id, ran.task, ran.args, ran.outcome) == (job.id, close_order.name, [7], "ack")
-    assert SEEN == [("close_order", 7, 1)]
+    assert (ran.id, ran.task, ran.args, ran.outcome) == (job.id, settle_cart.name, [7], "ack")
+    assert SEEN == [("settle_cart", 7, 1)]
     assert job.state == "succeeded"
     assert Job.objects.get(pk=job.id).state == "succeeded"
 
 
 def test_jobs_run_in_the_order_of_their_dates_over_all_queues(delayq):
-    schedule(close_order, 2, delay="20m")
+    schedule(settle_cart, 2, delay="20m")
     schedule(greet, "Ada", delay="10m")
-    schedule(close_order, 3, delay="30m")
-    schedule(close_order, 1, delay="5m")
+    schedule(settle_cart, 3, delay="30m")
+    schedule(settle_cart, 1, delay="5m")
     assert [ran.args for ran in delayq.advance("1h")] == [[1], ["Ada"], [2], [3]]
 
 
@@ -73,7 +73,7 @@ def test_what_follows_a_failure_runs_in_the_same_go(delayq):
 
 
 def test_drain_goes_from_date_to_date_until_nothing_is_left(delayq):
-    schedule(close_order, 1, delay="30d")
+    schedule(settle_cart, 1, delay="30d")
     schedule(fail_twice, 2)
     before = delayq.now
     assert len(delayq.drain()) == 4
@@ -82,10 +82,10 @@ def test_drain_goes_from_date_to_date_until_nothing_is_left(delayq):
 
 
 def test_travel_runs_nothing_and_run_due_runs_what_is_late(delayq):
-    schedule(close_order, 1, delay="30m")
+    schedule(settle_cart, 1, delay="30m")
     delayq.travel(delayq.now + timedelta(hours=2))
     assert SEEN == []
-    assert delayq.assert_scheduled(close_order).delay < timedelta(minutes=-89)
+    assert delayq.assert_scheduled(settle_cart).delay < timedelta(minutes=-89)
     delayq.run_due()
     assert len(SEEN) == 1
 
@@ -117,7 +117,7 @@ def test_an_atomic_task_commits_and_publishes_what_it_schedules(delayq):
     (ran,) = delayq.run_due()
     assert (ran.outcome, ran.error) == ("ack", None)
     assert User.objects.filter(username="Ada").exists()
-    delayq.assert_scheduled(close_order, delay="5m")
+    delayq.assert_scheduled(settle_cart, delay="5m")
 
 
 def test_no_soft_timeout_strikes_a_run(delayq):
@@ -131,18 +131,18 @@ def test_a_cancel_of_what_runs_is_heard_at_once_and_ends_it(delayq):
 
 
 def test_a_paused_queue_runs_nothing_and_the_others_go_on(delayq):
-    schedule(close_order, 1)
+    schedule(settle_cart, 1)
     schedule(greet, "Ada")
     django_delayq.pause("orders")
     assert [ran.task for ran in delayq.run_due()] == [greet.name]
     django_delayq.resume("orders")
-    assert [ran.task for ran in delayq.run_due()] == [close_order.name]
+    assert [ran.task for ran in delayq.run_due()] == [settle_cart.name]
 
 
 def test_a_queue_that_redis_lets_nobody_claim_from_holds_up_nothing(delayq, settings):
     settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000}
     for number in range(8):
-        schedule(close_order, number)
+        schedule(settle_cart, number)
     schedule(greet, "Ada")
     stores.link.execute("HSET", stores.queue("orders").keys["meta"], "surplus", 10**7)  # the mirror is too far behind
     assert [ran.task for ran in delayq.run_due()] == [greet.name]
@@ -150,7 +150,7 @@ def test_a_queue_that_redis_lets_nobody_claim_from_holds_up_nothing(delayq, sett
 
 
 def test_what_has_expired_does_not_run(delayq):
-    job = schedule(close_order, 1, delay="10m", expires="20m")
+    job = schedule(settle_cart, 1, delay="10m", expires="20m")
     delayq.travel(delayq.now + timedelta(minutes=30))
     assert delayq.run_due() == []
     assert job.state == "cancelled"
@@ -169,7 +169,7 @@ def test_time_machine_and_the_kit_have_one_time(delayq, tick):
 
 def test_what_time_machine_shifts_is_due(delayq):
     with time_machine.travel(datetime(2031, 5, 1, tzinfo=UTC), tick=False) as traveller:
-        schedule(close_order, 1, delay="30m")
+        schedule(settle_cart, 1, delay="30m")
         traveller.shift(timedelta(minutes=29))
         assert delayq.run_due() == []
         traveller.shift(timedelta(minutes=1))
@@ -200,10 +200,10 @@ def test_an_async_test_calls_the_verbs_in_djangos_thread(delayq):
 
 def test_what_travels_with_a_job_is_there_in_its_run(delayq, settings):
     settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.testing.shop.Luggage"]}
-    schedule(close_order, 1)
+    schedule(settle_cart, 1)
     delayq.run_due()
-    delayq.perform(close_order, 2)
-    assert SEEN == [("inside", 7), ("close_order", 1, 1), ("inside", 7), ("close_order", 2, 1)]
+    delayq.perform(settle_cart, 2)
+    assert SEEN == [("inside", 7), ("settle_cart", 1, 1), ("inside", 7), ("settle_cart", 2, 1)]
 
 
 def test_settings_that_a_test_changes_count_from_then_on(delayq, settings):
@@ -220,16 +220,16 @@ def test_a_second_kit_at_once_is_refused(delayq):
 
 
 def test_redis_durability_is_moved_and_run_alike(delayq):
-    job = schedule(close_order, 1, delay="30m", durability="redis")
-    delayq.assert_scheduled(close_order, delay="30m")
+    job = schedule(settle_cart, 1, delay="30m", durability="redis")
+    delayq.assert_scheduled(settle_cart, delay="30m")
     delayq.advance("30m")
-    assert (SEEN, job.state) == ([("close_order", 1, 1)], "succeeded")
+    assert (SEEN, job.state) == ([("settle_cart", 1, 1)], "succeeded")
 
 
 def test_the_next_test_begins_empty_and_at_pythons_time(delayq):
-    schedule(close_order, 1, delay="30m")
+    schedule(settle_cart, 1, delay="30m")
     delayq.advance("1h")
-    schedule(close_order, 2, delay="30m")
+    schedule(settle_cart, 2, delay="30m")
     Job.objects.all().delete()
     delayq.stop()
     delayq.start()

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 import django_delayq
-from tests.testing.shop import close_order, fail_twice
+from tests.testing.shop import fail_twice, settle_cart
 
 schedule = django_delayq.schedule
 
@@ -20,14 +20,14 @@ def refused(call) -> str:
 
 
 def test_what_is_given_must_hold_and_the_rest_does_not_matter(delayq):
-    schedule(close_order, 1, note="x", key="order:1", delay="30m")
+    schedule(settle_cart, 1, note="x", key="order:1", delay="30m")
     at = delayq.now + timedelta(minutes=30)
-    found = delayq.assert_scheduled(close_order, args=(1,), kwargs={"note": "x"}, key="order:1", queue="orders", delay="30m")
+    found = delayq.assert_scheduled(settle_cart, args=(1,), kwargs={"note": "x"}, key="order:1", queue="orders", delay="30m")
     assert isinstance(found.id, UUID)
-    delayq.assert_scheduled(close_order)
-    delayq.assert_scheduled(close_order.name, run_at=at)
-    delayq.assert_scheduled(close_order, within="31m")
-    delayq.assert_scheduled(close_order, delay="25m", within="6m")
+    delayq.assert_scheduled(settle_cart)
+    delayq.assert_scheduled(settle_cart.name, run_at=at)
+    delayq.assert_scheduled(settle_cart, within="31m")
+    delayq.assert_scheduled(settle_cart, delay="25m", within="6m")
     for wrong in (
         {"args": [2]},
         {"kwargs": {}},
@@ -39,32 +39,32 @@ def test_what_is_given_must_hold_and_the_rest_does_not_matter(delayq):
         {"delay": "25m", "within": "4m"},
         {"count": 2},
     ):
-        refused(lambda wrong=wrong: delayq.assert_scheduled(close_order, **wrong))
+        refused(lambda wrong=wrong: delayq.assert_scheduled(settle_cart, **wrong))
     refused(lambda: delayq.assert_scheduled(fail_twice))
 
 
 def test_an_assertion_that_fails_shows_what_is_scheduled_instead(delayq):
-    schedule(close_order, 41, key="order:41", delay="30m")
+    schedule(settle_cart, 41, key="order:41", delay="30m")
     schedule(fail_twice, 2, delay="2h")
-    told = refused(lambda: delayq.assert_scheduled(close_order, args=[42], delay="30m"))
+    told = refused(lambda: delayq.assert_scheduled(settle_cart, args=[42], delay="30m"))
     head, *table = told.splitlines()
-    assert head == "No job is scheduled: tests.testing.shop.close_order (42) in 30m."
+    assert head == "No job is scheduled: tests.testing.shop.settle_cart (42) in 30m."
     assert [line.split() for line in table] == [
         ["Scheduled:"],
         ["task", "arguments", "key", "queue", "when"],
-        ["tests.testing.shop.close_order", "(41)", "order:41", "orders", "in", "30m"],
+        ["tests.testing.shop.settle_cart", "(41)", "order:41", "orders", "in", "30m"],
         ["tests.testing.shop.fail_twice", "(2)", "-", "orders", "in", "2h"],
     ]
 
 
 def test_one_that_differs_by_its_date_only_is_said_first(delayq):
-    schedule(close_order, 42, delay="20m")
-    told = refused(lambda: delayq.assert_scheduled(close_order, args=[42], delay="30m"))
+    schedule(settle_cart, 42, delay="20m")
+    told = refused(lambda: delayq.assert_scheduled(settle_cart, args=[42], delay="30m"))
     assert "Of another date: in 20m." in told
 
 
 def test_nothing_is_said_to_be_scheduled_where_nothing_is(delayq):
-    assert refused(lambda: delayq.assert_scheduled(close_order)).endswith("Nothing is scheduled.")
+    assert refused(lambda: delayq.assert_scheduled(settle_cart)).endswith("Nothing is scheduled.")
 
 
 def test_a_job_that_is_late_or_was_tried_is_shown_so(delayq):
@@ -78,11 +78,11 @@ def test_a_job_that_is_late_or_was_tried_is_shown_so(delayq):
 
 
 def test_scheduled_gives_the_jobs_by_date_task_and_key(delayq):
-    schedule(close_order, 2, delay="20m", key="b")
-    schedule(close_order, 1, delay="10m", key="a", priority=-1)
+    schedule(settle_cart, 2, delay="20m", key="b")
+    schedule(settle_cart, 1, delay="10m", key="a", priority=-1)
     schedule(fail_twice, 3, delay="5m")
     assert [job.args for job in delayq.scheduled()] == [[3], [1], [2]]
-    assert [job.args for job in delayq.scheduled(close_order)] == [[1], [2]]
+    assert [job.args for job in delayq.scheduled(settle_cart)] == [[1], [2]]
     assert [job.args for job in delayq.scheduled(key="b")] == [[2]]
     assert delayq.scheduled(queue="default") == []
 
@@ -93,4 +93,4 @@ def test_what_can_be_no_answer_is_refused(delayq):
     with pytest.raises(django_delayq.UnknownTask):
         delayq.assert_scheduled("shop.close_ordre")
     with pytest.raises(ValueError, match="either delay or run_at"):
-        delayq.assert_scheduled(close_order, delay="1m", run_at=delayq.now)
+        delayq.assert_scheduled(settle_cart, delay="1m", run_at=delayq.now)

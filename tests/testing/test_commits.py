@@ -10,7 +10,7 @@ from django.test import TestCase
 import django_delayq
 from django_delayq.models import Job
 from django_delayq.testing import DelayqMixin
-from tests.testing.shop import SEEN, close_order
+from tests.testing.shop import SEEN, settle_cart
 
 schedule = django_delayq.schedule
 
@@ -18,43 +18,43 @@ schedule = django_delayq.schedule
 def test_a_job_of_a_block_is_published_when_the_block_ends(delayq):
     with transaction.atomic():
         with transaction.atomic():
-            job = schedule(close_order, 1, delay="5m")
+            job = schedule(settle_cart, 1, delay="5m")
         delayq.assert_not_scheduled()
         assert job.created is None
-    delayq.assert_scheduled(close_order, args=[1])
+    delayq.assert_scheduled(settle_cart, args=[1])
     assert job.created is True
 
 
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
 def test_a_block_that_is_rolled_back_schedules_nothing(delayq, durability):
     with pytest.raises(RuntimeError), transaction.atomic():
-        schedule(close_order, 1, durability=durability)
+        schedule(settle_cart, 1, durability=durability)
         raise RuntimeError
     delayq.assert_not_scheduled()
-    schedule(close_order, 2, durability=durability)
+    schedule(settle_cart, 2, durability=durability)
     assert [job.args for job in delayq.scheduled()] == [[2]]
 
 
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
 def test_outside_of_blocks_a_schedule_is_as_without_a_transaction(delayq, durability):
-    first = schedule(close_order, 1, delay="5m", key="k", durability=durability)
+    first = schedule(settle_cart, 1, delay="5m", key="k", durability=durability)
     assert first.created is True
-    again = schedule(close_order, 2, delay="5m", key="k", durability=durability)
+    again = schedule(settle_cart, 2, delay="5m", key="k", durability=durability)
     assert (again.id, again.created) == (first.id, False)
     with pytest.raises(django_delayq.KeyTaken):
-        schedule(close_order, 2, key="k", on_conflict="error", durability=durability)
+        schedule(settle_cart, 2, key="k", on_conflict="error", durability=durability)
 
 
 def test_a_block_without_a_savepoint_publishes_too(delayq):
     with transaction.atomic(savepoint=False):
-        schedule(close_order, 1, delay="5m")
+        schedule(settle_cart, 1, delay="5m")
         delayq.assert_not_scheduled()
-    delayq.assert_scheduled(close_order)
+    delayq.assert_scheduled(settle_cart)
 
 
 def test_a_cancel_within_the_block_withdraws_the_job(delayq):
     with transaction.atomic():
-        job = schedule(close_order, 1)
+        job = schedule(settle_cart, 1)
         assert job.cancel() == "done"
     assert delayq.advance("1h") == []
     assert Job.objects.get(pk=job.id).state == "cancelled"
@@ -64,11 +64,11 @@ def test_hooks_of_others_are_left_to_their_capture(delayq, django_capture_on_com
     happened = []
     transaction.on_commit(lambda: happened.append("mail"))
     with transaction.atomic():
-        transaction.on_commit(lambda: schedule(close_order, 9))
-        schedule(close_order, 1)
+        transaction.on_commit(lambda: schedule(settle_cart, 9))
+        schedule(settle_cart, 1)
     assert (happened, [job.args for job in delayq.scheduled()]) == ([], [[1]])
     with django_capture_on_commit_callbacks(execute=True) as callbacks:
-        transaction.on_commit(lambda: schedule(close_order, 9))
+        transaction.on_commit(lambda: schedule(settle_cart, 9))
     assert len(callbacks) == 1
     assert [job.args for job in delayq.scheduled()] == [[1], [9]]
 
@@ -76,19 +76,19 @@ def test_hooks_of_others_are_left_to_their_capture(delayq, django_capture_on_com
 @pytest.mark.django_db(transaction=True)
 def test_with_real_transactions_a_commit_publishes(delayq):
     with transaction.atomic():
-        schedule(close_order, 1, delay="5m")
+        schedule(settle_cart, 1, delay="5m")
         delayq.assert_not_scheduled()
-    delayq.assert_scheduled(close_order)
+    delayq.assert_scheduled(settle_cart)
     assert len(delayq.advance("5m")) == 1
 
 
 class WithTheMixin(DelayqMixin, TestCase):
     def test_it_has_the_same_verbs(self):
-        schedule(close_order, 3, delay="30m")
-        self.delayq.assert_scheduled(close_order, args=[3], delay="30m")
+        schedule(settle_cart, 3, delay="30m")
+        self.delayq.assert_scheduled(settle_cart, args=[3], delay="30m")
         self.delayq.advance("30m")
         self.delayq.assert_not_scheduled()
-        assert SEEN == [("close_order", 3, 1)]
+        assert SEEN == [("settle_cart", 3, 1)]
 
     def test_and_begins_empty(self):
         self.delayq.assert_not_scheduled()
@@ -97,12 +97,12 @@ class WithTheMixin(DelayqMixin, TestCase):
 class WithRowsOfTheClass(DelayqMixin, TestCase):
     @classmethod
     def setUpTestData(cls):
-        schedule(close_order, 4, delay="30m")
+        schedule(settle_cart, 4, delay="30m")
 
     def test_what_was_scheduled_before_is_there(self):
-        self.delayq.assert_scheduled(close_order, args=[4])
+        self.delayq.assert_scheduled(settle_cart, args=[4])
         self.delayq.advance("31m")
-        assert SEEN == [("close_order", 4, 1)]
+        assert SEEN == [("settle_cart", 4, 1)]
 
     def test_what_was_scheduled_before_is_there_in_the_next_test_too(self):
         self.test_what_was_scheduled_before_is_there()
@@ -110,8 +110,8 @@ class WithRowsOfTheClass(DelayqMixin, TestCase):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_real_worker_runs_what_is_due(delayq):
-    job = schedule(close_order, 5)
-    later = schedule(close_order, 6, delay="30m")
+    job = schedule(settle_cart, 5)
+    later = schedule(settle_cart, 6, delay="30m")
     call_command("delayq_worker", "--burst", "--threads", "1")
     assert (job.state, later.state) == ("succeeded", "scheduled")
     assert Job.objects.get(pk=job.id).state == "succeeded"

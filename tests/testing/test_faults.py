@@ -10,13 +10,13 @@ from django.db import transaction
 
 import django_delayq
 from django_delayq.models import Attempt, Job
-from tests.testing.shop import SEEN, close_order, fail_twice, greet, make_user
+from tests.testing.shop import SEEN, fail_twice, greet, make_user, settle_cart
 
 schedule = django_delayq.schedule
 
 
 def test_a_crash_loses_the_attempt_and_the_job_comes_back_when_its_lease_has_run_out(delayq):
-    job = schedule(close_order, 1)
+    job = schedule(settle_cart, 1)
     delayq.crash_next()
     (lost,) = delayq.run_due()
     assert (lost.outcome, SEEN, job.state) == ("crash", [], "running")
@@ -37,13 +37,13 @@ def test_a_crash_at_the_end_runs_the_task_twice_and_an_atomic_one_keeps_its_effe
 
 def test_a_crash_waits_for_a_run_of_its_task(delayq):
     delayq.crash_next(fail_twice)
-    schedule(close_order, 1)
+    schedule(settle_cart, 1)
     schedule(fail_twice, 2, delay="1m")
     assert [ran.outcome for ran in delayq.advance("1m")] == ["ack", "crash"]
 
 
 def test_who_crashes_too_often_is_poison(delayq):
-    job = schedule(close_order, 1)
+    job = schedule(settle_cart, 1)
     for _ in range(4):
         delayq.crash_next()
     delayq.advance("10m")
@@ -51,7 +51,7 @@ def test_who_crashes_too_often_is_poison(delayq):
 
 
 def test_a_run_fails_by_the_error_that_a_test_chose(delayq):
-    schedule(close_order, 1)
+    schedule(settle_cart, 1)
     delayq.fail_next(ConnectionError("no route"))
     failed, ran = delayq.advance("15s")
     assert (failed.outcome, str(failed.error)) == ("retry", "no route")
@@ -60,16 +60,16 @@ def test_a_run_fails_by_the_error_that_a_test_chose(delayq):
 
 
 def test_a_class_of_errors_does_as_well_as_an_error(delayq):
-    schedule(close_order, 1)
-    delayq.fail_next(django_delayq.Fail, close_order)
+    schedule(settle_cart, 1)
+    delayq.fail_next(django_delayq.Fail, settle_cart)
     assert [ran.outcome for ran in delayq.drain()] == ["fail"]
 
 
 def test_while_redis_is_down_a_row_is_written_and_it_is_published_behind_that(delayq):
     with delayq.redis_down():
-        job = schedule(close_order, 1, delay="30m")
+        job = schedule(settle_cart, 1, delay="30m")
         assert job.created is None
-        assert not delayq.assert_scheduled(close_order, delay="30m").published
+        assert not delayq.assert_scheduled(settle_cart, delay="30m").published
         assert delayq.advance("10m") == []
     assert delayq.advance("19m") == []
     (ran,) = delayq.advance("1m")
@@ -77,10 +77,10 @@ def test_while_redis_is_down_a_row_is_written_and_it_is_published_behind_that(de
 
 
 def test_while_redis_is_down_what_needs_it_is_told_so(delayq):
-    job = schedule(close_order, 1, delay="30m")
+    job = schedule(settle_cart, 1, delay="30m")
     with delayq.redis_down():
         with pytest.raises(django_delayq.StoreUnavailable, match=r"redis_down\(\)"):
-            schedule(close_order, 2, durability="redis")
+            schedule(settle_cart, 2, durability="redis")
         with pytest.raises(django_delayq.StoreUnavailable):
             job.cancel()
     assert job.cancel() == "done"
@@ -89,17 +89,17 @@ def test_while_redis_is_down_what_needs_it_is_told_so(delayq):
 def test_while_redis_is_down_a_rolled_back_row_is_no_promise(delayq):
     with delayq.redis_down():
         with pytest.raises(RuntimeError), transaction.atomic():
-            schedule(close_order, 1)
+            schedule(settle_cart, 1)
             raise RuntimeError
         delayq.assert_not_scheduled()
 
 
 def test_what_waits_behind_a_running_job_of_its_key_runs_when_that_has_ended(delayq):
-    schedule(close_order, 1, key="k")
+    schedule(settle_cart, 1, key="k")
     delayq.crash_next()
     delayq.run_due()
-    schedule(close_order, 2, key="k", on_conflict="after")
-    assert not delayq.assert_scheduled(close_order, args=[2]).published
+    schedule(settle_cart, 2, key="k", on_conflict="after")
+    assert not delayq.assert_scheduled(settle_cart, args=[2]).published
     assert [ran.args for ran in delayq.advance("1m")] == [[1], [2]]
 
 
@@ -114,6 +114,6 @@ def test_perform_runs_a_task_as_a_given_attempt_and_returns_what_it_returns(dela
 
 def test_perform_refuses_what_schedule_would_refuse(delayq):
     with pytest.raises(django_delayq.PayloadError):
-        delayq.perform(close_order, object())
+        delayq.perform(settle_cart, object())
     with pytest.raises(django_delayq.ConfigError, match="is no task"):
         delayq.perform(print, 1)

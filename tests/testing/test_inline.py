@@ -8,7 +8,7 @@ from django.db import transaction
 import django_delayq
 from django_delayq import under_test
 from django_delayq.models import Job
-from tests.testing.shop import SEEN, close_order, fail_twice
+from tests.testing.shop import SEEN, fail_twice, settle_cart
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -20,21 +20,21 @@ def inline(settings, monkeypatch):
 
 
 def test_a_job_runs_at_once_whatever_its_date_and_neither_redis_nor_a_row_knows_it():
-    job = close_order.using(delay="30m", key="k").schedule(1)
-    assert (SEEN, job.created) == ([("close_order", 1, 1)], True)
+    job = settle_cart.using(delay="30m", key="k").schedule(1)
+    assert (SEEN, job.created) == ([("settle_cart", 1, 1)], True)
     assert not Job.objects.exists()
 
 
 def test_it_runs_at_the_commit_and_not_after_a_rollback():
     with pytest.raises(ValueError, match="no"), transaction.atomic():
-        django_delayq.schedule(close_order, 1)
+        django_delayq.schedule(settle_cart, 1)
         raise ValueError("no")
     with transaction.atomic():
-        django_delayq.schedule(close_order, 2)
-        withdrawn = django_delayq.schedule(close_order, 3)
+        django_delayq.schedule(settle_cart, 2)
+        withdrawn = django_delayq.schedule(settle_cart, 3)
         withdrawn.cancel()
         assert SEEN == []
-    assert SEEN == [("close_order", 2, 1)]
+    assert SEEN == [("settle_cart", 2, 1)]
 
 
 def test_its_error_reaches_the_caller_and_there_is_no_second_attempt():
@@ -44,5 +44,5 @@ def test_its_error_reaches_the_caller_and_there_is_no_second_attempt():
 
 
 def test_many_run_in_their_order():
-    django_delayq.schedule_many(close_order.bind(n) for n in range(3))
+    django_delayq.schedule_many(settle_cart.bind(n) for n in range(3))
     assert [seen[1] for seen in SEEN] == [0, 1, 2]
