@@ -21,18 +21,24 @@ RUN: Final = "DELAYQ_TEST_RUN"  # the process that has started the others of a r
 ISOLATES = True  # the tests of this package, which have servers of their own, turn it off
 
 MAIL: Final = vars(mail)
-SIGN: Final = "outbox"  # `setup_test_environment` gives mails one
+SIGN: Final = "outbox"  # `setup_test_environment` gives mails one: asked first, since that costs next to nothing
 
 
 def place(alias: str) -> str:
     """The prefix of tests: the name of the test database, so that those who test beside each other have one each. A database in memory
     has no name of its own, so that the process is named beside it. "" as long as `setup_test_environment` has not been called.
     """
-    if SIGN not in MAIL or not ISOLATES:
+    if SIGN not in MAIL or not ISOLATES or not _in_force():
         return ""
     name = str(connections.settings[alias]["NAME"]) if alias in connections.settings else ""
     own = f"-{os.getpid()}" if not name or ":memory:" in name or "mode=memory" in name else ""
     return "delayq-test:" + re.sub(r"[^\w.-]+", "-", name).strip("-") + own
+
+
+def _in_force() -> bool:
+    """Whether it has been called, and not taken back. A project that keeps its mails in memory has an outbox, too."""
+    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
+    return hasattr(state, "saved_data")
 
 
 def own(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
