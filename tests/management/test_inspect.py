@@ -59,8 +59,8 @@ def test_inspect_tells_of_a_requested_cancel_and_the_progress(run, orders):
 def test_inspect_masks_sensitive_arguments(run, orders, settings):
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
     job = delayq.schedule(close_order, 7, note="4111 1111")
-    assert "4111" not in run("inspect", job.id).out
-    assert "4111" not in run("inspect", job.id, "--json").out
+    assert "4111 1111" not in run("inspect", job.id).out
+    assert "4111 1111" not in run("inspect", job.id, "--json").out
 
 
 def test_inspect_of_a_job_that_has_no_row_yet_shows_what_redis_knows(run, orders):

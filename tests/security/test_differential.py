@@ -21,7 +21,7 @@ from tests.admin.conftest import ALL, JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKE
 from tests.admin.test_operations import begin, work
 
 __all__ = ["more_tasks", "orders", "staff"]
-ONE, OTHER = "4711", "0815-and-longer"  # what is masked, in one world and in the other
+ONE, OTHER = "47~11", "08~15-and-longer"  # what is masked, in one world and in the other; no id, date or address holds it
 STRANGE = "9999"  # in neither
 PAYS = "shop.pay"
 PINS = (ONE, OTHER, STRANGE, "47", "***", "1")

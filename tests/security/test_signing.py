@@ -162,7 +162,7 @@ def test_requeue_signs_what_the_row_says(signed):
     put_raw(job, b"1no tests.tasks_for_tests.close_order\n[[666],{}]")
     assert job.requeue() is delayq.Change.DONE
     assert verifies(job)
-    assert b"666" not in lying_in_redis(job)
+    assert b"[666]" not in lying_in_redis(job)
 
 
 # and only that is run
