@@ -11,8 +11,7 @@ from uuid import UUID
 from django_delayq import ids
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import Logger
-from django_delayq.mirror.event_items import ENDED_BADLY, item_job
-from django_delayq.mirror.fold import Batch
+from django_delayq.mirror.event_items import ENDED_BADLY, ids_of
 from django_delayq.models import Job
 from django_delayq.producer import database
 from django_delayq.producer.options import Options
@@ -24,25 +23,26 @@ from django_delayq.store.events import Entry
 logger = Logger("django_delayq.mirror")
 
 
-def put(entries: list[Entry], batch: Batch, using: str) -> None:
-    """Rows for the failures that these entries tell of, as far as their tasks ask for that. In the caller's transaction."""
-    if not registry.followed:
+def put(entries: list[Entry], using: str) -> None:
+    """Rows for the failures that these entries tell of, as far as their tasks ask for that. In the transaction that has written these
+    failures down.
+    """
+    if not registry.followed or not (failed := ids_of(entries, ENDED_BADLY)):
         return
-    wanted: dict[UUID, tuple[Task[Any, Any], UUID]] = {}
+    rows = Job.objects.using(using).filter(pk__in=failed, state=State.FAILED.value)
+    followers = {id: task.on_failure for id, name in rows.values_list("pk", "task") if (task := registry.find(name)) is not None}
+    wanted: dict[UUID, tuple[Task[..., Any], UUID]] = {}
     for entry in entries:
-        for item in entry.items:
-            failed = item_job(item) if item.kind in ENDED_BADLY else None
-            row = batch.jobs.get(failed) if failed is not None else None
-            task = registry.find(row.task) if row is not None and row.state == State.FAILED else None
-            if failed is not None and task is not None and task.on_failure is not None:
-                wanted[ids.derived(f"{failed} {entry.id}", entry.at_ms)] = task.on_failure, failed
+        for id in ids_of([entry], ENDED_BADLY):
+            if (follower := followers.get(id)) is not None:
+                wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id
     there = set(Job.objects.using(using).filter(pk__in=list(wanted)).values_list("pk", flat=True)) if wanted else set()
-    for id, (follower, failed) in wanted.items():
+    for id, (follower, job) in wanted.items():
         if id in there:
             continue
         try:
-            planned = plan(follower, Options(durability="outbox"), (str(failed),), {}, using, id)
+            planned = plan(follower, Options(durability="outbox"), (str(job),), {}, using, id)
         except DelayqError as error:  # a queue that is gone, say; the failure itself must be written down all the same
-            logger.error("job %s has failed, and %s cannot be scheduled for it: %s", failed, follower.name, error)
+            logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
             continue
         database.need().add([planned], using)

@@ -259,7 +259,7 @@ class MirrorLoop:
             for entry in entries:
                 batch.fold(entry)
             self.save(batch)
-            follow_ups.put(entries, batch, self.using)
+            follow_ups.put(entries, self.using)
         except Exception as error:
             code = about_data(error)
             if not code and not may_be_size(error):

@@ -26,13 +26,10 @@ def old_tree(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def stage(own_redis, new_database: Callable[[dict[str, object]], str], tmp_path) -> Iterator[Stage]:
+def stage(own_redis, new_database: Callable[[dict[str, object]], dict[str, object]], tmp_path) -> Iterator[Stage]:
     """A Redis and an empty database of the kind that DELAYQ_TEST_DB says, both its own; without tables."""
     server = json.loads(os.environ["DELAYQ_TEST_DATABASE"])
-    if server["ENGINE"].endswith("sqlite3"):
-        database = {**server, "NAME": str(tmp_path / "db.sqlite3")}
-    else:
-        database = json.loads(new_database(server))
+    database = {**server, "NAME": str(tmp_path / "db.sqlite3")} if server["ENGINE"].endswith("sqlite3") else new_database(server)
     stage = Stage(own_redis(), database, tmp_path)
     yield stage
     stage.close()

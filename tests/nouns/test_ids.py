@@ -25,7 +25,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> ids._Sequence:
     return sequence
 
 
-def test_an_id_is_a_uuid_of_version_7_with_its_time() -> None:
+def test_an_id_is_a_uuid_of_version_7_with_its_time(own: ids._Sequence) -> None:
     before = clock.wall_ms()
     made = ids.new()
     assert made.version == 7

@@ -7,9 +7,9 @@ import inspect
 import threading
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import transaction
+from django.db import connections, transaction
 
 import django_delayq as delayq
 from django_delayq.models import Job
@@ -128,6 +128,7 @@ def test_who_gives_up_waiting_is_told_the_ids(delayq_redis, monkeypatch):
         raise AssertionError("it went on")
 
     (id,) = asyncio.run(view())
+    asyncio.run(sync_to_async(connections.close_all)())  # those of the thread
     for _ in range(100):
         if (job := delayq.get(id, queue="redis")) is not None:
             break

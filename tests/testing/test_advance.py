@@ -9,6 +9,7 @@ import pytest
 import time_machine
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
+from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
@@ -195,6 +196,7 @@ def test_an_async_test_calls_the_verbs_in_djangos_thread(delayq):
         return job, ran
 
     job, ran = asyncio.run(story())
+    asyncio.run(sync_to_async(connections.close_all)())  # those of that thread
     assert ([one.id for one in ran], [one.outcome for one in ran]) == ([job.id], ["ack"])
 
 

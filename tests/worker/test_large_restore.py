@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
@@ -26,7 +25,7 @@ def test_a_hundred_thousand_jobs_come_back_and_two_hundred_go_on(shop: Shop, own
         missing(str(error))
     database.start()
     try:
-        site = Site(shop, own_redis(appendonly="yes", save=""), database_server=json.dumps(database.database()), LEASE=30)
+        site = Site(shop, own_redis(appendonly="yes", save=""), database_server=database.database(), LEASE=30)
         site.schedule(((1000, 1000 + WAITING), 7200, 0.0))
         workers = [site.work("--processes", "2", "--threads", str(RUNNING // 4 + 20)) for _ in range(2)]
         eventually(lambda: not shop.link.execute("XLEN", "delayq:{default}:events"), "the mirror", patience=300)
