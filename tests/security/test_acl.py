@@ -104,11 +104,15 @@ def test_a_wrong_password_is_told_so_without_showing_it(redis_server, settings):
 
 
 def test_a_worker_runs_jobs_as_that_user(shop: Shop, redis_server):
+    def users() -> dict[str, str]:
+        """By the id of the connection."""
+        lines = redis_server.link.execute("CLIENT", "LIST").decode().splitlines()
+        return {line.split()[0]: line.split("user=")[1].split()[0] for line in lines if "name=delayq" in line}
+
+    before = users()  # what other tests have left open
     worker = shop.work()
     shop.put_many("count", [(n,) for n in range(300)])
     eventually(lambda: len(shop.counts()) == 300)
-    names = redis_server.link.execute("CLIENT", "LIST").decode()
-    users = {line.split("user=")[1].split()[0] for line in names.splitlines() if "name=delayq" in line}
-    assert users == {servers.USER}
+    assert {user for id, user in users().items() if id not in before} == {servers.USER}
     worker.signal(15)
     assert worker.wait() == 0
