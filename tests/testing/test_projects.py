@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from django.core import mail
+from django.core.mail.backends.locmem import EmailBackend
 from django.test.utils import _TestState
 
 from django_delayq import conf, under_test
@@ -116,11 +116,10 @@ def test_production_imports_nothing_of_the_kit(tmp_path):
     assert done.stdout.strip() == "delayq []", done.stdout + done.stderr
 
 
-def test_a_project_that_keeps_its_mails_in_memory_is_not_under_test(settings, monkeypatch):
-    settings.EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+def test_a_project_that_keeps_its_mails_in_memory_is_not_under_test(monkeypatch):
     assert conf.get().prefix.startswith("delayq-test:")
     monkeypatch.delattr(_TestState, "saved_data")  # as outside of tests
-    mail.send_mail("hello", "", "a@b", ["c@d"])
+    EmailBackend()  # makes a mailbox where there is none
     assert under_test.SIGN in under_test.MAIL
     assert conf.get().prefix == "delayq"
     monkeypatch.undo()
