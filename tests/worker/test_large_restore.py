@@ -53,5 +53,5 @@ def test_a_hundred_thousand_jobs_come_back_and_two_hundred_go_on(shop: Shop, own
         assert site.runs().keys() == set(range(RUNNING))
     finally:
         for worker in shop.workers:
-            worker.close()
+            worker.kill_tree()
         database.stop()
