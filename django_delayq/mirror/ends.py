@@ -35,6 +35,8 @@ STATES: Final = {
 _CLASSES: Final = {EXPIRED: EndCause.EXPIRED, "HardTimeout": EndCause.TIMEOUT, "Poison": EndCause.POISON}
 _CRASHES: Final = "poison-crashes"
 
+PAGE: Final = 200  # entries per read
+
 Patiently = Callable[[Callable[[], None], float], bool]
 
 
@@ -65,24 +67,29 @@ class EndTeller:
         self._queue = queue
         self._using = using
         self._patiently = patiently
-        self._fresh = True
+        self._again = True
         self._left_until = 0.0
 
-    def tell(self, entries: Sequence[Entry]) -> None:
-        """Sends the signal for each job that these entries end, as their rows say now. Costs nothing without a receiver."""
-        if signals.job_ended.has_listeners() and (ends := list(_ends(entries))):
-            self._send(ends)
+    def tell(self, entries: Sequence[Entry], since: str) -> None:
+        """Sends the signal for each job that these entries end, as their rows say now; and first for those up to `since` that a mirror
+        before, or this one when the database or Redis failed it here, has folded and perhaps not told. Free without a receiver.
 
-    def tell_again(self, upto: str) -> None:
-        """What a mirror of before has folded, up to that entry, and perhaps not told: asked once."""
-        if self._fresh and signals.job_ended.has_listeners() and upto:
-            after = FIRST
-            while page := [entry for entry in self._log.read(after, 200) if position(entry.id) <= position(upto)]:
-                self.tell(page)
-                after = page[-1].id
-        self._fresh = False
+        Raises:
+            StoreUnavailable, DatabaseError: it is told with the next call.
+        """
+        if not signals.job_ended.has_listeners():
+            return
+        again, self._again = self._again, True  # until all is told
+        after = FIRST
+        while again and (page := [entry for entry in self._log.read(after, PAGE) if position(entry.id) <= position(since)]):
+            self._send(list(_ends(page)))
+            after = page[-1].id
+        self._send(list(_ends(entries)))
+        self._again = False
 
     def _send(self, ends: list[End]) -> None:
+        if not ends:
+            return
         rows = {row.pk: row for row in Row.objects.using(self._using).filter(pk__in=[end.id for end in ends])}
         for place, end in enumerate(ends):
             row = rows.get(end.id)

@@ -132,8 +132,7 @@ class MirrorLoop:
                 return 0.0
             passed = self._fold_apart(refused.entries[0])
         if passed.upto is not None:
-            self.ends.tell_again(passed.since)
-            self.ends.tell(passed.entries)
+            self.ends.tell(passed.entries, passed.since)
             failpoint("mirror.trim")
             self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server)
             failpoint("mirror.trimmed")

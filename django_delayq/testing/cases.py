@@ -17,7 +17,7 @@ class DelayqMixin:
         """Behind this, in `setUp` of subclasses too, the kit is there."""
         from django_delayq.testing.kit import one_kit  # there are no models when this module is imported
 
-        super().setUp()  # type: ignore[misc]
+        super().setUp()  # type: ignore[misc]  # of the TestCase that stands behind the mixin
         self.delayq = one_kit()
         self.delayq.start()
         case: Any = self

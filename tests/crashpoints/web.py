@@ -190,7 +190,7 @@ class Web:
             if operation == "edit":
                 call = self._edit_by_id
             for _ in range(MANY):
-                if self._do(operation, lambda: call(UUID(id), queue="default"), UUID(id), what=MENDED.get(operation, "run_now")):  # noqa: B023
+                if self._do(operation, lambda: call(UUID(id), queue="default"), UUID(id), what=MENDED.get(operation, "run_now")):  # noqa: B023  # called at once
                     break
 
     def resume(self) -> None:
@@ -206,7 +206,7 @@ class Web:
         """Gives a job other dates, a few times a second, for longer than the relay waits before it publishes."""
         for number in range(12):
             delay = 3 - number / 10
-            self._do("reschedule", lambda: delayq.reschedule(UUID(id), delay=delay), UUID(id), delay=delay)  # noqa: B023
+            self._do("reschedule", lambda: delayq.reschedule(UUID(id), delay=delay), UUID(id), delay=delay)  # noqa: B023  # likewise
             time.sleep(0.2)
 
     def _arguments(self) -> tuple[Any, tuple[Any, ...]]:

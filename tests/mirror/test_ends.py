@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 
 import django_delayq as delayq
 from django_delayq import codec, conf, failpoints, ids, signals
@@ -121,6 +122,21 @@ def test_what_a_mirror_has_folded_and_not_told_the_next_one_tells(orders, told, 
     assert Job.objects.get(pk=job.id).state == "succeeded"
     monkeypatch.setattr("django_delayq.mirror.mirror_loop.failpoint", failpoints.failpoint)
     MirrorLoop(stores.link, orders.config, prefix="delayq", using="default").drain()
+    assert told == [(job.id, "succeeded", "succeeded")]
+
+
+def test_what_could_not_be_told_for_the_database_is_told_with_the_next_pass(orders, told, monkeypatch):
+    job = delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "ack")
+
+    def refuses(*_given: object) -> None:
+        raise DatabaseError
+
+    with monkeypatch.context() as patch, pytest.raises(DatabaseError):
+        patch.setattr(ends.EndTeller, "_send", refuses)
+        orders.fold()
+    assert told == []
+    orders.fold()
     assert told == [(job.id, "succeeded", "succeeded")]
 
 
