@@ -92,6 +92,7 @@ class Batch:
     caught_up: list[UUID] = field(default_factory=list)  # rows that knew of a cancel before its event
     runs: dict[UUID, list[RunRow]] = field(default_factory=dict)
     aside: list[RefusedItem] = field(default_factory=list)
+    failed: list[tuple[UUID, Entry]] = field(default_factory=list)  # that have failed for good, by which entry
 
     def __post_init__(self) -> None:
         for (id, _), run in self.attempts.items():
@@ -143,6 +144,7 @@ class Batch:
                 self.jobs[id] = job
             folded.add(id)
             kept = [getattr(job, name) for name in KEPT] if stays else ()
+            before = job.state
             self._apply(job, kind, item, entry, at)
             for name, value in zip(KEPT, kept, strict=False):
                 setattr(job, name, value)
@@ -152,6 +154,8 @@ class Batch:
                 # An atomic run has committed its effect; what Redis says of the runs around it does not undo that.
                 job.state, job.finished_at, job.error = State.SUCCEEDED.value, job.finished_at or at, ""
                 job.fingerprint, job.result = "", self.committed.get(id, job.result)
+            if job.state == State.FAILED != before:
+                self.failed.append((id, entry))
             job.last_event = entry.id
             self.changed[id] = job
             if kind in TOLD and not is_debounced(kind, item):

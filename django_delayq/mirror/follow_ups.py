@@ -5,37 +5,35 @@ often it is folded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import Logger
-from django_delayq.mirror.event_items import ENDED_BADLY, ids_of
 from django_delayq.models import Job
 from django_delayq.producer import database
 from django_delayq.producer.options import Options
 from django_delayq.producer.plan import plan
 from django_delayq.producer.task import Task, registry
-from django_delayq.states import State
 from django_delayq.store.events import Entry
 
 logger = Logger("django_delayq.mirror")
 
 
-def put(entries: list[Entry], using: str) -> None:
-    """Rows for the failures that these entries tell of, as far as their tasks ask for that. In the transaction that has written these
-    failures down.
+def put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
+    """Rows for these failures, as far as their tasks ask for that. In the transaction that has written them down. `failed`: a job, and
+    the entry by which it has failed for good.
     """
-    if not registry.followed or not (failed := ids_of(entries, ENDED_BADLY)):
+    if not registry.followed or not failed:
         return
-    rows = Job.objects.using(using).filter(pk__in=failed, state=State.FAILED.value)
-    followers = {id: task.on_failure for id, name in rows.values_list("pk", "task") if (task := registry.find(name)) is not None}
+    rows = Job.objects.using(using).filter(pk__in={id for id, _ in failed}).values_list("pk", "task")
+    followers = {id: task.on_failure for id, name in rows if (task := registry.find(name)) is not None}
     wanted: dict[UUID, tuple[Task[..., Any], UUID]] = {}
-    for entry in entries:
-        for id in ids_of([entry], ENDED_BADLY):
-            if (follower := followers.get(id)) is not None:
-                wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id
+    for id, entry in failed:
+        if (follower := followers.get(id)) is not None:
+            wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id
     there = set(Job.objects.using(using).filter(pk__in=list(wanted)).values_list("pk", flat=True)) if wanted else set()
     for id, (follower, job) in wanted.items():
         if id in there:

@@ -258,7 +258,7 @@ class MirrorLoop:
             for entry in entries:
                 batch.fold(entry)
             self.save(batch)
-            follow_ups.put(entries, self.using)
+            follow_ups.put(batch.failed, self.using)
         except Exception as error:
             code = about_data(error)
             if not code and not may_be_size(error):

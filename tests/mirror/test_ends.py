@@ -219,6 +219,16 @@ def test_a_failure_schedules_what_shall_follow_once_per_end(orders):
     assert len(follow_ups()) == 2
 
 
+def test_a_failure_that_was_requeued_before_the_mirror_came_has_its_follower_too(orders):
+    job = delayq.schedule(risky, 7)
+    orders.settle(orders.claim()[0], "fail", detail=detail("ValueError"))
+    orders.store.requeue(job.id)
+    orders.settle(orders.claim()[0], "ack")
+    orders.fold()
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    assert follow_ups() == [(look_after.name, [str(job.id)], "unpublished")]
+
+
 def test_a_job_that_does_not_fail_has_no_follower(orders):
     delayq.schedule(risky, 7)
     orders.settle(orders.claim()[0], "ack")
