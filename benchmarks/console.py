@@ -146,7 +146,7 @@ def redis() -> None:
     for queue in config.queues:
         store = QueueStore(stores.link, prefix=config.prefix, queue=queue)
         found = Job.objects.filter(state="scheduled", queue=queue)
-        items = [ScheduleItem(record=rows.record_of(row), due_ms=clock.to_ms(row.run_at)) for row in found.iterator()]
+        items = [ScheduleItem.of(rows.record_of(row), due_ms=clock.to_ms(row.run_at)) for row in found.iterator()]
         for first in range(0, len(items), MOST):
             store.schedule(items[first : first + MOST])
         count += len(items)

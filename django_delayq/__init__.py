@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 
 from django_delayq.exceptions import (
+    Cancelled,
     ConfigError,
     DelayqError,
     Fail,
@@ -31,6 +32,7 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
+from django_delayq.periodic.declarations import periodic
 from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
 from django_delayq.producer.job import Job, aget, get
 from django_delayq.producer.queues import apause, aresume, pause, resume
@@ -46,6 +48,7 @@ __version__ = "0.1.0"
 sys.modules.setdefault(f"{__name__}.task", sys.modules["django_delayq.producer.task"])
 
 __all__ = [
+    "Cancelled",
     "Change",
     "ConfigError",
     "CurrentJob",
@@ -82,6 +85,7 @@ __all__ = [
     "get",
     "once",
     "pause",
+    "periodic",
     "requeue",
     "reschedule",
     "resume",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import AppConfig
-from django.utils.module_loading import autodiscover_modules
+from django.utils.module_loading import autodiscover_modules, import_string
 from django.utils.translation import gettext_lazy as _
 
 
@@ -19,9 +19,10 @@ class DelayqConfig(AppConfig):
 
     def ready(self) -> None:
         """Imports the `tasks` module of every installed app, and the system checks."""
-        from django_delayq import checks  # noqa: F401  # models must be loaded before these
+        from django_delayq import checks, conf  # noqa: F401  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
+        from django_delayq.periodic import declaration_checks  # noqa: F401  # registers them
         from django_delayq.producer import database, inline
         from django_delayq.worker import once
 
@@ -29,6 +30,20 @@ class DelayqConfig(AppConfig):
         once.install(DatabaseEffects())
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
+        for path in conf.task_backends():
+            _register_tasks_of_django(path)
+
+
+def _register_tasks_of_django(backend: str) -> None:
+    """If that backend is ours, or made of ours: then workers must know all that may be enqueued by it."""
+    if backend.startswith("django."):
+        return
+    try:
+        found = import_string(backend)
+    except ImportError:  # Django tells of it
+        return
+    if hasattr(found, "register_found"):
+        found.register_found()
 
 
 def _run_at_once(plan: Any) -> None:

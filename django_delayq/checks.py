@@ -13,6 +13,7 @@
 | delayq.E009 | --deploy: jobs run inline |
 | delayq.W002 | jobs share a Redis database with a cache |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
+| delayq.E036 | Django keeps dates without a zone |
 | delayq.E010 | --deploy: Redis may evict keys |
 | delayq.E011 | --deploy: server too old |
 | delayq.E012 | --deploy: the server is a replica |
@@ -65,7 +66,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     if problems:
         return [Error(f"{problem.where} {problem.message}", hint=problem.hint, id=f"delayq.{problem.code}") for problem in problems]
     config = conf.get()
-    return [*_alias(config), *_carriers(config), *_database(config), *_requests(config), *_shared_cache(config)]
+    return [*_zones(), *_alias(config), *_carriers(config), *_database(config), *_requests(config), *_shared_cache(config)]
 
 
 @register(Tags.compatibility)
@@ -147,6 +148,15 @@ def installed() -> dict[str, str]:
 def messages(findings: Iterable[Finding]) -> list[CheckMessage]:
     """As Django tells them."""
     return [LEVELS[one.level](one.message, hint=one.hint, id=f"delayq.{one.code}") for one in findings]
+
+
+def _zones() -> Iterator[CheckMessage]:
+    if not conf.has_timezones():
+        yield Error(
+            "USE_TZ is off, and rows of jobs would bear local times: jobs would run early or late by the zone, schedules not at all.",
+            hint="Set USE_TZ = True, Django's default.",
+            id="delayq.E036",
+        )
 
 
 def _carriers(config: conf.Config) -> Iterator[CheckMessage]:

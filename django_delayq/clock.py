@@ -110,6 +110,10 @@ def milliseconds(delay: Delay) -> int:
     """A duration as whole milliseconds, rounded up so that nothing happens early. ValueError as `seconds`."""
     if type(delay) is int and 0 <= delay <= MAX_SECONDS:
         return delay * 1_000
+    return _text_milliseconds(delay) if type(delay) is str else _milliseconds(delay)
+
+
+def _milliseconds(delay: Delay) -> int:
     # Rounding to a microsecond first takes the float noise away: 1.1 * 1000 is 1100.0000000000002, and means 1100. The
     # noise stays below half a microsecond up to 100 years, where floats of milliseconds are 0.49 microseconds apart.
     return math.ceil(round(seconds(delay) * 1_000, 3))
@@ -136,7 +140,9 @@ def text(duration: float) -> str:
     return "".join(parts)
 
 
-@lru_cache(maxsize=512)  # a view passes the same few texts again and again
+_text_milliseconds = lru_cache(maxsize=512)(_milliseconds)  # a view passes the same few texts again and again
+
+
 def _parse(delay: str) -> float:
     found = _TEXT.fullmatch(delay.strip())
     if found is None or not any(found.groups()):
@@ -151,14 +157,16 @@ def _refusal(delay: object, why: str) -> ValueError:
     except ValueError:  # an int of more digits than Python will print
         given = "this number"
     given = given if len(given) <= 80 else given[:77] + "..."
-    return ValueError(f"{given} {why}; pass {_ACCEPTED}{_guess(delay)}")
+    return ValueError(f"{given} {why}{_guess(delay)}; pass {_ACCEPTED}")
 
 
 def _guess(delay: object) -> str:
-    """What a text may have meant that names its unit otherwise, or none."""
-    found = _WORDED.fullmatch(delay.strip().lower()) if isinstance(delay, str) else None
-    if found is None:
+    """What a text may have meant that names its unit otherwise, or none, or has spaces in it."""
+    if not isinstance(delay, str):
         return ""
-    number, word = found.groups()
-    unit = "ms" if word.startswith(("ms", "milli")) else word[:1] or "s"
-    return f". Did you mean {number + unit!r}?"
+    joined = "".join(delay.lower().split())
+    meant = joined if joined != delay and _TEXT.fullmatch(joined) else ""
+    if found := _WORDED.fullmatch(joined):
+        number, word = found.groups()
+        meant = number + ("ms" if word.startswith(("ms", "milli")) else word[:1] or "s")
+    return f" (did you mean {meant!r}?)" if meant else ""

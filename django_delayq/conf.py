@@ -15,6 +15,7 @@ from django.dispatch import receiver
 from django.utils.crypto import salted_hmac
 
 from django_delayq import clock, under_test
+from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
@@ -22,7 +23,6 @@ from django_delayq.text import did_you_mean, nearest
 from django_delayq.under_test import MAIL, SIGN
 
 SETTING: Final = "DELAYQ"
-SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ class Config:
     carriers: tuple[str, ...]
     test_redis: str | Mapping[str, Any] | None = field(repr=False)
     inline: bool
+    check_types: bool
+    metrics_token: str | None = field(repr=False)
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
 
     @property
@@ -108,143 +110,39 @@ class Config:
             raise QueueUnknown(code="queue_unknown", name=name, listed=listed) from None
 
 
-class _Wrong(Exception):
-    """A value that its reader refuses: what is wrong with it, and what is accepted."""
-
-    def __init__(self, message: str, hint: str = "See docs/settings.md.") -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
-def _duration(value: Any) -> float:
-    try:
-        return clock.seconds(value)
-    except (ValueError, TypeError) as error:
-        raise _Wrong(f"is no duration: {error}.") from None
-
-
-def _positive_duration(value: Any) -> float:
-    seconds = _duration(value)
-    if seconds <= 0:
-        raise _Wrong("must be above 0.", "Write seconds, or text such as '30s'.")
-    return seconds
-
-
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _Wrong(f"must be True or False, not {value!r}.")
-    return value
-
-
-def _lease(value: Any) -> float:
-    seconds = _duration(value)
-    if seconds < SHORTEST_LEASE:
-        raise _Wrong(
-            f"must be at least {SHORTEST_LEASE:g} seconds: a short pause of the host would lose it, and its jobs would run twice.",
-            "Write 30: it is extended every third of it, so tasks may run much longer.",
-        )
-    return seconds
-
-
-def _whole(least: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise _Wrong(f"must be a whole number of at least {least}, not {value!r}.")
-        return value
-
-    return read
-
-
-def _choice(*words: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        if value not in words:
-            raise _Wrong(f"must be one of {', '.join(map(repr, words))}, not {value!r}.")
-        return str(value)
-
-    return read
-
-
 def _ladder(value: Any) -> Ladder:
     try:
         return Ladder.of(value)
     except (ValueError, TypeError) as error:
-        raise _Wrong(f"is no ladder: {error}.", "Write text such as '15s 3m 10m', or a delayq.Ladder.") from None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value or any(char in value for char in "{} \t\n"):
-        raise _Wrong(f"must be text without spaces and braces, not {value!r}.")
-    return value
-
-
-def _redis(value: Any) -> str | Mapping[str, Any]:
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, Mapping) and ("URL" in value or "EMBEDDED" in value):
-        return MappingProxyType(dict(value))
-    # Never the value itself: it may hold a password.
-    said = f"a dict of {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
-    raise _Wrong(
-        f'must be an alias in CACHES, a URL, {{"URL": …, "OPTIONS": …}}, the dotted path of a factory, or "embedded", not {said}.'
-    )
-
-
-def _retention(value: Any) -> Mapping[str, float | None]:
-    if not isinstance(value, Mapping):
-        raise _Wrong('must be a dict such as {"succeeded": "7d", "cancelled": "30d", "failed": None}.')
-    for state in value:
-        if state not in KEPT:
-            raise _Wrong(f"names {state!r}{did_you_mean(state, KEPT)}; it may name {', '.join(KEPT)}.")
-    return {state: _optional(_positive_duration)(kept) for state, kept in value.items()}
-
-
-def _signing(value: Any) -> bool | str:
-    if not isinstance(value, bool) and value != "strict":
-        raise _Wrong(f"must be True, False or 'strict', not {value!r}.")
-    return value if isinstance(value, bool) else "strict"
-
-
-def _names(value: Any) -> frozenset[str]:
-    if not isinstance(value, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in value):
-        raise _Wrong("must be a list of argument names, such as ['password', 'iban'].")
-    return frozenset(value)
-
-
-def _paths(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and "." in path for path in value):
-        raise _Wrong("must be a list of dotted paths, such as ['shop.tenants.TenantCarrier'].")
-    return tuple(value)
+        raise readers.Wrong(f"is wrong: {error}.") from None
 
 
 TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its default, and its reader
-    "REDIS": ("default", _redis),
-    "PREFIX": ("delayq", _text),
-    "DATABASE": ("default", _text),
-    "DURABILITY": ("outbox", _choice("outbox", "redis")),
-    "AUDIT": ("full", _choice("full", "outcomes", "failures")),
-    "LEASE": (30, _lease),
-    "MAX_ATTEMPTS": (10, _whole(1)),
+    "REDIS": ("default", readers.redis),
+    "PREFIX": ("delayq", readers.text),
+    "DATABASE": ("default", readers.text),
+    "DURABILITY": ("outbox", readers.choice("outbox", "redis")),
+    "AUDIT": ("full", readers.choice("full", "outcomes", "failures")),
+    "LEASE": (30, readers.lease),
+    "MAX_ATTEMPTS": (10, readers.whole(1)),
     "BACKOFF": ("15s 3m 10m 30m 30m 1h 2h 6h 15h", _ladder),
-    "TIMEOUT": (None, _optional(_positive_duration)),
-    "MAX_CRASHES": (3, _whole(0)),
-    "MAX_PAYLOAD": (65536, _whole(64)),
-    "RETENTION": ({"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None}, _retention),
-    "SIGNING": (False, _signing),
-    "SENSITIVE": ([], _names),
-    "MIRROR_MAX_EVENTS": (1_000_000, _whole(1000)),
-    "MIRROR_FULL": ("block", _choice("block", "grow")),
-    "RESTORE": ("auto", _choice("auto", "manual")),
-    "CARRIERS": ([], _paths),
-    "TEST_REDIS": (None, _optional(_redis)),
-    "INLINE": (False, _flag),
+    "TIMEOUT": (None, readers.optional(readers.positive_duration)),
+    "MAX_CRASHES": (3, readers.whole(0)),
+    "MAX_PAYLOAD": (65536, readers.whole(64)),
+    "RETENTION": ({"succeeded": "7d", "cancelled": "30d", "failed": None, "set_aside": None}, readers.retention),
+    "SIGNING": (False, readers.signing),
+    "SENSITIVE": ([], readers.names),
+    "MIRROR_MAX_EVENTS": (1_000_000, readers.whole(1000)),
+    "MIRROR_FULL": ("block", readers.choice("block", "grow")),
+    "RESTORE": ("auto", readers.choice("auto", "manual")),
+    "CARRIERS": ([], readers.paths),
+    "TEST_REDIS": (None, readers.optional(readers.redis)),
+    "INLINE": (False, readers.flag),
+    "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
+    "METRICS_TOKEN": (None, readers.optional(readers.secret)),
 }
 DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "QUEUES": {"default": {}}}
 READERS: Final = {key: read for key, (_, read) in TABLE.items()}
-KEPT: Final = tuple(DEFAULTS["RETENTION"])
 PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
 
 
@@ -271,6 +169,23 @@ def runs_inline_in_production() -> bool:
     return get().inline and not settings.DEBUG
 
 
+def has_timezones() -> bool:
+    """`USE_TZ`: whether Django keeps dates as moments, and not as what a clock shows."""
+    return bool(settings.USE_TZ)
+
+
+def project_timezone() -> str:
+    """`TIME_ZONE`, the name of a zone."""
+    return str(settings.TIME_ZONE)
+
+
+def task_backends() -> list[str]:
+    """The dotted paths of the backends of Django's tasks."""
+    given = getattr(settings, "TASKS", {})
+    said = given.values() if isinstance(given, Mapping) else ()
+    return [str(params.get("BACKEND", "")) for params in said if isinstance(params, Mapping)]
+
+
 def problems() -> list[Problem]:
     """Every mistake in the settings, for the system checks."""
     return _read(getattr(settings, SETTING, {}))[0]
@@ -283,24 +198,22 @@ _place = ""  # where tests have it
 @receiver(setting_changed, dispatch_uid="delayq.conf")
 def _forget(*, setting: str, **_: Any) -> None:
     global _config
-    if setting in (SETTING, "CACHES", "DATABASES", "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
+    if setting in (SETTING, "CACHES", "DATABASES", "SECRET_KEY", "SECRET_KEY_FALLBACKS", "DEBUG"):
         _config = None
 
 
 def _read(given: Any) -> tuple[list[Problem], Config | None]:
     if not isinstance(given, Mapping):
-        wrong = Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")
-        return [wrong], None
+        return [Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")], None
     found = list(_unknown(given, (*READERS, "QUEUES"), SETTING))
     values, wrong_values = _values(given, READERS, SETTING)
     found += wrong_values
     if "RETENTION" in values:
-        values["RETENTION"] = MappingProxyType({**_retention(DEFAULTS["RETENTION"]), **values["RETENTION"]})
+        values["RETENTION"] = MappingProxyType({**readers.retention(DEFAULTS["RETENTION"]), **values["RETENTION"]})
     queues_given = given.get("QUEUES", DEFAULTS["QUEUES"])
     queues: dict[str, QueueConfig] = {}
     if not isinstance(queues_given, Mapping) or not queues_given:
-        where = f'{SETTING}["QUEUES"]'
-        found.append(Problem("E002", where, "must be a dict of queue names to options.", 'Write {"default": {}}.'))
+        found.append(Problem("E002", f'{SETTING}["QUEUES"]', "must be a dict of queue names to options.", 'Write {"default": {}}.'))
     else:
         found += _twins(queues_given)
         for name, options in queues_given.items():
@@ -313,8 +226,8 @@ def _read(given: Any) -> tuple[list[Problem], Config | None]:
         try:
             signer = _signer(values.get("PREFIX", ""), strict=signing == "strict")
         except ImproperlyConfigured as error:
-            hint = "Set SECRET_KEY, or turn SIGNING off."
-            found.append(Problem("E007", f'{SETTING}["SIGNING"]', f"needs Django's SECRET_KEY: {error}", hint))
+            wrong = f"needs Django's SECRET_KEY: {error}"
+            found.append(Problem("E007", f'{SETTING}["SIGNING"]', wrong, "Set SECRET_KEY, or turn SIGNING off."))
     if found:
         return found, None
     fields = {name.lower(): value for name, value in values.items()}
@@ -353,10 +266,10 @@ def _twins(names: Iterable[Any]) -> Iterator[Problem]:
 def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Problem], QueueConfig | None]:
     where = f'{SETTING}["QUEUES"][{name!r}]'.replace("'", '"')
     try:
-        if "/" in _text(name) or "," in name or len(name) > 100:
-            raise _Wrong("is a name of up to 100 characters without slash and comma.")
-    except _Wrong as error:
-        return [Problem("E002", where, f"the name of a queue {error.message}", "Rename it.")], None
+        if "/" in readers.text(name) or "," in name or len(name) > 100:
+            raise readers.Wrong("must have no slash, no comma, and 100 characters at most.")
+    except readers.Wrong as error:
+        return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):
         return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
     found = list(_unknown(options, (*PER_QUEUE, "PARTITIONS"), where))
@@ -378,20 +291,22 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
 def _unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> Iterator[Problem]:
     for key in given:
         if key not in known:
+            wrong = "holds for all queues alike." if key in READERS else f"is no setting{did_you_mean(str(key).upper(), known)}."
             hint = f"The keys known here are: {', '.join(sorted(known))}."
-            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), f"is no setting{did_you_mean(key, known)}.", hint)
+            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint)
 
 
 def _values(
-    given: Mapping[str, Any], readers: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False
+    given: Mapping[str, Any], wanted: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False
 ) -> tuple[dict[str, Any], list[Problem]]:
     values: dict[str, Any] = {}
     found: list[Problem] = []
-    for key, read in readers.items():
+    for key, read in wanted.items():
         if only_given and key not in given:
             continue
         try:
             values[key] = read(given.get(key, DEFAULTS[key]))
-        except _Wrong as error:
-            found.append(Problem("E002", f'{where}["{key}"]', error.message, error.hint))
+        except readers.Wrong as error:
+            hint = error.hint or f"What may stand there: manage.py delayq settings {key}"
+            found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
     return values, found

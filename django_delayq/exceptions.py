@@ -44,9 +44,13 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "argument_unknown": _MISFIT,
         "argument_twice": _MISFIT,
         "arguments": _MISFIT,
+        "argument_type": "{task}: its argument {argument} is annotated {annotation}, and was given {given}. Pass what it says, or "
+        "correct the annotation; DELAYQ['CHECK_TYPES'] turns this check on and off.",
         "payload_size": "{task}: the arguments are {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); store the content "
         "in the database or a file, and pass its id",
         "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",
+        "result_size": "{task}: the return value is {size:,} bytes of JSON, and at most {limit:,} can be kept (MAX_PAYLOAD); store the "
+        "content in the database or a file, and return its id",
         "job_failed": "Job {job} has {state}: {error}",
         "not_finished": "Job {job} has not ended yet. Give result() a longer timeout, or ask again.",
         "result_gone": "No row tells what came of job {job}: it is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the queue "
@@ -218,6 +222,25 @@ class Fail(ControlFlow):
 
     def __str__(self) -> str:
         return self.reason or "failed by the task"
+
+
+class Skip(ControlFlow):
+    """Raised around a task, not by it: this run is not to be. The job ends as cancelled, and its row says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Cancelled(BaseException):
+    """Raised inside a task whose job is aborted (`cancel(abort=True)`), at most once.
+
+    No `Exception`, so that what catches every error of its own does not go on. A task may catch it to clean up, has five seconds for
+    that, and then lets it through; the job ends as cancelled. A coroutine gets `asyncio.CancelledError` in its place.
+    """
 
 
 class SoftTimeout(Exception):

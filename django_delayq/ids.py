@@ -39,29 +39,27 @@ class _Sequence:
         self.tail = 0
         self.words: list[int] = []
 
-    def next(self, now: int) -> UUID:
-        if now > self.ms:
-            # The top bit stays clear: 2**73 steps remain for the ids that follow within the same millisecond.
-            self.ms, self.tail = now, self._fresh()
-        else:
+    def several(self, count: int, now: int) -> list[UUID]:
+        ms, tail, words, made = self.ms, self.tail, self.words, []
+        for _ in range(count):
             # A random step keeps the next id hard to guess.
-            self.tail += 1 + self._random()
-            if self.tail >> _TAIL_BITS:
-                self.ms, self.tail = self.ms + 1, self._fresh()
-        high, low = self.tail >> 62, self.tail & _LOW
-        return _uuid(self.ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low)
+            if now <= ms:
+                if not words:  # drawn from the system many at a time: each call costs
+                    words = list(array("I", os.urandom(4 * _WORDS)))
+                tail += 1 + words.pop()
+            if now > ms or tail >> _TAIL_BITS:
+                ms, tail = max(now, ms + 1), _fresh()
+            made.append(_uuid(ms << 80 | 0x7 << 76 | tail >> 62 << 64 | 2 << 62 | tail & _LOW))
+        self.ms, self.tail, self.words = ms, tail, words
+        return made
 
-    def _fresh(self) -> int:
-        """All bits of a tail but the top one. Asked of the system for each millisecond: a copy of this process that was made otherwise
-        than by `fork`, as of a virtual machine, has the same words in its memory.
-        """
-        return int.from_bytes(os.urandom(10)) >> 7
 
-    def _random(self) -> int:
-        """32 bits. They are drawn from the system many at a time: each call costs."""
-        if not self.words:
-            self.words = list(array("I", os.urandom(4 * _WORDS)))
-        return self.words.pop()
+def _fresh() -> int:
+    """All bits of a tail but the top one, so that 2**73 steps remain for the ids that follow within the same millisecond. Asked of the
+    system for each millisecond: a copy of this process that was made otherwise than by `fork`, as of a virtual machine, has the same
+    words in its memory.
+    """
+    return int.from_bytes(os.urandom(10)) >> 7
 
 
 _sequence = _Sequence()
@@ -85,8 +83,7 @@ def several(count: int) -> list[UUID]:
     with sequence.lock:
         if _standard is not None:
             return [_standard() for _ in range(count)]
-        now = clock.wall_ms()
-        return [sequence.next(now) for _ in range(count)]
+        return sequence.several(count, clock.wall_ms())
 
 
 def derived(seed: str, ms: int) -> UUID:
@@ -109,7 +106,7 @@ _set: Final = object.__setattr__
 
 
 def short(id: UUID) -> str:
-    """The 22 characters of an id, as Redis has them."""
+    """The 22 characters of an id: what Redis has, and what people read. There is no other form for either."""
     high, low = divmod(id.int, _HALF)
     return _first(high) + _eleven(low)
 
@@ -117,12 +114,8 @@ def short(id: UUID) -> str:
 def _eleven(number: int) -> str:
     high, low = divmod(number, _SIX)  # small numbers are divided in half the time
     return (
-        _ALPHABET[high // 14776336]
-        + _PAIRS[high // 3844 % 3844]
-        + _PAIRS[high % 3844]
-        + _PAIRS[low // 14776336]
-        + _PAIRS[low // 3844 % 3844]
-        + _PAIRS[low % 3844]
+        f"{_ALPHABET[high // 14776336]}{_PAIRS[high // 3844 % 3844]}{_PAIRS[high % 3844]}"
+        f"{_PAIRS[low // 14776336]}{_PAIRS[low // 3844 % 3844]}{_PAIRS[low % 3844]}"
     )
 
 
@@ -142,21 +135,13 @@ def full(text: str) -> UUID:
             return UUID(int=high * _HALF + low)  # 62**22 is above 2**128: UUID refuses what does not fit
         except (KeyError, ValueError):
             pass
-    raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in Redis")
-
-
-def told(text: str) -> str:
-    """The 36 characters by which people are told of a job, from the 22; what is no id is told as it is."""
-    try:
-        return str(full(text))
-    except ValueError:
-        return text
+    raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits")
 
 
 def check(text: str) -> None:
     """Does nothing for 22 characters that `full` can read; ValueError for anything else. Much cheaper than reading them."""
     if len(text) != SHORT_LENGTH or not text.isascii() or not text.isalnum() or text > _LAST:
-        raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits, as in Redis")
+        raise ValueError(f"{_shown(text)} is not a job id: 22 letters and digits")
 
 
 def parse(id: UUID | str) -> UUID:
@@ -169,7 +154,7 @@ def parse(id: UUID | str) -> UUID:
             return full(text)
         if _HEX.fullmatch(text):
             return UUID(text)
-    raise ValueError(f"{_shown(id)} is not a job id: pass a UUID, its text of 36 or 32 characters, or the short form of 22")
+    raise ValueError(f"{_shown(id)} is not a job id: pass its 22 letters and digits, or the UUID")
 
 
 def created_ms(id: UUID) -> int:

@@ -17,9 +17,11 @@ from pathlib import Path
 from traceback import walk_tb
 from types import CodeType
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import Error, InterfaceError, OperationalError
 
+from django_delayq import ids
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.text import one_line
 
@@ -126,14 +128,14 @@ def _given(exc_info: Any) -> BaseException | None:
 
 
 def _plain(value: object) -> object:
-    if type(value) is str:
-        return _cut(value)
     if type(value) is str:  # before all else: most are
         return _cut(value)
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, BaseException):
         return _cut(told(value))
+    if isinstance(value, UUID):
+        return ids.short(value)
     if isinstance(value, Mapping):
         return {_cut(str(name)): _plain(inner) for name, inner in value.items()}
     return _cut(str(value))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from django_delayq import clock, signing
+from django_delayq import clock, ids, signing
 from django_delayq.exceptions import PayloadError
-
-Lane = Literal["high", "normal", "low"]
+from django_delayq.lanes import BY_LETTER, LETTERS, Lane
 
 MAX_KEY: Final = 200  # characters; as wide as its column
 MAX_TASK: Final = 200
 MAX_ATTEMPTS: Final = 999_999_999
 USUAL_ATTEMPTS: Final = 10  # which a record need not say
 
-_LANES: Final[dict[str, Lane]] = {"h": "high", "n": "normal", "l": "low"}
-_LETTERS: Final[dict[str, str]] = {lane: letter for letter, lane in _LANES.items()}
 # Control characters (a line end would end the header), the other line separators, and halves of surrogate pairs.
 _FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
@@ -48,21 +45,12 @@ class JobRecord:
     expires_ms: int = 0
     key: str = ""
     payload: bytes
+    _line: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, str) or not _is_task(self.task):
-            raise PayloadError(
-                f"the task name {_shown(self.task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, "
-                'such as "orders.close_order"'
-            )
+        self._line = _line(self.task, self.lane, self.durable, self.max_attempts, self.expires_ms)
         if self.key != "":
             validate_key(self.key)
-        if self.lane not in _LETTERS:
-            raise PayloadError(f"{_shown(self.lane)} is not a lane; use high, normal or low")
-        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS:
-            raise PayloadError(f"max_attempts={_shown(self.max_attempts)} of {self.task}: use a whole number of at least 1")
-        if type(self.expires_ms) is not int or not 0 <= self.expires_ms <= clock.LAST_MS:
-            raise PayloadError(f"expires_ms={_shown(self.expires_ms)} of {self.task}: use milliseconds since 1970, or 0 for never")
         if type(self.payload) is not bytes:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
 
@@ -71,8 +59,9 @@ class JobRecord:
 
         The numbers are left out where there are 10 attempts and no expiry. The key comes last since it may hold spaces.
         """
-        line = _line(self.task, self.lane, self.durable, self.max_attempts, self.expires_ms)
-        return (line + b" " + self.key.encode() if self.key else line) + b"\n" + self.payload
+        if self.key:
+            return b"%b %b\n%b" % (self._line, self.key.encode(), self.payload)
+        return self._line + b"\n" + self.payload
 
     @classmethod
     def decode(cls, id: UUID, record: bytes) -> JobRecord:
@@ -80,7 +69,7 @@ class JobRecord:
         try:
             header, payload = read(record)
         except PayloadError as error:
-            raise PayloadError(f"the record of job {id} cannot be read: {error}") from None
+            raise PayloadError(f"the record of job {ids.short(id)} cannot be read: {error}") from None
         return cls(id=id, payload=payload, **header._asdict())
 
 
@@ -110,13 +99,24 @@ def says_durable(record: bytes) -> bool:
     return record[2:3] == b"o"  # see _HEADER
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024, typed=True)  # True equals 1, and is refused
 def _line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
-    """A header up to its key, which jobs of one task share."""
+    """A header up to its key, which jobs of one task share, so that it is checked and written once."""
+    if not isinstance(task, str) or not _TASK.fullmatch(task):
+        raise PayloadError(
+            f"the task name {_shown(task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, such as "
+            '"orders.close_order"'
+        )
+    if lane not in LETTERS:
+        raise PayloadError(f"{_shown(lane)} is not a lane; use high, normal or low")
+    if type(max_attempts) is not int or not 1 <= max_attempts <= MAX_ATTEMPTS:
+        raise PayloadError(f"max_attempts={_shown(max_attempts)} of {task}: use a whole number of at least 1")
+    if type(expires_ms) is not int or not 0 <= expires_ms <= clock.LAST_MS:
+        raise PayloadError(f"expires_ms={_shown(expires_ms)} of {task}: use milliseconds since 1970, or 0 for never")
     numbers = f"{max_attempts}:{expires_ms}" if expires_ms else str(max_attempts)
     if numbers == str(USUAL_ATTEMPTS):
         numbers = ""
-    return f"1{_LETTERS[lane]}{'o' if durable else 'r'}{numbers} {task}".encode()
+    return f"1{LETTERS[lane]}{'o' if durable else 'r'}{numbers} {task}".encode()
 
 
 @lru_cache(maxsize=1024)
@@ -128,7 +128,7 @@ def _header(line: bytes) -> Header:
     try:
         header = Header(
             task.decode(),
-            _LANES[lane.decode()],
+            BY_LETTER[lane.decode()],
             durable == b"o",
             int(max_attempts or USUAL_ATTEMPTS),
             int(expires_ms or 0),
@@ -156,7 +156,6 @@ class ClaimedJob(NamedTuple):
     record: bytes
     fence: str
     queue: str
-    partition: int = 0
     ground: str = ""
     evictions: int = 0
     unknown_ms: int = 0
@@ -172,18 +171,6 @@ def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[Cla
         else job
         for job in jobs
     ]
-
-
-@lru_cache(maxsize=1024)
-def _is_task(name: str) -> bool:
-    return _TASK.fullmatch(name) is not None
-
-
-def lane_of(priority: int) -> Lane:
-    """The lane of a priority: above 0 high, 0 normal, below 0 low."""
-    if priority > 0:
-        return "high"
-    return "low" if priority < 0 else "normal"
 
 
 def validate_key(key: str) -> str:

@@ -48,7 +48,22 @@ def refuse(value: object, path: str, depth: int = 0) -> NoReturn:
 def misfit(task: str, signature: Signature, args: Sequence[object], kwargs: Mapping[str, object], *, cause: str) -> PayloadError:
     """Why a task cannot be called with these arguments, where its signature refuses them. `cause`: what Python says about it."""
     code, argument = _mismatch(signature, args, kwargs)
-    return PayloadError(code=code, task=task, signature=str(signature), cause=cause, argument=argument)
+    written = [one.replace(annotation=_bare(one.annotation)) for one in signature.parameters.values()]
+    shown = str(signature.replace(parameters=written, return_annotation=_bare(signature.return_annotation)))
+    return PayloadError(code=code, task=task, signature=shown, cause=cause, argument=argument)
+
+
+class _Bare(str):
+    """An annotation that is kept as text, to be shown as it was written and not as text in quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _bare(annotation: object) -> object:
+    return _Bare(annotation) if isinstance(annotation, str) else annotation
 
 
 def _mismatch(signature: Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[str, str]:

@@ -10,15 +10,17 @@ from typing import Final
 
 from django.dispatch import Signal
 
-job_scheduled: Final = Signal()  # sender: Task; job: the handle
-job_started: Final = Signal()  # sender: Task; job
-job_succeeded: Final = Signal()  # sender: Task; job, outcome
-job_retried: Final = Signal()  # sender: Task; job, outcome
-job_snoozed: Final = Signal()  # sender: Task; job, outcome
-job_failed: Final = Signal()  # sender: Task; job, outcome
-job_cancelled: Final = Signal()  # sender: Task; job, outcome
-job_crashed: Final = Signal()  # sender: None; job_id, queue; sent by the supervisor
-job_ended: Final = Signal()  # sender: Task, or None; job: a Job; row: its row, or None; state; cause: an EndCause
-worker_started: Final = Signal()  # sender: None; worker
-worker_stopped: Final = Signal()  # sender: None; worker
-store_unavailable: Final = Signal()  # sender: None; error
+job_scheduled: Final = Signal()  #: the sender is the task; with job (a Job)
+job_started: Final = Signal()  #: the sender is the task; with job (a CurrentJob)
+job_succeeded: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
+job_retried: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
+job_snoozed: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
+job_failed: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
+job_cancelled: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
+job_crashed: Final = Signal()  #: the sender is None; with job_id (a UUID) and queue; sent by the supervisor
+job_ended: Final = Signal()  #: the sender is the task, or None; with job (a Job), row (its row, or None), state, and cause (EndCause)
+process_started: Final = Signal()  #: the sender is None; with worker and process, its name; sent in each process, after its fork
+process_stopped: Final = Signal()  #: the sender is None; with worker and process; sent there when its work is done, unless it is killed
+worker_started: Final = Signal()  #: the sender is None; with worker
+worker_stopped: Final = Signal()  #: the sender is None; with worker
+store_unavailable: Final = Signal()  #: the sender is None; with error

@@ -170,3 +170,6 @@ REQUEUEABLE: Final = frozenset(move.before for move in TRANSITIONS if move.verb 
 
 # The key of a job's meta under which the luggage of carriers travels: workers of an older release take it as meta.
 CARRIED: Final = "delayq.carried"
+# The key under which the job of a tick says of which: `name` of the schedule, `tick` as ISO date in UTC, and `overlap` unless that is
+# allowed; `by_hand` of one that a person has asked for.
+PERIODIC: Final = "delayq.periodic"

@@ -45,7 +45,12 @@ def own(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """What tests have in place of the project's settings. Their server is that of TEST_REDIS, else of the environment, else one of this
     run, which ends with it.
     """
-    return {"PREFIX": prefix, "REDIS": given.get("TEST_REDIS") or os.environ.get(URL) or _server()}
+    types = given.get("CHECK_TYPES")  # tests find what a type checker would, also where DEBUG is off, as it is in them
+    return {
+        "PREFIX": prefix,
+        "REDIS": given.get("TEST_REDIS") or os.environ.get(URL) or _server(),
+        "CHECK_TYPES": True if types is None else types,
+    }
 
 
 def _server() -> dict[str, Any]:

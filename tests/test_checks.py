@@ -40,6 +40,17 @@ def test_e001_an_unknown_setting_names_the_nearest_one(settings):
     assert "did you mean 'LEASE'" in said
 
 
+def test_e001_of_a_name_in_small_letters_names_the_setting(settings):
+    assert "did you mean 'LEASE'" in found(settings, lease=30)["delayq.E001"]
+
+
+def test_e001_of_what_holds_for_all_queues_says_so(settings):
+    assert (
+        'DELAYQ["QUEUES"]["orders"]["PREFIX"] holds for all queues alike.'
+        in found(settings, QUEUES={"orders": {"PREFIX": "x"}})["delayq.E001"]
+    )
+
+
 def test_e001_in_a_queue_names_the_place(settings):
     said = found(settings, QUEUES={"orders": {"MAX_ATTEMPT": 3}})["delayq.E001"]
     assert 'DELAYQ["QUEUES"]["orders"]["MAX_ATTEMPT"]' in said
@@ -155,6 +166,11 @@ def test_e005_two_tasks_of_one_name(settings, tasks):
 
 def test_e006_a_database_alias_that_is_missing(settings):
     assert "'jobs'" in found(settings, DATABASE="jobs")["delayq.E006"]
+
+
+def test_e036_dates_without_a_zone(settings):
+    settings.USE_TZ = False
+    assert "USE_TZ = True" in found(settings)["delayq.E036"]
 
 
 def test_e002_a_lease_that_a_short_pause_would_lose_says_what_to_write(settings):

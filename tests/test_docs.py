@@ -17,6 +17,7 @@ import django_delayq
 from django_delayq import conf, signals
 from django_delayq.management.commands.delayq import Command as Delayq
 from django_delayq.management.commands.delayq_worker import Command as Worker
+from django_delayq.periodic import declarations
 from django_delayq.producer.options import OPTIONS, POLICIES
 from django_delayq.producer.task import task
 from django_delayq.states import TRANSITIONS, AttemptOutcome, Change, State
@@ -29,7 +30,8 @@ PAGES = sorted(page.stem for page in DOCS.glob("*.md"))
 WORDS = """
     task, job, queue, partition, schedule, run_at, delay, due, late, key, mover, claim, lease, extend, fence, keeper, consumer,
     attempt, crash, outcome, settle, ack, retry, snooze, fail, requeue, cancel, reschedule, run now, pause, resume, ladder, jitter,
-    poison, mirror, lag, relay, restore, prune, purge, worker, supervisor, burst, quiet, stop, grace
+    poison, tick, declaration, cron, period, retire, override, mirror, lag, relay, restore, prune, purge, worker, supervisor, burst,
+    quiet, stop, grace
 """
 NOT_OURS = """
     message, broker, enqueue, enqueued, eta, countdown, dead, bury, revive, reaper, handle, handles, manager, util, helper, common, data
@@ -90,6 +92,8 @@ def check_ids() -> set[str]:
         package / "conf.py",
         package / "store/fitness.py",
         *package.glob("management/**/*.py"),
+        *package.glob("contrib/**/*.py"),
+        *package.glob("periodic/*.py"),
     ]
     return {id for source in sources for id in CHECK.findall(source.read_text())}
 
@@ -134,7 +138,21 @@ def test_what_projects_may_import_is_listed_in_one_place():
     assert {path: set(re.findall(r"`(\w+)`", names)) for path, names in rows} == {path: public_names(path) for path, _ in rows}
     assert {path for path, _ in rows} == {
         "django_delayq",
-        *(f"django_delayq.{name}" for name in ("exceptions", "signals", "models", "testing", "testing.kit", "admin")),
+        *(
+            f"django_delayq.{name}"
+            for name in (
+                "exceptions",
+                "signals",
+                "models",
+                "contrib.tasks",
+                "contrib.otel",
+                "contrib.sentry",
+                "testing",
+                "testing.contract",
+                "testing.kit",
+                "admin",
+            )
+        ),
     }
 
 
@@ -145,6 +163,16 @@ def test_every_file_that_is_named_exists(where):
     assert {name for name in named if not any((root / name).exists() for root in (package, ROOT, package / "producer"))} <= {
         "__init__.py"
     }
+
+
+def test_where_something_is_decided_leads_to_a_name_in_that_file():
+    package = Path(django_delayq.__file__).parent
+    rows = re.findall(r"^\| ([^|*]+) \| `([^`]+)` \| `(\w+)` \|$", section("journey", "Where is it decided?"), flags=re.MULTILINE)
+    asked = [what for what, _, _ in rows]
+    assert len(asked) == len(set(asked)) > 30
+    assert [name for _, path, name in rows if not re.search(rf"\b{name}\b", (package / path).read_text())] == []
+    lines = [line for line in section("journey", "Where is it decided?").splitlines() if line.startswith("| ") and "**" not in line]
+    assert len(lines) == len(rows) + 1  # and the head
 
 
 def test_every_logger_is_listed():
@@ -160,6 +188,11 @@ def test_every_option_of_schedule_is_described():
 def test_every_option_of_task_is_described():
     options = {name for name, one in inspect.signature(task).parameters.items() if one.kind is one.KEYWORD_ONLY}
     the_same(options, table_column(section("tasks", "A task")), "docs/tasks.md, A task")
+
+
+def test_every_option_of_periodic_is_described():
+    described = table_column(section("periodic", "Declare"))
+    the_same({"cron", *declarations.OPTIONS}, described, "docs/periodic.md, Declare")
 
 
 def test_every_policy_and_every_answer_is_described():

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "django_delayq"
 FLOORS = {
     "clock": 0,
     "fingerprint": 0,
+    "lanes": 0,
     "spread": 0,
     "states": 0,
     "text": 0,
@@ -24,6 +25,7 @@ FLOORS = {
     "exceptions": 1,
     "ids": 1,
     "ladder": 1,
+    "setting_readers": 1,
     "signing": 1,
     "failpoints": 2,
     "refusal": 2,
@@ -41,12 +43,14 @@ FLOORS = {
     "worker.supervisor": 6,
     "mirror": 6,
     "checks": 6,
-    "admin": 7,
-    "management": 7,
-    "testing": 7,
-    "apps": 8,
-    "templatetags": 8,
-    "": 8,
+    "periodic": 7,
+    "admin": 8,
+    "management": 8,
+    "testing": 8,
+    "contrib": 9,
+    "apps": 9,
+    "templatetags": 9,
+    "": 9,
 }
 # At the root stand nouns, which need the standard library only, and what Django asks for by name.
 NOUNS = {
@@ -57,15 +61,17 @@ NOUNS = {
     "fingerprint",
     "ids",
     "ladder",
+    "lanes",
     "record",
     "refusal",
+    "setting_readers",
     "signing",
     "spread",
     "states",
     "text",
 }
 DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags", "under_test"}
-FOLDERS = {"console", "mirror", "producer", "store", "testing", "worker"}
+FOLDERS = {"console", "contrib", "mirror", "periodic", "producer", "store", "testing", "worker"}
 
 THREADS = {"threading", "multiprocessing", "signal", "concurrent", "asyncio"}
 PROCESSES = {"fork", "forkpty", "kill", "killpg", "posix_spawn", "posix_spawnp", "execv", "execve", "waitpid"}
@@ -166,7 +172,7 @@ def test_the_internals_have_the_same_floors():
 
 def test_imports_go_downward_only():
     def upward(name: str) -> set[str]:
-        face = {""} if floor(name) >= 7 else set()  # commands and the admin use it as users do
+        face = {""} if floor(name) >= 8 else set()  # commands and the admin use it as users do
         return {other for other in own(name) - face if room(other) != room(name) and floor(other) >= floor(name)}
 
     assert offenders(upward) == {}
@@ -192,7 +198,7 @@ def test_at_the_root_stand_nouns_and_what_django_asks_for():
 def test_no_two_modules_have_one_name():
     stems: dict[str, list[str]] = {}
     for name, path in MODULES.items():
-        if path.stem != "__init__" and name != "templatetags.delayq":  # `{% load delayq %}`, as the command is called
+        if path.stem not in ("__init__", "urls") and name != "templatetags.delayq":  # `{% load delayq %}`, as the command is called
             stems.setdefault(path.stem, []).append(name)
     shared = {stem: names for stem, names in stems.items() if len(names) > 1}
     assert shared == {}
@@ -247,9 +253,11 @@ def test_only_the_worker_has_threads_processes_and_signals():
         return threads | spelt & {f"os.{verb}" for verb in PROCESSES}
 
     others = [name for name in MODULES if not room(name).startswith("worker")]
-    # The twins look at an event loop, and start none.
+    # The twins look at an event loop, and start none; the kit refuses one, and tells what ends a coroutine from what ends a test.
     loop = {"asyncio", *(f"asyncio.{name}" for name in ("events", "events._get_running_loop", "CancelledError", "sleep"))}
-    assert offenders(lambda name: active(name) - (loop if name == "producer.twins" else set()), others) == {}
+    kit = {"testing.kit": {"asyncio.async_unsafe"}, "testing.stepper": {"asyncio", "asyncio.CancelledError"}}
+    known = {"producer.twins": loop, **kit}
+    assert offenders(lambda name: active(name) - known.get(name, set()), others) == {}
     # The embedded server is a process too, but no worker.
     assert offenders(lambda name: uses(name, "subprocess"), set(others) - {"store.embedded"}) == {}
 
@@ -278,3 +286,11 @@ def test_modules_are_short_and_say_what_lives_in_them():
             yield "no docstring"
 
     assert offenders(faults) == {}
+
+
+def test_nothing_inside_imports_what_joins_others():
+    others = [name for name in MODULES if room(name) != "contrib"]
+    assert offenders(lambda name: {other for other in own(name) if room(other) == "contrib"}, others) == {}
+    none_of_theirs = {name for name in others if not name.startswith("testing.contract")}  # these try any backend of Django's tasks
+    assert offenders(lambda name: uses(name, "django.tasks", "django_tasks"), none_of_theirs) == {}
+    assert offenders(lambda name: uses(name, "prometheus_client"), others) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import subprocess
 import sys
@@ -112,7 +113,16 @@ def test_the_sdist_can_be_tested_and_has_no_leftovers(built):
 def test_three_packages_are_enough_at_run_time(metadata):
     needed = [line for line in metadata.get_all("Requires-Dist") or [] if "extra ==" not in line]
     assert sorted(re.split(r"[<>=!~ ]", line)[0] for line in needed) == ["django", "django-redis", "redis"]
-    assert set(metadata.get_all("Provides-Extra") or []) == {"embedded", "cli", "hiredis"}
+    assert set(metadata.get_all("Provides-Extra") or []) == {
+        "embedded",
+        "cli",
+        "hiredis",
+        "tasks",
+        "cron",
+        "prometheus",
+        "otel",
+        "sentry",
+    }
 
 
 def test_the_metadata_says_what_the_project_says(metadata):
@@ -122,10 +132,15 @@ def test_the_metadata_says_what_the_project_says(metadata):
     assert "delay queue" in metadata["Summary"]
 
 
-def test_pytest_finds_the_plugin_by_its_entry_point(wheel):
+def test_others_find_what_they_look_for_by_entry_points(wheel):
     (path,) = (name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt"))
-    assert wheel.read(path).decode().split() == ["[pytest11]", "delayq", "=", "django_delayq.testing.plugin"]
-    assert "django_delayq/testing/plugin.py" in wheel.namelist()
+    points = configparser.ConfigParser()
+    points.read_string(wheel.read(path).decode())
+    assert {name: dict(points[name]) for name in points.sections()} == {
+        "opentelemetry_instrumentor": {"delayq": "django_delayq.contrib.otel:DelayqInstrumentor"},
+        "pytest11": {"delayq": "django_delayq.testing.plugin"},
+    }
+    assert {"django_delayq/testing/plugin.py", "django_delayq/contrib/otel/__init__.py"} <= set(wheel.namelist())
 
 
 def test_the_readme_is_the_long_description(metadata):

@@ -22,8 +22,8 @@ from django_delayq.mirror import rows
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
-from django_delayq.producer import plan as plans
 from django_delayq.producer.options import NONE
+from django_delayq.producer.schedule import plan as plan_of
 from django_delayq.producer.stores import stores
 
 TASKS = {name: getattr(tasks, name) for name in ("nothing", "late", "nap", "update")}
@@ -45,8 +45,8 @@ def insert(count: int) -> float:
 
     statements = []
     for number in range(count):
-        plan = plans.plan(TASKS["nothing"], NONE, (f"{number:0100d}",), {}, None)
-        row = rows.model_of(rows.new_row(plan.record, plan.queue, clock.from_ms(plan.job.due_ms), on_conflict="keep"))
+        plan = plan_of(TASKS["nothing"], NONE, (f"{number:0100d}",), {}, None)
+        row = rows.model_of(rows.new_row(plan, plan.queue, clock.from_ms(plan.job.due_ms), on_conflict="keep"))
         query = InsertQuery(type(row))
         query.insert_values(row._meta.concrete_fields, [row])
         statements += query.get_compiler(connection=connection).as_sql()

@@ -17,7 +17,7 @@ from django_delayq.admin.show import visible
 from django_delayq.console import masking
 from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import DelayqError, UnknownTask
-from django_delayq.models import Job
+from django_delayq.models import Job, Periodic
 from django_delayq.producer import edit
 from django_delayq.producer.task import registry
 from django_delayq.states import REQUEUEABLE, Change, State
@@ -42,10 +42,10 @@ class DiffLine:
 
 def possible(job: Job, *, sensitive: bool) -> bool:
     """Whether its row is that of a job to edit, of which nothing is masked: one could only save the mask. `sensitive`: nothing is."""
-    return State(job.state) in REQUEUEABLE and (sensitive or not _masked(job))
+    return State(job.state) in REQUEUEABLE and (sensitive or not masked(job))
 
 
-def _masked(job: Job) -> bool:
+def masked(job: Job | Periodic) -> bool:
     """Whether the page hides any of its arguments, whatever they are: one that is itself the mask is hidden too."""
     args, kwargs = _without_mask(job.args), _without_mask(job.kwargs)
     return masking.arguments(job.task, args, kwargs) != (args, kwargs)

@@ -21,16 +21,17 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import ids
+from django_delayq import conf, ids
 from django_delayq.admin import editing, failures, job_page, live, timeline
 from django_delayq.admin.forms import EditForm, form_for
-from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen
+from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen, linked_schedule
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
 from django_delayq.admin.show import badge, breakable, duration, second, visible
+from django_delayq.console import schedule_views
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.models import DERIVED, Job
-from django_delayq.states import REQUEUEABLE, State
+from django_delayq.states import PERIODIC, REQUEUEABLE, State
 
 ERROR_SHOWN = 70  # characters of an error in the list
 EXAMPLES = 20  # jobs named on the page that asks before an action
@@ -110,8 +111,10 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("key"))
     def key_shown(self, job: Job) -> str:
-        """The key, without characters that only pretend."""
-        return breakable(job.key) or "-"
+        """The key, without characters that only pretend; the schedule that has brought it."""
+        schedule = getattr(job, "schedule", "")
+        shown = breakable(job.key)
+        return format_html('{} <span class="delayq-soft">{} {}</span>', shown, now("schedule"), schedule) if schedule else shown or "-"
 
     @admin.display(description=_("queue"))
     def queue_shown(self, job: Job) -> str:
@@ -308,6 +311,8 @@ class JobAdmin(ReadOnlyAdmin):
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
         alone, sensitive = live.wanted(request), self.allows(request, "view_sensitive")
         found = job_page.gather(request, job, self.get_queryset(request), sensitive=sensitive)
+        row = schedule_views.schedule_of([job.pk], conf.get().database).get(job.pk) if PERIODIC in job.meta else None
+        found["schedule"] = linked_schedule(self, request, row) if row else ""
         found["related"] = [each for each in found["related"] if self.has_view_permission(request, each[0])]
         stored = job_page.state_in_charge(job, found["live"])
         allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]

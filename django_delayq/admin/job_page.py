@@ -10,9 +10,10 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.admin import forecast, timeline
+from django_delayq.admin import timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.why_not_yet import why_not_yet
 from django_delayq.console import masking
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
@@ -34,7 +35,7 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
     views, trouble = live([job])
     view = views.get(job.pk)
     try:
-        why = forecast.why_not_yet(job, view, trouble)
+        why = why_not_yet(job, view, trouble)
     except DOWN as error:
         why, trouble = "", trouble or worded(error)
     by = displaced_by(job)

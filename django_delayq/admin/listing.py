@@ -14,16 +14,17 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
+from django.utils.html import format_html
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
-from django_delayq.admin.show import visible
-from django_delayq.console import overview, selection
+from django_delayq.admin.show import breakable, visible
+from django_delayq.console import counting, keyset, overview, schedule_views
 from django_delayq.console.error_texts import worded
 from django_delayq.console.search import LONGEST, STATES
-from django_delayq.console.selection import Selection
-from django_delayq.models import Job
+from django_delayq.console.selection import VIEWS, Selection
+from django_delayq.models import Job, Periodic
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import UNFINISHED
@@ -58,7 +59,7 @@ def chosen(request: HttpRequest) -> Selection:
     """What the address of a list chooses."""
     view = request.GET.get(VIEW, "")
     return Selection(
-        view=view if view in selection.VIEWS else "",
+        view=view if view in VIEWS else "",
         queue=request.GET.get("queue", ""),
         task=request.GET.get("task", ""),
         text=request.GET.get("q", "").strip(),
@@ -69,7 +70,7 @@ def doubtful(request: HttpRequest) -> list[str]:
     """Complaints about an address that names no view there is, or one thing twice: neither is to mean all jobs."""
     view = request.GET.get(VIEW, "")
     found = []
-    if view not in selection.VIEWS:
+    if view not in VIEWS:
         states = ", ".join(STATES)
         found.append(f"{VIEW}:{visible(view[:LONGEST])} – {now('the states are: %(states)s.') % {'states': states}}")
     for name in NARROWING:
@@ -112,7 +113,7 @@ class JobList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """The rows of one page."""
         try:
-            page = selection.page(
+            page = keyset.page(
                 self.selection,
                 self.unsearched,
                 self.list_per_page,
@@ -129,8 +130,10 @@ class JobList(ChangeList):
         views, self.trouble = live(page.jobs)
         if not self.trouble:
             self.lag = overview.mirror_lag()
+        came = schedule_views.schedule_of([job.pk for job in page.jobs], conf.get().database)
         for job in page.jobs:
             job.live = views.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list alone
+            job.schedule = self._linked(request, came.get(job.pk))  # type: ignore[attr-defined]  # likewise
         if self.complaints or self.result_count > overview.MOST_COUNTED:
             self.result_count = len(page.jobs)  # there may be millions: "all 10001" is not to be offered
         self.result_list = page.jobs
@@ -140,29 +143,33 @@ class JobList(ChangeList):
         self.full_result_count = None if shown else self.result_count  # the count is shown where the two differ
         self.can_show_all, self.multi_page, self.paginator = False, False, None
 
-    def _count(self, page: selection.Page) -> dict[str, int]:
+    def _linked(self, request: HttpRequest, row: Periodic | None) -> str:
+        """The schedule that has brought a job: to click at, for those who may see it; "" for none."""
+        return linked_schedule(self.model_admin, request, row) if row is not None else ""
+
+    def _count(self, page: keyset.Page) -> dict[str, int]:
         """Bounded counts: of each view, where indexes give them; of what was searched for, where it is on this page."""
         using, whole = conf.get().database, Selection(queue=self.selection.queue, task=self.selection.task)
         named = bool(whole.queue) + bool(whole.task)
         self.result_count = len(page.jobs)
         if self.selection.text or named > 1:
             if self.multiple(page):
-                counted = selection.count(self.selection, self.unsearched, overview.MOST_COUNTED, using)
+                counted = counting.count(self.selection, self.unsearched, overview.MOST_COUNTED, using)
                 self.result_count = self.result_count if counted is None else counted
             return {}
-        views = [view for view in selection.VIEWS if not named or view not in ("retrying", "unpublished")]
+        views = [view for view in VIEWS if not named or view not in ("retrying", "unpublished")]
         rows = self.model_admin.get_queryset(self.request)
         parts = [Selection(view=view, queue=whole.queue, task=whole.task).rows(rows) for view in views]
-        counts = dict(zip(views, selection.count_many(parts, overview.MOST_COUNTED, using), strict=True))
+        counts = dict(zip(views, counting.count_many(parts, overview.MOST_COUNTED, using), strict=True))
         self.result_count = counts.get(self.selection.view, len(page.jobs))
         return counts
 
-    def _is_counted(self, page: selection.Page) -> bool:
+    def _is_counted(self, page: keyset.Page) -> bool:
         """Whether `result_count` is the number of all that match, and not only of this page."""
         return self.result_count > len(page.jobs) or not self.multiple(page)
 
     @staticmethod
-    def multiple(page: selection.Page) -> bool:
+    def multiple(page: keyset.Page) -> bool:
         """Whether there is more than this page."""
         return bool(page.before or page.after)
 
@@ -193,6 +200,14 @@ def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
     except overview.DOWN as error:
         return found, worded(error)
     return found, ""
+
+
+def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:
+    """A schedule by its name, to click at for those who may see it on the site of that admin of jobs."""
+    site = jobs.admin_site
+    seen = site.is_registered(Periodic) and site.get_model_admin(Periodic).has_view_permission(request, row)
+    name = breakable(row.name)
+    return format_html('<a href="{}">{}</a>', jobs.address("delayq_periodic_change", row.pk), name) if seen else name
 
 
 class QueueFilter(admin.SimpleListFilter):

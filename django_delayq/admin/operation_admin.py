@@ -31,7 +31,7 @@ from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, duration, second, visible, word
-from django_delayq.console import selection
+from django_delayq.console import counting, keyset
 from django_delayq.console.error_texts import told
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
@@ -213,8 +213,8 @@ class OperationAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         count, looked = None, list[Job]()
         if not complaints:
-            count = selection.count(wanted, jobs, MOST_COUNTED, conf.get().database)
-            looked = selection.page(wanted, jobs, EXAMPLES).jobs
+            count = counting.count(wanted, jobs, MOST_COUNTED, conf.get().database)
+            looked = keyset.page(wanted, jobs, EXAMPLES).jobs
         context = self.page_context(
             request,
             now("%(verb)s: all jobs that match") % {"verb": verb.label},
@@ -313,7 +313,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
-            id = UUID(unquote(object_id))
+            id = ids.parse(unquote(object_id))
         except ValueError:
             return None
         operation: Operation | None = self.get_queryset(request).filter(pk=id).first()

@@ -23,6 +23,7 @@ from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
+from django_delayq.console import schedule_views
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
 from django_delayq.console.vitals import vitals
@@ -72,7 +73,7 @@ class QueueAdmin(ReadOnlyAdmin):
         counts = {} if rows else count_rows(names)
         return {
             "trouble": trouble,
-            "vitals": vitals(seen, unpublished),
+            "vitals": [*vitals(seen, unpublished), *schedule_views.signs(conf.get().database)],
             "queues": rows,
             "rows": {visible(name): [*map(count_shown, of_queue.values())] for name, of_queue in counts.items()},
             "idle": not seen.present,

@@ -71,8 +71,8 @@ def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: 
     return report
 
 
-def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str) -> None:
-    """One LogEntry per object, given as (id, text)."""
+def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:
+    """One LogEntry per object, given as (id, text). `flag`: Django's number for what was done."""
     content_type = ContentType.objects.get_for_model(model, for_concrete_model=False)
     LogEntry.objects.bulk_create(
         LogEntry(
@@ -80,7 +80,7 @@ def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, s
             content_type=content_type,
             object_id=id,
             object_repr=visible(text)[:200],
-            action_flag=CHANGE,
+            action_flag=flag,
             change_message=visible(sentence),
         )
         for id, text in objects

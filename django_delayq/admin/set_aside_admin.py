@@ -13,7 +13,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from django_delayq import conf
+from django_delayq import conf, ids
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
@@ -91,7 +91,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
     @admin.display(description=_("job"))
     def job_shown(self, kept: SetAside) -> str:
         """As logs name it."""
-        return str(kept.job_id or "?")
+        return ids.short(kept.job_id) if kept.job_id else "?"
 
     @admin.display(description=_("job"))
     def job_linked(self, kept: SetAside) -> str:

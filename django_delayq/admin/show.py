@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.utils.functional import Promise
@@ -17,7 +17,7 @@ from django_delayq import clock
 from django_delayq.models import OUTCOMES, STATES, Operation
 from django_delayq.text import visible
 
-__all__ = ["badge", "breakable", "duration", "indented", "second", "visible", "word"]
+__all__ = ["badge", "breakable", "duration", "indented", "second", "utc", "visible", "word"]
 
 MOST_INDENT: Final = 4  # times as long as on one line
 _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
@@ -42,6 +42,13 @@ LOOKS = {
     "snoozed": "waits",
     "evicted": "late",
     "crashed": "bad",
+    "on": "well",
+    "off": "gone",
+    "trouble": "bad",
+    "retired": "late",
+    "missed": "late",
+    "skipped": "gone",
+    "withdrawn": "gone",
 }
 
 # The words for states, outcomes and events: English in the database, the reader's language on the page.
@@ -68,6 +75,22 @@ WORDS: dict[str, Promise] = {
     "dropped": _("dropped"),
     "resumed": _("resumed"),
     "purged": _("purged"),
+    "on": _("on"),
+    "off": _("off"),
+    "trouble": _("trouble"),
+    "retired": _("retired"),
+    "missed": _("missed"),
+    "skipped": _("skipped"),
+    "withdrawn": _("withdrawn"),
+    "periodic_created": _("made"),
+    "periodic_changed": _("changed"),
+    "periodic_on": _("turned on"),
+    "periodic_off": _("turned off"),
+    "periodic_dates": _("other dates"),
+    "periodic_run": _("run now"),
+    "periodic_missed": _("ticks missed"),
+    "periodic_declared": _("declared"),
+    "periodic_retired": _("retired"),
 }
 
 
@@ -102,6 +125,11 @@ def word(name: str) -> str:
 def second(moment: datetime) -> str:
     """A moment to the second, in the time zone of the admin."""
     return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
+
+
+def utc(moment: datetime) -> str:
+    """The same in UTC, and that it is."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def duration(seconds: float | None) -> str:

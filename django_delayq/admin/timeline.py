@@ -15,7 +15,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 
 from django_delayq import clock
-from django_delayq.admin import forecast, tracebacks
+from django_delayq.admin import ladder_ahead, tracebacks
 from django_delayq.admin.show import badge, duration, indented, second, visible, word
 from django_delayq.console import masking
 from django_delayq.mirror.outbox import EDITED
@@ -153,6 +153,8 @@ def _event(job: Job, event: Event, sensitive: bool) -> Moment:
         what, before = now("edited"), json.dumps([detail.get("args"), detail.get("kwargs")], ensure_ascii=False)
         text = " · ".join(filter(None, (event.reason, now("The arguments were: %(before)s") % {"before": before})))
         return Moment(at=event.at, what=what, who=visible(event.actor), text=visible(text))
+    if detail.pop("abort", None):
+        what = now("abort requested")
     moved = parse_datetime(str(detail.pop("run_at", "")))
     if moved is not None:
         if event.kind == EventKind.RESCHEDULED and moved <= event.at:
@@ -203,7 +205,7 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
         if wait > 0:
             found = [Moment(at=date, what=now("due"), delta=now("in %(duration)s") % {"duration": duration(wait)}, ahead=True)]
         found.append(Moment(at=None, what=what, ahead=True))
-    steps, more = forecast.ladder(job, made)
+    steps, more = ladder_ahead.ladder(job, made)
     for step in steps:
         text = now("if attempt %(number)d fails") % {"number": step.attempt - 1}
         wait_text = f"+{duration(step.wait)}" if step.wait is not None else ""

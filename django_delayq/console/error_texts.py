@@ -11,6 +11,7 @@ from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from django_delayq.exceptions import ConfigError
 from django_delayq.text import visible
 
 _AWAY: Final = _("Redis at %(where)s is not available: %(cause)s.")
@@ -31,6 +32,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "argument_surplus": _("There are more arguments by place than the task takes."),
     "argument_unknown": _("The task takes no argument %(argument)s."),
     "argument_twice": _("The argument %(argument)s is given twice, by place and by name."),
+    "argument_type": _("The argument %(argument)s must be %(annotation)s, and is %(given)s."),
     "payload_size": _("The arguments are %(size)s bytes of JSON, and the limit is %(limit)s."),
     "value_depth": _("%(path)s lies more than %(most)s levels deep."),
     "value_digits": _("%(path)s is a number of more than 4,000 digits."),
@@ -54,7 +56,11 @@ def worded(error: object) -> str:
 
 
 def told(code: str, fields: Mapping[str, Any]) -> str:
-    """The sentence of an error of which a row keeps the code and the fields. What a newer release has written stays as it was."""
+    """The sentence of an error of which a row keeps the code and the fields. What a newer release has written stays as it was; an
+    option that cannot work is told in English, as it was raised.
+    """
+    if code == ConfigError.code and "message" in fields:
+        return visible(" ".join(str(fields[name]) for name in ("message", "hint") if fields.get(name)))
     try:
         return str(SENTENCES[code]) % {name: _shown(name, value) for name, value in fields.items()}
     except KeyError:

@@ -12,7 +12,7 @@ from django.db import models
 from django.utils.formats import number_format
 
 from django_delayq import clock, conf
-from django_delayq.console import selection
+from django_delayq.console import counting
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer.stores import stores
@@ -98,7 +98,7 @@ def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
     for start in range(0, len(queues), 20):
         chunk = queues[start : start + 20]
         parts = [Job.objects.using(using).filter(queue=queue, state=state.value) for queue in chunk for state in State]
-        counts = iter(selection.count_many(parts, MOST_COUNTED, using))
+        counts = iter(counting.count_many(parts, MOST_COUNTED, using))
         found |= {queue: {state.value: next(counts) for state in State} for queue in chunk}
     return found
 

@@ -191,7 +191,7 @@ def _id(value: str, sense: Sense) -> Term:
     try:
         id: UUID = ids.parse(value)
     except ValueError:
-        raise Refused(now("an id is a UUID, as lists and logs show it.")) from None
+        raise Refused(now("an id has 22 letters and digits, as lists and logs show it, or is a UUID.")) from None
     return Term("id", value, Q(pk=id))
 
 
@@ -217,6 +217,7 @@ def _queue(value: str, sense: Sense) -> Term:
 
 
 def _state(value: str, sense: Sense) -> Term:
+    value = value.lower()
     if value not in STATES:
         raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
     return Term("state", value, of_state(value, sense.at))

@@ -24,7 +24,8 @@ _DONE: Final = frozenset({Change.DONE})
 class Verb:
     """`short`: the label in a list of operations; `selected`: what it is called in the list of jobs; `help`: what the command says of
     it. `states`: those of jobs to which its button belongs; `swept`: those that a command takes, if its filter names none. `answers`:
-    in words, per `Change`; `effects`: those after which something is other than before. `needs_date`: it asks for one.
+    in words, per `Change`; `effects`: those after which something is other than before. `needs_date`: it asks for one. `aborts`: it may
+    end a run (`abort`), which only the command offers.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Verb:
     answers: Mapping[Change, Text]
     effects: frozenset[Change] = _DONE
     needs_date: bool = False
+    aborts: bool = False
 
     @property
     def command(self) -> str:
@@ -75,6 +77,7 @@ VERBS: Final = {
                 Change.RUNNING: _("%(count)d already running (asked to stop)"),
             },
             effects=frozenset({Change.DONE, Change.RUNNING}),
+            aborts=True,
         ),
         Verb(
             name="run_now",

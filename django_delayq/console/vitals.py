@@ -41,6 +41,11 @@ class Vital:
 
 def vitals(seen: Overview, unpublished: int) -> list[Vital]:
     """All signs there are: without Redis, only that it is away and how many rows wait for it."""
+    return [*of_redis(seen), outbox(unpublished)]
+
+
+def of_redis(seen: Overview) -> list[Vital]:
+    """The signs that Redis gives, at least whether it is there."""
     facts = None
     if seen.error is None:
         with suppress(*DOWN), stores.guarded():
@@ -48,8 +53,13 @@ def vitals(seen: Overview, unpublished: int) -> list[Vital]:
     found = [_reach(facts)]
     if facts is not None:
         found += [*_queues(seen), *_server(facts)]
+    return found
+
+
+def outbox(unpublished: int) -> Vital:
+    """The sign of rows that wait to be published."""
     value = overview.count_shown(unpublished)
-    return [*found, Vital(name="outbox", label=_("Outbox"), value=value, level="late" if unpublished else "well")]
+    return Vital(name="outbox", label=_("Outbox"), value=value, level="late" if unpublished else "well")
 
 
 def _reach(facts: ServerFacts | None) -> Vital:

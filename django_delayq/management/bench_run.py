@@ -27,7 +27,7 @@ from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.worker.current import current
 from django_delayq.worker.line import Line
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor import beat
+from django_delayq.worker.supervisor import worker_beat
 
 QUEUE: Final = "bench"
 
@@ -176,7 +176,7 @@ class Bench:
             signer=self._config.signer,
         )
         return WorkerSpec(
-            worker=beat.new_worker_id(),
+            worker=worker_beat.new_worker_id(),
             prefix=self._prefix,
             connect=lambda name: connect(self._config.redis, name=name),
             lines=[line],
@@ -188,7 +188,7 @@ class Bench:
 
     def _item(self, task: str, seconds: float, *, args: Sequence[Any] = ("x" * 100,), due_ms: int | None = None) -> ScheduleItem:
         delay = None if due_ms is not None else round(seconds * 1000)
-        return ScheduleItem(record=self._record(task, tuple(args)), due_ms=due_ms, delay_ms=delay)
+        return ScheduleItem.of(self._record(task, tuple(args)), due_ms=due_ms, delay_ms=delay)
 
     def _record(self, task: str, args: tuple[Any, ...]) -> JobRecord:
         payload = codec.encode_payload(args, {}, None, limit=self._queue.max_payload, task=task)
@@ -196,7 +196,7 @@ class Bench:
 
     def _row(self) -> ScheduleItem:
         record = self._record("bench.wait", ("x" * 100,))
-        return ScheduleItem(record=record, queue=self.tag, due_ms=clock.wall_ms())
+        return ScheduleItem.of(record, queue=self.tag, due_ms=clock.wall_ms())
 
     def _rate(self, call: Callable[[], Any], jobs: int) -> float:
         began, calls = clock.monotonic(), 0

@@ -12,13 +12,14 @@ from typing import Any, TextIO
 
 from django.core.management.base import CommandError
 
-from django_delayq import conf
+from django_delayq import conf, ids
 from django_delayq.console import overview
 from django_delayq.console.verbs import Verb
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.management.job_filters import USAGE, known_queue, moment, named_key, named_queues, seconds, targets
 from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
+from django_delayq.periodic.old_ticks import OldTicksLoop, old_ticks
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -31,6 +32,7 @@ WORDS = {
     Change.CONFLICT: "in conflict (its key is held, or it is not in a state for this)",
 }
 ASKED = " A cancel is requested; the task may stop, and is not retried."  # of a running job
+ABORTED = " It is being ended; the task hears of that within seconds, and is not retried."
 ASK_FROM = 20  # jobs chosen by a filter; fewer need no confirmation
 
 
@@ -45,6 +47,8 @@ def actor() -> str:
 def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     """Does it to the jobs that are named by id, by key or by a filter."""
     how = {"actor": actor(), "reason": options["reason"], **(_date(options) if verb.needs_date else {})}
+    if verb.aborts:
+        how["abort"] = options["abort"]
     if named := named_key(options):
         key, queue = named
         if options["dry_run"]:
@@ -53,7 +57,7 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
         return _report(out, options, verb, [{"key": key, "change": verb.act(key=key, queue=queue, **how)}])
     chosen = targets(options, states=verb.swept)
     if options["dry_run"]:
-        shown = ", ".join(str(target.id) for target in chosen[:5])
+        shown = ", ".join(ids.short(target.id) for target in chosen[:5])
         named_some = f"{': ' + shown if shown else ''}{', …' if len(chosen) > 5 else ''}"
         text = f"Would {verb.command} {len(chosen)} jobs{named_some}."
         return said(out, options, {"would": verb.command, "jobs": len(chosen)}, text)
@@ -94,9 +98,9 @@ def _report(out: TextIO, options: dict[str, Any], verb: Verb, answers: Sequence[
         out.write(f"{verb.command}: {', '.join(parts)}.\n")
         for answer in answers if len(answers) <= ASK_FROM else ():
             if answer["change"] is not Change.DONE:
-                name = answer.get("key") or answer["id"]
+                name = answer.get("key") or ids.short(answer["id"])
                 asked = answer["change"] is Change.RUNNING and Change.RUNNING in verb.effects
-                note = ASKED if asked else ""
+                note = (ABORTED if options["abort"] else ASKED) if asked else ""
                 out.write(f"  {name}: {WORDS[answer['change']]}.{note}\n")
     return 0 if all_done else 1
 
@@ -150,10 +154,10 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
     queues = [config.queue(name) for name in named_queues(options)]
     counts = {f"{queue.name} {state}": found.count() for queue in queues for state, found in old_jobs(queue, config.database)}
     counts |= {f"{queue.name} set_aside": old_set_aside(queue, config.database).count() for queue in queues}
-    loops: list[PruneLoop | OldOperationsLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
+    loops: list[PruneLoop | OldOperationsLoop | OldTicksLoop] = [PruneLoop(queue, using=config.database) for queue in queues]
     if options["queue"] is None:
-        counts["operations"] = old_operations(config).count()
-        loops.append(OldOperationsLoop(config))
+        counts |= {"operations": old_operations(config).count(), "ticks": old_ticks(config).count()}
+        loops += [OldOperationsLoop(config), OldTicksLoop(config)]
     total = sum(counts.values())
     if options["dry_run"]:
         return said(out, options, {"would_delete": counts}, f"{total} rows would be deleted.")

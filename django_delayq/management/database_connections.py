@@ -42,18 +42,18 @@ class Connections:
         if run.current is None:
             return
         opened = self._thread.opened
-        if outcome.kind != "ack" or run.timeout is not None:
-            # A soft timeout may have struck when a connection was open already, and Django had not said so yet.
+        if outcome.kind != "ack" or run.timeout is not None or run.interrupted:
+            # A soft timeout, or an abort, may have struck when a connection was open already, and Django had not said so yet.
             opened.update(connection.alias for connection in connections.all(initialized_only=True))
         for alias in tuple(opened):
-            self._tidy(alias)
+            self._tidy(alias, run.interrupted)
         self._thread.tidied = clock.monotonic()
 
     def _opened(self, connection: Any, **_: Any) -> None:
         if connection.alias in connections.settings:  # else it is nobody's whom Django would find again
             self._thread.opened.add(connection.alias)
 
-    def _tidy(self, alias: str) -> None:
+    def _tidy(self, alias: str, interrupted: bool) -> None:
         # A soft timeout may strike while Django opens or closes a transaction, and a task may forget one. On a connection that
         # believes in a transaction nothing is committed, however many jobs come after; Django itself leaves it alone. It is
         # thrown away, and never keeps the outcome of the job that has just run from being told.
@@ -63,6 +63,8 @@ class Connections:
                 logger.warning("a transaction on the database %r was left open by a task; it is rolled back", alias)
                 connection.close()
                 self._drop(alias)
+            elif interrupted:  # perhaps in the middle of a query, whose answer is still to come
+                connection.close()
             else:
                 connection.close_if_unusable_or_obsolete()
         except Exception:

@@ -14,7 +14,7 @@ from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count, Min
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.checks import installed
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import HALF, LAG
@@ -24,6 +24,7 @@ from django_delayq.management.compare import Comparison, Orphans
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration, print_json, progress
+from django_delayq.management.schedule_findings import schedule_findings
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
@@ -99,7 +100,7 @@ def _rights_findings(inspector: Inspector) -> list[dict[str, str]]:
             "D014",
             "warning",
             f"The Redis user of this project may call {names}, which delayq never does.",
-            "Make a user with no more rights than docs/operations.md lists, and name it in DELAYQ['REDIS'].",
+            "Name another user in DELAYQ['REDIS']. The rights that one needs: manage.py delayq settings REDIS",
         )
     ]
 
@@ -129,6 +130,7 @@ def _database_findings() -> list[dict[str, str]]:
             )
             for queue, count, first in kept
         ]
+        aside += _told(schedule_findings(using))
         waiting = Job.objects.using(using).filter(UNPUBLISHED, durable=True)
         first = waiting.order_by("id").values_list("created_at", flat=True).first()
         age = (clock.now() - first).total_seconds() if first else 0.0
@@ -254,9 +256,9 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
             ),
         ):
             if jobs:
-                shown = ", ".join(map(str, jobs[:3])) + (", …" if len(jobs) > 3 else "")
+                shown = ", ".join(map(ids.short, jobs[:3])) + (", …" if len(jobs) > 3 else "")
                 level = "warning" if fixed or code in ("D010", "D013") else "error"
-                remedy = f"Look at one: manage.py delayq inspect {jobs[0]}" if jobs is left else hint
+                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if jobs is left else hint
                 found.append(_finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
     return found
 

@@ -16,13 +16,13 @@ from django.utils import translation
 from django.utils.dateparse import parse_datetime
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import selection
+from django_delayq.console import keyset
 from django_delayq.console.search import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
 from django_delayq.states import State
-from django_delayq.text import did_you_mean
+from django_delayq.text import did_you_mean, nearest
 
 USAGE = 2
 NARROWING = ("state", "task", "search")  # filters, besides the queue
@@ -40,7 +40,7 @@ class Target:
 def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
     """--queue, --state, --task, --search, --limit."""
     parser.add_argument("--queue", help="only this queue")
-    parser.add_argument("--state", choices=STATES, metavar="STATE", help=f"only this state: {', '.join(STATES)}")
+    parser.add_argument("--state", type=str.lower, choices=STATES, metavar="STATE", help=f"only this state: {', '.join(STATES)}")
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--search", help="what the admin's search takes, as 'state:failed task:close_order after:-2h'")
     parser.add_argument("--limit", type=_at_least_1, default=limit, help=f"at most so many (default: {limit or 'all'})")
@@ -48,7 +48,7 @@ def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
 
 def add_targets(parser: ArgumentParser) -> None:
     """Ids, or --key with --queue, or a filter."""
-    parser.add_argument("ids", nargs="*", metavar="ID", help="job ids (UUIDs, as lists and logs show them)")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="job ids, as lists and logs show them, or UUIDs")
     parser.add_argument("--key", help="a business key; needs --queue")
     add_filters(parser, limit=None)
 
@@ -98,7 +98,7 @@ def _found(wanted: Selection, rows: QuerySet[Job], order: str, limit: int | None
     asked = wanted.rows(rows).order_by(order)
     if not wanted.search.rough:  # in one query: with a limit a database may walk through the whole table in that order
         return asked[:limit].iterator(STEP)
-    return islice((job for job in selection.through(asked, (order,), selection.STEP) if wanted.search.exact(job)), limit)
+    return islice((job for job in keyset.through(asked, (order,), keyset.STEP) if wanted.search.exact(job)), limit)
 
 
 def _known_task(options: dict[str, Any]) -> str | None:
@@ -110,8 +110,15 @@ def _known_task(options: dict[str, Any]) -> str | None:
         return task
     rows = _rows().filter(task=task)
     if not (rows.filter(queue=queue) if queue else rows).exists():
-        raise CommandError(f"--task {task}: no such task{did_you_mean(task, names)}.", returncode=USAGE)
+        raise CommandError(f"--task {task}: no such task{_near_task(task, names)}.", returncode=USAGE)
     return task
+
+
+def _near_task(name: str, known: list[str]) -> str:
+    """Most write the last part of the name alone."""
+    last = {task.rpartition(".")[2]: task for task in known}
+    near = nearest(name.rpartition(".")[2], last)
+    return f" (did you mean {last[near]!r}?)" if near else did_you_mean(name, known)
 
 
 def named_key(options: dict[str, Any]) -> tuple[str, str] | None:

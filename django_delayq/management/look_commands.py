@@ -76,7 +76,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     except overview.DOWN as error:
         trouble = str(error)
     if job is None and redis is None:
-        trouble = trouble or f"Neither Redis nor the database knows a job {id}."
+        trouble = trouble or f"Neither Redis nor the database knows a job {ids.short(id)}."
     document: dict[str, Any] = {"job": job_document(job) if job else None, "redis": None, "attempts": [], "events": []}
     document["trouble"] = trouble
     if redis is not None:
@@ -87,6 +87,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
             "attempt": redis.attempt,
             "crashes": redis.crashes,
             "cancel_by": redis.cancel_by,
+            "aborts": redis.aborts,
             "progress": redis.progress,
         }
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
@@ -125,7 +126,7 @@ def job_document(job: Job) -> dict[str, Any]:
     args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
     return {
         "id": job.id,
-        "short_id": ids.short(job.id),
+        "uuid": str(job.id),
         "queue": job.queue,
         "task": job.task,
         "state": job.state,

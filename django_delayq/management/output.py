@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Protocol, TextIO
 from uuid import UUID
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.text import visible
 
 
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, UUID):
-        return str(value)
+        return ids.short(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -67,7 +67,7 @@ def shown(value: Any) -> str:
         return value.strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = visible(" ".join(str(value).split()))
+    text = visible(" ".join(str(ids.short(value) if isinstance(value, UUID) else value).split()))
     return text if len(text) <= 80 else text[:79] + "…"
 
 

@@ -23,7 +23,7 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     """Signs what verifies under an older key, and with --unsigned what bears no signature."""
     config = conf.get()
     if config.signer is None:
-        raise CommandError("SIGNING is off, so there is nothing to sign. See docs/settings.md.", returncode=USAGE)
+        raise CommandError("SIGNING is off, so there is nothing to sign. See: manage.py delayq settings SIGNING", returncode=USAGE)
     names = named_queues(options)
     wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TextIO
 
-from django_delayq import conf
+from django_delayq import conf, ids
 from django_delayq.console import masking
 from django_delayq.management.change_commands import confirm, said
 from django_delayq.management.job_filters import named_queues
@@ -49,7 +49,7 @@ def set_aside(out: TextIO, options: dict[str, Any]) -> int:
     if not total:
         out.write("Nothing is set aside.\n")
     for row in found:
-        job = row["job_id"] or "?"
+        job = ids.short(row["job_id"]) if row["job_id"] else "?"
         out.write(
             f"{row['queue']} {row['stream_id']}/{row['item']} {one_line(row['kind'])} {job} {row['code']}: {one_line(row['text'])}\n"
         )

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import Exists, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 
 from django_delayq import clock, codec, conf
 from django_delayq.exceptions import LeaseLost, PayloadError
@@ -105,6 +106,7 @@ def end_rows(among: Any, using: str) -> None:
     rows.update(
         state=State.SUCCEEDED.value,
         settled=Subquery(steps.values("fence")),
+        published=Coalesce("published", Subquery(steps.values("at"))),  # Redis had it, since it has run
         finished_at=Subquery(steps.values("at")),
         result=Subquery(steps.values("result")),
         error="",

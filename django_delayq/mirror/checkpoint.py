@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import F, QuerySet
 
 from django_delayq.failpoints import failpoint
+from django_delayq.mirror.writers import values
 from django_delayq.models import Checkpoint
 from django_delayq.store.recovery import Ground
 
+COLUMNS: Final = tuple(field.attname for field in Checkpoint._meta.concrete_fields)
 SERVERS: Final = 10  # runs of servers that are remembered
 FROZEN: Final = 30  # seconds without a statement after which the database ends a turn: its process is frozen, or its host is lost
 
@@ -54,23 +55,54 @@ def note_restored(queue: str, partition: int, generation: str, using: str) -> No
     failpoint("restore.forgot_way")
 
 
+class CheckpointRow:
+    """The row of one partition, in statements whose texts are made once: each turn goes through all of them, and through the ORM they
+    took longer than what the turn is about.
+    """
+
+    def __init__(self, queue: str, partition: int, using: str) -> None:
+        self._connection = transaction.get_connection(using)
+        self._key = (queue, partition)
+        self._condition = "{} = %s AND {} = %s".format(*map(self._connection.ops.quote_name, ("queue", "partition")))
+
+    def exists(self) -> bool:
+        """Whether there is one."""
+        return bool(values.read(Checkpoint, ("id",), self._condition, self._key, self._connection))
+
+    def get(self) -> Checkpoint:
+        """As it is now."""
+        [row] = values.read(Checkpoint, COLUMNS, self._condition, self._key, self._connection)
+        return Checkpoint.from_db(self._connection.alias, COLUMNS, row)
+
+    def lock(self) -> None:
+        """Takes the turn: an update takes the lock on all databases."""
+        quote = self._connection.ops.quote_name
+        table, turns = quote(Checkpoint._meta.db_table), quote("turns")
+        with self._connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {table} SET {turns} = {turns} + 1 WHERE {self._condition}", self._key)
+
+    def update(self, **fields: Any) -> None:
+        """Changes it."""
+        values.update(Checkpoint, fields, self._condition, self._key, self._connection)
+
+
 @contextmanager
-def locked_checkpoint(queue: str, partition: int, using: str) -> Iterator[tuple[QuerySet[Checkpoint], Checkpoint]]:
+def locked_checkpoint(queue: str, partition: int, using: str) -> Iterator[tuple[CheckpointRow, Checkpoint]]:
     """A transaction that holds the checkpoint of a queue. What is read from Redis within it, and written, is no older than what the
     turn before has written.
     """
-    mine = Checkpoint.objects.using(using).filter(queue=queue, partition=partition)
+    mine = CheckpointRow(queue, partition, using)
     if not mine.exists():
         new = Checkpoint(queue=queue, partition=partition)
         Checkpoint.objects.using(using).bulk_create([new], ignore_conflicts=True)
     with transaction.atomic(using=using):
-        _do_not_keep(transaction.get_connection(using))
-        mine.update(turns=F("turns") + 1)  # takes the lock on all databases
+        end_if_frozen(transaction.get_connection(using))
+        mine.lock()
         yield mine, mine.get()
 
 
-def _do_not_keep(connection: Any) -> None:
-    """Others need the checkpoint; where a database can say so, a turn that has fallen asleep loses it."""
+def end_if_frozen(connection: Any) -> None:
+    """Others need what this transaction of a loop locks: where a database can say so, one that has fallen asleep is over."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{FROZEN}s'")

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from django.db import close_old_connections
-
 from django_delayq import clock, signals
 from django_delayq.logger import Logger
 from django_delayq.mirror.event_items import EXPIRED, detail_of, item_job
@@ -33,9 +31,10 @@ STATES: Final = {
 }
 # What gives its class to the detail of a failure, beside the errors of tasks.
 _CLASSES: Final = {EXPIRED: EndCause.EXPIRED, "HardTimeout": EndCause.TIMEOUT, "Poison": EndCause.POISON}
-_CRASHES: Final = "poison-crashes"
+CRASHES: Final = "poison-crashes"
 
 PAGE: Final = 200  # entries per read
+CHUNK: Final = 500  # ends whose rows are read at once: a page may have 40,000, and SQLite takes 999 variables in its older builds
 
 Patiently = Callable[[Callable[[], None], float], bool]
 
@@ -88,10 +87,11 @@ class EndTeller:
         self._again = False
 
     def _send(self, ends: list[End]) -> None:
-        if not ends:
-            return
-        rows = {row.pk: row for row in Row.objects.using(self._using).filter(pk__in=[end.id for end in ends])}
+        rows: dict[UUID, Row] = {}
         for place, end in enumerate(ends):
+            if place % CHUNK == 0:
+                chunk = [one.id for one in ends[place : place + CHUNK]]
+                rows = {row.pk: row for row in Row.objects.using(self._using).filter(pk__in=chunk)}
             row = rows.get(end.id)
             if row is not None and row.state not in FINISHED:
                 continue  # it goes on: requeued meanwhile, or brought back
@@ -113,7 +113,6 @@ class EndTeller:
         for receiver, error in signals.job_ended.send_robust(sender=sender, job=job, row=row, state=state, cause=cause):
             if isinstance(error, Exception):
                 logger.error("a receiver of job_ended failed for job %s: %r", end.id, receiver, exc_info=error)
-        close_old_connections()  # it may run in a thread of its own
 
 
 def _ends(entries: Sequence[Entry]) -> Iterator[End]:
@@ -135,6 +134,6 @@ def _cause(kind: EventKind, item: Item) -> EndCause:
     detail = detail_of(item.body)
     if kind is EventKind.CANCELLED:
         return EndCause.REPLACED if item.fields[3:4] == ("-",) and "r" in detail else EndCause.CANCELLED
-    if detail.get("p") == _CRASHES:
+    if detail.get("p") == CRASHES:
         return EndCause.CRASHED
     return _CLASSES.get(str(detail.get("c")), EndCause.FAILED)

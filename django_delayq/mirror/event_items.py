@@ -154,5 +154,7 @@ def told(kind: EventKind, item: Item) -> Any:
         return {"run_at": clock.from_ms(int(item.fields[1])).isoformat()}
     if kind is EventKind.ASIDE:
         return {"reason": item.body.decode("utf-8", "replace")}
+    if kind is EventKind.CANCEL_REQUESTED:
+        return {"abort": True} if "abort" in item.fields[1:] else None
     detail = detail_of(item.body)
     return {"message": rows.clean(str(detail["m"]))} if detail.get("m") else None

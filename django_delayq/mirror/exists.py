@@ -1,4 +1,4 @@
-"""Whether a query finds anything, asked again and again by loops that mostly have nothing to do."""
+"""Queries that loops ask again and again, and of which neither text nor values change: mostly there is nothing to do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,36 @@ from django.db import connections
 from django.db.models import QuerySet
 
 
-class ExistsQuery:
-    """1. Makes the text of the query once: the ORM takes longer for that than for asking. 2. Asks. Its values do not change."""
+class FixedQuery:
+    """1. Makes the text of the query once: the ORM takes longer for that than for asking. 2. Asks."""
 
     def __init__(self, query: QuerySet[Any]) -> None:
         self._query = query
-        self._text: tuple[str, Any] | None = None
+        self._compiler: Any = None
+        self._text: tuple[str, Any] = ("", ())
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The columns that the query asks for.
+
+        Raises:
+            DatabaseError: as any query.
+        """
+        connection = connections[self._query.db]
+        if self._compiler is None:
+            compiler = self._query.query.get_compiler(connection=connection)
+            self._text = compiler.as_sql()
+            self._compiler = compiler
+        with connection.cursor() as cursor:
+            cursor.execute(*self._text)
+            found = cursor.fetchall()
+        return list(self._compiler.results_iter(results=[found], tuple_expected=True)) if found else []
+
+
+class ExistsQuery:
+    """Whether a query finds anything."""
+
+    def __init__(self, query: QuerySet[Any]) -> None:
+        self._one = FixedQuery(query.order_by().values("pk")[:1])
 
     def found(self) -> bool:
         """Whether there is a row.
@@ -21,10 +45,4 @@ class ExistsQuery:
         Raises:
             DatabaseError: as any query.
         """
-        connection = connections[self._query.db]
-        if self._text is None:
-            one = self._query.order_by().values("pk")[:1]
-            self._text = one.query.get_compiler(connection=connection).as_sql()
-        with connection.cursor() as cursor:
-            cursor.execute(*self._text)
-            return cursor.fetchone() is not None
+        return bool(self._one.rows())

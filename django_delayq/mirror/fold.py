@@ -240,7 +240,7 @@ class Batch:
         if holder == job.id or job.state in FINISHED:
             return  # forged, for no job is merged into itself; or it came late
         job.state, job.published, job.finished_at = State.CANCELLED.value, at, at
-        job.ending, job.merged_into, job.error = EndingKind.MERGED.value, holder, f"{rows.DISPLACED[EndingKind.MERGED]} {holder}"
+        job.ending, job.merged_into, job.error = EndingKind.MERGED.value, holder, rows.displaced(EndingKind.MERGED, holder)
 
     def _rescheduled(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.run_at = clock.from_ms(int(item.fields[1]))

@@ -1,45 +1,58 @@
 """`@task(on_failure=other)`: a job that fails for good schedules one of the other task, by a row in the very transaction that writes
 the failure down; the relay publishes it. Its id is made of the failed job's and of the event's, so one end has one such row, however
-often it is folded.
+often it is folded. It carries what the failed job carried: here, in the process of the mirror, nobody's tenant or language is in force,
+and a carrier that raises for want of one would stop the mirror.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import Logger
 from django_delayq.models import Job
-from django_delayq.producer import database
+from django_delayq.producer import carriers, database
 from django_delayq.producer.options import Options
-from django_delayq.producer.plan import plan
+from django_delayq.producer.schedule import plan
 from django_delayq.producer.task import Task, registry
 from django_delayq.store.events import Entry
 
 logger = Logger("django_delayq.mirror")
+
+CHUNK: Final = 500  # failures at once: SQLite takes 999 variables in its older builds
 
 
 def put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
     """Rows for these failures, as far as their tasks ask for that. In the transaction that has written them down. `failed`: a job, and
     the entry by which it has failed for good.
     """
-    if not registry.followed or not failed:
+    if not registry.followed:
         return
-    rows = Job.objects.using(using).filter(pk__in={id for id, _ in failed}).values_list("pk", "task")
-    followers = {id: task.on_failure for id, name in rows if (task := registry.find(name)) is not None}
-    wanted: dict[UUID, tuple[Task[..., Any], UUID]] = {}
+    for start in range(0, len(failed), CHUNK):
+        _put(failed[start : start + CHUNK], using)
+
+
+def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
+    rows = Job.objects.using(using).filter(pk__in={id for id, _ in failed}).only("task", "options")
+    followers = {
+        row.pk: (task.on_failure, carriers.luggage((row.options or {}).get("meta")))
+        for row in rows
+        if (task := registry.find(row.task)) is not None and task.on_failure is not None
+    }
+    wanted: dict[UUID, tuple[Task[..., Any], UUID, dict[str, Any]]] = {}
     for id, entry in failed:
-        if (follower := followers.get(id)) is not None:
-            wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id
+        if id in followers:
+            follower, carried = followers[id]
+            wanted[ids.derived(f"{id} {entry.id}", entry.at_ms)] = follower, id, carried
     there = set(Job.objects.using(using).filter(pk__in=list(wanted)).values_list("pk", flat=True)) if wanted else set()
-    for id, (follower, job) in wanted.items():
+    for id, (follower, job, carried) in wanted.items():
         if id in there:
             continue
         try:
-            planned = plan(follower, Options(durability="outbox"), (str(job),), {}, using, id)
+            planned = plan(follower, Options(durability="outbox"), (str(job),), {}, using, id, carried)
         except DelayqError as error:  # a queue that is gone, say; the failure itself must be written down all the same
             logger.error("job %s has failed, and %s cannot be scheduled for it: %s", job, follower.name, error)
             continue

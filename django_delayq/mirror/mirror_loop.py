@@ -18,9 +18,9 @@ from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
 from django_delayq.mirror.fold import Batch, RefusedItem
-from django_delayq.mirror.rows import JOB_COLUMNS, KNOWN, JobRow, RunRow, model_of
+from django_delayq.mirror.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.mirror.unfolded import requeues_asked
-from django_delayq.mirror.writers import arrays
+from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
@@ -99,18 +99,18 @@ class MirrorLoop:
         *,
         prefix: str,
         using: str,
-        partition: int = 0,
         signer: Signer | None = None,
         patiently: Patiently = now_and_here,
     ) -> None:
         self.queue = queue
         self.signer = signer
-        self.partition = partition
         self.using = using
-        store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
+        store = QueueStore(link, prefix=prefix, queue=queue.name)
+        self.partition = store.partition
         self.ground = GroundStore(store)
         self.log = EventLog(link, store.keys)
         self.ends = EndTeller(self.log, queue.name, using, patiently)
+        self.folded = 0  # entries, by this object
         self._most = ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
 
     def poll(self) -> float:
@@ -119,8 +119,10 @@ class MirrorLoop:
         Raises:
             StoreUnavailable, NewerEvents, DatabaseError, InterfaceError: nothing is lost; call again later.
         """
-        if self.log.length() == 0:
-            return IDLE
+        return IDLE if self.log.length() == 0 or not self.fold().more else 0.0
+
+    def fold(self) -> Passed:
+        """As `poll`, of a stream that is not empty."""
         try:
             passed = self._fold_batch()
             self._most = min(ENTRIES, self._most * 2)
@@ -129,14 +131,15 @@ class MirrorLoop:
                 self._most = len(refused.entries) // 2
                 if not refused.code:
                     raise refused.error from None
-                return 0.0
+                return AGAIN
             passed = self._fold_apart(refused.entries[0])
+        self.folded += len(passed.entries)
         if passed.upto is not None:
             self.ends.tell(passed.entries, passed.since)
             failpoint("mirror.trim")
             self.log.trim(passed.upto, surplus=passed.surplus, server=passed.server)
             failpoint("mirror.trimmed")
-        return 0.0 if passed.more else IDLE
+        return passed
 
     def drain(self) -> int:
         """Folds what is there, as far as it can be folded now. Returns how many batches that took."""
@@ -308,12 +311,13 @@ class MirrorLoop:
     def _jobs(self, ids: Sequence[UUID]) -> list[JobRow]:
         backend = connections[self.using]
         if arrays.serve(backend):
-            found = [JobRow(*values) for values in arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)]
+            found = arrays.found(Job, KNOWN, "id", ids, "TRUE", backend)
         else:
-            found = [JobRow(**row) for row in Job.objects.using(self.using).filter(pk__in=ids).values()]
-        for row in found:
-            row.known = True
-        return found
+            found = values.found(Job, WHOLE, "id", ids, "TRUE", backend)
+        jobs = [JobRow(*row) for row in found]
+        for job in jobs:
+            job.known = True
+        return jobs
 
     def runs(self, ids: Sequence[UUID]) -> list[RunRow]:
         """All of them, also those that are over."""
@@ -322,12 +326,8 @@ class MirrorLoop:
 
     def _open_runs(self, ids: Sequence[UUID]) -> list[RunRow]:
         backend = connections[self.using]
-        if arrays.serve(backend):
-            found = arrays.found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)
-        else:
-            runs = Attempt.objects.using(self.using).filter(job_id__in=ids, finished_at__isnull=True)
-            found = list(runs.values_list(*ATTEMPT_COLUMNS))
-        return [RunRow(*values) for values in found]
+        found = (arrays if arrays.serve(backend) else values).found
+        return [RunRow(*row) for row in found(Attempt, ATTEMPT_COLUMNS, "job_id", ids, "finished_at IS NULL", backend)]
 
     def _records(self, entries: list[Entry], jobs: dict[UUID, JobRow]) -> dict[UUID, bytes]:
         """What Redis keeps of failed jobs without a row: nobody else knows their arguments."""
@@ -342,12 +342,7 @@ class MirrorLoop:
         drop = self._not_kept(batch)
         kept = [job for id, job in batch.changed.items() if id not in drop]
         runs = [run for (id, _), run in batch.changed_attempts.items() if id not in drop]
-        if arrays.serve(connections[self.using]):
-            self._write_arrays(kept, runs)
-        else:
-            self._upsert(Job, [model_of(job) for job in kept], JOB_FIELDS, ["id"])
-            attempts = [Attempt(**{name: getattr(run, name) for name in ATTEMPT_COLUMNS}) for run in runs]
-            self._upsert(Attempt, attempts, ATTEMPT_FIELDS, ["job", "fence"])
+        self._write_rows(kept, runs)
         prune.drop_put_off(runs, self.using)
         events = [event for event in batch.events if event.job_id not in drop]
         Event.objects.using(self.using).bulk_create(events, batch_size=CHUNK, ignore_conflicts=True)
@@ -370,22 +365,19 @@ class MirrorLoop:
             return set()
         return {id for id, job in batch.changed.items() if job.state in FINISHED and job.state != State.FAILED}
 
-    def _write_arrays(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
+    def _write_rows(self, jobs: list[JobRow], runs: list[RunRow]) -> None:
         backend = connections[self.using]
-        new, known = [job for job in jobs if not job.known], [job for job in jobs if job.known]
-        for start in range(0, len(new), CHUNK):
-            arrays.upsert(Job, JOB_COLUMNS, new[start : start + CHUNK], ("id",), JOB_FIELDS, backend)
-        for start in range(0, len(known), CHUNK):
-            arrays.update(Job, JOB_FIELDS, known[start : start + CHUNK], "id", backend)
+        writer: Any = values
+        if arrays.serve(backend):
+            writer = arrays
+            known = [job for job in jobs if job.known]
+            jobs = [job for job in jobs if not job.known]
+            for start in range(0, len(known), CHUNK):
+                arrays.update(Job, JOB_FIELDS, known[start : start + CHUNK], "id", backend)
+        for start in range(0, len(jobs), CHUNK):
+            writer.upsert(Job, JOB_COLUMNS, jobs[start : start + CHUNK], ("id",), JOB_FIELDS, backend)
         for start in range(0, len(runs), CHUNK):
-            arrays.upsert(Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend)
-
-    def _upsert(self, model: Any, made: Sequence[Any], fields: Sequence[str], unique: list[str]) -> None:
-        # MySQL and MariaDB find the conflicting key by themselves and refuse to be told
-        target = unique if connections[self.using].features.supports_update_conflicts_with_target else None
-        model.objects.using(self.using).bulk_create(
-            made, batch_size=CHUNK, update_conflicts=True, update_fields=fields, unique_fields=target
-        )
+            writer.upsert(Attempt, ATTEMPT_COLUMNS, runs[start : start + CHUNK], ("job_id", "fence"), ATTEMPT_FIELDS, backend)
 
 
 def _singles(entry: Entry) -> list[Entry]:

@@ -17,8 +17,8 @@ from django.contrib.auth import get_user_model
 from django.db import Error as DriverError
 from django.db.models import Q, QuerySet
 
-from django_delayq import clock
-from django_delayq.console import selection, verbs
+from django_delayq import clock, ids
+from django_delayq.console import counting, keyset, verbs
 from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
@@ -133,7 +133,7 @@ class OperationLoop:
         if operation.verb == PURGE:
             return None
         ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto)
-        count = selection.count(chosen(operation), ahead, MOST_COUNTED, self.using)
+        count = counting.count(chosen(operation), ahead, MOST_COUNTED, self.using)
         return None if count is None or count > MOST_COUNTED else count
 
     def _expect(self, operation: Operation, expected: int) -> None:
@@ -149,7 +149,7 @@ class OperationLoop:
         count, last = self._counted.get(operation.pk, (0, None))
         ahead, edge = self._window(operation, last)
         wanted = chosen(operation)
-        count += selection.meant(wanted, wanted.rows(ahead))
+        count += counting.meant(wanted, wanted.rows(ahead))
         if edge is None:
             self._counted.pop(operation.pk, None)
             self._expect(operation, count)
@@ -161,7 +161,7 @@ class OperationLoop:
         ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto).order_by("pk")
         if last is not None:
             ahead = ahead.filter(pk__gt=last)
-        edge = list(ahead.values_list("pk", flat=True)[selection.WINDOW : selection.WINDOW + 1])
+        edge = list(ahead.values_list("pk", flat=True)[keyset.WINDOW : keyset.WINDOW + 1])
         return (ahead.filter(pk__lte=edge[0]), edge[0]) if edge else (ahead, None)
 
     def _step(self, operation: Operation) -> float:
@@ -214,7 +214,7 @@ class OperationLoop:
         """The next jobs by id, how far that came, and whether there may be more."""
         wanted = chosen(operation)
         ahead, edge = self._window(operation, operation.last)
-        most = selection.STEP if wanted.search.by_argument else size
+        most = keyset.STEP if wanted.search.by_argument else size
         looked = list(wanted.rows(ahead).order_by("pk")[:most])
         jobs = [job for job in looked if wanted.search.exact(job)][:size]
         if len(jobs) == size or len(looked) == most:
@@ -264,7 +264,7 @@ class OperationLoop:
         entries: Any = apps.get_model("admin", "LogEntry")
         kinds: Any = apps.get_model("contenttypes", "ContentType")
         kind = kinds.objects.get_for_model(Job)
-        said = ": ".join(part for part in (f"{operation.verb} (operation {operation.pk})", operation.reason) if part)
+        said = ": ".join(part for part in (f"{operation.verb} (operation {ids.short(operation.pk)})", operation.reason) if part)
         entries.objects.bulk_create(
             entries(
                 user_id=operation.user,

@@ -45,7 +45,7 @@ class DatabaseOutbox:
         Job.objects.using(using).bulk_create(
             rows.model_of(
                 rows.new_row(
-                    item.record,
+                    item,
                     item.queue,
                     clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
                     priority=item.priority,
@@ -147,7 +147,7 @@ class DatabaseOutbox:
             finished_at=clock.now(),
             ending=ending.value,
             merged_into=holder,
-            error=f"{rows.DISPLACED[ending]} {holder}",
+            error=rows.displaced(ending, holder),
         )
         failpoint("outbox.ended")
 
@@ -279,6 +279,8 @@ def _values(told: Told) -> dict[str, Any]:
 
 
 def _detail(told: Told) -> Any:
+    if told.abort:
+        return {"abort": True}
     return {"run_at": clock.from_ms(told.run_at_ms).isoformat()} if told.kind == EventKind.RESCHEDULED else None
 
 

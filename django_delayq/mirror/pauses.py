@@ -44,10 +44,12 @@ def forget(queue: str, using: str) -> None:
 def fold(queue: str, partition: int, entry: Entry, using: str) -> None:
     """Notes what an event tells of a pause, or of its end: whoever did it may have died before it was noted, or know of no note."""
     kinds = [item.kind for item in entry.items if item.kind in (EventKind.PAUSED, EventKind.RESUMED)]
+    if not kinds:
+        return
     mine = QueueState.objects.using(using).filter(queue=queue, partition=partition)
     if EventKind.RESUMED in kinds:
         mine.update(paused_at=None, paused_by="", paused_why="")
-    elif kinds and entry.by != RESTORE:
+    elif entry.by != RESTORE:
         QueueState.objects.using(using).get_or_create(queue=queue, partition=partition)
         at, by, why = clock.from_ms(entry.at_ms), rows.clean(entry.by, 200), rows.clean(entry.why)
         mine.filter(paused_at__isnull=True).update(paused_at=at, paused_by=by, paused_why=why)

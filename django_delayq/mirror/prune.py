@@ -145,11 +145,10 @@ class OldOperationsLoop:
 class TidyLoop:
     """Drops from Redis what has had its time: tombstones, counters, claims, and failed records that the mirror has written down."""
 
-    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str, using: str, partition: int = 0) -> None:
+    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str, using: str) -> None:
         self.queue = queue
         self.using = using
-        self.partition = partition
-        self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition)
+        self.store = QueueStore(link, prefix=prefix, queue=queue.name)
         self._cursor = "0"
 
     def poll(self) -> float:
@@ -166,7 +165,7 @@ class TidyLoop:
         return 0.0 if done.cursor != "0" or done.tombstones >= 200 or done.failed >= 200 else TIDY
 
     def _failed_before(self) -> int | None:
-        checkpoint = checkpoint_of(self.queue.name, self.partition, self.using)
+        checkpoint = checkpoint_of(self.queue.name, self.store.partition, self.using)
         if checkpoint.pk is None:
             return None
         folded_ms = int(checkpoint.last_event.partition("-")[0])

@@ -58,15 +58,14 @@ class RelayLoop:
         *,
         prefix: str,
         using: str,
-        partition: int = 0,
         young: float = YOUNG,
         signer: Signer | None = None,
     ) -> None:
         self.queue = queue
         self.using = using
-        self.partition = partition
         self._young = young
-        self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
+        self.store = QueueStore(link, prefix=prefix, queue=queue.name, signer=signer)
+        self.partition = self.store.partition
         self.log = EventLog(link, self.store.keys)
         self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
         self._outbox = DatabaseOutbox()

@@ -19,7 +19,7 @@ from django_delayq.mirror import atomic_runs, lost, pauses, restore_rows, rows, 
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint, needs_restore, note_restored, note_server
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
-from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, unfolded_changes
+from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, changes_unknown_to, unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
@@ -66,18 +66,17 @@ class RestoreLoop:
         *,
         prefix: str,
         using: str,
-        partition: int = 0,
         auto: bool = True,
         signer: Signer | None = None,
     ) -> None:
         self.queue = queue
         self.using = using
-        self.partition = partition
         self.auto = auto
-        self.store = QueueStore(link, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
+        self.store = QueueStore(link, prefix=prefix, queue=queue.name, signer=signer)
+        self.partition = self.store.partition
         self.log = EventLog(link, self.store.keys)
         self.ground = GroundStore(self.store)
-        self.mirror = MirrorLoop(link, queue, prefix=prefix, using=using, partition=partition, signer=signer)
+        self.mirror = MirrorLoop(link, queue, prefix=prefix, using=using, signer=signer)
         self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._well: tuple[str, str, str] | None = None
@@ -196,9 +195,7 @@ class RestoreLoop:
         note_server(self.queue.name, self.partition, ground.server, self.using)
         pauses.again(self.store, self.using)
         if ground.confirmed is not None:
-            changes = unfolded_changes(self.queue.name, self.using, checkpoint.last_event)
-            there = self.log.tells({change.stream_id for change in changes if change.stream_id})
-            self._send_again([one for one in changes if (one.stream_id, ids.short(one.job)) not in there])
+            self._send_again(changes_unknown_to(self.log, self.queue.name, self.using, checkpoint.last_event))
         self.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event, actor=ACTOR)
 
     def _remind(self, checkpoint: Checkpoint) -> None:
@@ -234,7 +231,7 @@ class RestoreLoop:
                 self.store.cancel([change.job], actor=by, reason=why, lacking="scheduled")
             elif change.run_at is not None:
                 by, why, due_ms = change.actor, change.reason, clock.to_ms(change.run_at)
-                self.store.reschedule(change.job, due_ms=due_ms, actor=by, reason=why)
+                self.store.reschedule(change.job, due_ms=due_ms, actor=by, reason=why, lacking="waited")
             failpoint("restore.cancelled")
 
     # --- the way back ---
@@ -278,6 +275,8 @@ class RestoreLoop:
             given = "" if ground.generation else self.store.offer
             target, phase = replace(ground, generation=ground.generation or given), ADOPT
             self._note(ground, target.generation)
+            # It may be a copy all the same, of a server that was not confirmed yet, and older than what was answered there.
+            self._send_again(changes_unknown_to(self.log, self.queue.name, self.using, checkpoint.last_event))
             self._go_on(ground, ADOPT, renew=given)
         else:
             behind = position(self.log.last_id()) < position(checkpoint.last_event)

@@ -8,17 +8,18 @@ from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-from django_delayq import clock, codec
+from django_delayq import clock, codec, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.fingerprint import text_fingerprint
+from django_delayq.lanes import lane_of
 from django_delayq.models import Job, JSONText
-from django_delayq.record import JobRecord, lane_of
+from django_delayq.record import JobRecord
 from django_delayq.states import AttemptOutcome, EndingKind, State
 from django_delayq.text import clean as clean
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 STUB = "?"  # the task of a row whose record is not known
-DISPLACED: Final = {EndingKind.MERGED: "key held by", EndingKind.REPLACED: "replaced by"}  # so begins the error of such a row
+_DISPLACED: Final = {EndingKind.MERGED: "key held by", EndingKind.REPLACED: "replaced by"}
 NO_RECORD = "the record of this job did not reach the database"
 fingerprint = text_fingerprint  # of an error that came without one, such as a worker's crash
 NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")
@@ -30,7 +31,7 @@ class JobRow:
     `known`: it was read from the database, and of what the mirror does not change it may hold less than the row.
     """
 
-    # What folding needs of a row that is there comes first, in the order in which it is read: see KNOWN.
+    # What folding needs of a row that is there comes first, in the order in which it is read: see KNOWN and WHOLE.
     id: UUID
     queue: str
     run_at: datetime
@@ -50,7 +51,6 @@ class JobRow:
     settled: str = ""
     ending: str | None = None
     merged_into: UUID | None = None
-    known: bool = False
     task: str = STUB
     args: Any = NO_LIST
     kwargs: Any = NO_DICT
@@ -62,12 +62,14 @@ class JobRow:
     max_attempts: int = 1
     on_conflict: str = "keep"
     delay_ms: int | None = None
+    known: bool = False
 
 
 JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
 _MODEL: Final[Any] = Job  # by place, all columns in the model's order: much quicker than by name
 _READ: Final = attrgetter(*JOB_COLUMNS)
-KNOWN: Final = tuple(one.name for one in fields(JobRow))[: JobRow.__slots__.index("known")]
+WHOLE: Final = tuple(one.name for one in fields(JobRow))[:-1]
+KNOWN: Final = WHOLE[: WHOLE.index("task")]
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +114,7 @@ def new_row(record: JobRecord, queue: str, run_at: datetime, **fields: Any) -> J
 
 
 def model_of(row: JobRow) -> Job:
-    """The same as a model instance, for databases that take no arrays."""
+    """The same as a model instance."""
     made: Job = _MODEL(*_READ(row))
     return made
 
@@ -150,6 +152,11 @@ def stub(id: UUID, queue: str, at: datetime, why: str = NO_RECORD) -> JobRow:
     return JobRow(id=id, queue=queue, task=STUB, run_at=at, created_at=at, durable=False, error=why, published=at)
 
 
+def displaced(ending: EndingKind, holder: UUID | None) -> str:
+    """The error of a row whose job another one has displaced."""
+    return f"{_DISPLACED[ending]} {ids.short(holder) if holder else '?'}"
+
+
 def record_of(job: Job) -> JobRecord:
     """The record that a row was made of, for the relay, requeue and restore.
 
@@ -157,7 +164,7 @@ def record_of(job: Job) -> JobRecord:
         PayloadError: the row cannot be one (a stub).
     """
     if job.task == STUB:
-        raise PayloadError(f"the row of job {job.id} is a stub: its record did not reach the database")
+        raise PayloadError(f"the row of job {ids.short(job.id)} is a stub: its record did not reach the database")
     payload = codec.pack(job.args, job.kwargs, job.options)
     return JobRecord(
         id=job.id,

@@ -180,6 +180,10 @@ class Service:
         self._broke = False
         self._opened: dict[str, Any] = {}
 
+    def add(self, runner: LoopRunner) -> None:
+        """One more loop, of another room, which has its turns behind those that are here."""
+        self._runners.append(runner)
+
     def poll(self) -> float:
         """Gives every loop its turn. Returns seconds until the next is due.
 

@@ -11,11 +11,11 @@ from uuid import UUID
 from django.db.models import F, Q
 from django.db.models.functions import Left
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.mirror.event_items import ASKED
 from django_delayq.models import CANCELLED_HERE, Event, Job
 from django_delayq.states import EventKind, State
-from django_delayq.store.events import position
+from django_delayq.store.events import EventLog, position
 
 RECENT_MS: Final = 3_600_000  # how much older than what was folded last such a change may be
 CHUNK: Final = 500  # ids per query
@@ -87,6 +87,13 @@ def unfolded_changes(
     for job in noted.values_list("id", flat=True):
         latest.setdefault(job, UnfoldedChange(job, EventKind.CANCELLED, None, "", "", ""))
     return list(latest.values())
+
+
+def changes_unknown_to(log: EventLog, queue: str, using: str, folded: str) -> list[UnfoldedChange]:
+    """Those of `unfolded_changes` that the server of this log does not tell of: another one has answered them."""
+    changes = unfolded_changes(queue, using, folded)
+    told = log.tells({change.stream_id for change in changes if change.stream_id})
+    return [change for change in changes if (change.stream_id, ids.short(change.job)) not in told]
 
 
 def _date(detail: object) -> datetime | None:

@@ -25,9 +25,9 @@ TELLING: Final = 1  # from this format on every process leaves word
 class UpgradeLoop:
     """Looks once a minute whether the queue may have the newest format."""
 
-    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str, partition: int = 0) -> None:
+    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str) -> None:
         self.queue = queue
-        self.store = FormatStore(QueueStore(link, prefix=prefix, queue=queue.name, partition=partition))
+        self.store = FormatStore(QueueStore(link, prefix=prefix, queue=queue.name))
         self._workers = WorkerRegistry(link, prefix=prefix)
 
     def poll(self) -> float:

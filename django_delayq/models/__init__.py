@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from uuid import UUID
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, ids
+from django_delayq.models.calendar import Periodic, Sighting, Tick
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
 from django_delayq.models.fields import JSONText as JSONText
 from django_delayq.models.internal import Checkpoint, QueueState, SetAside
@@ -50,7 +52,9 @@ class JobQuerySet(JobsBase):
         return self.filter(UNPUBLISHED)
 
 
-CANCELLED_HERE: Final = "cancel"  # in `settled`: a cancel was answered with done; should Redis forget it, the row knows
+# In `settled` of rows that a build before format 1 has cancelled, until the event is folded: it kept no Event row of the cancel.
+# Nobody writes it any more, and no fence is a word.
+CANCELLED_HERE: Final = "cancel"
 STATES: Final = [
     (State.SCHEDULED.value, _("scheduled")),
     (State.RUNNING.value, _("running")),
@@ -73,42 +77,42 @@ OUTCOMES: Final = [
 class Job(models.Model):
     """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
     this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
-    committed (see `Step`), whose word stands against any later event, or `CANCELLED_HERE` until the event of that cancel is folded;
+    committed (see `Step`), whose word stands against any later event;
     `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
     cancelled; `delay_ms`: the delay that was asked for, of a row that has not been published.
     """
 
-    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
-    queue = models.CharField(_("queue"), max_length=100)
-    task = models.CharField(_("task"), max_length=200)
+    id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    queue: models.CharField[str, str] = models.CharField(_("queue"), max_length=100)
+    task: models.CharField[str, str] = models.CharField(_("task"), max_length=200)
     args = ExactJSONField(_("arguments"), default=list)
     kwargs = ExactJSONField(_("keyword arguments"), default=dict)
     options = ExactJSONField(_("options"), default=dict)
-    key = models.CharField(_("key"), max_length=200, blank=True, default="")
-    state = models.CharField(_("state"), max_length=10, choices=STATES)
-    priority = models.IntegerField(_("priority"), default=0)
-    run_at = models.DateTimeField(_("run at"))
-    created_at = models.DateTimeField(_("created at"))
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
-    expires_at = models.DateTimeField(_("expires at"), null=True, blank=True)
-    attempts = models.PositiveIntegerField(_("attempts"), default=0)
-    max_attempts = models.PositiveIntegerField(_("max attempts"), default=1)
-    crashes = models.PositiveIntegerField(_("crashes"), default=0)
-    worker = models.CharField(_("worker"), max_length=200, blank=True, default="")
-    error = models.TextField(_("error"), blank=True, default="")
-    fingerprint = models.CharField(_("fingerprint"), max_length=64, blank=True, default="")
+    key: models.CharField[str, str] = models.CharField(_("key"), max_length=200, blank=True, default="")
+    state: models.CharField[str, str] = models.CharField(_("state"), max_length=10, choices=STATES)
+    priority: models.IntegerField[int, int] = models.IntegerField(_("priority"), default=0)
+    run_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("run at"))
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"))
+    started_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("started at"), null=True, blank=True)
+    finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("finished at"), null=True, blank=True)
+    expires_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("expires at"), null=True, blank=True)
+    attempts: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("attempts"), default=0)
+    max_attempts: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("max attempts"), default=1)
+    crashes: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("crashes"), default=0)
+    worker: models.CharField[str, str] = models.CharField(_("worker"), max_length=200, blank=True, default="")
+    error: models.TextField[str, str] = models.TextField(_("error"), blank=True, default="")
+    fingerprint: models.CharField[str, str] = models.CharField(_("fingerprint"), max_length=64, blank=True, default="")
     result = ExactJSONField(_("result"), null=True, blank=True)
-    durable = models.BooleanField(_("durable"), default=True)
-    on_conflict = models.CharField(max_length=10, default="keep")
-    settled = models.CharField(max_length=64, blank=True, default="")
-    cancel_requested = models.BooleanField(_("cancel requested"), default=False)
-    published = models.DateTimeField(_("published"), null=True, blank=True)
-    last_event = models.CharField(max_length=40, blank=True, default="")
+    durable: models.BooleanField[bool, bool] = models.BooleanField(_("durable"), default=True)
+    on_conflict: models.CharField[str, str] = models.CharField(max_length=10, default="keep")
+    settled: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
+    cancel_requested: models.BooleanField[bool, bool] = models.BooleanField(_("cancel requested"), default=False)
+    published: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("published"), null=True, blank=True)
+    last_event: models.CharField[str, str] = models.CharField(max_length=40, blank=True, default="")
     # NULL, since workers of the release before write rows that do not name these.
-    ending = models.CharField(max_length=10, null=True)  # noqa: DJ001  # old code inserts rows without it
-    merged_into = models.UUIDField(null=True)
-    delay_ms = models.BigIntegerField(null=True)
+    ending: models.CharField[str | None, str | None] = models.CharField(max_length=10, null=True)  # noqa: DJ001  # old code inserts rows without it
+    merged_into: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    delay_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
 
     objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
 
@@ -146,7 +150,12 @@ class Job(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{visible(self.task)} {self.id}"
+        return f"{visible(self.task)} {self.short_id}"
+
+    @property
+    def short_id(self) -> str:
+        """The id in 22 characters, as lists, logs and pages show it."""
+        return ids.short(self.id)
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -214,31 +223,33 @@ class Operation(models.Model):
         CANCELLED = "cancelled", _("cancelled")
         FINISHED = "finished", _("finished")
 
-    id = models.UUIDField(primary_key=True, default=ids.new, editable=False)
-    verb = models.CharField(_("verb"), max_length=20)
+    id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
+    verb: models.CharField[str, str] = models.CharField(_("verb"), max_length=20)
     selection = ExactJSONField(_("selection"), default=dict)
     options = ExactJSONField(_("options"), default=dict)
-    stage = models.CharField(_("stage"), max_length=10, choices=Stage.choices, default=Stage.WAITING.value)
-    actor = models.CharField(_("actor"), max_length=200)
-    user = models.CharField(max_length=200, blank=True, default="")
-    permission = models.CharField(max_length=100, blank=True, default="")
-    reason = models.TextField(_("reason"), blank=True, default="")
-    seconds = models.PositiveIntegerField(_("over how many seconds"), default=0)
-    created_at = models.DateTimeField(_("created at"), default=clock.now)
-    started_at = models.DateTimeField(_("started at"), null=True, blank=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
-    expected = models.PositiveBigIntegerField(_("expected"), null=True, blank=True)
-    seen = models.PositiveBigIntegerField(_("seen"), default=0)
+    stage: models.CharField[str, str] = models.CharField(_("stage"), max_length=10, choices=Stage.choices, default=Stage.WAITING.value)
+    actor: models.CharField[str, str] = models.CharField(_("actor"), max_length=200)
+    user: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
+    permission: models.CharField[str, str] = models.CharField(max_length=100, blank=True, default="")
+    reason: models.TextField[str, str] = models.TextField(_("reason"), blank=True, default="")
+    seconds: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("over how many seconds"), default=0)
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"), default=clock.now)
+    started_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("started at"), null=True, blank=True)
+    finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("finished at"), null=True, blank=True)
+    expected: models.PositiveBigIntegerField[int | None, int | None] = models.PositiveBigIntegerField(
+        _("expected"), null=True, blank=True
+    )
+    seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(_("seen"), default=0)
     counts = ExactJSONField(_("counts"), default=dict)
-    trouble = models.TextField(_("trouble"), blank=True, default="")
+    trouble: models.TextField[str, str] = models.TextField(_("trouble"), blank=True, default="")
     problem = ExactJSONField(null=True)
-    upto = models.UUIDField(default=ids.new)
-    last = models.UUIDField(null=True, blank=True)
+    upto: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new)
+    last: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, blank=True)
     chunk = ExactJSONField(default=list)
-    paced_from = models.DateTimeField(null=True, blank=True)
-    paced_seen = models.PositiveBigIntegerField(default=0)
-    holder = models.CharField(max_length=64, blank=True, default="")
-    held_until = models.DateTimeField(null=True, blank=True)
+    paced_from: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
+    paced_seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(default=0)
+    holder: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
+    held_until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         db_table = "delayq_operation"
@@ -253,7 +264,7 @@ class Operation(models.Model):
         indexes = (models.Index(fields=["stage", "id"], name="delayq_operation_stage"),)
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.id}"
+        return f"{self.verb} {ids.short(self.id)}"
 
     @property
     def over(self) -> bool:
@@ -264,21 +275,21 @@ class Operation(models.Model):
 class Attempt(models.Model):
     """One run of a job. The fence tells runs apart: after a crash the next run bears the same number."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempt_set", db_constraint=False)
-    number = models.PositiveIntegerField(_("number"))
-    fence = models.CharField(max_length=64)
-    worker = models.CharField(_("worker"), max_length=200, blank=True, default="")
-    started_at = models.DateTimeField(_("started at"))
-    finished_at = models.DateTimeField(_("finished at"), null=True, blank=True)
-    outcome = models.CharField(
+    job: models.ForeignKey[Job, Job] = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempt_set", db_constraint=False)
+    number: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("number"))
+    fence: models.CharField[str, str] = models.CharField(max_length=64)
+    worker: models.CharField[str, str] = models.CharField(_("worker"), max_length=200, blank=True, default="")
+    started_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("started at"))
+    finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("finished at"), null=True, blank=True)
+    outcome: models.CharField[str, str] = models.CharField(
         _("outcome"),
         max_length=10,
         default=AttemptOutcome.RUNNING.value,
         choices=OUTCOMES,
     )
-    error_class = models.CharField(_("error class"), max_length=200, blank=True, default="")
-    message = models.TextField(_("message"), blank=True, default="")
-    traceback = models.TextField(_("traceback"), blank=True, default="")
+    error_class: models.CharField[str, str] = models.CharField(_("error class"), max_length=200, blank=True, default="")
+    message: models.TextField[str, str] = models.TextField(_("message"), blank=True, default="")
+    traceback: models.TextField[str, str] = models.TextField(_("traceback"), blank=True, default="")
 
     class Meta:
         db_table = "delayq_attempt"
@@ -289,16 +300,16 @@ class Attempt(models.Model):
         constraints = (models.UniqueConstraint(fields=["job", "fence"], name="delayq_attempt_job_fence"),)
 
     def __str__(self) -> str:
-        return f"{self.job_id} #{self.number} {self.outcome}"
+        return f"{ids.short(self.job_id)} #{self.number} {self.outcome}"
 
 
 class Step(models.Model):
     """An effect that has happened: committed in the transaction of that effect. The name is "" for a whole atomic run."""
 
-    job_id = models.UUIDField()  # no foreign key: the row of a job may come later, or not at all
-    name = models.CharField(_("name"), max_length=100, blank=True, default="")
-    fence = models.CharField(max_length=64)
-    at = models.DateTimeField(_("at"), db_index=True)
+    job_id: models.UUIDField[UUID, UUID] = models.UUIDField()  # no foreign key: the row of a job may come later, or not at all
+    name: models.CharField[str, str] = models.CharField(_("name"), max_length=100, blank=True, default="")
+    fence: models.CharField[str, str] = models.CharField(max_length=64)
+    at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("at"), db_index=True)
     result = ExactJSONField(_("result"), null=True, blank=True)
 
     class Meta:
@@ -309,21 +320,23 @@ class Step(models.Model):
         constraints = (models.UniqueConstraint(fields=["job_id", "name"], name="delayq_step_once"),)
 
     def __str__(self) -> str:
-        return f"{self.job_id} {self.name}"
+        return f"{ids.short(self.job_id)} {self.name}"
 
 
 class Event(models.Model):
     """What happened to a job outside of its runs, and to a queue: by whom and why. Appended only. Runs are `Attempt` rows."""
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="event_set", db_constraint=False, null=True, blank=True)
-    queue = models.CharField(_("queue"), max_length=100)
-    at = models.DateTimeField(_("at"))
-    kind = models.CharField(_("kind"), max_length=20)
-    actor = models.CharField(_("actor"), max_length=200, blank=True, default="")
-    reason = models.TextField(_("reason"), blank=True, default="")
+    job: models.ForeignKey[Job | None, Job | None] = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="event_set", db_constraint=False, null=True, blank=True
+    )
+    queue: models.CharField[str, str] = models.CharField(_("queue"), max_length=100)
+    at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("at"))
+    kind: models.CharField[str, str] = models.CharField(_("kind"), max_length=20)
+    actor: models.CharField[str, str] = models.CharField(_("actor"), max_length=200, blank=True, default="")
+    reason: models.TextField[str, str] = models.TextField(_("reason"), blank=True, default="")
     detail = ExactJSONField(_("detail"), null=True, blank=True)
-    stream_id = models.CharField(max_length=60)
-    item = models.PositiveIntegerField(default=0)
+    stream_id: models.CharField[str, str] = models.CharField(max_length=60)
+    item: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
 
     class Meta:
         db_table = "delayq_event"
@@ -337,4 +350,18 @@ class Event(models.Model):
         return f"{self.at:%Y-%m-%d %H:%M:%S} {self.kind}"
 
 
-__all__ = ("Attempt", "Checkpoint", "Event", "Job", "Operation", "Queue", "QueueState", "SetAside", "Step", "Worker")
+__all__ = (
+    "Attempt",
+    "Checkpoint",
+    "Event",
+    "Job",
+    "Operation",
+    "Periodic",
+    "Queue",
+    "QueueState",
+    "SetAside",
+    "Sighting",
+    "Step",
+    "Tick",
+    "Worker",
+)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from uuid import UUID
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -14,21 +17,21 @@ class SetAside(models.Model):
     `code`: why, see `mirror.database_errors` and `mirror.event_items`; `tries`: how often it was refused.
     """
 
-    queue = models.CharField(_("queue"), max_length=100)
-    partition = models.PositiveIntegerField(default=0)
-    stream_id = models.CharField(_("stream entry"), max_length=60)
-    item = models.PositiveIntegerField(_("item"))
-    kind = models.CharField(_("kind"), max_length=40)
-    job_id = models.UUIDField(null=True)
-    at = models.DateTimeField(_("at"))
-    actor = models.CharField(_("actor"), max_length=200, blank=True, default="")
-    why = models.TextField(_("reason"), blank=True, default="")
-    raw = models.BinaryField()
-    length = models.PositiveBigIntegerField(_("bytes"))
-    code = models.CharField(_("code"), max_length=40)
-    text = models.TextField(_("refused because"), blank=True, default="")
-    noticed_at = models.DateTimeField(_("noticed"))
-    tries = models.PositiveIntegerField(_("tries"), default=1)
+    queue: models.CharField[str, str] = models.CharField(_("queue"), max_length=100)
+    partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    stream_id: models.CharField[str, str] = models.CharField(_("stream entry"), max_length=60)
+    item: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("item"))
+    kind: models.CharField[str, str] = models.CharField(_("kind"), max_length=40)
+    job_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
+    at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("at"))
+    actor: models.CharField[str, str] = models.CharField(_("actor"), max_length=200, blank=True, default="")
+    why: models.TextField[str, str] = models.TextField(_("reason"), blank=True, default="")
+    raw: models.BinaryField[bytes, bytes] = models.BinaryField()
+    length: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(_("bytes"))
+    code: models.CharField[str, str] = models.CharField(_("code"), max_length=40)
+    text: models.TextField[str, str] = models.TextField(_("refused because"), blank=True, default="")
+    noticed_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("noticed"))
+    tries: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("tries"), default=1)
 
     class Meta:
         db_table = "delayq_set_aside"
@@ -47,11 +50,11 @@ class SetAside(models.Model):
 class QueueState(models.Model):
     """What people have done to one partition of a queue, and Redis may forget: its pause. `paused_at` is null while it goes on."""
 
-    queue = models.CharField(max_length=100)
-    partition = models.PositiveIntegerField(default=0)
-    paused_at = models.DateTimeField(null=True)
-    paused_by = models.CharField(max_length=200, blank=True, default="")
-    paused_why = models.TextField(blank=True, default="")
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    paused_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
+    paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
 
     class Meta:
         db_table = "delayq_queue_state"
@@ -65,15 +68,15 @@ class Checkpoint(models.Model):
     `way_back`: the generation that is being brought back, until what is lost for good is looked for.
     """
 
-    queue = models.CharField(max_length=100)
-    partition = models.PositiveIntegerField(default=0)
-    generation = models.CharField(max_length=64, blank=True, default="")
-    restored = models.CharField(max_length=64, blank=True, default="")
-    last_event = models.CharField(max_length=40, default="0-0")
-    turns = models.PositiveBigIntegerField(default=0)
-    updated_at = models.DateTimeField(null=True)
-    servers = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
-    way_back = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+    partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
+    generation: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
+    restored: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
+    last_event: models.CharField[str, str] = models.CharField(max_length=40, default="0-0")
+    turns: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(default=0)
+    updated_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
+    servers: models.TextField[str | None, str | None] = models.TextField(null=True)  # noqa: DJ001  # old code inserts rows without it
+    way_back: models.CharField[str | None, str | None] = models.CharField(max_length=64, null=True)  # noqa: DJ001  # likewise
 
     class Meta:
         db_table = "delayq_checkpoint"

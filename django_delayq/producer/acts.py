@@ -25,11 +25,14 @@ def cancel(
     *,
     key: str | None = None,
     queue: str | None = None,
+    abort: bool = False,
     actor: str = "",
     reason: str = "",
 ) -> Change:
     """Cancels a scheduled job, at once: after `done` it does not run. A running one gets a request (`running`): the task may look at
-    `current().cancel_requested`, and is not retried when it fails. By job, by id, or by `key` and `queue`: then all jobs of that key
+    `current().cancel_requested`, and is not retried when it fails. With `abort` its run is ended (`running` as well, since that comes
+    within a third of its lease): `Cancelled` is raised in the task, a coroutine is cancelled, and what does not hear that within five
+    seconds ends with its process. By job, by id, or by `key` and `queue`: then all jobs of that key
     that are not finished, also those that Redis does not have yet. A job that was merged into another stands for that one.
 
     Raises:
@@ -40,8 +43,8 @@ def cancel(
     refuse_loop("delayq.acancel(…)")
     check_words("cancel()", actor, reason)
     if key is not None:
-        return changes.of_key(Cancel(actor, reason), where.keyed(key, queue, job), key)
-    return changes.one(Cancel(actor, reason), *where.target(job, queue))
+        return changes.of_key(Cancel(actor, reason, abort), where.keyed(key, queue, job), key)
+    return changes.one(Cancel(actor, reason, abort), *where.target(job, queue))
 
 
 def reschedule(

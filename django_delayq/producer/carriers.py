@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError
+from django_delayq.producer import watchers
 from django_delayq.states import CARRIED
 
 
@@ -30,8 +31,8 @@ class Carrier(Protocol):
 
 
 def pack(meta: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Meta of a job, with what all carriers of the project pack now, by name."""
-    found = {}
+    """Meta of a job, with what all carriers of the project, and all watchers, pack now, by name."""
+    found = watchers.packed() if watchers.watchers else {}
     for name, carrier in load(conf.get().carriers):
         packed = carrier.pack()
         if packed is not None:
@@ -39,13 +40,18 @@ def pack(meta: dict[str, Any] | None) -> dict[str, Any] | None:
     return {**(meta or {}), CARRIED: found} if found else meta
 
 
+def luggage(meta: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a job carries, by the name of the carrier. `meta`: of the job, as it travels."""
+    found = (meta or {}).get(CARRIED)
+    return found if isinstance(found, dict) else {}
+
+
 def wrapped(fn: Callable[..., Any], meta: Mapping[str, Any], is_async: bool) -> Callable[..., Any]:
     """The function of a task inside all carriers, the first one outermost. `meta`: of the job, as it travels."""
     carriers = load(conf.get().carriers)
     if not carriers:
         return fn
-    luggage = meta.get(CARRIED)
-    carried = luggage if isinstance(luggage, dict) else {}
+    carried = luggage(meta)
 
     def enter(stack: ExitStack) -> None:
         for name, carrier in carriers:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_delayq import conf
+from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import database, where
 from django_delayq.producer.commit import Pending
@@ -33,18 +33,24 @@ STRONGEST: Final = (
 class Cancel:
     """What a cancel asks of Redis, and tells the row."""
 
-    def __init__(self, actor: str, reason: str) -> None:
-        self.actor, self.reason = actor, reason
+    def __init__(self, actor: str, reason: str, abort: bool) -> None:
+        self.actor, self.reason, self._abort = actor, reason, abort
 
     def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str) -> Changed:
-        return store.cancel_one(target, actor=self.actor, reason=self.reason, lacking=lacking, unless=unless)
+        return store.cancel_one(target, actor=self.actor, reason=self.reason, lacking=lacking, unless=unless, abort=self._abort)
 
     def put_in(self, _publisher: Publisher, _row: OutboxRow) -> str:
         return ""  # Redis has left a tombstone, or a request, and answered with it
 
     def told(self, changed: Changed) -> Told:
         kind = EventKind.CANCEL_REQUESTED if changed.change is Change.RUNNING else EventKind.CANCELLED
-        return Told(event=changed.event, kind=kind, actor=self.actor, reason=self.reason)
+        return Told(
+            event=changed.event,
+            kind=kind,
+            actor=self.actor,
+            reason=self.reason,
+            abort=self._abort and kind is EventKind.CANCEL_REQUESTED,
+        )
 
     def pending(self, found: Pending) -> Change:
         return found.cancel(self.actor, self.reason)
@@ -204,7 +210,7 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
                 return Change.FINISHED
             if stood.rpartition(":")[2] in database.need().servers(name, using)[1:]:
                 # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
-                raise StoreUnavailable(code="server_replaced", job=id)
+                raise StoreUnavailable(code="server_replaced", job=ids.short(id))
             with stores.guarded():
                 again = act.ask(stores.queue(name), id, lacking, stood)
             if again.ground == stood or not again.event:

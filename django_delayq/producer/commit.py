@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -22,25 +22,26 @@ def is_open(connection: Any) -> bool:
     return bool(connection.in_atomic_block)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Plan(ScheduleItem):
-    """A job that has passed every check, on its way: what the row is made of, and what Redis gets.
+    """A job that has passed every check, on its way: the record that its row and Redis get, its date and its policy.
 
     `started`: when its delay began (monotonic); `ground`: what was known then of where the queue stands; `withdrawn`: its own
     transaction has cancelled it.
     """
 
-    mould: Mould = field(kw_only=True)
-    job: Any = field(kw_only=True)  # the `Job` that the caller gets, which stands above
+    mould: Mould
+    job: Any  # the `Job` that the caller gets, which stands above
     started: float = 0.0
     ground: str = ""
     withdrawn: bool = False
 
-    def left_ms(self) -> int | None:
+    def left_ms(self, now: float) -> int | None:
         """The rest of the delay, so that the transaction's own duration is not added to it."""
         if self.delay_ms is None:
             return None
-        return max(0, self.delay_ms - int((clock.monotonic() - self.started) * 1000))
+        left = self.delay_ms - int((now - self.started) * 1000)
+        return left if left > 0 else 0
 
     def redate(self, delay_ms: int | None, due_ms: int, started: float) -> None:
         """Another date, asked for at `started`."""
@@ -83,13 +84,13 @@ class Pending:
     @classmethod
     def find(cls, job: UUID) -> Pending | None:
         """The job, if an open transaction will publish it."""
-        return next((found for found in cls._all() if found._plan.record.id == job), None)
+        return next((found for found in cls._all() if found._plan.id == job), None)
 
     @classmethod
     def keyed(cls, queue: str, key: str) -> list[UUID]:
         """The jobs of that key that open transactions will publish."""
         plans = (found._plan for found in cls._all() if not found.withdrawn)
-        return [plan.record.id for plan in plans if plan.record.key == key and plan.queue == queue]
+        return [plan.id for plan in plans if plan.key == key and plan.queue == queue]
 
     @classmethod
     def _all(cls) -> Iterator[Pending]:
@@ -109,8 +110,8 @@ class Pending:
         """Withdraws it."""
         plan = self._plan
         if not self.withdrawn:
-            if plan.record.durable:
-                database.need().withdraw(plan.record.id, actor, reason, plan.mould.using)
+            if plan.durable:
+                database.need().withdraw(plan.id, actor, reason, plan.mould.using)
             self._before_publication(Withdrawal(plan))
         return Change.DONE
 
@@ -119,8 +120,8 @@ class Pending:
         if self.withdrawn:
             return Change.FINISHED
         plan = self._plan
-        if plan.record.durable:
-            database.need().move(plan.record.id, due_ms, delay_ms, actor, reason, plan.mould.using)
+        if plan.durable:
+            database.need().move(plan.id, due_ms, delay_ms, actor, reason, plan.mould.using)
         self._before_publication(partial(plan.redate, delay_ms, due_ms, clock.monotonic()))
         return Change.DONE
 

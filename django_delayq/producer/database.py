@@ -66,6 +66,7 @@ class Ending(NamedTuple):
 class Told:
     """A change that Redis has made and answered, for the row: `event` is the stream id of what tells the mirror of it. `kind`: of that
     event; `run_at_ms`: its date, of one that was moved; `proposed`: another call of `schedule` moved it; the last time is noted.
+    `abort`: the request is one to abort.
     """
 
     event: str
@@ -74,6 +75,7 @@ class Told:
     actor: str = ""
     reason: str = ""
     proposed: bool = False
+    abort: bool = False
 
 
 class Outbox(Protocol):

@@ -29,7 +29,8 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
         PayloadError, PayloadTooLarge: the task could not be called with them, or they are not JSON, or too long.
         QueueUnknown: the settings do not list it.
     """
-    registry.get(task).check_arguments(tuple(args), kwargs)
+    found = registry.get(task)
+    (found.check_typed if conf.get().check_types else found.check_arguments)(tuple(args), kwargs)
     codec.encode_payload(tuple(args), dict(kwargs), None, limit=conf.get().queue(queue).max_payload, task=task)
 
 

@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import acts, results, where
+from django_delayq.producer import acts, wait_for_result, where
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef
@@ -37,13 +37,13 @@ class Job(JobRef):
     @property
     def error(self) -> str:
         """The text of the last attempt that failed, by its row; "" without one."""
-        found = results.look(self)
+        found = wait_for_result.look(self)
         return "" if found is None else found.error
 
     @property
     def attempts(self) -> int:
         """How many attempts have counted so far, by its row."""
-        found = results.look(self)
+        found = wait_for_result.look(self)
         return 0 if found is None else found.attempts
 
     def wait(self, timeout: clock.Delay) -> State | None:
@@ -54,7 +54,7 @@ class Job(JobRef):
             ConfigError: it would wait for what cannot come: in a task, or in the transaction that publishes the job.
         """
         refuse_loop("job.aresult(…)")
-        found = results.wait_for(self, timeout)
+        found = wait_for_result.wait_for(self, timeout)
         return None if found is None else found.state
 
     def result(self, timeout: clock.Delay = 0) -> Any:
@@ -66,15 +66,15 @@ class Job(JobRef):
             ResultGone, ConfigError: as `wait`.
         """
         refuse_loop("job.aresult(…)")
-        return results.value(self, results.wait_for(self, timeout))
+        return wait_for_result.value(self, wait_for_result.wait_for(self, timeout))
 
     async def aresult(self, timeout: clock.Delay = 0) -> Any:
         """Async twin of `result`."""
-        return results.value(self, await results.awaited(self, timeout))
+        return wait_for_result.value(self, await wait_for_result.awaited(self, timeout))
 
-    def cancel(self, *, actor: str = "", reason: str = "") -> Change:
+    def cancel(self, *, abort: bool = False, actor: str = "", reason: str = "") -> Change:
         """See `delayq.cancel`."""
-        return acts.cancel(self, actor=actor, reason=reason)
+        return acts.cancel(self, abort=abort, actor=actor, reason=reason)
 
     def reschedule(
         self,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, get_args
 
 from django.db import connections
 
-from django_delayq import clock, conf
+from django_delayq import clock, codec, conf
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
+from django_delayq.lanes import Lane, lane_of
 from django_delayq.producer import database, equivalents
-from django_delayq.record import Lane, lane_of
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (
@@ -36,6 +36,7 @@ Durability = Literal["outbox", "redis"]
 MOST_PRIORITY: Final = 2**31 - 1  # what its column holds; beyond it the insert would break the caller's transaction
 MOST_MOULDS: Final = 1000
 POLICIES: Final[tuple[str, ...]] = get_args(Conflict)
+DURABILITIES: Final[tuple[str, ...]] = get_args(Durability)
 
 
 class JobOptions(TypedDict, total=False):
@@ -133,7 +134,7 @@ def duration(value: Any, option: str, where: str) -> int:
     try:
         return clock.milliseconds(value)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: {option} is no duration: {error}") from None
+        raise ConfigError(f"{where}: {option}={error}.") from None
 
 
 class Planned(Protocol):
@@ -147,12 +148,15 @@ class Planned(Protocol):
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """PayloadError unless the function could be called with them."""
 
+    def check_typed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The same, and PayloadError unless they are what its annotations say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mould:
     """What a task and its options decide for all jobs that are made with them. `using`: alias of the database whose transaction they
     belong to; `says_using`: the caller has named it; `inline`: they run at once; `payload`: what travels with the arguments;
-    `carriers`: the project has some.
+    `carriers`: the project has some; `check`: PayloadError for arguments that cannot be the task's.
     """
 
     task: Planned
@@ -168,6 +172,16 @@ class Mould:
     on_conflict: str
     payload: dict[str, Any] | None
     carriers: bool
+    check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+
+    def payload_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], meta: dict[str, Any] | None) -> bytes:
+        """What travels of a job with these arguments and that meta.
+
+        Raises:
+            PayloadError, PayloadTooLarge: JSON cannot hold them, or the queue does not take so much.
+        """
+        payload = self.payload if meta is None else {**(self.payload or {}), "meta": meta}
+        return codec.encode_payload(args, kwargs, payload, limit=self.queue.max_payload, task=self.task.name)
 
 
 class Moulds:
@@ -241,6 +255,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         on_conflict=options.on_conflict,
         payload=_payload(options, where),
         carriers=bool(config.carriers),
+        check=task.check_typed if config.check_types else task.check_arguments,
     )
 
 
@@ -250,7 +265,8 @@ def _payload(options: Options, where: str) -> dict[str, Any] | None:
         try:
             found["backoff"] = str(Ladder.of(options.backoff))
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{where}: backoff is no ladder: {error}. A function belongs to the task: @task(backoff=…).") from None
+            hint = " A function belongs to the task: @task(backoff=…)." if callable(options.backoff) else ""
+            raise ConfigError(f"{where}: backoff: {error}.{hint}") from None
     if options.timeout is not None:
         found["timeout"] = duration(options.timeout, "timeout", where) / 1000
     return found or None
@@ -266,7 +282,7 @@ def _check_names(options: Options, where: str) -> None:
 def _check_options(options: Options, where: str) -> None:
     if options.on_conflict not in POLICIES:
         raise ConfigError(f"{where}: on_conflict={options.on_conflict!r} must be one of {', '.join(POLICIES)}.")
-    if options.durability not in (None, "outbox", "redis"):
+    if options.durability not in (None, *DURABILITIES):
         raise ConfigError(f"{where}: durability={options.durability!r} must be 'outbox' or 'redis'.")
     if options.priority is not None and (isinstance(options.priority, bool) or not isinstance(options.priority, int)):
         raise ConfigError(f"{where}: priority={options.priority!r} must be a whole number: above 0 high, below 0 low.")

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from django_delayq import conf, ids
+from django_delayq import clock, conf, ids
 from django_delayq.failpoints import failpoint
 from django_delayq.producer import database
 from django_delayq.producer.database import OutboxRow
@@ -68,7 +68,7 @@ class Publisher:
         if not items:
             return Published(ground, [], [])
         ground, replies = self.finish(items, self.send(items, ground, mode)(), ground)
-        return Published(ground, [item.record.id for item in items][: len(replies)], replies)
+        return Published(ground, [item.id for item in items][: len(replies)], replies)
 
     def publish_before(self, records: Sequence[JobRecord]) -> None:
         """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
@@ -95,8 +95,9 @@ class Publisher:
         rows = [row for row in self._rows(jobs) if row.unfinished and row.published]
         if not rows:
             return []
-        failpoint("publish.bring_back")
         store, lease_ms = GroundStore(self.store), conf.get().queue(self.store.queue).lease_ms
+        self._take_away(self._rows(store.holders({row.record.key for row in rows if row.record.key})))
+        failpoint("publish.bring_back")
         lost = [
             store.row(
                 row.record,
@@ -119,8 +120,8 @@ class Publisher:
         """
         replies = self.send([item], "", "ask")()[1]
         again = self._decided([item], replies)
-        if not again and replies[0].status == "free" and item.record.durable and self._waits(item.record.key):
-            self._key(item.record.key, lost=False)
+        if not again and replies[0].status == "free" and item.durable and self._waits(item.key):
+            self._key(item.key, lost=False)
             again = {0: item}
         return self.send([again[0]], "", "ask told")()[1][0] if again else replies[0]
 
@@ -145,7 +146,7 @@ class Publisher:
                 return stood, []
             for n, reply in zip(again, decided, strict=True):
                 replies[n] = reply
-        self._tell([(item, reply) for item, reply in zip(items, replies, strict=False) if item.record.durable], ground)
+        self._tell([(item, reply) for item, reply in zip(items, replies, strict=False) if item.durable], ground)
         return stood, replies
 
     def _decided(self, items: Sequence[ScheduleItem], replies: list[ScheduleReply]) -> dict[int, ScheduleItem]:
@@ -156,41 +157,47 @@ class Publisher:
         contested = [n for n, reply in enumerate(replies) if reply.status == "contested"]
         if not asked and not contested:
             return {}
-        open_ = {items[n].record.id: replies[n].id for n in sorted([*asked, *contested])}  # each with the holder of its key
+        open_ = {items[n].id: replies[n].id for n in sorted([*asked, *contested])}  # each with the holder of its key
         found = database.installed()
         rows = {row.record.id: row for row in (found.rows(list({*open_, *open_.values()}), self.using) if found else ())}
         if asked:
-            self._put_right({items[n].record.key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
-        again = {}
+            self._put_right({items[n].key for n in asked}, [rows.get(replies[n].id) for n in asked], set(open_))
+        again, now = {}, clock.monotonic()  # one for all, so that what was asked for first is due first
         for n in sorted([*asked, *contested]):
             item, holder = items[n], rows.get(replies[n].id)
             policy, late, _ = item.on_conflict.partition("@")
-            runs = holder is not None and holder.state is State.RUNNING and holder.record.id != item.record.id
-            if n not in asked and not _older(holder, rows.get(item.record.id)):
+            runs = holder is not None and holder.state is State.RUNNING and holder.record.id != item.id
+            if n not in asked and not _older(holder, rows.get(item.id)):
                 policy, late = "keep", ""
-            elif runs and policy == "after" and item.record.durable:
+            elif runs and policy == "after" and item.durable:
                 replies[n] = replies[n]._replace(status="behind")
                 continue
             elif runs and policy == "replace":
                 policy, late = "error", ""
             policy = f"{policy}@{ids.short(replies[n].id)}" if late else policy
-            again[n] = ScheduleItem(item.record, item.due_ms, item.left_ms(), policy)
+            again[n] = ScheduleItem.of(item, due_ms=item.due_ms, delay_ms=item.left_ms(now), on_conflict=policy)
         return again
 
     def _put_right(self, keys: Set[str], holders: Sequence[OutboxRow | None], own: Set[UUID]) -> None:
         """Takes away holders that have ended by their rows, which is not known here, and puts in what is lacking of these keys."""
-        ground = GroundStore(self.store)
-        for row in {row.record.id: row for row in holders if row is not None and row.state in FINISHED}.values():
-            if ground.look(row.seen or FIRST).older:
-                ground.drop([ids.short(row.record.id)], actor=self.actor)
+        self._take_away(list({row.record.id: row for row in holders if row is not None}.values()))
         for key in keys:
             self._key(key, lost=True, but=own)
+
+    def _take_away(self, holders: Sequence[OutboxRow]) -> None:
+        """Those that have ended by an event that this server lacks. Left here, they would take in what has displaced them, and nobody
+        would be left.
+        """
+        ground = GroundStore(self.store)
+        for row in holders:
+            if row.state in FINISHED and ground.look(row.seen or FIRST).older:
+                ground.drop([ids.short(row.record.id)], actor=self.actor)
 
     def _tell(self, answers: Sequence[tuple[ScheduleItem, ScheduleReply]], ground: str) -> None:
         for item, reply in answers:
             if reply.status in ("kept", "moved", "taken", "running"):
-                database.need().end(item.record.id, EndingKind.MERGED, reply.id, self.using)
-        behind = {item.record.id: item.record.key for item, reply in answers if reply.status == "behind"}
+                database.need().end(item.id, EndingKind.MERGED, reply.id, self.using)
+        behind = {item.id: item.key for item, reply in answers if reply.status == "behind"}
         for followers in self._followers(behind):
             *older, last = followers
             if older:
@@ -258,5 +265,5 @@ def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> Sche
     """A row as it is published behind others. A delay counts by the database's clock, a date (or `due_ms`) is one by Redis' clock."""
     policy = policy or (row.on_conflict if row.on_conflict in ("keep", "error") else f"{row.on_conflict}@")
     if due_ms is None and row.left_ms is not None:
-        return ScheduleItem(record=row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)
-    return ScheduleItem(record=row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)
+        return ScheduleItem.of(row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)
+    return ScheduleItem.of(row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)

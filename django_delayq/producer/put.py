@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.db import Error, transaction
 
-from django_delayq import clock, conf, signals
+from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
@@ -82,9 +82,9 @@ def put_one(plan: Plan) -> Job:
     """Puts in one job."""
     if plan.mould.inline:
         return inline.put([plan])[0]
-    if not plan.record.durable and not plan.record.key:
+    if not plan.durable and not plan.key:
         connection = transaction.get_connection(plan.mould.using)
-        if not commit.is_open(connection) and connection.get_autocommit():
+        if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
             sent = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
             _tell_refused(_answered([plan], sent), alone=True)
             job: Job = plan.job
@@ -97,7 +97,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
     if plans and plans[0].mould.inline:
         return inline.put(plans)
     fresh = plans
-    if any(plan.record.key for plan in plans):
+    if any(plan.key for plan in plans):
         _refuse_twice(plans)
         if flight is not None:
             flight.land()  # only then is it known who holds a key
@@ -137,12 +137,12 @@ def _refuse_twice(plans: Sequence[Plan]) -> None:
     """Two jobs of one key in one batch, of which the second wants the key to be free."""
     first: dict[tuple[str, str], Plan] = {}
     for plan in plans:
-        if plan.record.key:
-            other = first.setdefault((plan.queue, plan.record.key), plan)
+        if plan.key:
+            other = first.setdefault((plan.queue, plan.key), plan)
             if other is not plan and plan.on_conflict == "error":
                 raise KeyTaken(
-                    f"Another job of the same batch has the key {plan.record.key!r}, so none of them was scheduled.",
-                    holder=other.record.id,
+                    f"Another job of the same batch has the key {plan.key!r}, so none of them was scheduled.",
+                    holder=other.id,
                 )
 
 
@@ -162,25 +162,25 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 
 def _held(plan: Plan) -> ScheduleReply | None:
     """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
-    if not plan.record.key or commit.is_open(transaction.get_connection(plan.mould.using)):
+    if not plan.key or commit.is_open(transaction.get_connection(plan.mould.using)):
         return None
     try:
         with stores.guarded(schedules=True):
             reply = _publisher(plan.queue, plan.mould.using).ask(plan)
     except StoreUnavailable:
-        if not plan.record.durable or plan.on_conflict not in ("keep", "error"):
+        if not plan.durable or plan.on_conflict not in ("keep", "error"):
             return None
         # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
-        waiting = database.need().waiting(plan.queue, [plan.record.key], plan.mould.using)
+        waiting = database.need().waiting(plan.queue, [plan.key], plan.mould.using)
         return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0][0], 0) if waiting else None
-    return None if reply.id == plan.record.id or reply.status in ("behind", "asked") else reply
+    return None if reply.id == plan.id or reply.status in ("behind", "asked") else reply
 
 
 def _moved(plan: Plan, holder: UUID) -> bool:
     """Gives the holder this date, as any other change does. False if that cannot be now: the script decides when this one is put in."""
     try:
         policy: Policy = "earliest" if plan.on_conflict == "earliest" else "latest"
-        move = Move("schedule", policy, plan.left_ms(), plan.due_ms or 0, policy)
+        move = Move("schedule", policy, plan.left_ms(clock.monotonic()), plan.due_ms or 0, policy)
         return changes.one(move, holder, plan.queue) in (Change.DONE, Change.RUNNING)
     except (StoreUnavailable, Error):
         return False
@@ -207,7 +207,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
             except StoreUnavailable as error:
                 if alone:
                     raise
-                lost = ", ".join(str(plan.record.id) for plan in batch)
+                lost = ", ".join(ids.short(plan.id) for plan in batch)
                 logger.error(
                     "Redis did not take committed jobs of redis durability, and nobody sends them again: %s: %s",
                     lost,
@@ -248,8 +248,8 @@ def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
     """
     ground, replies = sent
     for n, (item, reply) in enumerate(zip(batch, replies, strict=True)):
-        if reply.status == "displaced" and item.record.key:
-            holder = stores.inspector().find(publisher.store.queue, item.record.key)
+        if reply.status == "displaced" and item.key:
+            holder = stores.inspector().find(publisher.store.queue, item.key)
             if holder is not None:
                 replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
     return ground, replies
@@ -257,14 +257,14 @@ def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
 
 def _named(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
     """The same refusal; `jobs` are those that were not taken."""
-    error.jobs = tuple(plan.record.id for plan in batch)
+    error.jobs = tuple(plan.id for plan in batch)
     return error
 
 
 def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
-    jobs = tuple(plan.record.id for plan in batch)
+    jobs = tuple(plan.id for plan in batch)
     return StoreUnavailable(
-        f"{error} Whether {f'the job {jobs[0]} is' if len(jobs) == 1 else f'{len(jobs)} jobs are'} in Redis is not known: "
+        f"{error} Whether {f'the job {ids.short(jobs[0])} is' if len(jobs) == 1 else f'{len(jobs)} jobs are'} in Redis is not known: "
         "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job.",
         jobs=jobs,
     )
@@ -272,8 +272,7 @@ def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
     """Tells the handles. Those that were refused."""
-    answers = [_answer(plan, reply) for plan, reply in zip(plans, sent[1], strict=True)]
-    return [refused for refused in answers if refused is not None]
+    return [refused for plan, reply in zip(plans, sent[1], strict=True) if (refused := _answer(plan, reply)) is not None]
 
 
 def _answer(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
@@ -286,17 +285,18 @@ def _answer(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
     job.id, job.created = reply.id, reply.created
     if not job.created:
         job.due_ms = None
-    elif reply.due_ms:
+        return _refused(plan, reply) if reply.status in ("taken", "running") else None
+    if reply.due_ms:
         job.due_ms = reply.due_ms
-    if job.created and signals.job_scheduled.receivers:
+    if signals.job_scheduled.receivers:
         signals.job_scheduled.send_robust(sender=plan.mould.task, job=job)
-    return _refused(plan, reply) if reply.status in ("taken", "running") else None
+    return None
 
 
 def _refused(plan: Plan, reply: ScheduleReply) -> KeyTaken:
     why = "runs and cannot be replaced now" if reply.status == "running" else "is unfinished"
     return KeyTaken(
-        f"The key {plan.record.key!r} of the job {plan.record.id} is held by the job {reply.id}, which {why}.",
+        f"The key {plan.key!r} of the job {ids.short(plan.id)} is held by the job {ids.short(reply.id)}, which {why}.",
         holder=reply.id,
     )
 
@@ -314,7 +314,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
             for batch in batches((plan for plan in group if plan not in late), MOST):
                 with stores.guarded(schedules=True):
                     if not alone:  # else Redis has been asked, and has all that was written before
-                        publisher.publish_before([plan.record for plan in batch])
+                        publisher.publish_before(batch)
                     refused += _send_rows(publisher, batch)
     except StoreUnavailable as error:
         logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", len(plans), error)
@@ -332,11 +332,11 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
         if sent[1]:
             return _answered(batch, sent)
     # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
-    rows = publisher.publish_rows([plan.record.id for plan in batch])
+    rows = publisher.publish_rows([plan.id for plan in batch])
     stores.learn(publisher.store.queue, rows.ground)
     answers = dict(zip(rows.jobs, rows.replies, strict=True))
-    known = [plan for plan in batch if plan.record.id in answers]
-    return _answered(known, ("", [answers[plan.record.id] for plan in known]))
+    known = [plan for plan in batch if plan.id in answers]
+    return _answered(known, ("", [answers[plan.id] for plan in known]))
 
 
 def _by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K, list[Plan]]]:

@@ -1,24 +1,55 @@
-"""Putting jobs in: `schedule` and `schedule_many`."""
+"""Putting jobs in: `schedule` and `schedule_many`; and `plan`, every check that a job must pass before anything is written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Never, ParamSpec, TypeVar, Unpack
+from uuid import UUID
+
+from django.db import connections
 
 from django_delayq import clock, ids
-from django_delayq.exceptions import ConfigError
+from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.ladder import Ladder
-from django_delayq.producer import equivalents
+from django_delayq.producer import carriers, commit, database, equivalents, watchers
+from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import NAMES, NONE, OPTIONS, Conflict, Durability, JobOptions, Options
-from django_delayq.producer.plan import Binding, plan
+from django_delayq.producer.options import (
+    NAMES,
+    NONE,
+    OPTIONS,
+    Conflict,
+    Durability,
+    JobOptions,
+    Options,
+    Planned,
+    date,
+    duration,
+    moment,
+    moulds,
+)
 from django_delayq.producer.put import Flight, batches, put_all, put_one
+from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import like, refuse_loop, scheduled
+from django_delayq.producer.watchers import Call
+from django_delayq.states import CARRIED, PERIODIC
 from django_delayq.store.queue import MOST
+from django_delayq.text import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Binding(NamedTuple):
+    """Task, options and arguments: all that a job is made of. `id`: the job's, if it is drawn already; `tick`: see `plan`."""
+
+    task: Any
+    options: Options
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    id: UUID | None = None
+    tick: dict[str, Any] | None = None
 
 
 class Bound(Generic[P, R]):
@@ -44,7 +75,8 @@ class Bound(Generic[P, R]):
 
         def __getattr__(self, name: str) -> Never:
             meant = equivalents.of_method(_label(self), name)
-            raise AttributeError(f"A task has no {name!r}{meant and f'. Here it is {meant}'}", name=name, obj=self)
+            said = f". Here it is {meant}" if meant else did_you_mean(name, dir(type(self)), 0.75)
+            raise AttributeError(f"A task has no {name!r}{said}", name=name, obj=self)
 
     def using(self, **options: Unpack[JobOptions]) -> Bound[P, R]:
         """The task with options for its next jobs, in place of those of the same name: `task.using(delay="30m").schedule(...)`.
@@ -65,7 +97,7 @@ class Bound(Generic[P, R]):
         refuse_loop("task.aschedule(…)")
         if kwargs:
             _refuse_options(self.task, kwargs)
-        return put_one(plan(self.task, self.options, args, kwargs, None))
+        return put_in(self.task, self.options, args, kwargs)
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Async twin of `schedule`. See `delayq.aschedule`."""
@@ -117,7 +149,7 @@ def schedule(
     options = _options(task, given)
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
-    return put_one(plan(task.task, options, args, kwargs, None))
+    return put_in(task.task, options, args, kwargs)
 
 
 @like(schedule)
@@ -158,22 +190,104 @@ async def aschedule_many(bindings: Iterable[Binding], *given: Never, using: str 
     return await scheduled([binding.id for binding in named if binding.id], _put_many, named, using)
 
 
+def plan(
+    task: Planned,
+    options: Options,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    using: str | None,
+    id: UUID | None = None,
+    carried: dict[str, Any] | None = None,
+    tick: dict[str, Any] | None = None,
+) -> Plan:
+    """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given.
+    `carried`: the luggage of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one.
+
+    Raises:
+        PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `schedule`.
+    """
+    mould = moulds.get(task, options, using)
+    queue, name = mould.queue, task.name
+    mould.check(args, kwargs)
+    if mould.durable:
+        database.need()
+        if not mould.says_using:
+            _check_transaction(mould.using, mould.where)
+    if not options.key and mould.on_conflict != "keep":
+        raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
+    delay_ms, due_ms = date(options.delay, options.run_at, mould.where)
+    expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould.where)
+    meta = None if options.meta is None else _meta(options.meta, mould.where)
+    if tick:
+        meta = {**(meta or {}), PERIODIC: tick}
+    if carried:
+        meta = {**(meta or {}), CARRIED: carried}
+    elif carried is None and (mould.carriers or watchers.watchers):
+        meta = carriers.pack(meta)
+    if id is None:
+        id = ids.new()
+    return Plan(
+        id=id,
+        task=name,
+        lane=mould.lane,
+        durable=mould.durable,
+        max_attempts=mould.max_attempts,
+        expires_ms=expires_ms,
+        key=options.key,
+        payload=mould.payload_of(args, kwargs, meta),
+        due_ms=due_ms if delay_ms is None else None,
+        delay_ms=delay_ms,
+        on_conflict=mould.on_conflict,
+        queue=queue.name,
+        priority=mould.priority,
+        mould=mould,
+        job=Job(id=id, queue=queue.name, task=name, key=options.key, due_ms=due_ms),
+        started=clock.monotonic(),
+        ground=stores.ground(queue.name) if mould.durable else "",
+    )
+
+
+def put_in(
+    task: Planned,
+    options: Options,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    id: UUID | None = None,
+    tick: dict[str, Any] | None = None,
+) -> Job:
+    """Plans one job, and puts it in. Watchers hear of it. Raises: see `plan` and `schedule`."""
+    if not watchers.watchers:
+        return put_one(plan(task, options, args, kwargs, None, id, None, tick))
+    with watchers.watched(Call(task.name, options.queue or task.queue)) as call:
+        planned = plan(task, options, args, kwargs, None, id, None, tick)
+        call.plans.append(planned)
+        return put_one(planned)
+
+
 async def _aput(binding: Binding) -> Job:
     id = ids.new()
     return await scheduled([id], _put, binding._replace(id=id))
 
 
 def _put(binding: Binding) -> Job:
-    task, options, args, kwargs, id = binding
-    return put_one(plan(task, options, args, kwargs, None, id))
+    return put_in(*binding)
 
 
 def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
+    if not watchers.watchers:
+        return _put_batches(bindings, using, None)
+    with watchers.watched(Call(many=True)) as call:
+        return _put_batches(bindings, using, call)
+
+
+def _put_batches(bindings: Iterable[Binding], using: str | None, call: Call | None) -> list[Job]:
     jobs: list[Job] = []
     with Flight() as flight:
         for batch in batches(bindings, MOST):
             fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)
-            plans = [plan(task, options, args, kwargs, using, id or drawn) for (task, options, args, kwargs, id), drawn in fresh]
+            plans = [plan(*binding[:4], using, binding.id or drawn, None, binding.tick) for binding, drawn in fresh]
+            if call is not None:
+                call.plans += plans
             jobs += put_all(plans, flight)
     return jobs
 
@@ -232,3 +346,41 @@ def _checked(binding: Binding) -> Binding:
             "Pass what bind() makes: task.bind(…), or task.using(delay=…).bind(…)."
         )
     return binding
+
+
+def _expires(value: Any, delay_ms: int | None, due_ms: int, where: str) -> int:
+    """By Redis' clock, which decides; by this host's only if Redis cannot be asked."""
+    now_ms = stores.now_ms()
+    expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
+    if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
+        raise ConfigError(
+            f"{where}: expires={value!r} is not behind the date of the job, so it could never run. Both count from now: give an "
+            "expiry that is longer than the delay, or none."
+        )
+    return expires_ms
+
+
+def _meta(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise PayloadError(f"{where}: meta must be a dict with text keys, not {value!r}.")
+    if CARRIED in value:
+        raise PayloadError(f"{where}: meta has the key {CARRIED!r}, under which carriers pack. Name it otherwise.")
+    if PERIODIC in value:
+        raise PayloadError(
+            f"{where}: meta has the key {PERIODIC!r}, by which only jobs of ticks say of which schedule they are. Name it otherwise."
+        )
+    return dict(value)
+
+
+def _check_transaction(alias: str, where: str) -> None:
+    """Refuses a row that would be committed at once while the caller's own transaction, of another database, may be rolled back."""
+    if len(connections.settings) == 1 or commit.is_open(connections[alias]):
+        return
+    for other in connections.all(initialized_only=True):
+        if commit.is_open(other):
+            raise ConfigError(
+                f"{where}: a transaction is open on the database {other.alias!r}, and the row of the job goes into {alias!r} "
+                f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job runs all the same. Open one on {alias!r} "
+                f"around both; pass using={alias!r} if the job shall be published whether or not it is rolled back; or, to have it "
+                f"published by the commit on {other.alias!r}, using={other.alias!r} and durability='redis'."
+            )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import equivalents
+from django_delayq.producer.annotations import Annotations
 from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.record import MAX_TASK
@@ -19,6 +20,7 @@ from django_delayq.text import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound="Task[Any, Any]")
 Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
 
 
@@ -93,6 +95,19 @@ class Task(Bound[P, R]):
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise misfit(self.name, self.signature, args, kwargs, cause=f"{error}{self._meant(kwargs)}") from None
+
+    def check_typed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """The same, and compares them with what its annotations say, as far as these name plain types.
+
+        Raises:
+            PayloadError: the function could not be called with them, or not as it says.
+        """
+        self.check_arguments(args, kwargs)
+        self._annotations.check(self.name, args, kwargs)
+
+    @cached_property
+    def _annotations(self) -> Annotations:
+        return Annotations(self.fn, self.signature)
 
     def _meant(self, kwargs: Mapping[str, Any]) -> str:
         """What the first keyword that no parameter bears may have meant."""
@@ -200,31 +215,30 @@ def task(
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         where = f"@task on {_place(function)}"
-        made = Task(
+        if isinstance(function, Task):
+            raise ConfigError(f"{where}: it is a task already. Write @task once, right above def, and @periodic above it.")
+        ready = made(
+            Task,
             function,
-            name=_name(name, function, where),
+            where=where,
+            name=name,
             queue=queue,
-            priority=_integer(priority, "priority", where),
-            max_attempts=_attempts(max_attempts, where),
-            backoff=_backoff(backoff, where),
-            timeout=_timeout(timeout, where),
+            priority=priority,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            timeout=timeout,
             atomic=atomic,
-            sensitive=_sensitive(sensitive, function, where),
-            on_failure=_follower(on_failure, where),
+            sensitive=sensitive,
+            on_failure=on_failure,
         )
-        if atomic and made.is_async:
-            raise ConfigError(
-                f"{where}: atomic=True needs a plain function, since Django's transactions belong to a thread. "
-                "Write def in place of async def."
-            )
-        clash = [parameter for parameter in made.signature.parameters if parameter in OPTIONS]
+        clash = [parameter for parameter in ready.signature.parameters if parameter in OPTIONS]
         if clash:
             raise ConfigError(
                 f"{where}: its parameter {clash[0]!r} is also an option of schedule(), so the two could not be told apart. "
                 f"Rename the parameter, for example to {clash[0]}_value."
             )
-        registry.add(made)
-        return made
+        registry.add(ready)
+        return ready
 
     if unknown:
         strange = next(iter(unknown))
@@ -238,10 +252,52 @@ def task(
     return decorate(fn)
 
 
+def made(
+    kind: type[T],
+    function: Callable[..., Any],
+    *,
+    where: str,
+    name: str | None = None,
+    queue: str = "default",
+    priority: Any = 0,
+    max_attempts: Any = None,
+    backoff: Any = None,
+    timeout: Any = None,
+    atomic: bool = False,
+    sensitive: Any = (),
+    on_failure: Any = None,
+) -> T:
+    """A task that is not registered yet. `where`: in errors.
+
+    Raises:
+        ConfigError: an option cannot work.
+    """
+    task = kind(
+        function,
+        name=_name(name, function, where),
+        queue=queue,
+        priority=_integer(priority, "priority", where),
+        max_attempts=_attempts(max_attempts, where),
+        backoff=_backoff(backoff, where),
+        timeout=_timeout(timeout, where),
+        atomic=atomic,
+        sensitive=_sensitive(sensitive, function, where),
+        on_failure=_follower(on_failure, where),
+    )
+    if atomic and task.is_async:
+        raise ConfigError(
+            f"{where}: atomic=True needs a plain function, since Django's transactions belong to a thread. "
+            "Write def in place of async def."
+        )
+    return task
+
+
 _TASK_OPTIONS: Final = tuple(name for name, one in inspect.signature(task).parameters.items() if one.kind is one.KEYWORD_ONLY)
 
 
 def _name(name: str | None, fn: Callable[..., Any], where: str) -> str:
+    if inspect.isclass(fn):
+        raise ConfigError(f"{where}: a class is no task, since JSON does not have what a call of it gives. Write a function.")
     if not name and not hasattr(fn, "__qualname__"):
         raise ConfigError(f"{where}: an object that can be called has no name of its own. Give it a name=, or write a function.")
     found = name or f"{fn.__module__}.{fn.__qualname__}"
@@ -271,7 +327,7 @@ def _backoff(value: Any, where: str) -> Backoff | None:
         try:
             return Ladder(value)
         except ValueError as error:
-            raise ConfigError(f"{where}: backoff is no ladder: {error}") from None
+            raise ConfigError(f"{where}: backoff: {error}.") from None
     if callable(value):
         return value  # type: ignore[no-any-return]  # what it answers is looked at when it is called
     raise ConfigError(f"{where}: backoff must be text, a Ladder, or f(attempt, exception), not {value!r}{Ladder.spelled(value)}.")
@@ -283,7 +339,7 @@ def _timeout(value: Any, where: str) -> float | None:
     try:
         seconds = clock.seconds(value)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: timeout is no duration: {error}") from None
+        raise ConfigError(f"{where}: timeout={error}.") from None
     if seconds <= 0:
         raise ConfigError(f"{where}: timeout must be above 0.")
     return seconds
@@ -307,7 +363,7 @@ def _follower(value: Any, where: str) -> Task[..., Any] | None:
     if not isinstance(value, Task):
         raise ConfigError(f"{where}: on_failure must be a task, made by @delayq.task, not {value!r}.")
     try:
-        value.check_arguments(("id",), {})
+        value.check_typed(("id",), {})
     except PayloadError as error:
         raise ConfigError(f"{where}: on_failure is called with one argument, the id of the failed job: {error}") from None
     return value
@@ -331,7 +387,7 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
 
 
 def _place(fn: Callable[..., Any]) -> str:
-    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', fn)}"
+    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
 
 
 def _home(task: Task[Any, Any]) -> str:

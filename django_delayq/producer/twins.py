@@ -13,6 +13,8 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
+from django_delayq import ids
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -73,5 +75,7 @@ async def scheduled(drawn: Sequence[UUID], put: Callable[..., R], *args: Any) ->
         return await sync_to_async(put)(*args)
     except asyncio.CancelledError as error:
         error.jobs = tuple(drawn)  # type: ignore[attr-defined]  # who cancels may ask for them by delayq.aget
-        error.add_note(f"Whether these jobs were scheduled is not known: {', '.join(map(str, drawn[:20]))}. delayq.aget(id) tells.")
+        error.add_note(
+            f"Whether these jobs were scheduled is not known: {', '.join(map(ids.short, drawn[:20]))}. delayq.aget(id) tells."
+        )
         raise

@@ -41,7 +41,12 @@ class JobRef:
         self.created = created
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} {self.task} on {self.queue}>"
+        return f"<Job {ids.short(self.id)} {self.task} on {self.queue}>"
+
+    @property
+    def short_id(self) -> str:
+        """The id in 22 characters, as lists, logs and pages show it."""
+        return ids.short(self.id)
 
     @property
     def run_at(self) -> datetime | None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from redis.backoff import NoBackoff
@@ -30,11 +30,18 @@ from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
 
-_pack: Callable[[tuple[Any, ...]], bytes] | None
+
+def _plain(command: tuple[Any, ...]) -> bytes:
+    """What hiredis packs, for who does without."""
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+_pack: Callable[[tuple[Any, ...]], bytes]
 try:
     from hiredis import pack_command as _pack
 except ImportError:
-    _pack = None
+    _pack = _plain
 
 Reply: TypeAlias = Any
 
@@ -66,6 +73,18 @@ class StoreRefused(StoreUnavailable):
 
 class ScriptMissing(StoreError):
     """The server does not have that script: it was restarted, flushed or replaced."""
+
+
+class Opening(bytes):
+    """The first words of commands that begin alike, packed once; it stands for them in a command. `words`: how many they are."""
+
+    words: int
+
+    @classmethod
+    def of(cls, *words: Any) -> Opening:
+        made = cls(_pack(words).partition(b"\n")[2])
+        made.words = len(words)
+        return made
 
 
 class Link:
@@ -140,7 +159,7 @@ class Link:
             raise StoreUnavailable(code="redis_rests", where=self.where)
         connection = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
-            connection.send_packed_command([b"".join(_packed(connection, commands))], check_health=False)
+            connection.send_packed_command([b"".join(map(_packed, commands))], check_health=False)
         except BaseException as error:
             raise self._broken(connection, error) from error
         return connection
@@ -152,10 +171,11 @@ class Link:
             raise self._broken(connection, error) from error
         if self._failed_at:
             self._failed_at = 0.0
-        if any(isinstance(reply, StoreRefused) and reply.replica for reply in replies):
-            connection.disconnect()  # the address may lead to the new primary by now
-        else:
-            self._keep(connection)
+        for reply in replies:
+            if isinstance(reply, StoreRefused) and reply.replica:
+                connection.disconnect()  # the address may lead to the new primary by now
+                return replies
+        self._keep(connection)
         return replies
 
     def dedicated(self) -> Connection:
@@ -259,12 +279,13 @@ class Link:
         return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
 
 
-def _packed(connection: Connection, commands: Sequence[tuple[Any, ...]]) -> Iterator[bytes]:
-    if _pack is not None:  # the client library looks at each argument first, in Python
-        yield from map(_pack, commands)
-    else:
-        for command in commands:
-            yield from connection.pack_command(*command)
+def _packed(command: tuple[Any, ...]) -> bytes:
+    """The client library would look at each argument first, in Python."""
+    opening = command[0]
+    if not isinstance(opening, Opening):
+        return _pack(command)
+    rest = _pack(command[1:]).partition(b"\n")[2]
+    return b"*%d\r\n%b%b" % (opening.words + len(command) - 1, opening, rest)
 
 
 def _is_quiet(connection: Connection) -> bool:

@@ -4,20 +4,32 @@ however many jobs there are, and each in one write.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from django_delayq import spread
 from django_delayq.exceptions import StoreUnavailable
+from django_delayq.lanes import LANES
 from django_delayq.spread import Spread
+from django_delayq.store import decode
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
-LANES: Final = ("high", "normal", "low")
+KINDS: Final = (  # of what scripts count per minute
+    "scheduled",
+    "succeeded",
+    "retried",
+    "snoozed",
+    "failed",
+    "cancelled",
+    "crashed",
+    "requeued",
+    "restored",
+)
 MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the dashboard as a whole is to stay below 2 ms
 COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # what one costs in a lane of up to so many jobs
 COUNT_US_BEYOND: Final = 2.0  # in one of 50,000
@@ -38,6 +50,19 @@ class Forecast:
     hours: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCounts:
+    """What else a queue counts. `tombstones`: of jobs that have ended lately; `failed_hour`, `failed_day`: jobs that have failed within
+    that time and have not been requeued; `minute`: what was done in the last whole minute, by kind.
+    """
+
+    queue: str
+    tombstones: int
+    failed_hour: int
+    failed_day: int
+    minute: Mapping[str, int]
+
+
 class Figures:
     """Looks into the queues of one prefix.
 
@@ -52,14 +77,38 @@ class Figures:
     def hours(self, queues: Sequence[str]) -> list[Spread]:
         """The last hour of each queue."""
         now_ms = self._now_ms()
-        raws = self._ask([("GETRANGE", Keys(self._prefix, queue, 0)["spread"], 0, spread.LENGTH - 1) for queue in queues], b"")
+        raws = self._ask([("GETRANGE", Keys(self._prefix, queue)["spread"], 0, spread.LENGTH - 1) for queue in queues], b"")
         return [spread.decode(raw, now_ms) for raw in raws]
+
+    def counts(self, queues: Sequence[str]) -> list[QueueCounts]:
+        """What each of these queues counts."""
+        now_ms = self._now_ms()
+        fields = [f"{now_ms // MINUTE_MS - 1}:{kind}" for kind in KINDS]
+        commands: list[tuple[Any, ...]] = []
+        for keys in (Keys(self._prefix, queue) for queue in queues):
+            commands += [
+                ("HMGET", keys["stats"], *fields),
+                ("ZCARD", keys["finished"]),
+                ("ZCOUNT", keys["failed"], now_ms - HOUR_MS, "+inf"),
+                ("ZCOUNT", keys["failed"], now_ms - 24 * HOUR_MS, "+inf"),
+            ]
+        replies = zip(*[iter(self._ask(commands, 0))] * 4, strict=True)
+        return [
+            QueueCounts(
+                queue=queue,
+                tombstones=tombstones,
+                failed_hour=failed_hour,
+                failed_day=failed_day,
+                minute={kind: decode.number(count or b"0") for kind, count in zip(KINDS, minute or [b"0"] * len(KINDS), strict=True)},
+            )
+            for queue, (minute, tombstones, failed_hour, failed_day) in zip(queues, replies, strict=True)
+        ]
 
     def forecast(self, queues: Sequence[str]) -> Forecast:
         """What becomes due in these queues, by the whole minute and the whole hour; what is due already is not in it."""
         now_ms = self._now_ms()
         minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
-        lanes = [Keys(self._prefix, queue, 0)[lane] for queue in queues for lane in LANES]
+        lanes = [Keys(self._prefix, queue)[lane] for queue in queues for lane in LANES]
         looked = self._ask(
             [
                 *(("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS) for lane in lanes),

@@ -123,7 +123,7 @@ def link_findings(redis: RedisSpec, *, signed: bool) -> Iterator[Finding]:
         yield _warning(
             "W015",
             f"Redis at {seen.where} is reached without a password: whoever reaches its port can schedule and delete jobs.",
-            "Make a user for delayq, as in docs/operations.md, and name it in DELAYQ['REDIS'].",
+            "Make a user for delayq, and name it in DELAYQ['REDIS']. The rights that one needs: manage.py delayq settings REDIS",
         )
     if seen.tls and not seen.checked:
         yield _warning(
@@ -135,7 +135,7 @@ def link_findings(redis: RedisSpec, *, signed: bool) -> Iterator[Finding]:
         yield _warning(
             "W017",
             f"Jobs in Redis at {seen.where} are not signed: whoever can write there can run any task with any arguments.",
-            "Set DELAYQ['SIGNING'] to True; see docs/settings.md.",
+            "Set DELAYQ['SIGNING'] to True. What it does: manage.py delayq settings SIGNING",
         )
 
 

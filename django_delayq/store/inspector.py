@@ -12,14 +12,13 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
+from django_delayq.lanes import LANES
 from django_delayq.record import JobRecord
 from django_delayq.store import decode, scripts
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 
-View = Literal["scheduled", "due", "running", "failed"]
 MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.lua has it
-LANES = ("high", "normal", "low")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +66,7 @@ class JobView:
     crashes: int
     fence: str
     cancel_by: str
+    aborts: bool
     progress: str
     record: JobRecord | None
     raw: bytes
@@ -101,33 +101,33 @@ class Inspector:
         self._link = link
         self.prefix = prefix
 
-    def depth(self, queue: str, partition: int = 0) -> QueueDepth:
+    def depth(self, queue: str) -> QueueDepth:
         """The counts of one queue."""
-        return self.depths([queue], partition)[0]
+        return self.depths([queue])[0]
 
-    def depths(self, queues: Sequence[str], partition: int = 0) -> list[QueueDepth]:
+    def depths(self, queues: Sequence[str]) -> list[QueueDepth]:
         """The counts of several queues, in two round trips however many they are."""
         now_ms = self._now_ms()
-        commands = [_depth_commands(Keys(self.prefix, queue, partition), now_ms) for queue in queues]
+        commands = [_depth_commands(Keys(self.prefix, queue), now_ms) for queue in queues]
         replies = iter(self._ask(*(command for of_queue in commands for command in of_queue)))
         return [_depth(queue, now_ms, list(islice(replies, len(of_queue)))) for queue, of_queue in zip(queues, commands, strict=True)]
 
-    def jobs(self, queue: str, jobs: Sequence[UUID], partition: int = 0) -> list[JobView | None]:
+    def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
-        keys = Keys(self.prefix, queue, partition)
+        keys = Keys(self.prefix, queue)
         reply = scripts.run(self._link, scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
         now_ms = int(reply[0])
         return [_view(job, queue, now_ms, reply[1 + n * 8 : 9 + n * 8]) for n, job in enumerate(jobs)]
 
-    def job(self, queue: str, job: UUID, partition: int = 0) -> JobView | None:
+    def job(self, queue: str, job: UUID) -> JobView | None:
         """The job of this id; None if Redis does not know it."""
-        return self.jobs(queue, [job], partition)[0]
+        return self.jobs(queue, [job])[0]
 
-    def records(self, queue: str, partition: int = 0) -> Iterator[list[tuple[str, bytes]]]:
+    def records(self, queue: str) -> Iterator[list[tuple[str, bytes]]]:
         """All records of a queue, in batches of about 200, as (short id, record), in no order. One may come twice; one that is
         put in meanwhile may come or not. What is not called by an id is left out.
         """
-        keys, cursor = Keys(self.prefix, queue, partition), b"0"
+        keys, cursor = Keys(self.prefix, queue), b"0"
         while True:
             cursor, flat = self._link.execute("HSCAN", keys["jobs"], cursor, "COUNT", 200)
             named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
@@ -135,9 +135,9 @@ class Inspector:
             if cursor == b"0":
                 return
 
-    def find(self, queue: str, key: str, partition: int = 0) -> UUID | None:
+    def find(self, queue: str, key: str) -> UUID | None:
         """The id of the unfinished job that holds the business key."""
-        keys = Keys(self.prefix, queue, partition)
+        keys = Keys(self.prefix, queue)
         holder = self._link.execute("HGET", keys["keys"], key)
         id = None if holder is None else decode.job_id(holder)
         if id is None:
@@ -147,23 +147,9 @@ class Inspector:
         except PayloadError:
             return None
 
-    def ids(self, queue: str, view: View, *, offset: int = 0, limit: int = 100, partition: int = 0) -> list[UUID]:
-        """Ids of one view, the earliest date first; lanes one after the other."""
-        keys = Keys(self.prefix, queue, partition)
-        if view in ("scheduled", "due"):
-            upto: Any = self._now_ms() if view == "due" else "+inf"
-            names, found = LANES, []
-            for name in names:
-                found += self._link.execute("ZRANGEBYSCORE", keys[name], "-inf", upto, "LIMIT", 0, offset + limit)
-            raw = found[offset : offset + limit]
-        else:
-            name = "leases" if view == "running" else "failed"
-            raw = self._link.execute("ZRANGE", keys[name], offset, offset + limit - 1)
-        return [id for id in map(decode.job_id, raw) if id is not None]
-
     def unread(self, queues: Sequence[str]) -> tuple[int, int]:
         """How many events of these queues the mirror has not folded yet, and the age of the oldest in ms by Redis' clock."""
-        keys = [Keys(self.prefix, queue, 0)["events"] for queue in queues]
+        keys = [Keys(self.prefix, queue)["events"] for queue in queues]
         replies = self._ask(("TIME",), *(("XLEN", key) for key in keys), *(("XRANGE", key, "-", "+", "COUNT", 1) for key in keys))
         (seconds, micros), lengths, firsts = replies[0], replies[1 : 1 + len(keys)], replies[1 + len(keys) :]
         dates = [decode.moment_ms(first[0][0].partition(b"-")[0]) for first in firsts if first]
@@ -284,7 +270,8 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         attempt=int(attempt),
         crashes=int(crashes),
         fence=decode.text(fence),
-        cancel_by=cancel_by.decode("utf-8", "replace"),
+        cancel_by=decode.text(cancel_by).lstrip("\1"),
+        aborts=cancel_by.startswith(b"\1"),  # see cancel.lua
         progress=progress.decode("utf-8", "replace"),
         record=record,
         raw=raw,

@@ -32,22 +32,52 @@ ScheduleMode = Literal["", "ask", "told", "ask told"]
 STATUSES: Final[dict[bytes, ScheduleStatus]] = {status.encode(): status for status in get_args(ScheduleStatus)}
 
 
-@dataclass(slots=True, eq=False)
-class ScheduleItem:
-    """A job to put in. Exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now) is given. `on_conflict`: a policy; of a late
-    publication with "@" behind it, and the holder on which it may act, if any; or "replaced@" and an id: see schedule.lua. Beside
+@dataclass(slots=True, kw_only=True, eq=False)
+class ScheduleItem(JobRecord):
+    """A record to put in. Exactly one of `due_ms` (a date) and `delay_ms` (from Redis' now) is given. `on_conflict`: a policy; of a
+    late publication with "@" behind it, and the holder on which it may act, if any; or "replaced@" and an id: see schedule.lua. Beside
     the record its row shows `queue` and `priority`; there a delay counts from the database's now.
     """
 
-    record: JobRecord
     due_ms: int | None = None
     delay_ms: int | None = None
     on_conflict: str = "keep"
     queue: str = ""
     priority: int = 0
 
-    def left_ms(self) -> int | None:
-        """The delay as it is when the job is sent."""
+    __eq__ = object.__eq__  # what is on its way is one thing; records are equal by their parts
+    __hash__ = object.__hash__
+
+    @classmethod
+    def of(
+        cls,
+        record: JobRecord,
+        *,
+        due_ms: int | None = None,
+        delay_ms: int | None = None,
+        on_conflict: str = "keep",
+        queue: str = "",
+        priority: int = 0,
+    ) -> ScheduleItem:
+        """A record that is there already, to be put in."""
+        return cls(
+            id=record.id,
+            task=record.task,
+            lane=record.lane,
+            durable=record.durable,
+            max_attempts=record.max_attempts,
+            expires_ms=record.expires_ms,
+            key=record.key,
+            payload=record.payload,
+            due_ms=due_ms,
+            delay_ms=delay_ms,
+            on_conflict=on_conflict,
+            queue=queue,
+            priority=priority,
+        )
+
+    def left_ms(self, now: float) -> int | None:
+        """The delay as it is when the job is sent, `now` (monotonic)."""
         return self.delay_ms
 
 

@@ -36,6 +36,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | asked | "1" when somebody has asked to cancel what may have begun on the ground before; see cancel.lua |
 | armed | when the timer owner wakes, or the earlier date for which a token was pushed |
 | alive, guard_from, guard_until | when a worker was here last; leases that were good at `from` stay good until `until` |
+| guard_since, guard_next | of outages one after the other, see alive.lua |
 
 | key | written by |
 |---|---|
@@ -63,7 +64,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+
+from django_delayq.store.connection import Opening
 
 NAMES: dict[str, str] = {
     "jobs": "jobs",
@@ -110,7 +112,7 @@ class Keys:
     queue: str
     partition: int = 0
     _names: dict[str, str] = field(init=False, repr=False, compare=False)
-    _calls: dict[str, tuple[Any, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _openings: dict[str, Opening] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         tag = self.queue if self.partition == 0 else f"{self.queue}/{self.partition}"
@@ -125,10 +127,9 @@ class Keys:
     def __getitem__(self, short: str) -> str:
         return self._names[short]
 
-    def call(self, sha: str, needed: Sequence[str]) -> tuple[Any, ...]:
-        """How a call of the script with that SHA-1 begins, which takes the keys `needed`; put together once."""
-        found = self._calls.get(sha)
+    def opening(self, sha: str, needed: Sequence[str]) -> Opening:
+        """How a call of the script with that SHA-1 begins, which takes the keys `needed`."""
+        found = self._openings.get(sha)
         if found is None:
-            names = (self._names[short].encode() for short in needed)
-            found = self._calls[sha] = (b"EVALSHA", sha.encode(), len(needed), *names)
+            found = self._openings[sha] = Opening.of("EVALSHA", sha, len(needed), *(self._names[short] for short in needed))
         return found

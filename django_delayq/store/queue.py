@@ -8,10 +8,11 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
-from django_delayq import ids
+from django_delayq import clock, ids
 from django_delayq.record import ClaimedJob, JobRecord, with_past
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
@@ -27,9 +28,10 @@ FOREVER_MS: Final = 10**15
 DAY_MS: Final = 24 * HOUR_MS
 
 Kind = Literal["ack", "retry", "snooze", "evict", "park", "fail", "crash", "cancel"]
-Extended = Literal["ok", "cancel", "lost", "gone", "wait"]
+Extended = Literal["ok", "cancel", "abort", "lost", "gone", "wait"]
 Settled = Literal["done", "already", "lost", "gone"]
 SETTLED: Final[Mapping[bytes, Settled]] = {answer.encode(): answer for answer in get_args(Settled)}
+_CREATED: Final = STATUSES[b"created"]
 Resigned = Literal["done", "changed", "gone"]
 
 
@@ -151,20 +153,15 @@ class QueueStore:
         """
         bounded(items)
         arguments: list[Any] = [max_events, ground, mode]
+        now = clock.monotonic()
         for item in items:
-            record, due_ms, delay_ms = item.record, item.due_ms, item.left_ms()
-            if (due_ms is None) == (delay_ms is None):
-                raise ValueError(f"job {record.id}: give either due_ms or delay_ms")
-            arguments += (
-                ids.short(record.id),
-                self.written(record),
-                item.on_conflict,
-                "" if due_ms is None else due_ms,
-                "" if delay_ms is None else delay_ms,
-            )
+            date, delay_ms = item.due_ms, item.left_ms(now)
+            if (date is None) == (delay_ms is None):
+                raise ValueError(f"job {ids.short(item.id)}: give either due_ms or delay_ms")
+            arguments += (ids.short(item.id), self.written(item), item.on_conflict, f"+{delay_ms}" if date is None else date)
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
-        return lambda: _scheduled(items, arguments[3::5], answer())
+        return lambda: _scheduled(items, arguments, answer())
 
     def ground(self) -> str:
         """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
@@ -199,11 +196,10 @@ class QueueStore:
         """
         told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, encode.flag(wary), away_ms)
         reply = self.run("claim", self._word.now(now_ms), worker, "", *told)
-        queue, partition = self.queue, self.partition
         generation, server = decode.text(reply[0]), decode.text(reply[1])
         ground = f"{generation}:{server}"
         jobs = [
-            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, queue, partition, ground)
+            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, ground)
             for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
         if reply[6]:
@@ -249,13 +245,15 @@ class QueueStore:
         actor: str = "",
         reason: str = "",
         lacking: str = "",
+        abort: bool = False,
         now_ms: int | None = None,
     ) -> list[Change]:
-        """Scheduled -> cancelled; a running job gets a request. `lacking`: how the rows of those stand that Redis does not have:
-        "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on another ground; "" is not known.
+        """Scheduled -> cancelled; a running job gets a request, with `abort` one that ends its run. `lacking`: how the rows of those
+        stand that Redis does not have: "running"; a date in ms, until which they wait; "scheduled", of what was cancelled before, on
+        another ground; "" is not known.
         """
         bounded(jobs)
-        reply = self.run("cancel", now_ms, actor, reason, lacking, "", *map(ids.short, jobs))
+        reply = self.run("cancel", now_ms, actor, reason, lacking, "", "1" if abort else "", *map(ids.short, jobs))
         return [Change(status.decode()) for status in reply[2::2]]
 
     def cancel_one(
@@ -266,10 +264,11 @@ class QueueStore:
         reason: str = "",
         lacking: str = "",
         unless: str = "",
+        abort: bool = False,
         now_ms: int | None = None,
     ) -> Changed:
         """As `cancel`. `job`: an id, or the business key as text. `unless`: on that ground nothing is done: `unknown`."""
-        ground, *found = self.run("cancel", now_ms, actor, reason, lacking, unless, encode.target(job))
+        ground, *found = self.run("cancel", now_ms, actor, reason, lacking, unless, "1" if abort else "", encode.target(job))
         event, status, id = found or (b"", b"unknown", b"")
         return Changed(Change(status.decode()), _id(id), decode.text(ground), decode.text(event))
 
@@ -286,7 +285,9 @@ class QueueStore:
         policy: Literal["", "earliest", "latest"] = "",
         now_ms: int | None = None,
     ) -> Changed:
-        """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`."""
+        """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`;
+        `lacking` "waited": another server has made this change before, so the job is moved though it is due here and not confirmed.
+        """
         date = "" if due_ms is None else due_ms, delay_ms or 0
         ground, *found = self.run("reschedule", now_ms, actor, reason, *date, unless, lacking, policy, encode.target(job))
         event, status, id, due = found or (b"", b"unknown", b"", b"0")
@@ -370,15 +371,17 @@ class QueueStore:
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
 
 
-def _scheduled(items: Sequence[ScheduleItem], shorts: list[str], reply: list[bytes]) -> tuple[str, list[ScheduleReply]]:
-    if len(reply) == 1:
-        return decode.text(reply[0]), []
-    ground, statuses, holders, dues = decode.text(reply[0]), reply[1::3], b" ".join(reply[2::3]).decode(), map(int, reply[3::3])
-    if statuses.count(b"created") == len(items) and holders == " ".join(shorts):  # mostly: then no reply need be read by itself
-        return ground, [ScheduleReply("created", item.record.id, due) for item, due in zip(items, dues, strict=True)]
+def _scheduled(items: Sequence[ScheduleItem], told: list[Any], reply: list[bytes]) -> tuple[str, list[ScheduleReply]]:
+    """`told`: the arguments of the call, from `most jobs behind` on."""
+    ground = decode.text(reply[0])
+    if len(reply) == 2:  # mostly: all were created as asked
+        now_ms = int(reply[1])
+        dues = [now_ms + int(date) if type(date) is str else date for date in told[6::4]]
+        return ground, list(map(ScheduleReply, repeat(_CREATED), [item.id for item in items], dues))
+    answers = zip(items, told[3::4], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
     return ground, [
-        ScheduleReply(STATUSES[status], item.record.id if given == holder or not holder else ids.full(holder), due)
-        for item, given, status, holder, due in zip(items, shorts, statuses, holders.split(" "), dues, strict=True)
+        ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))
+        for item, short, status, holder, due in answers
     ]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.failpoints import failpoint
@@ -88,6 +89,11 @@ class GroundStore:
         here, now_ms = run[1].decode() if run else "", int(us[1]) // 1000 if us else 0
         older = seen != FIRST and not found and position(mirrored) < position(seen)
         return Ground(generation, here, confirmed, older, rolled, restoring, now_ms)
+
+    def holders(self, keys: Collection[str]) -> list[UUID]:
+        """The jobs that stand here as the holders of these business keys."""
+        found = self._store.link.execute("HMGET", self._store.keys["keys"], *keys) if keys else []
+        return [id for id in map(decode.job_id, filter(None, found)) if id is not None]
 
     def stand(self) -> str:
         """The ground as claims tell it; a store without a generation is given one."""

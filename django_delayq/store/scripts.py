@@ -84,12 +84,12 @@ def run(link: Link, script: Script, keys: Keys, *arguments: Any) -> Any:
         StoreUnavailable, StoreError: as `Link.execute`.
         FormatNewer: the queue has a newer format than this process knows.
     """
-    return _run(link, script, keys, (*keys.call(script.sha, script.keys), *arguments))
+    return _run(link, script, keys, (keys.opening(script.sha, script.keys), *arguments))
 
 
 def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:
     """As `run`, but only sends the call; returns a function that waits for its reply, to be called once."""
-    command = (*keys.call(script.sha, script.keys), *arguments)
+    command = (keys.opening(script.sha, script.keys), *arguments)
     receive = link.start(command)
 
     def answer() -> Any:

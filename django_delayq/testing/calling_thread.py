@@ -4,19 +4,20 @@ are on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import replace
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 
 from django_delayq import clock, conf, ids
+from django_delayq.periodic import overlap
 from django_delayq.producer import carriers
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.task import registry
 from django_delayq.record import ClaimedJob
 from django_delayq.store.queue import Outcome
-from django_delayq.worker.current import CURRENT, CurrentJob
+from django_delayq.worker.current import CURRENT
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line, lines_of
 from django_delayq.worker.process.coroutines import Coroutines
@@ -32,29 +33,24 @@ BY_HAND: Final = "byhand"
 class CoroutinesHere(Coroutines):
     """Coroutines run to their end where they are asked for; what they call by `sync_to_async` comes back into this thread."""
 
-    def call(
-        self,
-        fn: Callable[..., Coroutine[Any, Any, Any]],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        timeout: float | None,
-        job: CurrentJob,
-    ) -> Any:
+    def call(self, run: Run, fn: Callable[..., Coroutine[Any, Any, Any]], aborted: Set[tuple[int, int]]) -> Any:
         """See `Coroutines`; there is no timeout."""
+        current = run.current
+        assert current is not None
 
-        async def run() -> Any:
-            CURRENT.set(job)
-            return await fn(*args, **kwargs)
+        async def here() -> Any:
+            CURRENT.set(current)
+            return await fn(*run.args, **run.kwargs)
 
-        return async_to_sync(run)()
+        return async_to_sync(here)()
 
 
 class NoTimer(SoftTimer):
     """A test that is looked at in a debugger is not interrupted."""
 
-    def call(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], timeout: float) -> Any:
+    def call(self, run: Run, timeout: float, fn: Callable[..., Any], aborted: Set[tuple[int, int]]) -> Any:
         """See `SoftTimer`; there is no timeout."""
-        return fn(*args, **kwargs)
+        return fn(*run.args, **run.kwargs)
 
 
 class OneRun(Holdings):
@@ -63,11 +59,10 @@ class OneRun(Holdings):
     def __init__(self, lines: int) -> None:
         super().__init__(1, lines)
         self.run: Run | None = None
-        self.worker = ""
 
     def is_cancelled(self, row: int, turn: int) -> bool:
         """Asks Redis."""
-        return super().is_cancelled(row, turn) or self._extended({}) == "cancel"
+        return super().is_cancelled(row, turn) or self._extended({}) in ("cancel", "abort")
 
     def progress(self, row: int, text: str) -> None:
         """Tells Redis."""
@@ -92,14 +87,14 @@ def executor(holdings: OneRun, *receivers: Receiver) -> Executor:
         receivers=receivers,
         coroutines=CoroutinesHere(nothing),
         timer=NoTimer(),
-        wrap=carriers.wrapped if conf.get().carriers else None,
+        wrap=overlap.guarded(carriers.wrapped if conf.get().carriers else None),
     )
 
 
 def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int = 0, due_ms: int = 0) -> Outcome:
     """Runs a job that is neither in Redis nor in the database."""
     line = replace(*lines_of(conf.get(), {plan.queue: 1}), signer=None)
-    job = ClaimedJob(ids.short(plan.record.id), attempt, crashes, due_ms, plan.record.encode(), BY_HAND, plan.queue)
+    job = ClaimedJob(ids.short(plan.id), attempt, crashes, due_ms, plan.encode(), BY_HAND, plan.queue)
     holdings = OneRun(1)
     try:
         outcome = executor(holdings, *receivers).run(taken(holdings, line, 0, job))

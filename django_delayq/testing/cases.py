@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest import TestCase
 
 if TYPE_CHECKING:
     from django_delayq.testing.kit import Kit
@@ -12,6 +13,12 @@ class DelayqMixin:
     """Gives each test the kit, fresh: `class OrderTests(DelayqMixin, TestCase)`. It goes in front of Django's class."""
 
     delayq: Kit
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        order = cls.__mro__
+        if TestCase in order and order.index(TestCase) < order.index(DelayqMixin):  # whose setUp calls no other
+            raise TypeError(f"{cls.__qualname__}: DelayqMixin stands in front: class {cls.__name__}(DelayqMixin, …)")
 
     def setUp(self) -> None:
         """Behind this, in `setUp` of subclasses too, the kit is there."""

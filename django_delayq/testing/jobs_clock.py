@@ -30,7 +30,9 @@ class JobsClock:
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        return self._python() + self._offset if self._held is None else self._held
+        if self._held is not None:
+            return self._held
+        return self._python() + (self._offset if _traveller() is None else 0)
 
     def monotonic(self) -> float:
         """Seconds that do not pass while it stands still: what measures how much of a delay is left measures none there."""
@@ -39,8 +41,12 @@ class JobsClock:
     def move(self, to_ms: int) -> None:
         """It is that moment now."""
         if (traveller := _traveller()) is not None:
+            passed = self._passing()
             (getattr(traveller, "shift", None) or traveller.tick)(timedelta(milliseconds=to_ms - self._python()))
-        self._offset = to_ms - self._python()
+            if self._stands_since is not None:
+                self._stands_since += self._passing() - passed  # freezegun's moves along, and that is not given back
+        else:
+            self._offset = to_ms - self._python()
         if self._held is not None:
             self._held = to_ms
         self._moved()

@@ -7,10 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link, Reply
+from django_delayq.store.connection import Link, Opening, Reply
 
-SCRIPT: Final = b"EVALSHA"
-KEYS: Final = 2  # the place in a call of a script that says how many keys follow; behind these comes the time
 BEHIND: Final = "after"  # the policy of a job that may have to wait as a row
 OWN_TIME: Final = ("", "!", b"", b"!")  # Redis' own clock is asked for
 
@@ -64,9 +62,9 @@ class JobsLink(Link):
             raise StoreUnavailable(code="redis_away", where=self.where, cause="a test says so, by redis_down()")
 
     def _dated(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
-        if command[0] != SCRIPT:
+        if not isinstance(command[0], Opening):
             return command
         if BEHIND in command:
             self.lacks_rows = True
-        place = KEYS + 1 + command[KEYS]
-        return (*command[:place], self._now_ms(), *command[place + 1 :]) if command[place] in OWN_TIME else command
+        script, now, *rest = command
+        return (script, self._now_ms(), *rest) if now in OWN_TIME else command

@@ -7,24 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.asyncio import async_unsafe
 
 from django_delayq import clock, codec, conf
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint, database_clock
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.producer import commit
-from django_delayq.producer.plan import plan
-from django_delayq.producer.schedule import Bound
+from django_delayq.producer.options import Options
+from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
+from django_delayq.states import PERIODIC
 from django_delayq.store.connection import connect
 from django_delayq.store.keys import NAMES, Keys, asked_key, workers_key
 from django_delayq.testing import project_commits
 from django_delayq.testing.calling_thread import run_by_hand
 from django_delayq.testing.faults import Fault, Faults, Moment
+from django_delayq.testing.followed_schedules import FollowedSchedules, named, upcoming
 from django_delayq.testing.jobs_clock import JobsClock
 from django_delayq.testing.jobs_link import JobsLink
 from django_delayq.testing.record_keeper import RecordKeeper
@@ -38,6 +41,10 @@ __all__ = ["Kit", "Ran", "ScheduledJob"]
 
 MOST_RUNS: Final = 10_000  # in one verb
 NEVER: Final = clock.LAST_MS
+WITHIN_A_LOOP: Final = (
+    "The test kit of delayq was called within an event loop. Write: await sync_to_async(delayq.advance)(…), and so with each of its "
+    "verbs."
+)
 
 
 class Kit:
@@ -51,8 +58,10 @@ class Kit:
         self._faults = Faults()
         self._links: dict[Any, JobsLink] = {}
         self._patched: list[tuple[Any, str, Any]] = []
+        self._happened: list[tuple[Any, list[Any]]] = []
         self._stepper: Stepper | None = None
         self._records: RecordKeeper | None = None
+        self._followed = FollowedSchedules()
         self._busy = False
 
     # around a test
@@ -68,19 +77,26 @@ class Kit:
             raise RuntimeError("The test kit of delayq is in use already: a test has one, by the fixture or by the mixin.")
         self._clean()
         self._faults.waiting.clear()
+        self._followed = FollowedSchedules()
         self._clock.reset()
         if self._records is not None:
             self._records.may_lack = True
         for place, name, value in self._replaced():
             self._patched.append((place, name, getattr(place, name)))
             setattr(place, name, value)
-        project_commits.catch_up()
+        try:
+            self._happened = project_commits.catch_up()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """The test is over: everything is as it was."""
         while self._patched:
             place, name, value = self._patched.pop()
             setattr(place, name, value)
+        project_commits.give_back(self._happened)
+        self._happened = []
         stores.stand_in(None)
 
     def _replaced(self) -> list[tuple[Any, str, Any]]:
@@ -92,7 +108,7 @@ class Kit:
             (clock, "now", lambda: clock.from_ms(now_ms())),
             (database_clock, "now", lambda _connection: clock.from_ms(now_ms())),
             (outbox_insert, "VENDORS", ("sqlite",)),  # the others write the database's own time
-            (checkpoint, "_do_not_keep", lambda _connection: None),  # a limit that would outlive the turn, within a test's transaction
+            (checkpoint, "end_if_frozen", lambda _connection: None),  # a limit that would outlive the turn, within a test's transaction
             (commit, "is_open", project_commits.is_open),
             (transaction.Atomic, "__exit__", project_commits.leave),
             (BaseDatabaseWrapper, "on_commit", project_commits.on_commit),
@@ -116,6 +132,7 @@ class Kit:
     def _moved(self) -> None:
         stores.forget_clock()
 
+    @async_unsafe(WITHIN_A_LOOP)  # what runs would fail at its first query there, and be retried for that
     def _at_work(self) -> tuple[Stepper, RecordKeeper]:
         """For the settings that hold now: a test may change them."""
         config = conf.get()
@@ -136,7 +153,8 @@ class Kit:
 
     def advance(self, by: clock.Delay) -> list[Ran]:
         """Lets so much time pass, and runs what falls due on the way, in order, each at its own date; retries and what runs schedule,
-        too. Returns the runs. What a task raises is an end like others: it is retried, or fails.
+        too. Returns the runs. What a task raises is an end like others: it is retried, or fails; but Ctrl-C, and what ends a test, such
+        as `pytest.fail`, reach the test.
 
         Raises:
             RuntimeError: called within a task, or more than 10,000 runs fell due.
@@ -153,8 +171,39 @@ class Kit:
         return self._run("run_due", 0)
 
     def drain(self) -> list[Ran]:
-        """Runs until nothing is scheduled any more, and moves the clock from date to date. Returns the runs. Raises as `advance`."""
+        """Runs until nothing is scheduled any more, and moves the clock from date to date. Returns the runs. Of a schedule that
+        is followed the next tick runs, and no further ones. Raises as `advance`.
+        """
         return self._run("drain", None)
+
+    # schedules
+
+    def follow(self, *schedules: Any) -> None:
+        """From now on these schedules have their ticks in this test, each with its job. No schedule has any otherwise.
+
+        Args:
+            schedules: names, or tasks: then all that are declared for them.
+
+        Raises:
+            ConfigError: there is no such schedule.
+        """
+        self._refuse_within_a_task("follow")
+        self._at_work()
+        for schedule in schedules:
+            self._followed.follow(named(schedule))
+        with self._clock.held():
+            self._followed.write()
+
+    def upcoming(self, schedule: Any, count: int = 1) -> list[datetime]:
+        """The next dates of a schedule from now on, in UTC, followed or not; none of one that is off.
+
+        Args:
+            schedule: its name, or the task that it is declared for.
+
+        Raises:
+            ConfigError: there is none, or more than one.
+        """
+        return upcoming(schedule, count)
 
     # what is scheduled
 
@@ -220,7 +269,8 @@ class Kit:
 
     def perform(self, task: Any, *args: Any, attempt: int = 1, crashes: int = 0, run_at: datetime | None = None, **kwargs: Any) -> Any:
         """Runs a task with these arguments as a worker would, without a job: `delayq.current()` and `delayq.once()` work in it. Options
-        of the job come by `task.using(key=…)`. Arguments and result go through JSON. Returns what the task returns, raises what it
+        of the job come by `task.using(key=…)`, and the tick of a schedule by `task.using(meta={"delayq.periodic": {"name": …, "tick":
+        …}})`. Arguments and result go through JSON. Returns what the task returns, raises what it
         raises.
 
         Raises:
@@ -228,7 +278,8 @@ class Kit:
         """
         if not isinstance(task, Bound):
             raise ConfigError(f"perform() was given {task!r}, which is no task. Pass the function that @delayq.task decorates.")
-        planned = plan(task.task, task.options, args, kwargs, None)
+        options, tick = _without_tick(task.options)
+        planned = plan(task.task, options, args, kwargs, None, tick=tick)
         due_ms = self._clock.now_ms() if run_at is None else clock.to_ms(run_at)
         outcome = run_by_hand(planned, attempt=attempt, crashes=crashes, due_ms=due_ms)
         if outcome.error is not None:
@@ -258,11 +309,11 @@ class Kit:
         published by the next `advance`, `run_due` or `drain` behind it.
         """
         link = self._link(conf.get())
-        link.down = True
+        before, link.down = link.down, True
         try:
             yield
         finally:
-            link.down = False
+            link.down = before
             stores.forget()
 
     # how jobs are run
@@ -287,8 +338,14 @@ class Kit:
         stuck: frozenset[Line] = frozenset()
         idle: Due | None = None  # where nothing was found to run
         records.publish()
+        self._followed.write()
         while True:
             first = stepper.next(stuck)
+            tick = self._followed.next_ms() if until_ms < NEVER else None
+            if tick is not None and tick <= until_ms and (first is None or tick <= first[0]):
+                self._clock.move(tick)
+                self._followed.write()
+                continue
             if first is None or first[0] > until_ms:
                 if records.keep():
                     continue
@@ -299,6 +356,8 @@ class Kit:
             one = stepper.step(line, self._clock.now_ms() if lease else None)
             if one is not None:
                 ran.append(one)
+                if one.ends_the_test:
+                    raise cast(BaseException, one.error)
             elif idle == first:
                 stuck |= {line}  # neither to be run nor to be ended
             idle = first if one is None else None
@@ -325,3 +384,12 @@ class Kit:
 def one_kit() -> Kit:
     """The kit of this process: all its tests go by one connection to Redis."""
     return Kit()
+
+
+def _without_tick(options: Options) -> tuple[Options, Any]:
+    """Options, and the tick that their meta says: a job cannot say that it is one of a tick, but a run by hand is no job."""
+    if not isinstance(options.meta, Mapping) or PERIODIC not in options.meta:
+        return options, None
+    meta = dict(options.meta)
+    tick = meta.pop(PERIODIC)
+    return options._replace(meta=meta), tick

@@ -4,6 +4,7 @@ test's code has opened; at once, where it has opened none. What others hang on a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from inspect import unwrap
 from typing import Any, Final
@@ -38,10 +39,21 @@ def on_commit(connection: Any, func: Any, robust: bool = False) -> None:
     _happen(connection)
 
 
-def catch_up() -> None:
-    """What waits for a commit since before the test began: of `setUpTestData`, say."""
+def catch_up() -> list[tuple[Any, list[Any]]]:
+    """What waits for a commit since before the test began: of `setUpTestData`, say. Returns it, by connection."""
+    happened = []
     for connection in connections.all(initialized_only=True):
+        before = connection.run_on_commit
         _happen(connection)
+        happened.append((connection, [hook for hook in before if all(hook is not other for other in connection.run_on_commit)]))
+    return happened
+
+
+def give_back(happened: Iterable[tuple[Any, list[Any]]]) -> None:
+    """It waits as before: the next test of that class begins with it, too."""
+    for connection, hooks in happened:
+        if connection.in_atomic_block:
+            connection.run_on_commit = [*hooks, *connection.run_on_commit]
 
 
 def _happen(connection: Any) -> None:

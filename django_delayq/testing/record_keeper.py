@@ -7,9 +7,9 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from django_delayq import clock, ids
+from django_delayq import clock, ids, signals
 from django_delayq.conf import Config
-from django_delayq.mirror.exists import ExistsQuery
+from django_delayq.mirror.exists import FixedQuery
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import UNPUBLISHED, Job
@@ -30,15 +30,17 @@ class RecordKeeper:
         common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
         self._mirrors = [MirrorLoop(link, queue, **common) for queue in config.queues.values()]
         self._common = common
-        self._any = ExistsQuery(self._rows())
+        self._unpublished = FixedQuery(self._rows().values_list("id", "queue"))
         self.may_lack = True  # Redis may lack rows: some were there before the test began, it was away, or a job waits behind another
 
-    def fold(self) -> None:
-        """Rows say what Redis says."""
+    def fold(self) -> bool:
+        """Rows say what Redis says. Whether they did not before."""
         lengths = self._link.execute_many([("XLEN", mirror.log.keys["events"]) for mirror in self._mirrors])
         for mirror, length in zip(self._mirrors, lengths, strict=True):
-            while length and mirror.poll() == 0.0:
+            while length > 0 and (passed := mirror.fold()).more:
+                length -= len(passed.entries)
                 self.may_lack |= bool(registry.followed)  # a failure may have written the row of another job
+        return any(lengths)
 
     def publish(self) -> bool:
         """Puts in what Redis lacks: rows that were committed while it was away, or behind a job of their key. Whether it took any."""
@@ -53,9 +55,9 @@ class RecordKeeper:
         return bool(before - set(self._lacking()))
 
     def keep(self) -> bool:
-        """Folds, then publishes what Redis lacks. Whether anything was published."""
-        self.fold()
-        return self.publish()
+        """Folds, then publishes what Redis lacks. Whether there may be more to run: receivers of ends may have scheduled something."""
+        told = self.fold() and signals.job_ended.has_listeners()
+        return self.publish() or told
 
     def unpublished(self) -> list[ScheduledJob]:
         """Rows that were committed, and that Redis does not have, as jobs."""
@@ -82,9 +84,7 @@ class RecordKeeper:
         if not (self.may_lack or self._link.lacks_rows):
             return []
         self.may_lack = self._link.lacks_rows = False
-        found: list[tuple[UUID, str]] = []
-        if self._any.found():
-            found = [(id, queue) for id, queue in self._rows().values_list("id", "queue") if queue in self._config.queues]
+        found = [(id, queue) for id, queue in self._unpublished.rows() if queue in self._config.queues]
         keys = {mirror.queue.name: mirror.log.keys["jobs"] for mirror in self._mirrors}
         there = self._link.execute_many([("HEXISTS", keys[queue], ids.short(id)) for id, queue in found])
         unknown = [job for job, known in zip(found, there, strict=True) if not known]

@@ -9,9 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, codec, ids
+from django_delayq.lanes import LANES
 from django_delayq.record import read
 from django_delayq.store.connection import Link
-from django_delayq.testing.stepper import LANES
 from django_delayq.worker.line import Line
 
 MOST: Final = 20  # rows of a table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from django_delayq import codec, ids
 from django_delayq.conf import Config
+from django_delayq.lanes import LANES
 from django_delayq.record import ClaimedJob, read
 from django_delayq.store.connection import Link
 from django_delayq.testing.calling_thread import OneRun, executor, taken
@@ -22,7 +24,7 @@ from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.spec import nothing
 
 WORKER: Final = "test:1:kit"
-LANES: Final = ("high", "normal", "low")
+ENDS_OF_RUNS: Final = (Exception, SystemExit, GeneratorExit, CancelledError)  # what a worker takes for the end of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ class Ran:
     attempt: int
     outcome: str
     error: BaseException | None = field(default=None, compare=False)
+
+    @property
+    def ends_the_test(self) -> bool:
+        """Whether that was Ctrl-C, or by what a framework ends a test, `pytest.fail` say: no task means these for its worker."""
+        return self.error is not None and not isinstance(self.error, ENDS_OF_RUNS)
 
 
 class Due(NamedTuple):

@@ -94,8 +94,8 @@ def task_name(task: Any) -> str:
     """
     if task is None:
         return ""
-    if isinstance(task, str):
-        return registry.get(task).name
+    if isinstance(named := getattr(task, "module_path", task), str):  # a task of Django's says so where it is
+        return registry.get(named).name
     if not isinstance(task, Bound):
         raise ConfigError(f"{task!r} is no task. Pass the function that @delayq.task decorates, or its name.")
     name: str = task.task.name

@@ -51,6 +51,11 @@ class CurrentJob:
         return ids.full(self._run.job.id)
 
     @property
+    def short_id(self) -> str:
+        """The same in 22 characters, as lists, logs and pages show it."""
+        return self._run.job.id
+
+    @property
     def task(self) -> str:
         """The name of its task."""
         name: str = self._run.task.name
@@ -101,6 +106,11 @@ class CurrentJob:
         """What the scheduler attached to the job, likewise."""
         return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name != CARRIED}
 
+    def luggage(self, name: str) -> Any:
+        """What the carrier of that name has packed when the job was scheduled; None: nothing."""
+        found = (self._run.options.get("meta") or {}).get(CARRIED)
+        return found.get(name) if isinstance(found, dict) else None
+
     @property
     def nonce(self) -> str:
         """What proves the claim."""
@@ -110,6 +120,11 @@ class CurrentJob:
     def fence(self) -> str:
         """Text that no other run of any job has."""
         return f"{self.nonce}/{self._run.job.id}"
+
+    @property
+    def worker(self) -> str:
+        """The id of the worker that runs it."""
+        return self._run.holdings.worker
 
     @property
     def run_at(self) -> datetime:
@@ -150,13 +165,13 @@ class CurrentJob:
         run = self._run
         if run.holdings.is_lost(run.row, run.turn):
             raise LeaseLost(
-                f"job {self.id}: the lease of attempt {self.attempt} is lost, and another worker may run the job; stop here"
+                f"job {self.short_id}: the lease of attempt {self.attempt} is lost, and another worker may run the job; stop here"
             )
         if not run.holdings.is_at_work(run.row, run.turn):
-            raise LeaseLost(f"job {self.id}: attempt {self.attempt} has ended, and what it left behind runs on; stop here")
+            raise LeaseLost(f"job {self.short_id}: attempt {self.attempt} has ended, and what it left behind runs on; stop here")
 
     def __repr__(self) -> str:
-        return f"<CurrentJob {self.task} {self.id} attempt {self.attempt}>"
+        return f"<CurrentJob {self.task} {self.short_id} attempt {self.attempt}>"
 
 
 CURRENT: Final[ContextVar[CurrentJob]] = ContextVar("django_delayq.current")

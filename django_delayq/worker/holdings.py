@@ -5,7 +5,7 @@ hard deadlines, and to give back what a killed process held. Neither waits for t
 process would keep it. The rules that make a read in the middle of a write harmless:
 
 1. The state byte is written last, and set to EMPTY first. Who reads a row looks at its `turn` before and after.
-2. Each use of a row has its own `turn`. What the supervisor writes into a row (lost, cancel, good until) carries the turn it is
+2. Each use of a row has its own `turn`. What the supervisor writes into a row (lost, cancel, abort, good until) carries the turn it is
    meant for, and means nothing to the row's next job.
 """
 
@@ -26,14 +26,15 @@ NEVER: Final = -1  # retry_ms: the attempt was the last one
 ASK: Final = -2  # retry_ms: the task's own backoff function knows
 UNKNOWN_TASK: Final = 0xFFFFFFFF
 
-LAYOUT: Final = 1  # changes with the layout below, since a worker may read what one of another version left behind
+LAYOUT: Final = 2  # changes with the layout below, since a worker may read what one of another version left behind
 
-# The head: what the process has done so far (8-byte counters), whether it asks to be replaced and whether it ended by itself, then
-# a nonce per line, of a claim that may be under way.
+# The head: what the process has done so far (8-byte counters), whether it asks to be replaced, whether it ended by itself, whether it
+# has begun to claim; then a nonce per line, of a claim that may be under way.
 _DONE: Final = 0
 _FAILED: Final = 1
 _RETIRES: Final = 2
 _LEFT: Final = 3
+_CLAIMS: Final = 4
 _HEAD: Final = 64
 _NONCE: Final = 32
 # A row; offsets in bytes. The first part is written by the task process, the last by the supervisor.
@@ -41,7 +42,7 @@ _ROW: Final = 192
 _TURN, _STATE, _LINE, _ATTEMPT, _TASK, _PROGRESS_TURN = 0, 4, 8, 12, 16, 20
 _TAKEN, _STARTED, _HARD, _RETRY_MS, _GOOD_UNTIL = 24, 32, 40, 48, 56
 _ID, _FENCE, _PROGRESS = 64, 88, 120
-_LOST_TURN, _CANCEL_TURN, _EXTENDED_TURN, _EXTENDED = 164, 168, 172, 176
+_ABORT_TURN, _LOST_TURN, _CANCEL_TURN, _EXTENDED_TURN, _EXTENDED = 160, 164, 168, 172, 176
 _CLAIMED: Final = struct.Struct("=IB3xIIIIdddqd24s32s")  # the first part, in the order of the offsets, up to _PROGRESS
 _BEGUN: Final = struct.Struct("=ddq")  # _STARTED, _HARD, _RETRY_MS
 _TEXTS: Final = struct.Struct("24s32s")
@@ -79,6 +80,7 @@ class Holdings:
 
     def __init__(self, rows: int, lines: int, descriptor: int = -1) -> None:
         self.rows = rows
+        self.worker = ""  # whose process this is
         self._base = _base(lines)
         self._map = mmap.mmap(descriptor, self.size(rows, lines))
         view = memoryview(self._map)
@@ -150,6 +152,10 @@ class Holdings:
         """A claim with that nonce may be under way ("": none), so that the supervisor can ask for it if we die now."""
         struct.pack_into("32s", self._map, _HEAD + line * _NONCE, nonce.encode())
 
+    def claimed(self) -> None:
+        """Says that Redis has answered a claim of this process."""
+        self._i64[_CLAIMS] = 1
+
     def count(self, done: int, failed: int) -> None:
         """Adds to what this process has settled. Called by one thread only."""
         self._i64[_DONE] += done
@@ -181,6 +187,12 @@ class Holdings:
     def is_cancelled(self, row: int, turn: int) -> bool:
         """Whether the supervisor found a cancel request."""
         return self._u32[(self._base + row * _ROW + _CANCEL_TURN) >> 2] == turn
+
+    def aborted(self) -> set[tuple[int, int]]:
+        """Row and turn of all jobs that are held, and whose run the supervisor wants ended."""
+        turns, at = self._u32[self._base >> 2 :: _ROW >> 2], self._u32[(self._base + _ABORT_TURN) >> 2 :: _ROW >> 2]
+        found = {(row, turn) for row, (turn, ended) in enumerate(zip(turns, at, strict=True)) if turn == ended}
+        return {(row, turn) for row, turn in found if self._bytes[self._base + row * _ROW + _STATE] != EMPTY}
 
     def good_until(self, row: int, turn: int) -> float:
         """Until when the lease surely holds."""
@@ -219,6 +231,10 @@ class Holdings:
         """Tells the process that the job should stop."""
         self._u32[(self._base + held.row * _ROW + _CANCEL_TURN) >> 2] = held.turn
 
+    def abort(self, held: Held) -> None:
+        """Tells the process that the job must stop. It looks there when it is called, see `worker/pipe_commands.py`."""
+        self._u32[(self._base + held.row * _ROW + _ABORT_TURN) >> 2] = held.turn
+
     def extended(self, held: Held, until: float) -> None:
         """Tells the process until when the lease surely holds now."""
         at = self._base + held.row * _ROW
@@ -233,6 +249,10 @@ class Holdings:
     def counts(self) -> tuple[int, int]:
         """How many jobs the process has settled, and how many of these had failed."""
         return self._i64[_DONE], self._i64[_FAILED]
+
+    def claims(self) -> bool:
+        """Whether the process has begun to claim."""
+        return bool(self._i64[_CLAIMS])
 
     def retires(self) -> bool:
         """Whether the process asks to be replaced."""

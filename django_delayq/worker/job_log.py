@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from django_delayq import clock, ids
-from django_delayq.exceptions import ControlFlow
+from django_delayq import clock
+from django_delayq.exceptions import ControlFlow, Skip
 from django_delayq.logger import Logger, class_name, summary, traceback
 from django_delayq.store.queue import Outcome
 from django_delayq.text import one_line
@@ -42,10 +42,10 @@ class JobLog:
                 self._ended(run, outcome, level)
         elif run.poison:
             told = "it cannot be read; the job's row says why" if run.poison == "poison-record" else outcome.reason
-            logger.error("job %s is set aside as poison: %s", ids.told(run.job.id), told, extra=self._fields(run, ""))
+            logger.error("job %s is set aside as poison: %s", run.job.id, told, extra=self._fields(run, ""))
         elif outcome.kind == "park":
             delay = clock.text(outcome.delay_ms / 1000)
-            logger.warning("job %s is parked for %s: %s", ids.told(run.job.id), delay, outcome.reason, extra=self._fields(run, ""))
+            logger.warning("job %s is parked for %s: %s", run.job.id, delay, outcome.reason, extra=self._fields(run, ""))
 
     def _ended(self, run: Run, outcome: Outcome, level: int) -> None:
         error = outcome.error
@@ -67,7 +67,7 @@ class JobLog:
     def _fields(self, run: Run, task: str) -> dict[str, Any]:
         job = run.job
         return {
-            "job_id": ids.told(job.id),
+            "job_id": job.id,
             "task": task,
             "queue": one_line(job.queue),
             "attempt": job.attempt,
@@ -76,7 +76,7 @@ class JobLog:
 
 
 def _level(outcome: Outcome) -> int:
-    if outcome.kind == "ack" and not outcome.reason:  # mostly
+    if (outcome.kind == "ack" and not outcome.reason) or isinstance(outcome.error, Skip):  # mostly, or as it was meant
         return logging.INFO
     if outcome.kind == "fail":
         return logging.ERROR

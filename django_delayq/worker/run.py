@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from django.dispatch import Signal
 
-from django_delayq import ids, signals
+from django_delayq import signals
 from django_delayq.logger import Logger
 from django_delayq.record import ClaimedJob, Header
 from django_delayq.store.queue import Kind, Outcome
@@ -48,13 +48,14 @@ class Run:
     `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task". `header`, `args`, `kwargs`
     and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer took it up (monotonic
     seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and `started_ms` (wall clock)
-    hold too.
+    hold too. `fuse` is there while it may be interrupted, and empty when it was, see `process/interrupt.py`.
     """
 
     __slots__ = (
         "args",
         "claimed",
         "current",
+        "fuse",
         "header",
         "holdings",
         "job",
@@ -88,6 +89,12 @@ class Run:
         self.poison = ""
         self.started = claimed
         self.current: CurrentJob | None = None
+        self.fuse: dict[str, int] | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its function was, wherever that was."""
+        return self.fuse is not None and not self.fuse
 
     def outcome(
         self,
@@ -136,7 +143,7 @@ class Receivers:
             try:
                 ends(run, outcome)
             except Exception:
-                logger.exception("job %s: %s failed at its end", ids.told(run.job.id), name)
+                logger.exception("job %s: %s failed at its end", run.job.id, name)
 
 
 class SignalReceiver:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django_delayq.store.connection import Link
+from django_delayq.worker.board import Board
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.run import AnyTask, Receiver, Wrap
+from django_delayq.worker.tally import WorkerFigures
 
 
 def nothing() -> None:
@@ -19,13 +21,16 @@ def nothing() -> None:
 class Hooks:
     """What the worker calls around jobs, so that it need not know the database: receivers of runs, and what is to be done before a
     process is forked and at the end of a thread that runs jobs. The latter two must not raise. `wrap`: gives the function of a task for
-    one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function itself.
+    one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function itself. `metrics`: what
+    `GET /metrics` answers; None: nothing is counted for it, and `no_metrics` says why there is none.
     """
 
     receivers: Sequence[Receiver] = ()
     before_fork: Callable[[], None] = nothing
     end_thread: Callable[[], None] = nothing
     wrap: Wrap | None = None
+    metrics: Callable[[WorkerFigures], bytes] | None = None
+    no_metrics: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class WorkerSpec:
         wary: a mirror is at work here: nothing is claimed from a store that it has not confirmed.
         health_port: where GET /health is answered; None: nowhere. health_host: on which address, "" for all.
         version: of the package, for the beat.
+        board: where the process that keeps records says what it has done, for the metrics; None without one.
     """
 
     worker: str
@@ -66,11 +72,17 @@ class WorkerSpec:
     tidy: bool = True
     wary: bool = False
     version: str = ""
+    board: Board | None = None
 
     @property
     def health_address(self) -> str:
         """Where probes are answered, as others are told: "*:8080" on all addresses, "" for nowhere."""
         return "" if self.health_port is None else f"{self.health_host or '*'}:{self.health_port}"
+
+    @property
+    def measured(self) -> bool:
+        """Whether somebody may look at what its processes count."""
+        return self.health_port is not None and self.hooks.metrics is not None
 
     def served(self, link: Link) -> list[Line]:
         """The lines with their stores, on that link. Once per process."""

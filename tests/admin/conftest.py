@@ -36,6 +36,11 @@ ALL = (
     "stop_worker",
     "view_setaside",
     "retry_setaside",
+    "view_periodic",
+    "switch_periodic",
+    "override_periodic",
+    "run_periodic",
+    "schedule_job",
 )
 
 __all__ = ["Shop", "beat", "lose_redis"]

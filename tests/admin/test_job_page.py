@@ -10,7 +10,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, conf
-from django_delayq.admin import forecast, tracebacks
+from django_delayq.admin import ladder_ahead, tracebacks
 from django_delayq.console import overview
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
@@ -42,6 +42,13 @@ def moments(client, job: delayq.Job) -> list[str]:
 
 def why(client, job: delayq.Job) -> str:
     return client.get(page(job)).context["why"]
+
+
+def test_the_page_bears_the_name_that_logs_have_and_opens_by_either(orders, staff):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    for form in (job.short_id, job.id):
+        text = staff().get(f"{JOBS}{form}/change/").content.decode()
+        assert f"<code>{job.short_id}</code>" in text
 
 
 # what happened, and what lies ahead
@@ -94,11 +101,19 @@ def test_a_job_that_has_ended_has_nothing_ahead(orders, staff):
     assert moments(client, cancelled)[-1].startswith("cancelled paid")
 
 
+def test_an_abort_is_told_from_a_request_to_cancel(staff, orders):
+    job = orders.running()
+    job.cancel(reason="not needed")
+    job.cancel(abort=True, reason="runs wild")
+    told = moments(staff(), job)
+    assert told.index("cancel requested not needed") < told.index("abort requested runs wild")
+
+
 def test_what_a_function_decides_is_not_foretold(orders):
     job = Job(queue="orders", task="gone", max_attempts=3)
-    assert [step.wait for step in forecast.ladder(job, 1)[0]] == forecast.conf.get().queue("orders").backoff.steps(2)
+    assert [step.wait for step in ladder_ahead.ladder(job, 1)[0]] == ladder_ahead.conf.get().queue("orders").backoff.steps(2)
     job.options = {"backoff": "not a ladder"}
-    assert len(forecast.ladder(job, 1)[0]) == 2
+    assert len(ladder_ahead.ladder(job, 1)[0]) == 2
 
 
 def test_a_running_job_shows_its_lease_and_how_far_it_is(orders, staff):

@@ -13,7 +13,7 @@ from django.utils import translation
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.admin import JobAdmin
-from django_delayq.console import overview, selection
+from django_delayq.console import keyset, overview
 from django_delayq.models import Job
 from tests.admin.conftest import JOBS, act, choose, lose_redis, page
 from tests.tasks_for_tests import close_order
@@ -230,7 +230,7 @@ def test_a_place_that_is_none_leads_to_the_beginning(orders, staff, place):
 
 
 def test_what_no_index_finds_is_read_through_in_stretches(orders, staff, monkeypatch):
-    monkeypatch.setattr(selection, "WINDOW", 4)
+    monkeypatch.setattr(keyset, "WINDOW", 4)
     jobs = orders.scheduled(11)
     Job.objects.filter(pk=jobs[0].id).update(error="ValueError: far away")
     client, address, found, steps = staff(), f"{JOBS}?q=error:far", [], 0
@@ -261,7 +261,7 @@ def test_pages_of_keys_that_begin_alike_follow_one_another(orders, staff, monkey
     assert len({pk for each in pages for pk in each}) == 7
     back = client.get(JOBS + cl.earlier).context["cl"]
     assert [job.pk for job in back.result_list] == pages[1]
-    monkeypatch.setattr(selection, "WINDOW", 4)
+    monkeypatch.setattr(keyset, "WINDOW", 4)
     assert "More than ten thousand keys match" in client.get(f"{JOBS}?{query}").content.decode()
 
 

@@ -6,14 +6,20 @@ import gettext
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from uuid import uuid4
 
 import django
 import pytest
 from django.utils import translation
 
 import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.models import Periodic, Tick
+from django_delayq.periodic import schedules
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, WORKERS, beat, choose, lose_redis, page, said
 from tests.admin.strings import LANGUAGES, PACKAGE, Text, catalog, catalog_path, sources
+from tests.admin.test_periodic import SCHEDULES, declared, made, past
+from tests.admin.test_periodic import page as schedule
 from tests.tasks_for_tests import close_order
 
 PLACEHOLDER = re.compile(r"%\(\w+\)[sd]")
@@ -140,13 +146,33 @@ def test_english_that_is_left_on_a_page_is_found(language):
     assert left_in_english("<b>cancelled</b>", known) == ["cancelled"]
 
 
+def every_schedule(monkeypatch: pytest.MonkeyPatch) -> list[Periodic]:
+    """One of people with ticks of every fate, off; one of the code with other dates; one in trouble; one that is retired."""
+    own, other, broken, retired = (
+        made(jitter="5m"),
+        declared(monkeypatch, "weekly-eu", overlap="wait"),
+        made("broken"),
+        made("was-here"),
+    )
+    for number, fate in enumerate(Tick.Fate.values):
+        past(own, number + 1, fate=fate, job_id=uuid4() if fate == "scheduled" else None)
+    schedules.run_now(own.name, actor="admin:ann")
+    schedules.turn_off(own.name, actor="admin:ann", reason="stock taking")
+    schedules.override(other.name, every="10m", actor="admin:ann")
+    Periodic.objects.filter(pk=other.pk).update(fingerprint="of another deploy")
+    Periodic.objects.filter(pk=broken.pk).update(problem={"code": "task_unknown", "fields": {"name": "gone"}})
+    Periodic.objects.filter(pk=retired.pk).update(retired_at=clock.now())
+    return [own, other, broken, retired]
+
+
 @pytest.mark.parametrize("down", [False, True], ids=["with Redis", "without Redis"])
-def test_no_page_says_anything_of_ours_in_english(orders, staff, language, settings, down):
+def test_no_page_says_anything_of_ours_in_english(orders, staff, language, settings, monkeypatch, down):
     failed, running, done = orders.ended("fail"), orders.running(), orders.ended("ack")
     retried, waiting = orders.ended("retry"), delayq.schedule(close_order, 9, delay="1h", key="order:9")
     delayq.pause("orders", actor="admin:clerk", reason="flood")
     beat("orders")
     orders.fold()
+    rows = every_schedule(monkeypatch)
     client, known = staff(), catalog(language)[0]
     with translation.override(language.replace("_", "-").lower()):
         start = f"{OPERATIONS}start/requeue/?state=failed"
@@ -165,6 +191,10 @@ def test_no_page_says_anything_of_ours_in_english(orders, staff, language, setti
             operation,
             start,
             f"{OPERATIONS}start/reschedule/",
+            SCHEDULES,
+            *(schedule(row) for row in rows),
+            *(schedule(row, act) for row in rows[:1] for act in ("override", "edit", "delete")),
+            f"{SCHEDULES}add/",
             "/admin/",
         ]
         if down:
@@ -189,3 +219,8 @@ def test_a_form_refuses_in_the_language_of_the_page(orders, staff):
     client = staff()
     with translation.override("de"):
         assert "Das ist nicht der Name der Warteschlange." in client.post(f"{QUEUES}orders/purge/", {"typed": "other"}).content.decode()
+        form = schedule(made(), "override")
+        assert "Dazu passt kein Termin" in client.post(form, {"cron": "0 0 30 2 *"}).content.decode()
+        shown = client.post(form, {"cron": "0 3 * * *", "look": "1"}).content.decode()
+        assert "Nächste Termine" in shown
+        assert left_in_english(shown, catalog("de")[0]) == []

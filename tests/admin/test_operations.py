@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.console import selection
+from django_delayq.console import keyset
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.mirror import operation_loop
 from django_delayq.mirror.operation_loop import OperationLoop
@@ -134,7 +134,7 @@ def test_a_search_that_is_not_understood_touches_nothing(orders):
 
 
 def test_rows_far_between_are_found(orders, monkeypatch):
-    monkeypatch.setattr(selection, "WINDOW", 2)
+    monkeypatch.setattr(keyset, "WINDOW", 2)
     jobs = orders.scheduled(11)
     Job.objects.filter(pk__in=[jobs[0].id, jobs[10].id]).update(error="far")
     operation = begin(selection={"text": "error:far"})
@@ -276,7 +276,7 @@ def test_nothing_is_counted_through_the_whole_table(orders, monkeypatch):
 @pytest.mark.parametrize("fields", [FAR, {}])
 def test_what_is_spread_over_a_time_is_counted_step_by_step_before(orders, monkeypatch, fields):
     Job.objects.filter(pk__in=[job.id for job in orders.scheduled(7)]).update(error="far")
-    monkeypatch.setattr(selection, "WINDOW", 2)
+    monkeypatch.setattr(keyset, "WINDOW", 2)
     monkeypatch.setattr(operation_loop, "MOST_COUNTED", 2)
     operation = begin(seconds=3600, **fields)
     loop, looks = OperationLoop(using="default"), 0

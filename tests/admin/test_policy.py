@@ -9,6 +9,8 @@ from django.template import engines
 
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS, beat, choose
 from tests.admin.test_operations import begin
+from tests.admin.test_periodic import SCHEDULES, made
+from tests.admin.test_periodic import page as schedule_page
 from tests.security.test_differential import set_aside
 
 META = r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">'
@@ -17,7 +19,7 @@ STRICT = "default-src &#x27;self&#x27;"
 
 @pytest.fixture
 def pages(orders, staff):
-    failed, kept, operation = orders.ended("fail", max_attempts=1), set_aside(orders), begin()
+    failed, kept, operation, row = orders.ended("fail", max_attempts=1), set_aside(orders), begin(), made()
     orders.scheduled(1)
     beat("orders")
     client = staff()
@@ -38,6 +40,9 @@ def pages(orders, staff):
         SET_ASIDE,
         f"{SET_ASIDE}{kept.pk}/change/",
         f"{SET_ASIDE}{kept.pk}/history/",
+        SCHEDULES,
+        f"{SCHEDULES}add/",
+        *(schedule_page(row, what) for what in ("change", "history", "override", "edit", "delete")),
     ]
     return lambda: [(place, client.get(place)) for place in places] + [("ask", choose(client, "cancel", [failed]))]
 

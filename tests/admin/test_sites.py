@@ -12,6 +12,7 @@ from django_delayq.models import Operation
 from tests.admin.conftest import beat, said
 from tests.admin.sites import parts
 from tests.admin.test_operations import begin
+from tests.admin.test_periodic import made
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.urls("tests.admin.sites")
@@ -28,8 +29,12 @@ def pages(orders) -> list[str]:
     job = orders.ended("fail")
     orders.scheduled()
     beat("orders")
+    row = made()
     return [
         "",
+        "delayq/periodic/",
+        "delayq/periodic/add/",
+        *(f"delayq/periodic/{row.pk}/{what}/" for what in ("change", "history", "override", "edit", "delete")),
         "delayq/",
         "delayq/job/",
         "delayq/queue/",

@@ -39,6 +39,7 @@ def refusals() -> list[DelayqError]:
         check([7, 8], {}),
         check([7], {"colour": "red"}),
         check([7], {"order_id": 7}),
+        said(close_order.check_typed, ("7",), {}),
         check([7], {}, task="shop.tasks.renamed"),
         check([7], {}, queue="elsewhere"),
         check([7], {}, queue="order"),

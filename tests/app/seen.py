@@ -6,19 +6,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
-from django_delayq import ids
-from django_delayq.models import Attempt, Event, Job, Operation
+from django_delayq import clock, ids
+from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
 from django_delayq.models import Step as OnceStep
+from django_delayq.states import PERIODIC
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 from tests.app.record import lines
 from tests.laws import dump as dumps
+from tests.laws.almanac import CREATED, DECLARED, ENDLESS, OFF, ON, RETIRED, Calendar, Pass, Plan, TickSeen, Turn
 from tests.laws.history import FaultSeen, Final, History, Op, Row, Run, Sees, Step
 
 Select = Callable[[str], Sequence[tuple[Any, ...]]]
@@ -131,13 +134,59 @@ def history(folder: Path, final: Final, sees: Sees) -> History:
     ]
     found.steps = [Step(at=line["before"], until=line["t"], offset=line["offset"]) for line in lines(folder, "clock.jsonl")]
     _by_redis_clock(found)
+    found.calendar = _calendar(folder)
     return found
+
+
+def _calendar(folder: Path) -> Calendar:
+    """What processes have noted of schedules; `calendar_left` has what is in the tables."""
+    found = Calendar()
+    for line in (line for version in ("old", "new") for line in lines(folder, f"plans-{version}-*.jsonl")[:1]):
+        found.plans[line["version"]] = {name: Plan(**plan) for name, plan in line["plans"].items()}
+    for path in folder.glob("passes-*.jsonl"):
+        for line in lines(folder, path.name):
+            found.passes.append(Pass(who=path.name, version=line["version"], what=line["say"], at=line["since"], until=line["w"]))
+    return found
+
+
+def calendar_left() -> tuple[list[TickSeen], list[Turn], dict[str, tuple[str, int]]]:
+    """Ticks, turns, and of which tick each job says it is, by the tables."""
+    at = clock.to_ms
+    mine = Job.objects.filter(task__startswith="tests.app.schedules.")
+    ended = {id: at(when) for id, when in mine.filter(finished_at__isnull=False).values_list("id", "finished_at")}
+    ticks = [
+        TickSeen(
+            name=name,
+            at=at(when),
+            run_at=at(run_at),
+            written=at(written),
+            fate=fate,
+            job=job.hex if job else "",
+            ended=ended.get(job, ENDLESS),
+        )
+        for name, when, run_at, written, fate, job in Tick.objects.filter(by_hand=False).values_list(
+            "schedule__name", "at", "run_at", "written_at", "fate", "job_id"
+        )
+    ]
+    turns = [Turn(name=name, kind=CREATED, at=at(when)) for name, when in Periodic.objects.values_list("name", "created_at")]
+    turns += [
+        Turn(name=detail["schedule"], kind=kind, at=at(when), dates=detail.get("dates", ""), reason=reason)
+        for kind, when, detail, reason in Event.objects.filter(kind__in=(OFF, ON, DECLARED, RETIRED))
+        .order_by("id")
+        .values_list("kind", "at", "detail", "reason")
+    ]
+    jobs = {}
+    for id, options in mine.values_list("id", "options"):
+        told = options["meta"][PERIODIC]
+        jobs[id.hex] = told["name"], at(datetime.fromisoformat(told["tick"]))
+    return ticks, turns, jobs
 
 
 def _by_redis_clock(history: History) -> None:
     for op in history.ops.values():
         op.wall += min(0, _offset(history.steps, op.at))
     for run in history.runs:
+        run.real = run.wall
         run.wall += _offset(history.steps, run.at)
         run.wall_until += _offset(history.steps, run.until)
 
@@ -167,6 +216,8 @@ def _run(runs: list[Run], still: dict[tuple[str, str, str], Run], file: str, lin
     if line["run"] == "began":
         told = {name: line[name] for name in ("job", "fence", "op", "task", "attempt", "due", "pid")}
         still[place] = Run(**told, at=line["t"], wall=line["w"])
+        if "tick" in line:
+            still[place].tick = line["schedule"], clock.to_ms(datetime.fromisoformat(line["tick"]))
         runs.append(still[place])
     elif (run := still.pop(place, None)) is not None:
         run.until, run.wall_until, run.how = line["t"], line["w"], line["how"]

@@ -4,7 +4,8 @@
 - APP_DELAYQ: DELAYQ without the URL, as JSON
 - APP_FOLDER: where tasks record their runs
 - APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
-- APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
+- APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
+- APP_CALENDAR: which schedules it has, see tests/app/schedules.py
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from __future__ import annotations
 import json
 import os
 
-from django_delayq import conf
-from django_delayq.worker.supervisor import beat
+from django_delayq import setting_readers
+from django_delayq.worker.supervisor import worker_beat
 
-conf.SHORTEST_LEASE = 1.0  # so that tests see many leases end
-beat.EVERY = 1.0  # and need not wait to be heard
+setting_readers.SHORTEST_LEASE = 1.0  # so that tests see many leases end
+worker_beat.EVERY = 1.0  # and need not wait to be heard
 SECRET_KEY = "only for tests"
 USE_TZ = True
 DATABASES = {"default": json.loads(os.environ["APP_DATABASE"])}
@@ -31,5 +32,8 @@ INSTALLED_APPS = [
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 APP_FOLDER = os.environ["APP_FOLDER"]
 APP_WITHOUT = os.environ.get("APP_WITHOUT", "")
+APP_CALENDAR = os.environ.get("APP_CALENDAR", "")
 DELAYQ = {"REDIS": os.environ["APP_REDIS"], **json.loads(os.environ["APP_DELAYQ"])}
 REDIS_URL = os.environ.get("APP_COUNTS", DELAYQ["REDIS"])
+if "APP_TASKS" in os.environ:
+    TASKS = json.loads(os.environ["APP_TASKS"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import time
 import zlib
@@ -15,6 +16,7 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq.producer.task import registry
+from django_delayq.states import PERIODIC
 from django_delayq.worker.process import unknown_tasks
 from tests.app import record
 from tests.app.models import Effect
@@ -43,6 +45,9 @@ def _run(op: str) -> Iterator[None]:
     job = delayq.current()
     runs = record.own(settings.APP_FOLDER, "runs")
     same = {"job": job.id.hex, "fence": job.fence}
+    tick = job.meta.get(PERIODIC)
+    if tick is not None:
+        same |= {"schedule": tick["name"], "tick": tick["tick"]}
     runs.write(
         run="began",
         **same,
@@ -181,5 +186,7 @@ def stepwise(op: str, fails: int = 0, seconds: float = 0.01) -> None:
 
 
 unknown_tasks.STEPS = (1.0, 2.0)  # a campaign has no minute to wait
+if settings.APP_CALENDAR:
+    importlib.import_module("tests.app.schedules")
 if settings.APP_WITHOUT:
     del registry._tasks[f"{__name__}.{settings.APP_WITHOUT}"]

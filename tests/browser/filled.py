@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SCHEDULES, SET_ASIDE, WORKERS
 
 if TYPE_CHECKING:
     from tests.browser.example import Example
@@ -108,6 +108,44 @@ def refused(item, job, **fields):
 body = b'abc 1 0 f\\n{{"c": "ValueError", "m": "the card 4111 is refused", "t": "Traceback"}}'
 keep["aside"] = refused(1, keep["failed"], raw=body)
 refused(2, None, kind="invented", code="kind", text="no release up to this one knows it", raw=b"\\x00\\xff")
+
+from django_delayq.models import Periodic, Tick
+from django_delayq.periodic import schedules
+from django_delayq.periodic.tick_loop import TickLoop
+policies = dict(missed="all", overlap="skip", jitter="5m", args=[1])
+delayq.periodic("0 3 * * *", timezone="Europe/Berlin", name="nightly-report", **policies)(close_order)
+delayq.periodic(every="10m", name="poll-bank", args=[2])(close_order)
+TickLoop(using="default").poll()
+by = dict(actor="admin:admin", reason="the accountants asked for it")
+schedules.create("weekly-eu", "shop.tasks.close_order", cron="0 8 * * 1", timezone="America/New_York", args=[3], **by)
+schedules.create("monthly", "shop.tasks.close_order", cron="0 8 1 * *", timezone="Europe/Berlin", args=[4], **by)
+schedules.turn_off("monthly", **by)
+schedules.override("nightly-report", cron="30 2 * * *", timezone="Europe/Berlin", **by)
+schedules.run_now("nightly-report", **by)
+TickLoop(using="default").poll()
+Periodic.objects.create(
+    name="was-here", task="shop.tasks.gone", owner="code", cron="0 3 * * *", timezone="UTC", decided_to=now, created_at=now,
+    retired_at=now,
+)
+broken = Periodic.objects.create(
+    name="renamed", task="shop.tasks.renamed", owner="admin", cron="0 3 * * *", timezone="UTC", decided_to=now, created_at=now,
+    problem={{"code": "task_unknown", "fields": {{"name": "shop.tasks.renamed"}}}},
+)
+night = Periodic.objects.get(name="nightly-report")
+for days in range(1, 60):
+    then = (now - timedelta(days=days)).replace(hour=2, minute=0, second=0, microsecond=0)
+    job = None
+    if days % 7:
+        job = Job.objects.create(
+            queue="orders", task="shop.tasks.close_order", run_at=then, created_at=then, published=then, attempts=1, max_attempts=10,
+            started_at=then + timedelta(seconds=days * 3), finished_at=then + timedelta(minutes=2), args=[1],
+            state="failed" if days % 5 == 0 else "succeeded", error="ValueError: no" if days % 5 == 0 else "",
+        )
+    fate = "scheduled" if job else ("missed" if days % 14 else "skipped")
+    Tick.objects.create(schedule=night, at=then, run_at=then, fate=fate, job_id=job and job.pk, written_at=then)
+keep |= {{
+    "schedule": str(night.pk), "schedule-made": str(Periodic.objects.get(name="weekly-eu").pk), "schedule-broken": str(broken.pk),
+}}
 """
 WORST = """
 delayq.schedule(close_order, 4101, max_attempts=1, key="close-order:4101")  # really fails
@@ -133,12 +171,25 @@ keep["aside-worst"] = refused(
     3, worst.pk, queue="q" * 100, kind=hostile[:40], actor="w" * LONG, why=hostile * 50, code="c" * 40, text="x" * 1900,
     raw=(hostile.encode() + bytes(range(256))) * 350, length=10**9, tries=1000, stream_id="9" * 40 + "-" + "9" * 19,
 )
+awful = Periodic.objects.create(
+    name=(hostile + name)[:LONG], task=name, owner="admin", cron=("0,1,2,3,4 " * 40)[:LONG], timezone="z" * 100,
+    override_cron="7 " * 100, override_timezone=hostile[:60], jitter_ms=86_399_999, missed="all", overlap="wait",
+    args=["y" * 20_000], decided_to=now, created_at=now, kwargs={{name: {{"nested": [1] * 20}}}},
+    problem={{"code": "nobody_knows", "fields": {{"cause": hostile * 30}}}},
+)
+for n in range(120):
+    Tick.objects.create(
+        schedule=awful, at=now - timedelta(seconds=n), run_at=now, fate="scheduled", by_hand=bool(n % 3), written_at=now,
+        actor=hostile * 5 + "w" * 50, job_id=worst.pk if n % 2 else None,
+    )
+keep["schedule-worst"] = str(awful.pk)
 """
 
 
 def fill(example: Example, *, worst: bool = True) -> dict[str, str]:
     """Fills it. Returns ids of jobs: `waiting`, `failed`, how others ended, and `worst` if that is wanted; that of an `operation`; and
-    those of events set aside: `aside`, and `aside-worst`.
+    those of events set aside, `aside` and `aside-worst`, and of schedules, `schedule`, `schedule-made`, `schedule-broken` and
+    `schedule-worst`.
     """
     code = (FILL + (WORST if worst else "")).format(LONG=LONG, BIG=BIG, LINES=LINES)
     found: dict[str, str] = json.loads(example.run(f"{code}\nprint(json.dumps(keep))").splitlines()[-1])
@@ -147,18 +198,24 @@ def fill(example: Example, *, worst: bool = True) -> dict[str, str]:
 
 def addresses(ids: dict[str, str]) -> dict[str, str]:
     """Every page that a GET leads to, by a short name."""
+    jobs = {name: id for name, id in ids.items() if name != "operation" and not name.startswith(("aside", "schedule"))}
+    made = ids["schedule-made"]
     return {
         "queues": QUEUES,
         "remedies": f"{QUEUES}remedies/",
         "purge": f"{QUEUES}orders/purge/",
         "jobs": JOBS,
-        **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in ids.items() if name != "operation" and not name.startswith("aside")},
+        **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in jobs.items()},
         "failures": f"{JOBS}failures/",
         "edit": f"{JOBS}{ids['failed']}/edit/",
         "start": f"{OPERATIONS}start/requeue/?state=failed",
         "operations": OPERATIONS,
         "operation": f"{OPERATIONS}{ids['operation']}/change/",
         "workers": WORKERS,
+        "schedules": SCHEDULES,
+        **{name: f"{SCHEDULES}{id}/change/" for name, id in ids.items() if name.startswith("schedule")},
+        **{f"schedule-{what}": f"{SCHEDULES}{made}/{what}/" for what in ("override", "edit", "delete")},
+        "schedule-add": f"{SCHEDULES}add/",
         "set-aside": SET_ASIDE,
         **{f"event-{name}": f"{SET_ASIDE}{id}/change/" for name, id in ids.items() if name.startswith("aside")},
     }

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import APIResponse, Locator, Page
 
 JOBS, QUEUES, WORKERS = "/admin/delayq/job/", "/admin/delayq/queue/", "/admin/delayq/worker/"
-OPERATIONS, SET_ASIDE = "/admin/delayq/operation/", "/admin/delayq/setaside/"
+OPERATIONS, SET_ASIDE, SCHEDULES = "/admin/delayq/operation/", "/admin/delayq/setaside/", "/admin/delayq/periodic/"
 
 
 def place_order(page: Page) -> int:

@@ -113,7 +113,7 @@ def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
 @pytest.mark.parametrize("locale", ["de", "zh-CN"])
 def test_no_word_of_a_head_is_broken_and_no_table_is_wider_than_its_place(tabs, jobs, locale):
     page = tabs.open("admin", locale=locale)
-    for name in ("queues", "workers", "failures", "jobs", "operations", "set-aside"):
+    for name in ("queues", "workers", "failures", "jobs", "operations", "schedules", "schedule", "schedule-override", "set-aside"):
         page.goto(addresses(jobs)[name])
         expect(page.locator("html")).to_have_attribute("lang", {"de": "de", "zh-CN": "zh-hans"}[locale])
         assert page.evaluate(BROKEN) == []

@@ -46,6 +46,10 @@ class Fault:
     def end(self) -> None:
         """Mends it."""
 
+    def confine(self, place: float) -> None:
+        """To one worker, since others are harmed at the same time."""
+        self.place = place
+
     def worker(self) -> Worker:
         """The worker that it meets."""
         return self.stage.workers[int(self.place * len(self.stage.workers))]
@@ -165,6 +169,36 @@ class RestartWorker(Fault):
     def begin(self) -> None:
         self.worker().terminate()
         self.worker().start()
+
+
+class Deploy(Fault):
+    """Workers leave and come back one by one with the other version of the code: the new one, or the old one again. Side by side with
+    other faults it meets one worker, so that both versions are there for a while.
+    """
+
+    kind = "deploy"
+    kills = True
+    weight = 3
+
+    def __init__(self, stage: Stage, dice: random.Random) -> None:
+        super().__init__(stage, dice)
+        self.whole = True
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.schedules > 0
+
+    def confine(self, place: float) -> None:
+        super().confine(place)
+        self.whole = False
+
+    def begin(self) -> None:
+        code = {"old": "new", "new": "old"}[self.worker().code]
+        self.detail = f"{code} code, {'all workers' if self.whole else self.worker().name}"
+        for worker in self.stage.workers if self.whole else [self.worker()]:
+            self.stage.give(worker, code)
+            worker.terminate()
+            worker.start()
 
 
 class KillWeb(Fault):

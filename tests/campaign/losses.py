@@ -7,7 +7,6 @@ from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.record import ClaimedJob
-from django_delayq.states import Change
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.keys import NAMES
 from django_delayq.store.recovery import GroundStore, RestoreItem
@@ -66,17 +65,16 @@ class Loss:
         self._another_witness()
         return renewed
 
-    def adopt(self, job: ClaimedJob, *, ground: str = ELSEWHERE, **changes: Any) -> str:
+    def adopt(self, job: ClaimedJob) -> str:
         """As the worker that holds it."""
-        given = {"attempt": job.attempt, "crashes": job.crashes, "fence": job.fence, "delay_ms": FAR, **changes}
-        item = RestoreItem(id=job.id, record=job.record, **given)
-        answers: list[str] = self.call("adopt", [item], worker="w1", ground=ground)[1]
+        item = RestoreItem(id=job.id, record=job.record, attempt=job.attempt, crashes=job.crashes, fence=job.fence, delay_ms=FAR)
+        answers: list[str] = self.call("adopt", [item], worker="w1", ground=ELSEWHERE)[1]
         return answers[0]
 
     def row(self, id: UUID, **fields: Any) -> RestoreItem:
         """An unfinished row."""
         place = {name: fields.pop(name) for name in ("attempt", "crashes", "due_ms", "delay_ms") if name in fields}
-        return RestoreItem(id=ids.short(id), record=self.scene.item(id=id, **fields).record.encode(), **place)
+        return RestoreItem(id=ids.short(id), record=self.scene.item(id=id, **fields).encode(), **place)
 
     def generation(self) -> str:
         return EventLog(self.scene.link, self.scene.store.keys).generation()
@@ -92,30 +90,6 @@ class Loss:
         return ids.full(job.id)
 
 
-def rows_of_a_wiped_queue(scene: Scene) -> None:
-    """They come back with date, attempts, crashes and key; of two with one key one does; sent again they change nothing."""
-    loss, now = Loss(scene), scene.now()
-    jobs = [UUID(int=scene.item().record.id.int) for _ in range(4)]
-    rows = [
-        loss.row(jobs[0], attempt=2, crashes=1, due_ms=now + FAR, key="k"),
-        loss.row(jobs[1], key="k"),
-        loss.row(jobs[2], due_ms=now - FAR, delay_ms=FAR),
-        loss.row(jobs[3], due_ms=now + FAR, key="other"),
-    ]
-    scene.same(loss.restore(*rows), ["restored", "merged", "restored", "restored"], "rows of a wiped queue")
-    dump = scene.dump()
-    scene.same(dump.runs, {rows[0].id: "2:1:N:"}, "attempts of a row that is back")
-    scene.same(dump.keys, {"k": rows[0].id, "other": rows[3].id}, "keys of rows that are back")
-    scene.same(dump.due(rows[0].id), now + FAR, "the date of a row that is back")
-    scene.expect((dump.due(rows[2].id) or 0) >= now + FAR, "a row comes back sooner than workers can adopt it")
-    scene.same(scene.do("requeue", jobs[1])[0], Change.UNKNOWN, "a requeue of a merged row, for which nobody has a record")
-    later = loss.row(jobs[0], attempt=3, due_ms=now, key="k")
-    scene.same(loss.restore(later), ["there"], "a row of a job that is there")
-    other = loss.call("restore", [loss.row(scene.item().record.id)], ground="another:server")
-    scene.same(other, ["ground"], "a row that was read on other ground")
-    scene.same(scene.dump(), dump, "the queue after rows of jobs that are there")
-
-
 def what_has_ended(scene: Scene) -> None:
     """It does not rise again, whoever says so."""
     loss = Loss(scene)
@@ -126,57 +100,6 @@ def what_has_ended(scene: Scene) -> None:
         scene.same(loss.restore(loss.row(ids.full(job.id))), ["finished"], f"a row after {outcome}")
         scene.same(loss.adopt(job), "finished", f"a run after {outcome}")
         scene.same(scene.dump(), before, f"the queue after {outcome} and a restore")
-
-
-def runs_of_a_wiped_queue(scene: Scene) -> None:
-    """Their workers adopt them, before their rows are back or after; whoever went on with the job keeps it."""
-    loss = Loss(scene)
-    for again in (False, True):
-        job = scene.take(key="k")
-        loss.wipe()
-        if again:
-            loss.restore(loss.row(ids.full(job.id), key="k", delay_ms=FAR))
-        for _ in range(2):
-            scene.same(loss.adopt(job), "adopted", "a run of a wiped queue")
-        dump = scene.dump()
-        scene.same(dump.runs, {job.id: f"1:0:N:{job.fence}"}, "an adopted run")
-        scene.same((dump.due(job.id), dump.keys), (None, {"k": job.id}), "the date and the key of an adopted run")
-        scene.same(len(scene.told("restored")), 1 + again, "what is told of an adoption")
-        scene.same(scene.settle(job), "done", "the settle of an adopted run")
-    job = scene.take()
-    loss.wipe()
-    loss.restore(loss.row(ids.full(job.id)))
-    (other,) = scene.claim("w2", lease_ms=FAR)
-    scene.same(loss.adopt(job), "lost", "a run whose job another worker has")
-    scene.same(scene.settle(other), "done", "the settle of who has it")
-    for row in ({"attempt": 1}, {"attempt": 2}, {"crashes": 1}):
-        loss.wipe()
-        loss.restore(loss.row(ids.full(job.id), delay_ms=FAR, **row))
-        scene.same(loss.adopt(job), "lost", f"a run whose job went on: {row}")
-
-
-def nothing_was_lost(scene: Scene) -> None:
-    """On the ground of its claim no run is adopted: it has ended, and that was forgotten in time."""
-    loss = Loss(scene)
-    job = scene.take()
-    scene.settle(job)
-    scene.store.tidy(tombstones_ms=0)
-    loss.wipe()
-    scene.do("claim", "w", "n", want=0, lease_ms=FAR, max_crashes=1)
-    ground = scene.store.claim("w", "n", want=0, lease_ms=FAR, max_crashes=1).ground
-    scene.same(loss.adopt(job, ground=ground), "lost", "a run on the ground of its claim")
-
-
-def a_key_that_was_taken(scene: Scene) -> None:
-    """A run goes on without it."""
-    loss = Loss(scene)
-    job = scene.take(key="k")
-    loss.wipe()
-    second = ids.short(scene.add(FAR, key="k"))
-    run = RestoreItem(id=job.id, record=job.record, attempt=1, fence=job.fence, delay_ms=FAR)
-    answers = GroundStore(scene.store).adopt([run], worker="w1", ground=ELSEWHERE)[1]
-    dump = scene.dump()
-    scene.same((answers, dump.keys), (["adopted"], {"k": second}), "the key of another, after an adoption")
 
 
 def an_old_copy(scene: Scene) -> None:
@@ -217,19 +140,6 @@ def a_requeue_that_redis_forgot(scene: Scene) -> None:
         found = loss.restore(loss.row(ids.full(job.id), delay_ms=FAR))
         scene.same(found, ["restored"], f"a row that was requeued after {outcome}")
         loss.call("confirm", loss.generation())
-
-
-def a_later_run(scene: Scene) -> None:
-    """An old copy has a run that has ended; its worker's present one counts."""
-    loss = Loss(scene)
-    old = scene.take()
-    loss.copy()
-    scene.settle(old, "retry")
-    (job,) = scene.claim(lease_ms=FAR)
-    loss.go_back()
-    scene.same(loss.adopt(job), "adopted", "a later run, after an old copy")
-    scene.same(scene.settle(old), "lost", "the settle of a run that the copy has")
-    scene.same(scene.settle(job), "done", "the settle of a later run")
 
 
 def another_server(scene: Scene) -> None:
@@ -302,14 +212,9 @@ def wiped_twice(scene: Scene) -> None:
 
 ALL = (
     another_server,
-    rows_of_a_wiped_queue,
     what_has_ended,
-    runs_of_a_wiped_queue,
-    nothing_was_lost,
-    a_key_that_was_taken,
     an_old_copy,
     a_requeue_that_redis_forgot,
-    a_later_run,
     trims,
     wiped_twice,
 )

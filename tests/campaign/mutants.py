@@ -1,7 +1,8 @@
-"""Whether the campaign's drill notices the faults of the past (tests/model/mutants.py), or else a random campaign does.
+"""Whether the campaign's drill notices the faults of the past (tests/model/mutants.py), or else the test that is named with them.
 
 `python -m tests.campaign.mutants` plays the drill (tests/campaign/drill.py, up to 20 s) on a copy of the package for each of them,
-and first on a faultless copy, where it must find nothing. It ends with 1 when one is not noticed.
+and first on a faultless copy, where it must find nothing. What lies outside of the drill's situations (`drill=False`) is given to its
+test in place of the drill; each such test must pass on the faultless copy. It ends with 1 when a fault is not noticed.
 `--seconds 25` follows each drill that noticed nothing by a random campaign of that length, with real workers: half a minute
 for each. `--only claim` takes those with that word in file or name, `--sample 4` one in four, always the same.
 """
@@ -30,6 +31,7 @@ from tests.model.mutants import ALL
 # Those that make jobs change hands and replies go astray; the others of the campaign are about servers.
 FAULTS = "kill worker,kill task process,pause worker,pause supervisor,pause redis,proxy swallows,proxy resets"
 DRILL = 180.0  # seconds; twenty on a machine that has nothing else to do. One that does not end has noticed nothing
+PYTEST = ("pytest", "-qq", "-n", "0", "-p", "no:cacheprovider", "--tb=no")
 PATIENCE = 60.0  # seconds after the load; a campaign without a mutant is quiet within ten
 
 QUEUES = ("default", "orders", "redis")  # as in tests/campaign/stage.py
@@ -66,10 +68,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=1, help="campaigns side by side")
     given = parser.parse_args(words)
     wanted = chosen(given.only, given.sample)
-    first = one(None, given.seconds, given.seed)
-    print(first.line(), flush=True)
-    if not first.well:
-        return 1
+    tests = [mutant.test for mutant in wanted if not mutant.drill]
+    for first in (drill(None), *([tested(None, tests)] if tests else [])):
+        print(first.line(), flush=True)
+        if not first.well:
+            return 1
     verdicts = []
     with ThreadPoolExecutor(given.at_once) as pool:
         for verdict in pool.map(lambda mutant: one(mutant, given.seconds, given.seed), wanted):
@@ -85,8 +88,10 @@ def chosen(only: str = "", sample: int = 1) -> list[Mutant]:
     return [mutant for mutant in ALL if only in f"{mutant.file}: {mutant.name}"][::-sample]
 
 
-def one(mutant: Mutant | None, seconds: float, seed: int) -> Verdict:
-    """The drill, and if it notices nothing, a campaign of so many seconds."""
+def one(mutant: Mutant, seconds: float, seed: int) -> Verdict:
+    """The test of what no drill notices; else the drill, and if it notices nothing, a campaign of so many seconds."""
+    if not mutant.drill:
+        return tested(mutant, [mutant.test])
     verdict = drill(mutant)
     if verdict.found or not seconds:
         return verdict
@@ -95,12 +100,26 @@ def one(mutant: Mutant | None, seconds: float, seed: int) -> Verdict:
 
 def drill(mutant: Mutant | None) -> Verdict:
     """Plays it on a copy of the package with that fault. One that broke off has noticed nothing."""
+    found, seconds = _ran(mutant, "tests.campaign.drill")
+    return Verdict(mutant, "" if mutant and "Traceback" in found else found[:SHOWN], seconds)
+
+
+def tested(mutant: Mutant | None, tests: list[str]) -> Verdict:
+    """Runs them on such a copy. A test that fails has noticed the fault, one that cannot be run or skips has noticed nothing."""
+    found, seconds = _ran(mutant, *PYTEST, *tests)
+    return Verdict(mutant, found.rpartition("\n")[2][:SHOWN], seconds)
+
+
+def _ran(mutant: Mutant | None, *words: str) -> tuple[str, float]:
+    """Runs a module on a copy of the package with that fault, and takes what it says for noticed if it ends with 1. Without a fault,
+    any other end but 0 is told, too. Returns what was noticed, and seconds.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mu-") as name:
         environment = {**os.environ, **copy(mutant, Path(name)), "TMPDIR": name}
         try:
             played = subprocess.run(
-                [sys.executable, "-m", "tests.campaign.drill"],
+                [sys.executable, "-m", *words],
                 cwd=ROOT,
                 env=environment,
                 text=True,
@@ -110,13 +129,13 @@ def drill(mutant: Mutant | None) -> Verdict:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Verdict(mutant, "" if mutant else "the drill did not end", time.monotonic() - began)
-    said = played.stdout.strip()
-    if mutant is None and played.returncode not in (0, 1):
-        said = said or f"the drill broke off with {played.returncode}"
-    elif played.returncode != 1 or "Traceback" in said:
+            return "" if mutant else f"{words[0]} did not end", time.monotonic() - began
+    said, code = played.stdout.strip(), played.returncode
+    if code and mutant is None:
+        said = said or f"{words[0]} ended with {code}"
+    elif code != 1:
         said = ""
-    return Verdict(mutant, said[:SHOWN], time.monotonic() - began)
+    return said, time.monotonic() - began
 
 
 def campaign(mutant: Mutant | None, seconds: float, seed: int) -> Verdict:

@@ -171,6 +171,18 @@ class KillDatabase(RestartDatabase):
         process.wait(30)
 
 
+class DatabaseAway(KillDatabase):
+    """The same, for longer than most schedules have ticks ahead, and than they may be late."""
+
+    kind = "database away"
+    lasts = (9.0, 12.0)
+    weight = 1
+
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return stage.schedules > 0 and super().possible(stage)
+
+
 class LockTables(Fault):
     """Somebody holds a lock on the table of jobs, which nobody else can read or write."""
 

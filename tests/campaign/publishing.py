@@ -32,24 +32,24 @@ def late_ones(scene: Scene) -> None:
     confirmed(scene)
     base = scene.now() + FAR
     first = scene.item(key="k", due=base)
-    holder = ids.short(first.record.id)
+    holder = ids.short(first.id)
     publish(scene, first)
     before = scene.dump()
-    for policy in ("replace@", "latest@", f"replace@{ids.short(scene.item().record.id)}"):
+    for policy in ("replace@", "latest@", f"replace@{ids.short(scene.item().id)}"):
         reply = publish(scene, scene.item(key="k", due=base + 1, policy=policy))[0]
-        scene.same((reply.status, reply.id), ("contested", first.record.id), f"a late one that says {policy}")
+        scene.same((reply.status, reply.id), ("contested", first.id), f"a late one that says {policy}")
         scene.same(scene.dump(), before, "the queue after a late one that was contested")
     moving = scene.item(key="k", due=base + 5000, policy=f"latest@{holder}")
     scene.same(publish(scene, moving)[0].status, "moved", "a late one that names its holder")
     told = scene.told("merged")[-1][1].fields
-    scene.same(told, (ids.short(moving.record.id), holder, "latest"), "what is told of a merge")
-    scene.same(scene.do("cancel", [moving.record.id]), [Change.FINISHED], "a cancel of a merged job")
+    scene.same(told, (ids.short(moving.id), holder, "latest"), "what is told of a merge")
+    scene.same(scene.do("cancel", [moving.id]), [Change.FINISHED], "a cancel of a merged job")
     second = scene.item(key="k", due=base + 9000, policy=f"replace@{holder}")
     scene.same(publish(scene, second)[0].status, "replaced", "a late one that names its holder")
-    why = f'"r":"{ids.short(second.record.id)}"'.encode()
+    why = f'"r":"{ids.short(second.id)}"'.encode()
     scene.expect(why in scene.told("cancelled")[-1][1].body, "a replaced job does not say by which")
-    scene.same(scene.do("cancel", [first.record.id]), [Change.FINISHED], "a cancel of a replaced job")
-    scene.same(scene.dump().due(ids.short(second.record.id)), base + 9000, "the date of a job that replaces another")
+    scene.same(scene.do("cancel", [first.id]), [Change.FINISHED], "a cancel of a replaced job")
+    scene.same(scene.dump().due(ids.short(second.id)), base + 9000, "the date of a job that replaces another")
 
 
 def once_more(scene: Scene) -> None:
@@ -60,7 +60,7 @@ def once_more(scene: Scene) -> None:
     for due, wanted in ((base + 5000, base), (base - 5000, base - 5000)):
         item = scene.item(key="k", due=due, policy="after")
         scene.same(publish(scene, item)[0].status, "replaced", "a job behind one that waits")
-        scene.same(scene.dump().due(ids.short(item.record.id)), wanted, "its date")
+        scene.same(scene.dump().due(ids.short(item.id)), wanted, "its date")
     job = scene.take(key="k2")
     for delay in (None, FAR):
         if delay:
@@ -115,7 +115,7 @@ def ground_of_rows(scene: Scene) -> None:
 
 def cancels_of_what_is_lacking(scene: Scene) -> None:
     """They are told, hold, and answer the same when they are sent again; on the ground that has answered they do nothing."""
-    waits, runs = scene.item(FAR).record.id, scene.item(FAR).record.id
+    waits, runs = scene.item(FAR).id, scene.item(FAR).id
     for times in (1, 2):
         changed = scene.do("cancel_one", waits, lacking="scheduled")
         scene.same((changed.change, bool(changed.event)), (Change.DONE, True), "a cancel of a row that waits")

@@ -49,8 +49,8 @@ def _answered(down: bool) -> Iterator[None]:
             Job(
                 id=UUID(int=next(numbers)),
                 queue=plan.queue,
-                task=plan.record.task,
-                key=plan.record.key,
+                task=plan.task,
+                key=plan.key,
                 due_ms=DATE,
                 created=True,
             )

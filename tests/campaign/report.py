@@ -29,6 +29,10 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
         f"operations  {len(history.ops)}: " + _counts({f"{what} {answer}": n for (what, answer), n in ops.items()}),
         f"jobs        {len(rows)}: " + _counts(states) + f"; {crashed} crashes",
         f"runs        {len(history.runs)}: " + _counts(runs) + f"; in the ledger {_counts(ledger)}",
+        f"schedules   {len(history.calendar.stretches)}, their ticks {len(history.calendar.ticks)}: "
+        + _counts(Counter(tick.fate for tick in history.calendar.ticks))
+        + "; "
+        + _counts(Counter(turn.kind for turn in history.calendar.turns)),
         f"faults      {len(history.faults)}; of those that came alone, seconds until all that was due ran (rows: without Redis):",
         f"  {'':22}  all  alone     p50    p100  promised   rows p100",
     ]
@@ -94,6 +98,10 @@ def story(history: History, job: str) -> list[str]:
         if one.until < 1 << 62:
             jobs = [made for made in one.jobs if made[0] == job]
             told.append((one.until, f"{one.id} answered {one.answer} {one.reply} {jobs or ''}"))
+    tick = history.calendar.of_job.get(job)
+    for turn in history.calendar.turns if tick is not None and history.runs else ():
+        if turn.name == tick.name:
+            told.append((history.runs[0].at + (turn.at - history.runs[0].real) * 1_000_000, f"{turn}"))
     for run in history.runs_of.get(job, []):
         told.append((run.at, f"run began: {run.task} attempt {run.attempt} fence {run.fence}"))
         if run.how:
@@ -106,6 +114,7 @@ def story(history: History, job: str) -> list[str]:
     start = told[0][0] if told else 0
     said = [f"{(at - start) / 1e9:9.3f} s  {text}" for at, text in told[:60]]
     said.append(f"row       {history.final.rows.get(job)}")
+    said += [f"tick      {tick}"] if tick is not None else []
     said += [f"attempt   {number} {fence} {how}" for id, number, fence, how in history.final.attempts if id == job]
     said += [f"event     {kind} by {actor}" for kind, id, actor in history.final.acts if id == job]
     return said

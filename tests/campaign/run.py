@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import shutil
 import tempfile
@@ -11,11 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import django
+
 from tests.app.record import Recorder
 from tests.campaign import report, script
-from tests.campaign.stage import Stage
+from tests.campaign.stage import SETTINGS, Stage
 from tests.laws.history import CAMPAIGN, History
 from tests.laws.judge import Breach, judge
+from tests.stage import project, sqlite
 
 FINAL = "final.pickle"
 REST = 15.0  # seconds at most between faults
@@ -33,6 +37,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--webs", type=int, default=3)
+    parser.add_argument("--schedules", type=int, default=12, help="how many schedules the code declares")
     parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
     parser.add_argument("--without", default="", help="not these kinds")
     parser.add_argument("--judge", type=Path, help="judge once more what a campaign left in that folder")
@@ -54,11 +59,10 @@ def main(words: list[str] | None = None) -> int:
         workers=given.workers,
         threads=given.threads,
         webs=given.webs,
+        schedules=given.schedules,
     )
     try:
         stage.open()
-        import django
-
         django.setup()
         began = time.monotonic()
         _play(stage, given)
@@ -89,6 +93,7 @@ def _play(stage: Stage, given: argparse.Namespace) -> None:
     plot = script.Script(stage, f"faults/{given.seed}", _names(given.faults), _names(given.without))
     record = Recorder(stage.folder, "faults")
     stage.start(seed=given.seed, rate=given.jobs_rate)
+    stage.await_schedules()
     end = time.monotonic() + given.seconds
     _rest(stage)
     for scene in plot.scenes():
@@ -108,17 +113,20 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _again(given: argparse.Namespace) -> int:
-    history = _read(given.judge, pickle.loads((given.judge / FINAL).read_bytes()))
+    os.environ.update(project(given.judge, "unix:///", sqlite(":memory:"), SETTINGS))  # what is read are its files
+    django.setup()
+    history = _read(given.judge, *pickle.loads((given.judge / FINAL).read_bytes()))
     breaches = judge(history) + report.too_slow(history, given.slack)
     print(report.page(history, breaches, [], f"campaign    {given.judge}"))
     print(report.details(history, breaches))
     return 1 if breaches else 0
 
 
-def _read(folder: Path, final: Any) -> History:
+def _read(folder: Path, final: Any, calendar: Any) -> History:
     from tests.app import seen
 
     history = seen.history(folder, final, CAMPAIGN)
+    history.calendar.ticks, history.calendar.turns, history.calendar.jobs = calendar
     history.keeps_all = False  # a server that is killed forgets what it has not written to its disk
     return history
 
@@ -144,6 +152,8 @@ def _settle(stage: Stage, played: float) -> History:
     deadline, calm, last = time.monotonic() + 60 + played / 2, 0, ""
     while calm < 3 and time.monotonic() < deadline:
         stage.mend()
+        if not _turned_off(stage):
+            continue
         last = seen.restless(seen.ask, redis, queues)
         calm = 0 if last else calm + 1
         time.sleep(0.5)
@@ -152,9 +162,27 @@ def _settle(stage: Stage, played: float) -> History:
     for keys in queues:
         QueueStore(redis, prefix=keys.prefix, queue=keys.queue).tidy()  # as workers do about once a minute
     final = seen.left(seen.ask, redis, queues, quiet=calm >= 3)
+    calendar = seen.calendar_left()
     redis.close()
-    (stage.folder / FINAL).write_bytes(pickle.dumps(final))
-    return _read(stage.folder, final)
+    (stage.folder / FINAL).write_bytes(pickle.dumps((final, calendar)))
+    return _read(stage.folder, final, calendar)
+
+
+def _turned_off(stage: Stage) -> bool:
+    """Turns off every schedule, also what a worker has just found in its code. False: the database was away; once more."""
+    from django.db import DatabaseError, InterfaceError, connection
+
+    from django_delayq.models import Periodic
+    from django_delayq.periodic import schedules
+
+    try:
+        connection.close_if_unusable_or_obsolete()
+        for name in list(Periodic.objects.filter(enabled=True).values_list("name", flat=True)) if stage.schedules else ():
+            schedules.turn_off(name, "campaign", "the load is over")
+    except (DatabaseError, InterfaceError):
+        time.sleep(0.2)
+        return False
+    return True
 
 
 def _database() -> str:

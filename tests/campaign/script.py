@@ -30,6 +30,7 @@ ALL: list[type[Fault]] = [
     faults.StopTaskProcess,
     faults.StopSupervisor,
     faults.RestartWorker,
+    faults.Deploy,
     faults.TaskMissing,
     faults.KillWeb,
     faults.StopWeb,
@@ -49,6 +50,7 @@ ALL: list[type[Fault]] = [
     outages.ProxySwallows,
     outages.ProxyDelays,
     outages.PauseDatabase,
+    outages.DatabaseAway,
     outages.RestartDatabase,
     outages.KillDatabase,
     outages.CrowdedDatabase,
@@ -114,7 +116,7 @@ class Script:
         while length < STORM:
             pause, fault = bag.dice.choice(PAUSES), bag.draw(self.stage)
             if place is not None:
-                fault.place = place
+                fault.confine(place)
             lane.append((pause, fault))
             length += pause + fault.seconds
         return lane

@@ -1,4 +1,6 @@
-"""The situations of the drill: each brings one about, and says what has to follow."""
+"""The situations of the drill: each brings one about, and says what has to follow. What a call does once, with nothing in its way, is
+held in tests/store.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def schedule_sent_again(scene: Scene) -> None:
     first = scene.item(FAR, payload=b'["first"]')
     scene.lost("schedule", [first])
     before = scene.dump()
-    changed = scene.item(1000, id=first.record.id, payload=b'["second"]')
+    changed = scene.item(1000, id=first.id, payload=b'["second"]')
     scene.same(scene.do("schedule", [changed])[0].status, "again", "schedule sent again")
     scene.same(scene.dump().jobs, before.jobs, "the record after a re-send")
     for outcome, wanted in (("ack", "succeeded"), ("fail", "failed"), ("cancel", "cancelled")):
@@ -29,21 +31,8 @@ def schedule_sent_again(scene: Scene) -> None:
         scene.settle(job, outcome)
         scene.same(scene.do("schedule", [item])[0].status, wanted, f"schedule sent again after {outcome}")
         scene.same(scene.claim(), [], "what a claim finds after that")
-    scene.do("cancel", [first.record.id])
+    scene.do("cancel", [first.id])
     scene.same(scene.do("schedule", [first])[0].status, "cancelled", "schedule sent again after a cancel")
-
-
-def several_in_a_call(scene: Scene) -> None:
-    """A job, or a key, that comes twice in one call is there once."""
-    plain, keyed, rival = scene.item(FAR), scene.item(FAR, key="k"), scene.item(FAR, key="k")
-    for items, wanted in (
-        ([plain, plain], ["created", "again"]),
-        ([keyed, rival, keyed], ["created", "kept", "again"]),
-        ([other := scene.item(FAR), scene.item(FAR, key="k2"), other], ["created", "created", "again"]),
-    ):
-        replies = scene.do("schedule", items)
-        scene.same([reply.status for reply in replies], wanted, "a call with one job or key twice")
-    scene.same(len(scene.told("scheduled")), 4, "jobs that were scheduled")
 
 
 def key_conflicts(scene: Scene) -> None:
@@ -65,9 +54,9 @@ def key_conflicts(scene: Scene) -> None:
             second = scene.item(key=key, due=due, policy=policy)
             reply = scene.do("schedule", [second])[0]
             scene.same(reply.status, status, f"a conflict under {policy}")
-            dump, holder = scene.dump(), first.record.id
+            dump, holder = scene.dump(), first.id
             if status == "replaced":
-                holder = second.record.id
+                holder = second.id
                 again = scene.do("schedule", [first])[0].status
                 scene.same(again, "displaced", "a replaced job sent again")
             else:
@@ -79,17 +68,6 @@ def key_conflicts(scene: Scene) -> None:
                 scene.same(dump.due(ids.short(holder)), date, f"the date under {policy}")
             for job in claimed:
                 scene.settle(job)
-
-
-def redis_only(scene: Scene) -> None:
-    """The events of a job that is in Redis alone carry its record."""
-    item = scene.item(0, durable=False)
-    scene.do("schedule", [item])
-    scene.same(scene.told("scheduled")[-1][1].body, item.record.encode(), "what the event of a schedule carries")
-    (job,) = scene.claim(lease_ms=FAR)
-    scene.settle(job, "fail")
-    scene.do("requeue", item.record.id)
-    scene.same(scene.told("requeued")[-1][1].body, item.record.encode(), "what the event of a requeue carries")
 
 
 def claim_sent_again(scene: Scene) -> None:
@@ -118,12 +96,6 @@ def claim_sent_late(scene: Scene) -> None:
     scene.same(scene.claim("w1", nonce=job.fence), [], "a claim sent again after a takeover")
 
 
-def other_ground(scene: Scene) -> None:
-    """A worker that stands on another ground gets nothing."""
-    scene.add()
-    scene.same(scene.claim(ground="other:ground"), [], "a claim on another ground")
-
-
 def dates(scene: Scene) -> None:
     """No job runs before its date, to the millisecond."""
     for number in range(24):
@@ -139,23 +111,6 @@ def dates(scene: Scene) -> None:
 
     scene.until(some, "all are claimed")
     scene.look()
-
-
-def order(scene: Scene) -> None:
-    """High before normal before low, oldest first, and never more than wanted."""
-    now = scene.now()
-    wanted = []
-    for lane in ("low", "normal", "high"):
-        for age in (3000, 2000, 1000):
-            item = scene.item(lane=lane, due=now - age)
-            scene.do("schedule", [item])
-            wanted.append((("high", "normal", "low").index(lane), -age, ids.short(item.record.id)))
-    found: list[str] = []
-    for want in (1, 4, 3, 5):
-        jobs = scene.claim(want=want, lease_ms=FAR)
-        scene.expect(len(jobs) <= want, f"{len(jobs)} jobs where {want} were wanted")
-        found += [job.id for job in jobs]
-    scene.same(found, [id for _, _, id in sorted(wanted)], "the order of claims")
 
 
 def expiry(scene: Scene) -> None:
@@ -266,30 +221,6 @@ def settle_sent_again(scene: Scene) -> None:
             scene.do("cancel", [ids.full(job.id)])
 
 
-def outcomes(scene: Scene) -> None:
-    """Attempts, crashes, dates and details after every outcome."""
-    for outcome, attempt, crashes in (("retry", 2, 0), ("snooze", 1, 0), ("crash", 1, 1)):
-        job = scene.take(key=outcome)
-        scene.settle(job, outcome, detail=b'{"m":"why"}')
-        (job,) = scene.claim(lease_ms=FAR)
-        scene.same((job.attempt, job.crashes), (attempt, crashes), f"attempt and crashes after {outcome}")
-        scene.settle(job, "ack", detail=b'{"r":1}')
-        scene.same(scene.told("succeeded")[-1][1].body, b'{"r":1}', "the detail of a success")
-    for outcome, kind in (("retry", "retried"), ("snooze", "snoozed")):
-        job = scene.take()
-        scene.settle(job, outcome, delay_ms=FAR, detail=b'{"m":"why"}')
-        at, item = scene.told(kind)[-1]
-        scene.same(item.body, b'{"m":"why"}', f"the detail of a {outcome}")
-        scene.expect(int(item.fields[4]) >= at + FAR - 5, f"a {outcome} comes sooner than asked for")
-        due = scene.dump().due(job.id)
-        scene.same(due, float(item.fields[4]), f"the date of a {outcome} and of its event")
-    job = scene.take(key="poison")
-    scene.settle(job, "crash")
-    (job,) = scene.claim(lease_ms=FAR)
-    scene.settle(job, "crash")
-    scene.same(len(scene.told("failed")), 1, "poison jobs")
-
-
 def put_off(scene: Scene) -> None:
     """How often a job was evicted, and since when nobody knows its task, stays with it until a run ends by itself; from format 1 on."""
 
@@ -312,25 +243,6 @@ def put_off(scene: Scene) -> None:
     scene.same(past("snooze", 1), "", "the past after a run that ended by itself")
 
 
-def extensions(scene: Scene) -> None:
-    """A lease is longer afterwards, and progress stands there."""
-    job = scene.take()
-    now = scene.now()
-    scene.do("extend", [(job.id, job.fence)], worker="w1", lease_ms=2 * FAR, progress={job.id: "3/4"})
-    dump = scene.dump()
-    scene.expect(dump.leases[job.id] >= now + 2 * FAR, "an extend shortens a lease")
-    scene.same(dump.progress, {job.id: "3/4"}, "progress")
-
-
-def scripts_forgotten(scene: Scene) -> None:
-    """SCRIPT FLUSH before every call."""
-    for outcome in ("ack", "retry", "fail"):
-        scene.link.execute("SCRIPT", "FLUSH")
-        job = scene.take(key=outcome)
-        scene.link.execute("SCRIPT", "FLUSH")
-        scene.same(scene.settle(job, outcome, delay_ms=FAR), "done", f"{outcome} after a flush")
-
-
 # Those that wait come first.
 ALL = (
     lease_ends,
@@ -342,16 +254,9 @@ ALL = (
     takeover_after_request,
     dates,
     schedule_sent_again,
-    several_in_a_call,
     key_conflicts,
-    redis_only,
     claim_sent_again,
-    other_ground,
-    order,
     sign_of_life,
     settle_sent_again,
-    outcomes,
     put_off,
-    extensions,
 )
-ALONE = (scripts_forgotten,)  # it meets the whole server

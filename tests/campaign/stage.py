@@ -40,6 +40,11 @@ class Worker(Actor):
         """Those that have run jobs."""
         return [pid for pid in self.children() if (self.log.parent / f"runs-{pid}.jsonl").exists()]
 
+    @property
+    def code(self) -> str:
+        """The version of the code that it starts with: old or new; "" where that makes no difference."""
+        return self.environment.get("APP_CALENDAR", "").partition("/")[0]
+
     def forget(self) -> None:
         """Takes away what would tell others of this host what it holds."""
         place = holdings_files.place()
@@ -76,10 +81,12 @@ class Stage:
         folder: where everybody records.
         database: sqlite, postgres or mysql.
         fsync: of Redis' append only file: always, or everysec.
+        schedules: how many the code declares, see tests/app/schedules.py.
     """
 
-    def __init__(self, folder: Path, *, database: str, fsync: str, workers: int, threads: int, webs: int) -> None:
+    def __init__(self, folder: Path, *, database: str, fsync: str, workers: int, threads: int, webs: int, schedules: int = 0) -> None:
         self.folder = folder
+        self.schedules = schedules
         self.notes: list[str] = []
         self.fallen: list[str] = []  # what ended without being told to
         self.kind = database
@@ -159,6 +166,12 @@ class Stage:
         # The first of each kind goes through the proxy, so that some are cut off while others are not.
         for one in (self.workers[0], self.webs[0]):
             one.environment = {"APP_REDIS": f"redis://127.0.0.1:{self.proxy_port}"}
+        for worker in self.workers if self.schedules else ():
+            self.give(worker, "old")
+
+    def give(self, worker: Worker, code: str) -> None:
+        """From its next start on the worker has that version of the code."""
+        worker.environment["APP_CALENDAR"] = f"{code}/{self.schedules}"
 
     def _database(self) -> dict[str, Any]:
         if self.database is not None:
@@ -172,6 +185,12 @@ class Stage:
             worker.start()
         for web in self.webs:
             web.live(seed, self.rate)
+
+    def await_schedules(self) -> None:
+        """Until every worker has found those of its code: the old code comes first."""
+        deadline = time.monotonic() + WAIT
+        while self.schedules and len(list(self.folder.glob("passes-*.jsonl"))) < len(self.workers) and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def mend(self) -> None:
         """Starts again what has ended without being told to, and remembers it."""

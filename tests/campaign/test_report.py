@@ -158,6 +158,7 @@ class Empty:
     database = object()
     kind = "postgres"
     workers = (1, 2, 3)
+    schedules = 1
     clock = object()
 
 

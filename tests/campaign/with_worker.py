@@ -52,7 +52,7 @@ class WorkerScene(Scene):
         payload = codec.encode_payload(("drill", *arguments), {}, None, limit=1000, task=task)
         items = [self.item(task=task, payload=payload, durable=False, max_attempts=5) for _ in range(times)]
         self.store.schedule(items)
-        return [ids.short(item.record.id) for item in items]
+        return [ids.short(item.id) for item in items]
 
     def done(self, jobs: list[str]) -> bool:
         dump = self.dump()

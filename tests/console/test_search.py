@@ -8,7 +8,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.console import search, selection
+from django_delayq.console import counting, keyset, search
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from tests.admin.conftest import JOBS
@@ -95,7 +95,7 @@ def test_large_numbers_are_compared_exactly(orders):
         ("tasks:close_order", "Did you mean task: ?"),
         ("state:failed colour:red", "There is no colour: here"),
         ("state:broken", "the states are: scheduled"),
-        ("id:7", "an id is a UUID"),
+        ("id:7", "an id has 22 letters and digits"),
         ("arg:order_id", "arg:order_id=77"),
         ("after:soon", "two hours ago"),
         ("before:2026-13-45", "two hours ago"),
@@ -203,21 +203,21 @@ def test_no_argument_of_a_task_that_is_not_here_is_searched_for(orders):
 
 
 def test_arguments_are_found_among_many_jobs_page_by_page(orders, monkeypatch):
-    monkeypatch.setattr(selection, "WINDOW", 12)
-    monkeypatch.setattr(selection, "STEP", 5)
+    monkeypatch.setattr(keyset, "WINDOW", 12)
+    monkeypatch.setattr(keyset, "STEP", 5)
     for number in range(30):
         delayq.schedule(close_order, number, note="odd" if number % 2 else "even", delay="1h")
     orders.fold()
     wanted, numbers, after = Selection(text="arg:note=odd"), [], ""
     for _ in range(12):
-        page = selection.page(wanted, Job.objects.all(), 4, after=after)
+        page = keyset.page(wanted, Job.objects.all(), 4, after=after)
         assert len(page.jobs) <= 4
         numbers += [job.args[0] for job in page.jobs]
         after = page.after
         if not after:
             break
     assert numbers == list(range(29, 0, -2))
-    back = selection.page(wanted, Job.objects.all(), 4, before=selection.written(("-id",), (page.jobs[-1].pk,)))
+    back = keyset.page(wanted, Job.objects.all(), 4, before=keyset.written(("-id",), (page.jobs[-1].pk,)))
     assert [job.args[0] for job in back.jobs] == [9, 7, 5, 3]
 
 
@@ -226,4 +226,4 @@ def test_a_count_is_exact_or_there_is_none(orders, text, counted):
     for number, key in enumerate(("ab", "abc", "a", "A", "b")):
         delayq.schedule(close_order, number, key=key, delay="1h")
     orders.fold()
-    assert selection.count(Selection(text=text), Job.objects.all(), 100, "default") == counted
+    assert counting.count(Selection(text=text), Job.objects.all(), 100, "default") == counted

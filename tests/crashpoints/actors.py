@@ -20,7 +20,7 @@ from django.db import connections
 from django_delayq import failpoints
 from django_delayq.mirror import operation_loop, service
 from django_delayq.mirror.relay import RelayLoop
-from django_delayq.worker.supervisor import beat
+from django_delayq.worker.supervisor import worker_beat
 
 _PR_SET_PDEATHSIG = 1
 READ = "read"  # the file that says that the relay has read rows to be published
@@ -104,7 +104,7 @@ def _configure(folder: Path, prefix: str) -> None:
         give_up(relay, unread)
 
     RelayLoop._give_up = noting  # called when rows have been read
-    beat.TIDY_EVERY = 0.5
+    worker_beat.TIDY_EVERY = 0.5
     operation_loop.LEASE = 1.0
     service.ORDERS = 0.3
 

@@ -34,6 +34,7 @@ class Point:
     - broken: when such a row cannot be a job
     - old: when there are rows whose time has passed
     - operation: when a person has started an operation
+    - periodic: when there is a schedule whose tick has no job yet
     - replaced: when another server has taken over, which does not know of a cancel
     - wiped: when Redis loses all of the queue while the job runs
     - rolled: when it loses the last event that the database has seen, while the job runs
@@ -78,6 +79,8 @@ POINTS: Final = (
     Point("operations.saved", "operation", kinds=FEW),
     Point("operations.finish", "operation", kinds=FEW),
     Point("operations.finished", "operation", kinds=FEW),
+    Point("ticks.write", "periodic", kinds=FEW),
+    Point("ticks.written", "periodic", kinds=FEW),
     Point("prune.delete", "old", kinds=FEW),
     Point("prune.deleted", "old", kinds=FEW),
     Point("prune.drop_steps", "old", kinds=FEW),

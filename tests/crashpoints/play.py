@@ -132,6 +132,8 @@ class Play:
 
     def _mend(self, web: Web) -> None:
         web.mend(list(self._unanswered()))
+        if self.case.point.stage == "periodic":
+            web.turn_off()
         if self.case.point.stage == "operation" and self.case.action.startswith("raise"):
             web.resume()
 

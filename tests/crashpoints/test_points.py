@@ -43,6 +43,7 @@ ROWS = (
     "free",
     "marked",
     "going_on",
+    "ticks",
     "outbox.need()",
 )  # what these are called on
 # Functions whose commits have no failpoints of their own, and why.
@@ -56,7 +57,6 @@ UNMARKED = {
     },
     "mirror/mirror_loop.py": {
         "save": "within the transaction of `_fold_batch`, which alone is committed",
-        "_upsert": "the same",
     },
     "mirror/outbox.py": {
         "add": "within the transaction of its caller, who has the failpoints",
@@ -81,6 +81,36 @@ UNMARKED = {
         "_held": "a text beside an operation that is tried again",
         "_log": "the admin's log, which promises nothing",
     },
+}
+UNMARKED |= {
+    "periodic/old_ticks.py": {"_step": "what is left goes ten minutes later"},
+    "periodic/overlap.py": {
+        "_take": "one statement, and who dies behind it holds until its lease ends; tests/periodic/test_overlap.py plays that",
+        "_note": "what a history shows, of a run that is settled behind it",
+    },
+    "periodic/schedule_rows.py": {
+        "locked": "the lock; its callers write, and the next look of any worker does what is left",
+        "withdraw": "within the transaction of its callers",
+        "note": "the same",
+    },
+    "periodic/schedules.py": {
+        "run_now": "by hand: who has no answer looks whether it runs",
+        "create": "by hand: a second one of the name is refused",
+        "delete": "by hand, and once more if need be",
+        "_begin_and_save": "within the transaction of its callers",
+    },
+    "periodic/sightings.py": {
+        "look": "old notes, which say nothing",
+        "_note": "notes of what is declared, made anew twice a minute",
+        "_created": "the next look of any worker makes what is not there",
+        "_adopt": "within the transaction of `locked`; the next look of any worker does it again",
+        "_retire_one": "the same",
+    },
+    "periodic/tick_loop.py": {"_tell": "a text beside a schedule that cannot be written"},
+    "periodic/tick_writer.py": {
+        "_save": "within the transaction of `_write`",
+    },
+    "periodic/withdrawals.py": {"carry_out": "to cancel once more changes nothing, and any worker does"},
 }
 COMMITTED_THERE = {"_rows_first": "_publish_rows"}  # called by the commit
 # People do these by hand, see what became of it, and do them again: nothing goes on by itself afterwards.
@@ -258,7 +288,7 @@ def test_every_case_is_there_once() -> None:
         if point.kinds == DURABLE:  # there is a row, and Redis has to hear of it, once more perhaps
             assert point.name in ("producer.commit", "producer.committed") or point.name.startswith(("relay.", "restore.", "adopter."))
         elif point.kinds in (FEW, KEYED):  # rows that people change, or time
-            changing = ("publish.", "outbox.", "operations.", "prune.", "relay.", "restore.cancel", "restore.note")
+            changing = ("publish.", "outbox.", "operations.", "prune.", "relay.", "restore.cancel", "restore.note", "ticks.")
             assert point.name.startswith(changing)
         else:
             assert point.kinds == KINDS or point.name.startswith("effects.")

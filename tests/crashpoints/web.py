@@ -16,8 +16,9 @@ from django.db import transaction
 import django_delayq as delayq
 from django_delayq import conf, failpoints, ids
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.models import Attempt, Event, Operation, SetAside, Step
+from django_delayq.models import Attempt, Event, Operation, SetAside, Step, Tick
 from django_delayq.models import Job as Row
+from django_delayq.periodic import schedules
 from django_delayq.producer import edit, put
 from django_delayq.producer.stores import stores
 from tests.app import tasks
@@ -31,6 +32,7 @@ BEHIND = 10.0  # seconds; it waits still when the job of the case has ended
 BULK = 25
 MANY = 20  # calls of `mend` until it must have worked
 OLD = datetime(2019, 1, 1, tzinfo=UTC)  # long past every retention
+SCHEDULE = "yearly"
 OPERATED = 3  # jobs of an operation
 # As which calls the operations of a case are judged.
 WHAT = {"withdraw": "cancel", "postpone": "reschedule", "revive": "reschedule"}
@@ -117,6 +119,20 @@ class Web:
             code="unknown kind",
             noticed_at=OLD,
         )
+
+    def _periodic(self) -> None:
+        """A schedule with one tick ahead, far away. Its job is asked for by nobody who is answered."""
+        self._asked("schedule", operation="schedule")
+        schedules.create(SCHEDULE, tasks.long.name, cron="0 0 29 2 *", args=(self.op, self.seconds), actor="clerk")
+
+    def turn_off(self) -> None:
+        """What a person does with that schedule, once its tick is there: so the job is cancelled, and all comes to its end."""
+        for _ in range(MANY):
+            if tick := Tick.objects.filter(schedule__name=SCHEDULE).first():
+                break
+            time.sleep(0.5)
+        self._part("victim", Row(id=tick.job_id))
+        schedules.turn_off(SCHEDULE, "clerk")
 
     def _operation(self) -> None:
         jobs = [self._besides("later") for _ in range(OPERATED)]

@@ -24,6 +24,8 @@ BOOKKEEPING: Final = (
     "alive",
     "guard_from",
     "guard_until",
+    "guard_since",
+    "guard_next",
     "generation",
     "server",
     "run",

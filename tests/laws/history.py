@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from django_delayq.store.events import Entry
+from tests.laws.almanac import Calendar
 from tests.laws.dump import Dump
 from tests.laws.story import Page
 
@@ -43,6 +44,7 @@ class Sees(Flag):
     LEDGER = auto()
     FATES = auto()  # what must become of each job
     OPERATIONS = auto()
+    CALENDAR = auto()  # schedules: what the code declares, ticks, turns, and the passes of the loops
 
 
 NOTHING = Sees(0)
@@ -50,7 +52,7 @@ MODEL = Sees.QUEUES | Sees.CHANGES | Sees.STORY | Sees.SCRIPT
 WITNESS = Sees.QUEUES | Sees.CHANGES | Sees.STORY
 _ENDED = Sees.QUEUES | Sees.CALLS | Sees.RUNS | Sees.ROWS | Sees.REDIS | Sees.BELONGINGS | Sees.EFFECTS | Sees.LEDGER | Sees.OPERATIONS
 CRASHPOINTS = _ENDED | Sees.FATES
-CAMPAIGN = _ENDED | Sees.ACTS
+CAMPAIGN = _ENDED | Sees.ACTS | Sees.CALENDAR
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,6 +104,8 @@ class Run:
     wall_until: int = FOREVER
     how: str = ""
     pid: int = 0
+    real: int = 0  # as `wall`, by a clock that is never stepped
+    tick: tuple[str, int] | None = None  # schedule and moment, as it was told
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,7 +176,7 @@ class Look:
     """A queue at one moment; with `before`, the change since the last look, and all events of it.
 
     `script`: what made the change; `forgetting`: tidy may have run in between; `keyless`: jobs that were adopted when another job had
-    their key; `noted`: those whose cancel was asked for when Redis did not have them.
+    their key; `noted`: those that do not run here, and whose cancel was asked for when nobody knew whether they run.
     """
 
     after: Dump
@@ -206,6 +210,7 @@ class History:
     unharmed: bool = False
     fates: dict[str, str] = field(default_factory=dict)
     asked: int | None = None
+    calendar: Calendar = field(default_factory=Calendar)
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -253,6 +258,14 @@ class History:
             if op.given.get("key"):
                 found[op.given.get("queue", "default"), op.given["key"]].append(op)
         return found
+
+    def real(self, at: int) -> int:
+        """A moment in ns as wall ms, by a clock that is never stepped."""
+        return next((run.real - (run.at - at) // 1_000_000 for run in self.runs if run.real), 0)
+
+    def troubled(self, kinds: Set[str], after: int, before: int) -> bool:
+        """Whether a fault of these kinds was about between these wall ms."""
+        return any(fault.kind in kinds and self.real(fault.at) <= before and self.real(fault.until) >= after for fault in self.faults)
 
     def left(self, job: str) -> Dump | None:
         """What Redis holds of the queue of that job, in the end."""

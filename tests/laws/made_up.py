@@ -37,6 +37,7 @@ def run(job: str, *, start: float, end: float | None = None, how: str = "ok", at
         attempt=attempt,
         at=at(start),
         wall=wall(start),
+        real=wall(start),
     )
     if end is not None:
         made.until, made.wall_until, made.how = at(end), wall(end), how

@@ -89,9 +89,9 @@ def each_job_meets_its_fate(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.ROWS | Sees.ACTS)
 def a_cancel_is_somebodys(history: History) -> Findings:
-    """No job is cancelled but by a person, by the one that takes its key, or by the one that holds it."""
+    """No job is cancelled but by a person, by the one that takes its key, or by the one that holds it; of ticks see `of_ticks`."""
     for row in history.rows.values():
-        if row.state == "cancelled" and not _may_be_cancelled(history, row):
+        if row.state == "cancelled" and row.id not in history.calendar.jobs and not _may_be_cancelled(history, row):
             yield row.id, f"cancelled, and nobody asked for it: {row.error}"
 
 
@@ -148,8 +148,9 @@ def only_the_hopeless_fail(history: History) -> Findings:
 
 @law(Sees.CALLS | Sees.RUNS)
 def every_run_was_scheduled(history: History) -> Findings:
-    """No job runs that nobody scheduled."""
-    yield from ((job, "a run of a job that nobody scheduled") for job in history.runs_of if job not in history.scheduled_by)
+    """No job runs that nobody scheduled, neither a call nor a tick."""
+    known = history.scheduled_by.keys() | history.calendar.of_job.keys()
+    yield from ((job, "a run of a job that nobody scheduled") for job in history.runs_of if job not in known)
 
 
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)

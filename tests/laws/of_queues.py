@@ -9,7 +9,7 @@ from django_delayq.store.events import Item
 from tests.laws.dump import LANES, Dump, record_of, run_of
 from tests.laws.history import History, Look, Sees
 from tests.laws.law import Findings, law
-from tests.laws.story import ENDS, NOBODY, QUEUE_KINDS, STARTS, TELLS, UNFINISHED, Chapter, Page, Place
+from tests.laws.story import ENDS, NOBODY, QUEUE_KINDS, STARTS, TELLS, UNFINISHED, Chapter, Page, Place, is_abort
 
 MOVES = frozenset((move.before, move.after, move.script) for move in TRANSITIONS)
 FAILED_OR_CANCELLED: tuple[Place, ...] = (State.FAILED, State.CANCELLED)
@@ -126,7 +126,9 @@ def _follow(id: str, story: list[Item], look: Look) -> Iterator[str]:
     place = before.state(id)
     for item in story:
         if item.kind == "cancel_requested":
-            if place not in (State.RUNNING, None) or id in before.cancels:
+            again = id in before.cancels and (not is_abort(item) or before.cancels[id].startswith("\1"))
+            may_run = place in (State.RUNNING, None) or (place is State.SCHEDULED and id in look.noted)
+            if not may_run or again:
                 yield f"is {place}, and got another cancel request"
         elif item.kind == "merged":
             if place is not None:
@@ -184,10 +186,14 @@ def _pages(history: History, *kinds: str) -> Iterator[tuple[Page, Chapter]]:
 
 @law(Sees.STORY)
 def events_follow_on_each_other(history: History) -> Findings:
-    """An event comes where the one before it has left the job; a cancel is asked for once, of a job that runs."""
+    """An event comes where the one before it has left the job; a cancel is asked for once, an abort once more, of a job that runs, or
+    that is due and may have begun on the ground before.
+    """
     for page, known in _pages(history):
         if page.item.kind == "cancel_requested":
-            if known.place is not State.RUNNING or known.asked:  # of one that Redis does not have the story is not known
+            again = known.aborted if is_abort(page.item) else known.asked
+            may_run = known.place is State.RUNNING or (known.place is State.SCHEDULED and known.due <= page.entry.at_ms)
+            if not may_run or again:  # of one that Redis does not have the story is not known
                 yield page.id, f"{page}: it is {known.place}, asked before: {known.asked}"
         elif page.item.kind != "restored" and known.place not in STARTS[page.item.kind]:
             yield page.id, f"{page}: it is {known.place}"

@@ -46,6 +46,7 @@ class Chapter:
     fence: str = ""
     due: int = 0
     asked: bool = False
+    aborted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,16 @@ class Story:
         self.jobs = {id: chapter for id, chapter in self.jobs.items() if ended and chapter.place in UNFINISHED}
 
 
+def is_abort(item: Item) -> bool:
+    """Whether a cancel request is one to abort."""
+    return "abort" in item.fields[1:]
+
+
 def after(page: Page) -> Chapter:
     """Where the job stands after that event, if the event is true."""
     kind, fields, known = page.item.kind, page.item.fields, page.known or Chapter()
     if kind == "cancel_requested":
-        return replace(known, asked=True)
+        return replace(known, asked=True, aborted=known.aborted or is_abort(page.item))
     if kind == "restored":
         due, attempt, crashes = map(int, fields[1:4])
         waits = fields[4] == NOBODY and len(fields) == 5

@@ -130,6 +130,7 @@ def test_a_change_that_is_told_is_good(change: Callable[[Dump], object], events:
         (lambda dump: ends(dump, "f"), [], "without an event"),
         (lambda dump: None, entry(("succeeded", "k")), "end in succeeded"),
         (lambda dump: None, entry(("cancel_requested", "k")), "another cancel request"),
+        (lambda dump: dump.cancels.update(w="boss"), entry(("cancel_requested", "w")), "is scheduled, and got another cancel request"),
         (lambda dump: None, entry(("merged", "w")), "merged into another"),
         (lambda dump: ends(dump, "w"), entry(("succeeded", "w")), "its event says succeeded"),
         (lambda dump: dump.runs.update(k="1:0:N:n2"), entry(("claimed", "k")), "its event says claimed"),
@@ -138,6 +139,12 @@ def test_a_change_that_is_told_is_good(change: Callable[[Dump], object], events:
 )
 def test_a_change_that_is_not_told_as_it_was_is_noticed(change: Callable[[Dump], object], events: list[Entry], sentence: str) -> None:
     assert sentence in untold(good(), moved(change), events)
+
+
+def test_a_cancel_may_be_asked_for_of_a_job_that_waits_on_ground_of_which_nobody_knows() -> None:
+    asked = moved(lambda dump: dump.cancels.update(w="boss"))
+    look = Look(before=good(), after=asked, entries=entry(("cancel_requested", "w")), noted=frozenset({"w"}))
+    assert said(Sees.CHANGES, look) == ""
 
 
 def test_tidy_may_drop_failed_jobs_and_tombstones_untold() -> None:
@@ -155,6 +162,7 @@ def test_tidy_may_drop_failed_jobs_and_tombstones_untold() -> None:
         ("schedule", lambda dump: ends(dump, "p"), entry(("merged", "p", "w", "keep"))),
         ("pause", lambda dump: None, entry(("paused",))),
         ("cancel", lambda dump: dump.cancels.update(k="boss"), entry(("cancel_requested", "k"))),
+        ("cancel", lambda dump: dump.cancels.update(k="\1boss"), entry(("cancel_requested", "k", "abort"))),
     ],
 )
 def test_a_move_of_the_table_is_good(script: str, change: Callable[[Dump], object], events: list[Entry]) -> None:
@@ -195,6 +203,7 @@ def told(*items: tuple[str, ...], at_ms: int = 5, body: bytes = b"") -> str:
         [SCHEDULED, CLAIMED, ("restored", "j", "5", "1", "0", "n1"), ("retried", "j", "1", "0", "n1", "5")],
         [("claimed", "never seen", "7", "0", "n1")],
         [SCHEDULED, ("cancelled", "j", "0", "0", "-")],
+        [SCHEDULED, ("cancel_requested", "j"), ("cancelled", "j", "0", "0", "-")],
     ],
 )
 def test_a_story_that_may_be_is_good(events: list[tuple[str, ...]]) -> None:
@@ -205,8 +214,11 @@ def test_a_story_that_may_be_is_good(events: list[tuple[str, ...]]) -> None:
     ("events", "sentence"),
     [
         ([SCHEDULED, SCHEDULED], "it is scheduled"),
-        ([SCHEDULED, ("cancel_requested", "j")], "asked before: False"),
+        ([("scheduled", "j", "6"), ("cancel_requested", "j")], "asked before: False"),
+        ([SCHEDULED, *[("cancel_requested", "j")] * 2], "asked before: True"),
         ([SCHEDULED, CLAIMED, ("cancel_requested", "j"), ("cancel_requested", "j")], "asked before: True"),
+        ([SCHEDULED, CLAIMED, ("cancel_requested", "j", "abort"), ("cancel_requested", "j")], "asked before: True"),
+        ([SCHEDULED, CLAIMED, *[("cancel_requested", "j", "abort")] * 2], "asked before: True"),
         ([SCHEDULED, ("claimed", "j", "2", "0", "n1")], "a claim counts one attempt"),
         ([SCHEDULED, ("claimed", "j", "1", "1", "n1")], "a claim counts one attempt"),
         ([("scheduled", "j", "6"), CLAIMED], "1 ms before its date"),

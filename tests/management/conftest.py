@@ -129,11 +129,11 @@ def beat(*queues: str, worker: str = "host:1:w") -> None:
     WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, {"queues": list(queues)})
 
 
-def without_database(settings: Any, monkeypatch: pytest.MonkeyPatch, name: str = "/nowhere/db.sqlite3") -> None:
+def without_database(settings: Any, monkeypatch: pytest.MonkeyPatch, name: str = "/nowhere/db.sqlite3", **options: Any) -> None:
     """DELAYQ names a database that cannot be opened, or with `name` an empty one. Its alias is the only one
     that Django's test cases let through undeclared.
     """
-    facts = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": {}}
+    facts = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}
     monkeypatch.setitem(connections.settings, NO_DB_ALIAS, facts)
     settings.DELAYQ = {**settings.DELAYQ, "DATABASE": NO_DB_ALIAS}
 

@@ -40,7 +40,7 @@ def test_the_answer_as_json_names_each_job(run, orders):
     assert answer.code == 0
     assert answer.json == {
         "verb": "cancel",
-        "jobs": [{"id": str(first.id), "change": "done"}, {"id": str(second.id), "change": "done"}],
+        "jobs": [{"id": ids.short(first.id), "change": "done"}, {"id": ids.short(second.id), "change": "done"}],
         "counts": {"done": 2},
     }
 
@@ -144,9 +144,9 @@ def test_counts_are_honest(run, orders):
     assert answer.code == 1
     assert answer.lines == [
         "cancel: 3 done, 1 running, 1 already finished, 1 unknown.",
-        f"  {running.id}: running. A cancel is requested; the task may stop, and is not retried.",
-        f"  {finished.id}: already finished.",
-        f"  {nobody}: unknown.",
+        f"  {ids.short(running.id)}: running. A cancel is requested; the task may stop, and is not retried.",
+        f"  {ids.short(finished.id)}: already finished.",
+        f"  {ids.short(nobody)}: unknown.",
     ]
 
 
@@ -156,7 +156,7 @@ def test_counts_as_json_are_honest_too(run, orders):
     answer = run("cancel", *[job.id for job in scheduled], running.id, "--json")
     assert answer.code == 1
     assert answer.json["counts"] == {"done": 3, "running": 1}
-    assert answer.json["jobs"][-1] == {"id": str(running.id), "change": "running"}
+    assert answer.json["jobs"][-1] == {"id": ids.short(running.id), "change": "running"}
 
 
 def test_a_running_job_gets_a_request(run, orders):
@@ -164,6 +164,22 @@ def test_a_running_job_gets_a_request(run, orders):
     run("cancel", job.id)
     orders.fold()
     assert Job.objects.get().cancel_requested
+
+
+def test_a_running_job_is_aborted_and_the_event_says_so(run, orders):
+    running, scheduled = orders.running(), orders.scheduled()[0]
+    answer = run("cancel", running.id, scheduled.id, "--abort", "--reason", "runs wild")
+    assert answer.code == 1
+    assert answer.lines == [
+        "cancel: 1 done, 1 running.",
+        f"  {ids.short(running.id)}: running. It is being ended; the task hears of that within seconds, and is not retried.",
+    ]
+    event = Event.objects.get(kind="cancel_requested")
+    assert (event.detail, event.reason, event.actor[:4]) == ({"abort": True}, "runs wild", "cli:")
+    Event.objects.all().delete()
+    orders.fold()
+    told = Event.objects.filter(kind="cancel_requested").values_list("job_id", "detail", "reason")
+    assert list(told) == [(running.id, {"abort": True}, "runs wild")], "the mirror tells the same"
 
 
 def test_a_row_that_redis_does_not_have_yet_is_cancelled(run, orders, monkeypatch):
@@ -211,7 +227,7 @@ def test_a_dry_run_changes_nothing(run, orders, named):
 
 def test_a_dry_run_names_the_first_five(run, orders):
     jobs = orders.scheduled(6)
-    shown = ", ".join(str(job.id) for job in jobs[:5])
+    shown = ", ".join(ids.short(job.id) for job in jobs[:5])
     assert run("cancel", "--queue", "orders", "--dry-run").out == f"Would cancel 6 jobs: {shown}, ….\n"
 
 
@@ -284,7 +300,7 @@ def test_a_search_names_the_jobs(run, orders):
     orders.ended("fail")
     near, far = orders.scheduled(delay="1m")[0], orders.scheduled(delay="3d")[0]
     answer = run("cancel", "--search", "after:+2d task:close_order", "--json")
-    assert [job["id"] for job in answer.json["jobs"]] == [str(far.id)]
+    assert [job["id"] for job in answer.json["jobs"]] == [ids.short(far.id)]
     assert run("cancel", "--search", f"id:{near.id}").out == "cancel: 1 done.\n"
 
 

@@ -75,6 +75,15 @@ def test_wrong_usage_is_exit_code_2(shell, words):
     assert "Traceback" not in error
 
 
+def test_a_slip_in_the_subcommand_is_one_line_with_the_nearest(shell):
+    assert shell("stauts")[2] == "stauts is no subcommand (did you mean 'status'?). `delayq --help` lists them.\n"
+
+
+def test_without_a_subcommand_there_is_a_line_for_each(shell):
+    error = shell()[2]
+    assert all(f"    {verb} " in error for verb in VERBS)
+
+
 def test_an_outage_is_one_line_on_standard_error(shell, settings):
     lose_redis(settings)
     code, out, error = shell("pause", "orders")

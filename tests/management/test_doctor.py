@@ -174,7 +174,7 @@ def test_d014_a_user_that_may_flush_is_told(run, orders, own_redis, settings):
     by_network(settings, own_redis(port=True), user=False)
     found = only(run, "D014")
     assert "may call FLUSHALL and CONFIG SET" in found["message"]
-    assert "docs/operations.md" in found["hint"]
+    assert "delayq settings REDIS" in found["hint"]
     assert findings(run("doctor", "--json"), "W015"), "and it has no password"
 
 

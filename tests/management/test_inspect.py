@@ -9,6 +9,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import ids
+from django_delayq.models import Job
 from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order, ping
 
@@ -24,7 +25,7 @@ def test_inspect_shows_the_row_what_redis_knows_the_attempts_and_the_events(run,
     assert answer.code == 0
     parts = ("job", "redis", "attempts", "events", "last traceback")
     assert tuple(line for line in answer.lines if line in parts) == parts
-    assert f"  id               {job.id}" in answer.lines
+    assert f"  id               {ids.short(job.id)}" in answer.lines
     assert "  key              o:7" in answer.lines
     assert answer.lines.count("  state            failed") == 2
     assert "customer waits" in answer.out
@@ -35,11 +36,22 @@ def test_inspect_prints_the_last_traceback_whole_but_harmless(run, orders):
     assert "last traceback\nTraceback (most recent call last):\n  \\u001b[1mpay\\u001b[0m\n" in run("inspect", job.id).out
 
 
+def test_a_job_has_one_name_wherever_people_read_it_and_either_form_finds_it(run, orders):
+    [job] = orders.scheduled(key="o:7")
+    row = Job.objects.get()
+    for told in (str(job), str(row), run("list").out, run("list", "--json").out, run("cancel", job.id, "--dry-run").out):
+        assert job.short_id in told
+        assert str(job.id) not in told.replace(f'"uuid": "{job.id}"', "")
+    for form in (job.short_id, str(job.id), job.id.hex):
+        assert run("inspect", form, "--json").json["job"]["uuid"] == str(job.id)
+        assert run("list", "--search", form, "--json").json[0]["id"] == job.short_id
+
+
 def test_inspect_as_json(run, orders):
     job = orders.ended("fail", FAILED.encode())
     answer = run("inspect", ids.short(job.id), "--json")
     assert answer.code == 0
-    assert (answer.json["job"]["id"], answer.json["job"]["state"]) == (str(job.id), "failed")
+    assert (answer.json["job"]["id"], answer.json["job"]["state"]) == (ids.short(job.id), "failed")
     assert (answer.json["redis"]["queue"], answer.json["redis"]["state"]) == ("orders", "failed")
     [attempt] = answer.json["attempts"]
     assert (attempt["number"], attempt["outcome"], attempt["error_class"]) == (1, "failed", "shop.Refused")
@@ -54,6 +66,10 @@ def test_inspect_tells_of_a_requested_cancel_and_the_progress(run, orders):
     orders.store.extend([(short, "n1")], worker="host:1:w", lease_ms=30_000, progress={short: "3/9"})
     redis = run("inspect", job.id, "--json").json["redis"]
     assert (redis["state"], redis["attempt"], redis["cancel_by"], redis["progress"]) == ("running", 1, "clerk", "3/9")
+    assert redis["aborts"] is False
+    job.cancel(abort=True, actor="clerk")
+    redis = run("inspect", job.id, "--json").json["redis"]
+    assert (redis["cancel_by"], redis["aborts"]) == ("clerk", True)
 
 
 def test_inspect_masks_sensitive_arguments(run, orders, settings):
@@ -83,7 +99,7 @@ def test_inspect_of_a_job_that_redis_has_forgotten_shows_the_row(run, orders):
 def test_inspect_of_an_unknown_job_says_that_nobody_knows_it(run, orders):
     nobody = uuid.uuid4()
     answer = run("inspect", nobody)
-    assert (answer.code, answer.out) == (1, f"Neither Redis nor the database knows a job {nobody}.\n")
+    assert (answer.code, answer.out) == (1, f"Neither Redis nor the database knows a job {ids.short(nobody)}.\n")
 
 
 def test_inspect_of_an_unknown_job_is_a_document_too(run, orders):
@@ -91,7 +107,7 @@ def test_inspect_of_an_unknown_job_is_a_document_too(run, orders):
     answer = run("inspect", nobody, "--json")
     assert answer.code == 1
     assert (answer.json["job"], answer.json["redis"]) == (None, None)
-    assert answer.json["trouble"] == f"Neither Redis nor the database knows a job {nobody}."
+    assert answer.json["trouble"] == f"Neither Redis nor the database knows a job {ids.short(nobody)}."
 
 
 @pytest.mark.parametrize("id", ["7", "!" * 22, "0191-not-a-uuid"])

@@ -20,7 +20,7 @@ def test_list_shows_rows_newest_first(run, orders):
     answer = run("list")
     assert answer.code == 0
     assert answer.lines[0].split("  ")[0] == "id"
-    assert [line.split()[0] for line in answer.lines[1:]] == [str(second.id), str(first.id)]
+    assert [line.split()[0] for line in answer.lines[1:]] == [ids.short(second.id), ids.short(first.id)]
     assert answer.lines[1].split()[1:5] == ["scheduled", "orders", close_order.name, "-"]
 
 
@@ -28,8 +28,8 @@ def test_list_as_json_gives_whole_rows(run, orders):
     [job] = orders.scheduled(key="o:7")
     [found] = run("list", "--json").json
     wanted = {
-        "id": str(job.id),
-        "short_id": ids.short(job.id),
+        "id": ids.short(job.id),
+        "uuid": str(job.id),
         "queue": "orders",
         "task": close_order.name,
         "key": "o:7",
@@ -58,7 +58,7 @@ def test_list_by_queue_task_and_state(run, orders):
     delayq.schedule(ping, durability="outbox")
     assert len(listed(run("list", "--queue", "orders", "--json"))) == 3
     assert len(listed(run("list", "--task", ping.name, "--json"))) == 1
-    assert listed(run("list", "--state", "failed", "--json")) == [str(job.id)]
+    assert listed(run("list", "--state", "failed", "--json")) == [ids.short(job.id)]
     assert listed(run("list", "--queue", "redis", "--state", "failed", "--json")) == []
 
 
@@ -67,19 +67,31 @@ def test_list_by_a_derived_state(run, orders, monkeypatch, state):
     retried = orders.claim_one()
     orders.settle(retried, "retry", delay=3_600_000)
     orders.fold()
-    wanted = {"retrying": str(ids.full(retried.id))}
-    wanted["unpublished"] = str(orders.unpublished(monkeypatch).id)
-    wanted["due"] = str(orders.scheduled(delay=0)[0].id)
+    wanted = {"retrying": retried.id}
+    wanted["unpublished"] = orders.unpublished(monkeypatch).short_id
+    wanted["due"] = orders.scheduled(delay=0)[0].short_id
     orders.scheduled()
     answer = run("list", "--state", state, "--json")
     assert listed(answer) == [wanted[state]]
     assert answer.json[0]["derived"] == state
 
 
+@pytest.mark.parametrize("name", ["close_order", "close_ordr", "shop.tasks.close_order"])
+def test_a_task_that_is_none_is_refused_with_the_nearest(run, orders, name):
+    answer = run("list", "--task", name)
+    assert (answer.code, answer.error) == (2, f"--task {name}: no such task (did you mean {close_order.name!r}?).")
+
+
+def test_a_state_may_be_written_in_capitals(run, orders):
+    job = orders.ended("fail")
+    for words in (("--state", "Failed"), ("--search", "state:FAILED")):
+        assert listed(run("list", *words, "--json")) == [ids.short(job.id)]
+
+
 def test_list_stops_at_its_limit(run, orders):
     jobs = orders.scheduled(51)
     assert len(listed(run("list", "--json"))) == 50
-    assert listed(run("list", "--limit", "1", "--json")) == [str(jobs[-1].id)]
+    assert listed(run("list", "--limit", "1", "--json")) == [jobs[-1].short_id]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "many"])
@@ -129,7 +141,7 @@ def test_an_unknown_state_is_refused(run, orders):
 def test_list_does_not_need_redis(run, orders, settings):
     [job] = orders.scheduled()
     lose_redis(settings)
-    assert listed(run("list", "--json")) == [str(job.id)]
+    assert listed(run("list", "--json")) == [ids.short(job.id)]
 
 
 def test_the_database_down_is_one_sentence(run, orders, settings, monkeypatch):
@@ -143,10 +155,10 @@ def test_list_speaks_the_language_of_the_admins_search(run, orders):
     failed = orders.ended("fail")
     keyed = orders.scheduled(key="o:7")[0]
     [by_argument] = [delayq.schedule(close_order, 77)]
-    assert listed(run("list", "--search", "state:failed task:close_order", "--json")) == [str(failed.id)]
-    assert listed(run("list", "--search", "o:7", "--json")) == [str(keyed.id)]
-    assert listed(run("list", "--search", "arg:order_id=77", "--json")) == [str(by_argument.id)]
-    assert listed(run("list", "--queue", "orders", "--search", "state:failed", "--json")) == [str(failed.id)]
+    assert listed(run("list", "--search", "state:failed task:close_order", "--json")) == [ids.short(failed.id)]
+    assert listed(run("list", "--search", "o:7", "--json")) == [ids.short(keyed.id)]
+    assert listed(run("list", "--search", "arg:order_id=77", "--json")) == [ids.short(by_argument.id)]
+    assert listed(run("list", "--queue", "orders", "--search", "state:failed", "--json")) == [ids.short(failed.id)]
     assert listed(run("list", "--state", "scheduled", "--search", "state:failed", "--json")) == []
 
 
@@ -173,4 +185,4 @@ def test_a_list_reads_on_where_the_database_finds_more_than_is_meant(run, orders
     wanted = [delayq.schedule(close_order, 77) for _ in range(3)]
     orders.scheduled(4)
     found = listed(run("list", "--search", "arg:order_id=77", "--limit", "2", "--json"))
-    assert found == [str(wanted[2].id), str(wanted[1].id)]
+    assert found == [wanted[2].short_id, wanted[1].short_id]

@@ -62,8 +62,8 @@ def test_reschedule_by_id_says_what_runs_and_what_has_ended(run, orders):
     assert answer.code == 1
     assert answer.lines == [
         "reschedule: 1 running, 1 already finished.",
-        f"  {running.id}: running.",
-        f"  {ended.id}: already finished.",
+        f"  {ids.short(running.id)}: running.",
+        f"  {ids.short(ended.id)}: already finished.",
     ]
 
 
@@ -156,7 +156,7 @@ def test_requeue_by_a_filter_takes_failed_jobs_and_no_others(run, orders):
     orders.fold()
     answer = run("requeue", "--queue", "orders", "--json")
     assert answer.code == 0
-    assert answer.json["jobs"] == [{"id": str(job.id), "change": "done"} for job in failed]
+    assert answer.json["jobs"] == [{"id": ids.short(job.id), "change": "done"} for job in failed]
 
 
 def test_requeue_takes_cancelled_jobs_when_told_to(run, orders):
@@ -200,7 +200,7 @@ def test_requeue_by_a_key_that_no_row_has_is_said_and_gives_exit_code_1(run, ord
 
 def test_a_dry_run_of_requeue_leaves_the_job_failed(run, orders):
     job = orders.ended("fail")
-    assert run("requeue", "--queue", "orders", "--dry-run").out == f"Would requeue 1 jobs: {job.id}.\n"
+    assert run("requeue", "--queue", "orders", "--dry-run").out == f"Would requeue 1 jobs: {ids.short(job.id)}.\n"
     assert orders.in_redis(job) == "failed"
 
 

@@ -92,7 +92,7 @@ def test_deep_finds_a_row_that_redis_lacks_and_fix_brings_it_back(run, orders):
     forget(orders, job)
     assert orphans(run).keys() == {"D008"}
     assert run("doctor", "--deep").code == 1
-    assert str(job.id) in orphans(run, "--fix", "--yes")["D008"]
+    assert ids.short(job.id) in orphans(run, "--fix", "--yes")["D008"]
     assert orders.in_redis(job) == "scheduled"
     assert orphans(run) == {}
 
@@ -121,7 +121,7 @@ def test_deep_finds_a_failed_job_without_a_row_and_fix_writes_it(run, orders, se
     settings.DELAYQ = {**settings.DELAYQ, "AUDIT": audit}
     job = orders.ended("fail")
     Job.objects.filter(pk=job.id).delete()
-    assert str(job.id) in orphans(run)["D010"]
+    assert ids.short(job.id) in orphans(run)["D010"]
     orphans(run, "--fix", "--yes")
     row, view = Job.objects.get(), stores.inspector().job("orders", job.id)
     assert (row.pk, row.state, row.error) == (job.id, "failed", "why it failed did not reach the database")
@@ -173,8 +173,8 @@ def test_fix_does_not_say_that_it_has_put_right_what_it_could_not(run, orders):
     findings = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
     written, left = (found for found in findings if found["code"] == "D010")
     assert list(Job.objects.values_list("id", flat=True)) == [good.id]
-    assert (str(good.id) in written["message"], written["hint"]) == (True, "It has been put right.")
-    assert (str(bad.id) in left["message"], "inspect" in left["hint"]) == (True, True)
+    assert (ids.short(good.id) in written["message"], written["hint"]) == (True, "It has been put right.")
+    assert (ids.short(bad.id) in left["message"], "inspect" in left["hint"]) == (True, True)
 
 
 def test_where_both_sides_agree_fix_asks_nothing(run, orders):
@@ -206,7 +206,7 @@ def test_jobs_of_redis_durability_that_redis_has_lost_are_found_and_end_as_faile
     redis_server.link.execute("HDEL", keys["jobs"], ids.short(lost.id))
     redis_server.link.execute("ZREM", keys["normal"], ids.short(lost.id))
     kept = delayq.schedule(close_order, 3, delay="1h", durability="redis")
-    assert str(lost.id) in orphans(run)["D013"]
+    assert ids.short(lost.id) in orphans(run)["D013"]
     assert Job.objects.get(pk=lost.id).state == "scheduled"
     orphans(run, "--fix", "--yes")
     row = Job.objects.get(pk=lost.id)

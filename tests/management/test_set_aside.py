@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.models import Job, SetAside
 from django_delayq.producer.stores import stores
 from tests.management.test_doctor import findings
@@ -27,7 +27,7 @@ def kept(orders) -> SetAside:
 
 def test_it_shows_them_and_takes_them_in(run, kept):
     shown = run("set-aside").out
-    assert str(kept.job_id) in shown
+    assert ids.short(kept.job_id) in shown
     assert kept.code in shown
     assert "LLLL" not in run("set-aside", "--json").out
     assert run("set-aside", "--retry", "--dry-run").out == "Would be tried again: 1.\n"

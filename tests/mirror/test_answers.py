@@ -50,6 +50,22 @@ def test_a_cancel_of_what_waits_for_a_retry_holds_when_its_first_answer_was_lost
     assert Job.objects.get().state == "cancelled"
 
 
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_cancel_aborts_when_it_says_so_and_not_else(orders, by_key):
+    job = delayq.schedule(close_order, 7, key="k")
+    [held] = orders.claim()
+    how = {"key": "k", "queue": "orders"} if by_key else {"job": job}
+    asked = [(held.id, held.fence)]
+    for abort, heard in (({}, "cancel"), ({"abort": True}, "abort")):
+        assert delayq.cancel(**how, **abort) is delayq.Change.RUNNING
+        assert orders.store.extend(asked, worker="host:1:w", lease_ms=30_000) == {held.id: heard}
+    orders.fold()
+    assert list(Event.objects.filter(kind="cancel_requested").order_by("pk").values_list("detail", flat=True)) == [
+        None,
+        {"abort": True},
+    ]
+
+
 @pytest.mark.parametrize("act", ["cancel", "run_now"])
 def test_a_success_is_final_though_an_old_copy_has_the_job_waiting(orders, loop, redis_server, act):
     job = delayq.schedule(close_order, 7)

@@ -189,7 +189,7 @@ class TestAWholeRun:
         assert effects.run(run, work) == "charged"
         assert (called, len(orders.claim()), payments()) == ([1, 2], 1, 1)
         [record] = [each for each in caplog.records if "hook" in each.message]
-        assert str(run.id) in record.message
+        assert ids.short(run.id) in record.message
         assert "ConnectionError at " in record.message
         assert record.message.endswith(" fail")
         assert "mail server" not in f"{record.message} {vars(record)}", "it might quote an argument"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, connection, connections
 
 import django_delayq as delayq
 from django_delayq import codec, conf, failpoints, ids, signals
@@ -15,8 +16,10 @@ from django_delayq.mirror import ends
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.states import EndCause, State
-from django_delayq.worker.patience import PatientThread
+from django_delayq.states import CARRIED, EndCause, State
+from django_delayq.store.queue import Outcome
+from django_delayq.worker.hanging_calls import PatientThread
+from tests.carriers import TENANT, Tenant
 from tests.tasks_for_tests import close_order, look_after, risky
 
 Told = list[tuple[Any, ...]]
@@ -164,7 +167,9 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
         free.wait(20)
 
     signals.job_ended.connect(hangs)
-    mirror = MirrorLoop(stores.link, orders.config, prefix="delayq", using="default", patiently=PatientThread().run)
+    mirror = MirrorLoop(
+        stores.link, orders.config, prefix="delayq", using="default", patiently=PatientThread(connections.close_all).run
+    )
     try:
         jobs = delayq.schedule_many(close_order.bind(number) for number in range(5))
         for claimed in orders.claim():
@@ -180,7 +185,7 @@ def test_a_receiver_that_hangs_is_left_and_the_mirror_goes_on(orders, monkeypatc
 
 
 def test_a_thread_that_was_left_ends_and_the_next_call_has_another():
-    patient, free, seen = PatientThread(), threading.Event(), []
+    patient, free, seen = PatientThread(connections.close_all), threading.Event(), []
     assert patient.run(lambda: seen.append(threading.current_thread()), 5) is True
     assert patient.run(lambda: free.wait(20) and None, 0.01) is False
     assert patient.run(lambda: seen.append(threading.current_thread()), 5) is True
@@ -219,6 +224,30 @@ def test_a_failure_schedules_what_shall_follow_once_per_end(orders):
     assert len(follow_ups()) == 2
 
 
+class OnlyWithTenant(Tenant):
+    """Refuses to schedule without a tenant, as a project may."""
+
+    name = "Tenant"
+
+    def pack(self) -> object:
+        if TENANT.get() is None:
+            raise LookupError("no tenant")
+        return TENANT.get()
+
+
+@pytest.mark.parametrize("carried", ["acme", None])
+def test_what_follows_a_failure_carries_what_the_failed_job_carried_and_asks_no_carrier(orders, settings, carried):
+    token = TENANT.set(carried)
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"]}
+    delayq.schedule(risky, 7, meta={"by": "form"})
+    TENANT.reset(token)
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": [f"{__name__}.OnlyWithTenant"]}
+    orders.settle(orders.claim()[0], "fail", detail=detail("ValueError"))
+    orders.fold()
+    (follower,) = Job.objects.filter(task=look_after.name)
+    assert follower.options == ({"meta": {CARRIED: {"Tenant": carried}}} if carried else {})
+
+
 def test_a_failure_that_was_requeued_before_the_mirror_came_has_its_follower_too(orders):
     job = delayq.schedule(risky, 7)
     orders.settle(orders.claim()[0], "fail", detail=detail("ValueError"))
@@ -227,6 +256,29 @@ def test_a_failure_that_was_requeued_before_the_mirror_came_has_its_follower_too
     orders.fold()
     assert Job.objects.get(pk=job.id).state == "succeeded"
     assert follow_ups() == [(look_after.name, [str(job.id)], "unpublished")]
+
+
+@pytest.fixture
+def few_variables(orders) -> Iterator[None]:
+    """SQLite takes as few variables in a query as its older builds do."""
+    if connection.vendor != "sqlite":
+        yield
+        return
+    connection.ensure_connection()
+    before = connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+    yield
+    connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, before)
+
+
+@pytest.mark.usefixtures("few_variables")
+def test_a_thousand_ends_in_one_batch_are_told(orders, told):
+    jobs = delayq.schedule_many(risky.bind(number) for number in range(1001))
+    while claimed := orders.claim():
+        failed = [Outcome(id=one.id, attempt=one.attempt, fence=one.fence, kind="fail", detail=b"{}") for one in claimed]
+        orders.store.settle(failed, worker="host:1:w", max_crashes=3)
+    orders.fold()
+    assert sorted(told) == [(job.id, "failed", "failed") for job in jobs]
+    assert len(follow_ups()) == 1001
 
 
 def test_a_job_that_does_not_fail_has_no_follower(orders):
@@ -257,3 +309,12 @@ def test_a_follower_takes_the_id_of_the_job():
     nothing = delayq.task(name="tests.nothing", queue="orders")(lambda: None)
     with pytest.raises(delayq.ConfigError, match="one argument, the id of the failed job"):
         delayq.task(on_failure=nothing, name="x.y")(lambda: None)
+
+
+def test_what_tidies_up_behind_a_call_does_so_in_the_thread_of_the_call():
+    tidied, seen = [], []
+    patient = PatientThread(lambda: tidied.append(threading.current_thread()))
+    for _ in range(2):
+        assert patient.run(lambda: seen.append(threading.current_thread()), 5) is True
+    assert tidied == seen
+    assert threading.current_thread() not in seen

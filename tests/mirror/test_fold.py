@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection, transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids
-from django_delayq.models import Attempt, Checkpoint, Event, Job, SetAside
+from django_delayq.mirror import rows
+from django_delayq.models import CANCELLED_HERE, Attempt, Checkpoint, Event, Job, SetAside
 from django_delayq.producer.stores import stores
+from django_delayq.record import JobRecord
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
 
@@ -111,6 +116,19 @@ def test_folding_twice_gives_the_same_rows(orders):
     assert (list(Job.objects.values()), list(Attempt.objects.values()), list(Event.objects.values())) == before
 
 
+def test_one_entry_that_is_told_again_takes_no_row_back(orders):
+    delayq.schedule(close_order, 7)
+    orders.settle(orders.claim()[0], "retry", detail=detail(m="once"))
+    orders.settle(orders.claim()[0], "ack")
+    entries = orders.mirror.log.read("0-0", 100)
+    orders.mirror._write(entries)
+    before = list(Job.objects.values()), list(Attempt.objects.values())
+    assert before[0][0]["state"] == "succeeded"
+    for entry in entries:
+        orders.mirror._write([entry])
+        assert (list(Job.objects.values()), list(Attempt.objects.values())) == before
+
+
 @pytest.mark.parametrize("depth", [90, 500, 930, 940, 945, 5000])
 def test_a_result_that_is_too_deep_to_be_written_again_stops_nothing(orders, depth):
     job = delayq.schedule(close_order, 7)
@@ -199,6 +217,32 @@ def test_a_job_known_only_by_a_late_event_gets_a_stub(orders):
     assert (row.id, row.state, row.error) == (job.id, "failed", "no")
 
 
+def test_a_job_of_which_only_events_are_known_is_not_durable(orders):
+    job = delayq.schedule(close_order, 7)
+    Job.objects.all().delete()
+    orders.settle(orders.claim()[0], "ack")
+    orders.fold()
+    row = Job.objects.get()
+    assert (row.id, row.state, row.task) == (job.id, "succeeded", rows.STUB)
+    assert not row.durable, "nothing could bring it back"
+
+
+def test_the_longest_names_stand_whole_in_their_row(orders):
+    job = delayq.schedule(close_order, 7, key="k" * 200)
+    [[(_, raw)]] = stores.inspector().records("orders")
+    record = dataclasses.replace(JobRecord.decode(job.id, raw), task="t" * 200)
+    row = rows.new_row(record, "orders", clock.now())
+    assert (row.task, row.key) == ("t" * 200, "k" * 200)
+
+
+@pytest.mark.parametrize("expires", [None, "2h"])
+def test_a_row_gives_back_the_record_that_redis_has(orders, expires):
+    job = delayq.schedule(close_order, 7, delay="1h", key="o:7", priority=-1, expires=expires)
+    orders.fold()
+    [[(_, raw)]] = stores.inspector().records("orders")
+    assert rows.record_of(Job.objects.get()) == JobRecord.decode(job.id, raw)
+
+
 def test_a_key_that_is_held_ends_the_proposal(orders):
     first = delayq.schedule(close_order, 7, delay="1h", key="o:7")
     with transaction.atomic():  # else nothing is written of it
@@ -207,7 +251,7 @@ def test_a_key_that_is_held_ends_the_proposal(orders):
     orders.fold()
     rows = {row.id: row for row in Job.objects.all()}
     merged = next(row for id, row in rows.items() if id != first.id)
-    assert (merged.state, merged.error) == ("cancelled", f"key held by {first.id}")
+    assert (merged.state, merged.error) == ("cancelled", f"key held by {ids.short(first.id)}")
     assert rows[first.id].run_at > first.run_at
 
 
@@ -335,6 +379,53 @@ def test_a_hundred_snoozes_in_a_row_leave_ten_attempts(orders):
     orders.fold()
     outcomes = list(Attempt.objects.order_by("id").values_list("number", "outcome"))
     assert outcomes == [*[(1, "snoozed")] * 10, (1, "retried"), *[(2, "snoozed")] * 3, (2, "succeeded")]
+
+
+def test_a_purge_is_told_with_its_count(orders):
+    for number in (7, 8):
+        delayq.schedule(close_order, number, delay="1h")
+    orders.store.purge(actor="user:clerk")
+    orders.fold()
+    assert list(Event.objects.filter(kind="purged").values_list("job_id", "detail", "actor")) == [(None, {"count": 2}, "user:clerk")]
+
+
+def test_what_was_set_aside_without_an_id_is_told_without_a_job(orders, delayq_redis):
+    delayq_redis.link.execute("ZADD", orders.store.keys["normal"], 5, "no id of ours")
+    assert orders.claim() == []
+    orders.fold()
+    told = list(Event.objects.filter(kind="aside").values_list("job_id", "detail"))
+    assert told == [(None, {"reason": "a date without a job"})]
+    assert not SetAside.objects.exists()
+
+
+def test_a_takeover_is_told_in_one_entry_and_folded_whole(orders):
+    job = delayq.schedule(close_order, 7)
+    now = clock.wall_ms() + 1000
+    claim = partial(orders.store.claim, want=200, lease_ms=30_000, max_crashes=3)
+    assert claim("lost", "n1", now_ms=now).jobs
+    orders.fold()
+    for later in (10_000, 20_000, 29_000):
+        assert not claim("idle", f"n{later}", now_ms=now + later).jobs
+    assert claim("idle", "n2", now_ms=now + 30_001).jobs
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.attempts, row.crashes, row.worker) == ("running", 1, 1, "idle")
+
+
+def test_a_cancel_that_an_earlier_build_has_noted_in_the_row_stands_until_its_event(orders):
+    job = delayq.schedule(close_order, 7)
+    orders.fold()
+    Job.objects.update(state="cancelled", finished_at=clock.now(), settled=CANCELLED_HERE)
+    assert orders.claim()
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.settled) == ("cancelled", CANCELLED_HERE)
+    assert row.finished_at is not None
+    assert delayq.cancel(job) is delayq.Change.RUNNING
+    orders.settle(SimpleNamespace(id=ids.short(job.id), attempt=1, fence="n1"), "cancel")
+    orders.fold()
+    row.refresh_from_db()
+    assert (row.state, row.settled) == ("cancelled", "")
 
 
 def test_an_evicted_run_shows_as_such_and_counts_neither_attempt_nor_crash(orders):

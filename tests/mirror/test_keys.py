@@ -293,7 +293,7 @@ def test_a_refusal_behind_a_commit_drops_no_other_hook(orders, caplog):
         assert other.cancel() is delayq.Change.DONE
         transaction.on_commit(lambda: heard.append(True))
     assert (refused.id, refused.created) == (holder.id, False)
-    assert str(own) in caplog.text
+    assert ids.short(own) in caplog.text
     assert second.created
     assert heard == [True]
     assert Job.objects.get(pk=other.id).state == "cancelled"
@@ -310,7 +310,7 @@ def test_a_redis_that_is_away_behind_a_commit_drops_no_other_hook(orders, caplog
         jobs = [delayq.schedule(close_order, number, durability="redis") for number in range(2)]
         transaction.on_commit(lambda: heard.append(True))
     assert heard == [True]
-    assert all(str(job.id) in caplog.text for job in jobs)
+    assert all(job.short_id in caplog.text for job in jobs)
 
 
 def test_a_job_that_was_asked_about_while_the_ground_is_confirmed_is_in(orders, loop, wipe, monkeypatch):
@@ -391,3 +391,20 @@ def test_a_database_that_breaks_behind_the_commit_does_not_break_the_request(ord
         monkeypatch.setattr(Publisher, "publish_before", broken)
     relayed(orders)
     assert in_redis(orders) == {ids.short(job.id): "scheduled"}
+
+
+@pytest.mark.parametrize("change", ["requeue", "reschedule", "run_now"])
+def test_what_is_brought_back_is_not_merged_into_what_it_has_displaced(orders, loop, old_copy, change):
+    delayq.schedule(close_order, 1, delay="1h", key="k")
+    settle_down(orders, loop)
+    with old_copy:
+        job = delayq.schedule(close_order, 2, delay="1h", key="k", on_conflict="replace")
+        orders.fold()
+    if change == "requeue":
+        assert job.requeue() is delayq.Change.CONFLICT, "it has not ended"
+    else:
+        moved = job.reschedule(delay="2h") if change == "reschedule" else job.run_now()
+        assert moved is delayq.Change.DONE
+    settle_down(orders, loop)
+    assert numbers(orders)[2] == "scheduled"
+    assert ids.short(job.id) in in_redis(orders)

@@ -35,8 +35,8 @@ PAYLOADS = [
 
 def items() -> list[ScheduleItem]:
     return [
-        ScheduleItem(
-            record=JobRecord(
+        ScheduleItem.of(
+            JobRecord(
                 id=ids.new(),
                 task="tests.täsk",
                 lane=lane,
@@ -65,7 +65,7 @@ def columns(job: Job) -> dict[str, object]:
 
 def row_of(item: ScheduleItem) -> Job:
     date = clock.from_ms(item.due_ms)
-    row = rows.new_row(item.record, item.queue, date, priority=item.priority, on_conflict=item.on_conflict)
+    row = rows.new_row(item, item.queue, date, priority=item.priority, on_conflict=item.on_conflict)
     return rows.model_of(row)
 
 
@@ -77,13 +77,13 @@ def test_rows_are_those_of_model_instances(together):
     for batch in [given] if together else [[item] for item in given]:
         DatabaseOutbox().add(batch, "default")
     for item in given:
-        assert columns(Job.objects.get(pk=item.record.id)) == columns(row_of(item))
+        assert columns(Job.objects.get(pk=item.id)) == columns(row_of(item))
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_stored_texts_are_those_of_model_instances():
     """What the columns hold, not only what is read from them: both in each database's own form."""
-    item = next(item for item in items() if b"Gr" in item.record.payload)
+    item = next(item for item in items() if b"Gr" in item.payload)
     DatabaseOutbox().add([item], "default")
     with connection.cursor() as cursor:
         names = ", ".join(field.column for field in Job._meta.concrete_fields if field.attname != "created_at")
@@ -105,7 +105,7 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
     before = database_clock.now(connection)
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + skew)
     monkeypatch.setattr(clock, "wall_ms", lambda: clock.to_ms(datetime.now(UTC) + skew))
-    given = [replace(items()[0], record=replace(items()[0].record, id=ids.new()), delay_ms=90_000) for _ in range(count)]
+    given = [replace(items()[0], id=ids.new(), delay_ms=90_000) for _ in range(count)]
     DatabaseOutbox().add(given, "default")
     after = database_clock.now(connection)
     for row in Job.objects.all():
@@ -150,9 +150,7 @@ def test_those_who_watch_statements_see_the_insert():
     with connection.execute_wrapper(watch), transaction.atomic():
         DatabaseOutbox().add(given, "default")
     assert any(sql.startswith("INSERT INTO") for sql in seen)
-    assert {columns(job)["id"]: job.args for job in Job.objects.all()} == {
-        item.record.id: rows.arguments(item.record)[0] for item in given
-    }
+    assert {columns(job)["id"]: job.args for job in Job.objects.all()} == {item.id: rows.arguments(item)[0] for item in given}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -129,6 +129,18 @@ def test_a_job_of_which_an_atomic_run_has_committed_does_not_rise(orders, loop, 
     assert list(row.attempt_set.values_list("outcome", "message")) == [("succeeded", "")]
 
 
+def test_a_job_that_has_run_before_its_row_was_known_to_be_published_is_no_unpublished_one(orders, loop, wipe):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    job = delayq.schedule(close_order, 2, delay=0)
+    [run] = orders.claim()
+    DatabaseEffects().run(Committing(job.id, run.fence), lambda: 7)
+    wipe()  # before the mirror has seen anything of it
+    settle_down(orders, loop)
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.published) == ("succeeded", row.finished_at)
+
+
 @pytest.mark.parametrize("place", ["restore.confirmed", "restore.note", "restore.noted"])
 def test_a_restore_that_dies_at_its_end_leaves_no_row_unmended(orders, loop, wipe, place):
     job = delayq.schedule(close_order, 1, delay=0)
@@ -153,11 +165,11 @@ def test_a_key_that_was_taken_meanwhile_ends_the_row(orders, loop, wipe):
     orders.fold()
     wipe()
     new = JobRecord(id=ids.new(), task=close_order.name, key="k", payload=b"[[2]]")
-    orders.store.schedule([ScheduleItem(record=new, delay_ms=7_200_000)])  # by one who does not ask the rows
+    orders.store.schedule([ScheduleItem.of(new, delay_ms=7_200_000)])  # by one who does not ask the rows
     settle_down(orders, loop)
     assert in_redis(orders) == {ids.short(new.id): "scheduled"}
     row = Job.objects.get(pk=old.id)
-    assert (row.state, row.error) == ("cancelled", f"key held by {new.id}")
+    assert (row.state, row.error) == ("cancelled", f"key held by {ids.short(new.id)}")
 
 
 def test_an_adopted_run_is_a_running_row_again(orders, loop, wipe):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import pytest
@@ -241,3 +242,69 @@ def test_a_new_date_behind_what_is_back_already_is_not_passed_over(orders, loop,
 def test_a_checkpoint_of_nothing_needs_no_restore(orders, loop):
     Checkpoint.objects.all().delete()
     assert not checkpoint.needs_restore(*loop.look())
+
+
+@pytest.fixture
+def replaced(redis_server):
+    """Lets another server take over, with a copy that is older than what is done here."""
+
+    @contextmanager
+    def replace(orders) -> Iterator[None]:
+        copy = snapshot(redis_server.link)
+        yield
+        bring_back(redis_server.link, copy)
+        meta = orders.mirror.log.keys["meta"]
+        if redis_server.link.execute("HGET", meta, "server") is not None:
+            redis_server.link.execute("HSET", meta, "server", "the one before")
+
+    return replace
+
+
+@pytest.mark.parametrize("due", [False, True])
+@pytest.mark.parametrize("change", ["cancel", "reschedule"])
+def test_a_change_on_a_wiped_server_that_was_replaced_before_it_was_confirmed_holds(orders, loop, wipe, replaced, change, due):
+    """What no mirror has confirmed is new, but a copy of it may be older than what was answered."""
+    delayq.schedule(close_order, 0, delay="1h")
+    settle_down(orders, loop)
+    wipe()
+    job = delayq.schedule(close_order, 1, delay=0 if due else "1h")
+    with replaced(orders):
+        made = job.cancel() if change == "cancel" else job.reschedule(run_at=hours(9))
+        assert made is delayq.Change.DONE
+    settle_down(orders, loop)
+    assert orders.claim() == []
+    settle_down(orders, loop)
+    if change == "cancel":
+        assert ids.short(job.id) not in in_redis(orders)
+        assert Job.objects.get(pk=job.id).state == "cancelled"
+    else:
+        assert due_ms(job) == clock.to_ms(hours(9)) == clock.to_ms(Job.objects.get(pk=job.id).run_at)
+
+
+@pytest.mark.parametrize("change", ["cancel", "reschedule"])
+def test_a_change_on_a_server_that_was_replaced_while_jobs_came_back_holds(orders, loop, wipe, replaced, monkeypatch, change):
+    monkeypatch.setattr(unfinished, "MOST", 1)
+    monkeypatch.setattr(restore, "SLICE", 0.0)
+    jobs = [delayq.schedule(close_order, number, run_at=hours(number)) for number in (2, 3, 4)]
+    settle_down(orders, loop)
+    wipe()
+    until(loop, lambda: ids.short(jobs[0].id) in in_redis(orders))
+    with replaced(orders):
+        made = jobs[0].cancel() if change == "cancel" else jobs[0].reschedule(run_at=hours(9))
+        assert made is delayq.Change.DONE
+    stores.link.execute("HDEL", orders.mirror.log.keys["meta"], "restoring")  # as if it had been longer
+    settle_down(orders, RestoreLoop(stores.link, orders.config, prefix="delayq", using="default"))
+    assert in_redis(orders).keys() == {ids.short(job.id) for job in jobs[change == "cancel" :]}
+    if change == "reschedule":
+        assert due_ms(jobs[0]) == clock.to_ms(hours(9))
+
+
+def test_a_new_date_holds_though_the_old_one_comes_before_the_new_server_is_confirmed(orders, loop, replaced):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    with replaced(orders):
+        assert job.reschedule(run_at=hours(9)) is delayq.Change.DONE
+    stores.link.execute("ZADD", orders.mirror.log.keys["normal"], clock.wall_ms() - 1, ids.short(job.id))  # an hour later
+    settle_down(orders, loop)
+    assert orders.claim() == []
+    assert due_ms(job) == clock.to_ms(hours(9))

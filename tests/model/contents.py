@@ -12,7 +12,7 @@ from typing import Any, Self
 from django_delayq import ids
 from django_delayq.states import State
 from tests.laws.dump import Dump
-from tests.model.job import Job, LastClaim
+from tests.model.job import Job, LastClaim, OutageGuard
 
 short = cache(ids.short)
 full = cache(ids.full)
@@ -40,7 +40,7 @@ class Contents:
         self.paused: dict[str, str] = {}
         self.alive: int | None = None  # when a worker was last here
         self.run = ""  # the server on which a worker was last
-        self.guard: tuple[int, int] | None = None  # leases good at the first moment are not taken over until the second
+        self.guard: OutageGuard | None = None
         self.told = False  # while a call of schedule lasts: whether its sender has asked the rows who holds the keys
         self.events: list[Happened] = []
         self.now = 0
@@ -72,7 +72,7 @@ class Contents:
         return twin
 
     def noted(self) -> set[str]:
-        """The jobs that do not run, and whose cancel was asked for when Redis did not have them."""
+        """The jobs that do not run, and whose cancel was asked for when nobody knew whether they do."""
         return {id for id in self.requests if id not in self.jobs or self.jobs[id].state is not State.RUNNING}
 
     def those(self, state: State) -> list[Job]:
@@ -108,7 +108,7 @@ class Contents:
         if self.alive is not None:
             meta["alive"] = str(self.alive)
         if self.guard:
-            meta["guard_from"], meta["guard_until"] = map(str, self.guard)
+            meta |= self.guard.fields()
         return meta
 
     # Moves that several scripts make

@@ -296,6 +296,24 @@ class GroundMachine(QueueMachine):
         self._restore([self.rows[id]] if id in self.rows else [], "me")
         self._confirm()
 
+    @precondition(lambda self: self.model.those(State.SCHEDULED))
+    @rule(pick=picks, moves=st.booleans(), gap=st.sampled_from([0, 5000]))
+    def a_change_is_forgotten(self, pick: int, moves: bool, gap: int) -> None:
+        """Another server has not heard of it, and is told before it is confirmed. The date of before may have come meanwhile."""
+        waiting = self.model.those(State.SCHEDULED)
+        job, due_ms = full(waiting[pick % len(waiting)].id), self.now + 60_000
+        self._keep_copy()
+        for lacking in ("", "waited" if moves else "scheduled"):
+            if moves:
+                self.call("reschedule", job, due_ms=due_ms, lacking=lacking, actor="clerk")
+            else:
+                self.call("cancel", [job], lacking=lacking, actor="clerk")
+            if not lacking:
+                self._go_back()
+                self.now += gap
+        self._confirm()
+        self.claim("w1", 5, ground=self.model.ground)
+
     @precondition(lambda self: self.running())
     @rule(first=st.sampled_from(["adopt", "rows", "schedule"]), which=st.lists(picks, min_size=4, max_size=12))
     def all_is_lost_and_restored(self, first: str, which: list[int]) -> None:

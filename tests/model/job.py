@@ -57,3 +57,28 @@ class LastClaim:
 
     def line(self) -> str:
         return " ".join([self.nonce, str(self.at), *(f"{id}={due}" for id, due in self.jobs)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutageGuard:
+    """Leases that were good at `start` are not taken over until `until`. `since`: from then to now Redis was there, outages left out.
+    When that was a lease, the guard goes on for leases alone that were good at `next`.
+    """
+
+    start: int
+    until: int
+    since: int
+    next: int
+
+    def renewed(self, began: int, now: int, lease: int) -> OutageGuard:
+        """By an outage from `began` till now."""
+        there = now - self.since
+        if there > lease:
+            return OutageGuard(start=max(self.start, min(self.next, began)), until=now + lease, since=now, next=began)
+        then = began if there <= lease / 2 else self.next
+        return OutageGuard(start=min(self.start, began), until=now + lease, since=self.since, next=then)
+
+    def fields(self) -> dict[str, str]:
+        """As Redis has them."""
+        names = {"guard_from": self.start, "guard_until": self.until, "guard_since": self.since, "guard_next": self.next}
+        return {name: f"{value}" for name, value in names.items()}

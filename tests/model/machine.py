@@ -227,8 +227,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.records[short(use.id)] = use
         due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
         if wish.late == "replaced":
-            return ScheduleItem(record=use, on_conflict=f"replaced@{short(job_id(STRANGER))}", **due)
-        return ScheduleItem(record=use, on_conflict=wish.policy + self.named(use.key, wish.late), **due)
+            return ScheduleItem.of(use, on_conflict=f"replaced@{short(job_id(STRANGER))}", **due)
+        return ScheduleItem.of(use, on_conflict=wish.policy + self.named(use.key, wish.late), **due)
 
     def named(self, key: str, late: str) -> str:
         """What stands behind the policy of a late publication."""
@@ -366,9 +366,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.now += gap
         if extends:
             self.extend([(job.id, job.fence)])
-        if anew and self.model.run:
-            self.model.run = "another"
-            self.link.execute("HSET", self.store.keys["meta"], "run", "another")
+        if anew:
+            self.server_changes()
         self.claim("thief", 10, away_ms=gap + 1 - told if told else 0)
         if again:
             for step in (4999, 1):
@@ -381,12 +380,28 @@ class QueueMachine(RuleBasedStateMachine):
             self.pass_lease()
             self.claim("thief", 10)
 
+    @precondition(lambda self: self.running())
+    @rule(gaps=st.lists(st.sampled_from([500, 10_000, 15_001, 60_000]), min_size=3, max_size=8), told=st.booleans(), anew=st.booleans())
+    def one_outage_follows_the_other(self, gaps: list[int], told: bool, anew: bool) -> None:
+        for gap in gaps:
+            self.now += gap
+            if anew:
+                self.server_changes()
+            self.claim("thief", 1, away_ms=max(gap, 15_001) if told else 0)
+
+    def server_changes(self) -> None:
+        """As if workers had been on another one until now."""
+        if self.model.run:
+            self.model.run = "another"
+            self.link.execute("HSET", self.store.keys["meta"], "run", "another")
+
     # Rules: people change jobs
 
     @precondition(lambda self: self.model.jobs)
     @rule(which=st.lists(picks, min_size=1, max_size=3), actor=actors, lacking=lackings)
     def jobs_are_cancelled(self, which: list[int], actor: str, lacking: str | int) -> None:
-        self.call("cancel", [self.pick(pick) for pick in which], actor=actor, lacking=self.lacking(lacking))
+        asked = {"actor": actor, "lacking": self.lacking(lacking), "abort": which[0] % 2 == 1}
+        self.call("cancel", [self.pick(pick) for pick in which], **asked)
 
     def lacking(self, wish: str | int) -> str:
         return wish if isinstance(wish, str) else str(self.now + wish)
@@ -404,8 +419,8 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(pick=picks, both=st.booleans(), ending=endings)
     def a_running_job_is_cancelled(self, pick: int, both: bool, ending: Ending) -> None:
         job = self.running()[pick % len(self.running())]
-        for actor in ("clerk", "boss")[: 1 + both]:
-            self.call("cancel", [full(job.id)], actor=actor)
+        for actor, abort in (("clerk", ending.pick % 2 == 1), ("\1boss", pick % 2 == 1))[: 1 + both]:
+            self.call("cancel", [full(job.id)], actor=actor, abort=abort)
         self.extend([(job.id, job.fence)])
         if both:
             self.settle(self.ending(job, replace(ending, slip=0)))

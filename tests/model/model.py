@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -13,8 +14,9 @@ from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
 from tests.laws.dump import LANES
 from tests.model.contents import full, short
 from tests.model.grounds import Grounds
-from tests.model.job import Job, LastClaim
+from tests.model.job import Job, LastClaim, OutageGuard
 
+ABORT: Final = "\1"  # with which a request begins that ends the run
 ENDS: Final[dict[float, ScheduleStatus]] = {0.25: "succeeded", 0.5: "cancelled", 0.75: "displaced"}
 UNDECIDED: Final = ("contested", "behind")  # of these nothing is written
 
@@ -43,19 +45,19 @@ class Model(Grounds):
         return self.start_schedule(items, actor=actor, now_ms=now_ms)[1]
 
     def _schedule(self, item: ScheduleItem, asks: bool) -> ScheduleReply:
-        record, id = item.record, short(item.record.id)
+        id = short(item.id)
         due = item.due_ms if item.due_ms is not None else self.now + (item.delay_ms or 0)
         if job := self.jobs.get(id):
-            return ScheduleReply("failed" if job.state is State.FAILED else "again", record.id, self._fresh_date(job))
+            return ScheduleReply("failed" if job.state is State.FAILED else "again", item.id, self._fresh_date(job))
         if id in self.finished:
-            return ScheduleReply(ENDS.get(self.finished[id] % 1, "finished"), record.id, 0)
+            return ScheduleReply(ENDS.get(self.finished[id] % 1, "finished"), item.id, 0)
         if item.on_conflict.startswith("replaced@"):
             self._displace(id, item.on_conflict.partition("@")[2])
-            return ScheduleReply("displaced", record.id, 0)
+            return ScheduleReply("displaced", item.id, 0)
         status: ScheduleStatus = "created"
-        holder = self.holder(record.key)
-        if record.key and self._must_ask(holder):
-            return ScheduleReply("asked", full(holder.id) if holder else record.id, due)
+        holder = self.holder(item.key)
+        if item.key and self._must_ask(holder):
+            return ScheduleReply("asked", full(holder.id) if holder else item.id, due)
         if holder:
             status, date = self._contest(id, holder, item.on_conflict, due, asks)
             if status != "free":
@@ -65,10 +67,10 @@ class Model(Grounds):
                 return ScheduleReply(status, full(holder.id), due)
             status, due = "replaced", date
         if asks:
-            return ScheduleReply("free", record.id, due)
-        self.jobs[id] = job = Job(id, record, due)
+            return ScheduleReply("free", item.id, due)
+        self.jobs[id] = job = Job(id, item, due)
         self._event("scheduled", id, due, job.letter, body=job.body)
-        return ScheduleReply(status, record.id, due)
+        return ScheduleReply(status, item.id, due)
 
     def _fresh_date(self, job: Job) -> int:
         """Of one that waits and has not begun to run; of any other 0."""
@@ -159,7 +161,7 @@ class Model(Grounds):
 
     def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
         """The job and the date that stood beside it; nothing if it has expired."""
-        if job.id in self.requests and job.state is State.SCHEDULED:  # asked for while nobody knew whether it runs
+        if job.state is State.SCHEDULED and self.requests.pop(job.id, None) is not None:  # asked for while nobody knew whether it runs
             self._finish(job, cancelled=True)
             self._event("cancelled", job.id, job.attempt, job.crashes, "-")
             return []
@@ -208,20 +210,23 @@ class Model(Grounds):
     def _takeover(self, lease_ms: int, away: int = 0, *, moved: bool = False) -> int:
         """Notes that a worker is here; the moment before which a lease must have ended to be taken over now."""
         last, self.alive = self.alive, self.now
-        silent = 0 if last is None or self.now - last <= lease_ms / 2 else self.now - last
-        away = away if away > lease_ms / 2 else 0
-        if self.guard and self.guard[1] > self.now + lease_ms:  # the clock was put back, or somebody else wrote it
-            self.guard = self.guard[0], self.now + lease_ms
-        active = self.guard is not None and self.guard[0] < self.now < self.guard[1]
-        since = self.guard[0] if self.guard and active else self.now
-        if away or (moved and (silent or active)):
-            outage = max(away, silent)
-            self.guard = max(min(since, self.now - outage), self.now - outage - 2 * lease_ms), self.now + lease_ms
-        elif silent and not active:
-            self.guard = self.now - silent, self.now + min(5000, lease_ms // 2)
-        elif not active:
-            return self.now
-        return self.guard[0] if self.guard else self.now
+        gap = 0 if last is None else max(0, self.now - last)
+        silent, failed = gap > lease_ms / 2, away > lease_ms / 2
+        breath = min(5000, lease_ms // 2)
+        if self.guard and self.guard.until > self.now + lease_ms:  # the clock was put back
+            self.guard = replace(self.guard, until=self.now + lease_ms)
+        used = self.now - gap + breath if silent else self.now  # a guard is not used up while nobody could come
+        active = self.guard if self.guard and self.guard.start < self.now and used < self.guard.until else None
+        proven = failed or (moved and (silent or active is not None))
+        if not silent and not proven:
+            return active.start if active else self.now
+        began = self.now - max(away if failed else 0, gap if silent else 0)
+        guard = active or OutageGuard(start=began, until=0, since=self.now, next=began)
+        if active and (silent or moved):
+            guard = replace(guard, since=min(self.now, guard.since + gap) - breath)
+        held_up = replace(guard, until=max(guard.until, self.now + breath))
+        self.guard = guard.renewed(began, self.now, lease_ms) if proven else held_up
+        return self.guard.start
 
     def extend(
         self,
@@ -242,7 +247,8 @@ class Model(Grounds):
                 continue
             job.date = self.now + lease_ms
             job.progress = (progress or {}).get(id) or job.progress
-            answers[id] = "cancel" if id in self.requests else "ok"
+            asked = self.requests.get(id)
+            answers[id] = "ok" if asked is None else "abort" if asked.startswith(ABORT) else "cancel"
         return answers
 
     def settle(self, items: Sequence[Outcome], *, worker: str, max_crashes: int, now_ms: int) -> list[str]:
@@ -299,18 +305,35 @@ class Model(Grounds):
             self._finish(job, cancelled=outcome == "cancel")
             self._event("cancelled" if outcome == "cancel" else "succeeded", *fields, body=item.detail)
 
-    def cancel(self, jobs: Sequence[UUID], *, actor: str = "", reason: str = "", lacking: str = "", now_ms: int) -> list[Change]:
+    def cancel(
+        self,
+        jobs: Sequence[UUID],
+        *,
+        actor: str = "",
+        reason: str = "",
+        lacking: str = "",
+        abort: bool = False,
+        now_ms: int,
+    ) -> list[Change]:
         self._begin(now_ms)
-        return [self._cancel(short(id), actor, lacking) for id in jobs]
+        return [self._cancel(short(id), actor, lacking, abort) for id in jobs]
 
     def cancel_one(
-        self, job: UUID | str, *, actor: str = "", reason: str = "", lacking: str = "", unless: str = "", now_ms: int
+        self,
+        job: UUID | str,
+        *,
+        actor: str = "",
+        reason: str = "",
+        lacking: str = "",
+        unless: str = "",
+        abort: bool = False,
+        now_ms: int,
     ) -> Changed:
         self._begin(now_ms)
         if unless == self.ground:
             return Changed(Change.UNKNOWN, None, self.ground)
         id = self._target(job)
-        change = self._cancel(id, actor, lacking) if id else Change.UNKNOWN
+        change = self._cancel(id, actor, lacking, abort) if id else Change.UNKNOWN
         return Changed(change, full(id) if id else None, self.ground)
 
     def _target(self, job: UUID | str) -> str:
@@ -319,22 +342,24 @@ class Model(Grounds):
         holder = self.holder(job)
         return holder.id if holder else ""
 
-    def _cancel(self, id: str, actor: str, lacking: str) -> Change:
+    def _cancel(self, id: str, actor: str, lacking: str, abort: bool) -> Change:
         job = self.jobs.get(id)
         if job is None:
-            return self._cancel_lacking(id, actor, lacking)
+            return self._cancel_lacking(id, actor, lacking, abort)
         if job.state is State.FAILED:
             return Change.FINISHED
         if job.state is State.RUNNING:
-            return self._request(id, actor)
+            return self._request(id, actor, abort)
+        if self._may_run(str(job.date), here=True):
+            return self._request(id, actor, abort)
         self._cancel_waiting(job, b"")
         return Change.DONE
 
-    def _cancel_lacking(self, id: str, actor: str, row: str) -> Change:
+    def _cancel_lacking(self, id: str, actor: str, row: str, abort: bool) -> Change:
         """Of a job that is not here; by its row it waits, or runs, or nobody has looked."""
         ended, waits = self.finished.get(id), row not in ("", "running")
         if ended is None and self._may_run(row):
-            return self._request(id, actor)
+            return self._request(id, actor, abort)
         if (ended is None and waits) or (row and ended is not None and ended % 1 >= 0.5):
             self.finished.setdefault(id, self.now + 0.5)
             self._event("cancelled", id, 0, 0, "-", body=b"")
@@ -342,16 +367,18 @@ class Model(Grounds):
             return Change.DONE if waits else Change.UNKNOWN
         return Change.DONE if ended % 1 == 0.5 else Change.FINISHED
 
-    def _may_run(self, row: str) -> bool:
-        """Whether a job that is not here may have begun on the ground before."""
+    def _may_run(self, row: str, *, here: bool = False) -> bool:
+        """Whether a job that is not here, or waits here, may have begun on the ground before."""
         if row.isdigit():
-            return int(row) <= self.now and (bool(self.rolled) or self.confirmed != self.server)
+            if int(row) > self.now or (here and not self.confirmed):
+                return False
+            return bool(self.rolled) or self.confirmed != self.server
         return row == "running"
 
-    def _request(self, id: str, actor: str) -> Change:
-        if id not in self.requests:
-            self.requests[id] = actor
-            self._event("cancel_requested", id)
+    def _request(self, id: str, actor: str, abort: bool) -> Change:
+        if id not in self.requests or (abort and not self.requests[id].startswith(ABORT)):
+            self.requests[id] = (ABORT if abort else "") + actor.lstrip(ABORT)
+            self._event("cancel_requested", id, *(["abort"] if abort else []))
         return Change.RUNNING
 
     def reschedule(
@@ -373,7 +400,8 @@ class Model(Grounds):
         id = self._target(job)
         found = self.jobs.get(id)
         change = Change.FINISHED if found or id in self.finished else Change.UNKNOWN
-        if found and found.state is State.RUNNING:
+        unsure = found is not None and found.state is State.SCHEDULED and lacking != "waited"
+        if found and (found.state is State.RUNNING or (unsure and self._may_run(str(found.date), here=True))):
             change = Change.RUNNING
         elif found and found.state is State.SCHEDULED:
             change = Change.DONE

@@ -8,8 +8,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file of the package, what stands in it, and the fault that takes its place. `bug`: what people saw of it. `test`: what notices
-    it; without one the machine does.
+    """A file of the package, what stands in it, and the fault that takes its place. `bug`: what people saw of it. `test`: file and name
+    of one that notices it within one process. `drill`: whether the campaign's drill notices it each time; else the test has to.
     """
 
     name: str
@@ -19,3 +19,4 @@ class Mutant:
     where: Literal["lua", "ground", "worker"]
     bug: str
     test: str = ""
+    drill: bool = True

@@ -2,7 +2,7 @@
 can rot. All other faults are made by rule: tests/mutation.
 
 Those of the scripts (`where="lua"`) are given to the machine, those of restore (`"ground"`) to the one on shaky ground; those of the
-worker (`"worker"`) to the test that is named with them.
+worker (`"worker"`) to the test that is named with them. All are given to the campaign's drill, too, or else to the test.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ ALL = [
     Mutant(
         "a holder that has expired holds",
         "store/lua/schedule.lua",
-        "if date and expires > 0 and expires <= now then",
+        "if date and expires <= now then",
         "if false then",
         "lua",
         bug="a holder that would never run swallowed what came behind it",
+        test="tests/store/test_contests.py::test_a_holder_that_expired_unrun_gives_way",
+        drill=False,
     ),
     Mutant(
         "a merged job leaves no tombstone",
         "store/lua/schedule.lua",
-        "      write('ZADD', k_finished, tombstone('displaced'), id)\n",
+        "      redis.call('ZADD', k_finished, tombstone('displaced'), id)\n",
         "",
         "lua",
         bug="a merged proposal whose answer was lost became a job when it was sent again",
@@ -81,14 +83,18 @@ ALL = [
         "if now > (last or 0) then",
         "lua",
         bug="leases that had run out were never taken over behind a clock that was put back",
+        test="tests/store/test_claim.py::test_an_outage_is_noticed_also_where_the_clock_was_put_back",
+        drill=False,
     ),
     Mutant(
         "silence is taken for an outage",
         "store/lua/include/alive.lua",
-        "now + math.min(BREATH, lease / 2)",
+        "math.max(till, now + breath)",
         "now + lease",
         "lua",
         bug="jobs of a lost host waited for a whole lease more when its worker had been the only one",
+        test="tests/store/test_claim.py::test_silence_is_no_outage",
+        drill=False,
     ),
     Mutant(
         "a job that has run expires unseen",
@@ -101,10 +107,32 @@ ALL = [
     Mutant(
         "outages make leases good for ever",
         "store/lua/include/alive.lua",
-        " - 2 * lease), now",
-        " - 200 * lease), now",
+        "if proven and now - up > lease then",
+        "if false then",
         "lua",
-        bug="who wrote to Redis could end takeovers for good",
+        bug="a line that was cut again and again ended takeovers for good",
+        test="tests/store/test_claim.py::test_one_outage_after_another_makes_no_lease_good_for_ever",
+        drill=False,
+    ),
+    Mutant(
+        "an outage uses up the guard of the one before",
+        "store/lua/include/alive.lua",
+        "(silent and last + breath or now) < till",
+        "now < till",
+        "lua",
+        bug="behind two long outages one after the other everything that ran, ran twice",
+        test="tests/store/test_claim.py::test_a_second_outage_of_which_only_the_second_caller_knows_takes_nothing_either",
+        drill=False,
+    ),
+    Mutant(
+        "a guard counts by the clock",
+        "store/lua/include/alive.lua",
+        "math.min(now, up + gap) - breath",
+        "math.min(now, up)",
+        "lua",
+        bug="a restart behind a long outage cut its guard, and everything that ran, ran twice",
+        test="tests/store/test_claim.py::test_many_who_tell_of_one_outage_are_one",
+        drill=False,
     ),
     Mutant(
         "a row that has not heard never hears",
@@ -117,10 +145,22 @@ ALL = [
     Mutant(
         "what is not due may run",
         "store/lua/include/ground.lua",
-        "date <= now and (rolled",
-        "(rolled",
+        "if not date or date > now then",
+        "if not date then",
         "lua",
         bug="a job that could not run yet was not cancelled while jobs came back",
+        test="tests/store/test_ground.py::test_a_job_that_is_not_here_may_run_if_it_was_due_on_ground_that_none_has_confirmed",
+        drill=False,
+    ),
+    Mutant(
+        "what another server has moved may run",
+        "store/lua/reschedule.lua",
+        "date and lacking ~= 'waited' and may_run(",
+        "date and may_run(",
+        "ground",
+        bug="a new date that had been answered was forgotten by a failover, when the old one had come meanwhile",
+        test="tests/mirror/test_way_back.py::test_a_new_date_holds_though_the_old_one_comes_before_the_new_server_is_confirmed",
+        drill=False,
     ),
     Mutant(
         "what has a tombstone rises again",
@@ -169,6 +209,8 @@ ALL = [
         'return "once"',
         "ground",
         bug="of two wipes behind each other the second went unseen",
+        test="tests/mirror/test_forgotten.py::test_each_wipe_shows_though_the_same_process_comes_first_again",
+        drill=False,
     ),
     Mutant(
         "a lost reply, a fresh nonce",
@@ -177,7 +219,7 @@ ALL = [
         "        if True:\n",
         "worker",
         bug="jobs of a claim whose answer was lost waited for their leases",
-        test="test_a_claim_whose_reply_was_lost_is_sent_again_and_gives_the_same_jobs",
+        test="tests/worker/test_loops.py::test_a_claim_whose_reply_was_lost_is_sent_again_and_gives_the_same_jobs",
     ),
     Mutant(
         "a batch is dropped after trouble",
@@ -186,7 +228,8 @@ ALL = [
         "            line, batch = self._batches.popleft()\n            self._batches.append((line, []))\n",
         "worker",
         bug="runs that ended while Redis was away ran again",
-        test="test_settling_goes_on_with_the_same_batch_after_trouble",
+        test="tests/worker/test_loops.py::test_settling_goes_on_with_the_same_batch_after_trouble",
+        drill=False,
     ),
     Mutant(
         "a claim under way is not asked for",
@@ -195,6 +238,6 @@ ALL = [
         "secrets.token_hex(8)",
         "worker",
         bug="what only Redis knew a dead process had claimed waited for its lease",
-        test="test_a_claim_that_stands_nowhere_is_asked_for_and_given_back",
+        test="tests/worker/test_loops.py::test_a_claim_that_stands_nowhere_is_asked_for_and_given_back",
     ),
 ]

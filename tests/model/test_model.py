@@ -1,4 +1,6 @@
-"""The scripts against the model. DELAYQ_MODEL_EXAMPLES=5000 goes on for longer, with other examples each time."""
+"""The scripts against the model. DELAYQ_MODEL_EXAMPLES=5000 goes on for longer, with other examples each time. A red run tells its
+steps as they came; with DELAYQ_MODEL_SHRINK=1 fewer are looked for, which takes up to five minutes.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,22 @@ import os
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from tests.model.ground_machine import machine as ground_machine
 from tests.model.machine import machine
 
 MORE = int(os.environ.get("DELAYQ_MODEL_EXAMPLES", "0"))
+SHRINKS = os.environ.get("DELAYQ_MODEL_SHRINK") == "1"
 
 
 def play(made: Callable[[], RuleBasedStateMachine], examples: int) -> None:
     budget = settings(
         max_examples=MORE or examples,
         stateful_step_count=40,
+        phases=[Phase.generate, Phase.shrink] if SHRINKS else [Phase.generate],
+        report_multiple_bugs=False,
         derandomize=not MORE,
         database=None,
         deadline=None,

@@ -103,6 +103,10 @@ def test_no_two_mutants_have_one_name() -> None:
     assert len(set(names)) == len(names)
 
 
+def test_what_the_drill_cannot_notice_has_a_test() -> None:
+    assert [mutant.name for mutant in ALL if not mutant.test and not (mutant.drill and mutant.where != "worker")] == []
+
+
 @pytest.mark.slow
 @each("lua")
 def test_a_fault_in_a_script_is_noticed(redis_server, faulty_scripts, mutant: Mutant) -> None:
@@ -121,7 +125,7 @@ def test_a_fault_in_what_brings_jobs_back_is_noticed(redis_server, faulty_script
 
 @each("worker")
 def test_a_fault_in_the_worker_is_noticed(redis_server, monkeypatch, caplog, mutant: Mutant) -> None:
-    test = getattr(test_loops, mutant.test)
+    test = getattr(test_loops, mutant.test.rpartition("::")[2])
     faulty = mutated(mutant)
     for name, value in vars(faulty).items():
         if inspect.isclass(value) and value.__module__ == faulty.__name__ and hasattr(benches, name):

@@ -86,9 +86,9 @@ class IdleMovers(RuleBasedStateMachine):
 
     @rule(offsets=st.lists(OFFSETS, min_size=1, max_size=4), lane=st.sampled_from(["high", "normal", "low"]))
     def jobs_are_scheduled(self, offsets: list[int], lane: str) -> None:
-        items = [ScheduleItem(record=record(next(self.numbers), lane=lane), due_ms=self.now + offset) for offset in offsets]
+        items = [ScheduleItem.of(record(next(self.numbers), lane=lane), due_ms=self.now + offset) for offset in offsets]
         self.store.schedule(items, now_ms=self.now)
-        self.ready |= {ids.short(item.record.id): item.due_ms or 0 for item in items}
+        self.ready |= {ids.short(item.id): item.due_ms or 0 for item in items}
         self.call()
 
     @precondition(lambda self: self.ready)

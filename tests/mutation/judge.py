@@ -25,7 +25,7 @@ from tests import servers
 from tests.mutation import targets
 from tests.mutation.mutant import Mutant
 
-PATIENCE = 300.0  # seconds; what takes longer goes round for ever, which somebody would notice
+PATIENCE = 120.0  # seconds; what takes longer goes round for ever, which somebody would notice
 # The package has a plugin of pytest, whose asserts could have been rewritten, had it not been imported already.
 IMPORTED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 OPTIONS = ("-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--reuse-db", "-m", "not slow and not browser", *IMPORTED)

@@ -19,6 +19,7 @@ TOKEN = re.compile(
 )
 WORD = re.compile(r"'[a-z_]+'")
 BLOCK = {"then", "do", "else", "repeat", ";"}  # a statement may follow, as it may the end of another one
+ALL_FROM = re.compile(r"unpack\(ARGV, .*?(?P<last>\d+|- 1)\)$", re.MULTILINE)  # arguments that are named, up to the last
 UNFINISHED = {"and", "or", "not", "return", "local", "function", "in", "if", "elseif", "while", "until", "for", *BLOCK}
 
 
@@ -58,8 +59,11 @@ def changes(text: str) -> Iterator[Change]:
     """Every fault that the rules make in that script."""
     words = tokens(text)
     answers = sorted({word.text for before, word in pairwise(words) if _answers(before, word)})
+    lasts = {found.start("last") for found in ALL_FROM.finditer(text)}
     for number, word in enumerate(words):
-        yield from _of_word(word, words[number - 1] if number else None, answers)
+        for change in _of_word(word, words[number - 1] if number else None, answers):
+            if change.start not in lasts or change.rule == "one less":  # more of them than have names change nothing
+                yield change
         if word.text in ("if", "elseif"):
             yield from _negated(text, words, number)
         elif word.first and _begins(words, number):

@@ -124,6 +124,11 @@ class Rules(ast.NodeVisitor):
             self.change(f"{node.func.id} to {NAMES[node.func.id]}", *self.span(node.func), NAMES[node.func.id])
         self.generic_visit(node)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """`strict` of zip says only what the code around it sees to."""
+        if node.arg != "strict":
+            self.generic_visit(node)
+
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, bool):
             self.change(f"{node.value} to {not node.value}", *self.span(node), str(not node.value))

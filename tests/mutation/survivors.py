@@ -7,35 +7,89 @@ from __future__ import annotations
 NOTHING = "It changes nothing: "
 COSTS = "It changes only what it costs: "
 MARGIN = "It moves a margin that nobody is promised: "
+SCAN = COSTS + "about how many of a hash are looked at in a step."
 OPEN = "No test within one process notices it yet: "
 
 SURVIVORS = {
-    "store/lua/claim.lua: local SOON = 50 -- ms [one less]": MARGIN + "how soon a worker asks again on ground that is not confirmed.",
-    "store/lua/claim.lua: if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours"
-    " [one less]": MARGIN + "no generation of ours is so long.",
-    "store/lua/claim.lua: generation = string.sub(nonce, 1, 40) .. seconds .. us [one less]": NOTHING + "a nonce has 16 letters.",
     "store/lua/claim.lua: asked = false [false to true]": COSTS + "a look into an empty hash per job of this one claim.",
-    "store/lua/confirm.lua: local looked, looked_at, phase, new, behind, mirrored, progress = unpack(ARGV, 4, 10) [one more] 2": NOTHING
-    + "there is no eleventh argument.",
-    "store/lua/extend.lua: local id, nonce, done = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1) [- to +] 2": NOTHING
-    + "what is unpacked behind the third is not named.",
-    'store/lua/include/alive.lua: local guarded = from and till and from < now and now < till -- "nan", too, lies nowhere'
+    "store/lua/claim.lua: local _, lease_end = unpack(redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES')) [one more] 2": COSTS
+    + "a lease that is not looked at.",
+    "store/lua/confirm.lua: redis.pcall('XADD', k_events, int(ms) .. '-' .. int(number + 1), 'at', int(now), 'by', by)"
+    " [one more]": NOTHING + "any id behind serves.",
+    "store/lua/extend.lua: alive(lease, 0) [one more]": MARGIN + "calls of who extends have failed for a millisecond.",
+    "store/lua/include/alive.lua: if till and till > now + lease then -- further ahead than anybody could have meant: it must not hold"
+    " takeovers up for ever [> to >=]": COSTS + "what stands there is written again.",
+    "store/lua/include/alive.lua: local gap = last and math.max(0, now - last) or 0 [one more]": MARGIN + "a gap, by a millisecond.",
+    "store/lua/include/alive.lua: local gap = last and math.max(0, now - last) or 0 [one more] 2": MARGIN + "a gap, by a millisecond.",
+    "store/lua/include/alive.lua: local guarded = from and till and from < now and (silent and last + breath or now) < till"
     " [< to <=]": MARGIN + "a guard that begins in this very millisecond.",
-    "store/lua/include/begin.lua: local colon = string.find(most, ':', 1, true) [true to false]": NOTHING + "a colon is no pattern.",
+    "store/lua/include/alive.lua: from, till, up, kept = begun, 0, now, begun [one more]": NOTHING + "any end is later.",
+    "store/lua/include/begin.lua: local ms = us / 1000 [one more]": MARGIN + "less than a millisecond of the clock.",
+    "store/lua/include/begin.lua: local ms = us / 1000 [one less]": MARGIN + "less than a millisecond of the clock.",
+    "store/lua/include/begin.lua: local texts = {[0] = '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', '10'} [one more]": COSTS
+    + "0 is written anew.",
+    'store/lua/include/begin.lua: if number == number then -- somebody may have written "nan" where we read a time [== to ~=]': COSTS
+    + "each number is written anew.",
+    "store/lua/include/finish.lua: if redis.call('ZCARD', k_finished) <= TOMBSTONES then [<= to <]": COSTS
+    + "a look at how many the database has heard of.",
     "store/lua/include/begin.lua: return #text == 22 and not string.find(text, '%W') and text <= '7n42DGM5Tflk9n8mt7Fhc7'"
     " [<= to <]": MARGIN + "the id of 128 ones, which no clock makes.",
     "store/lua/include/finish.lua: noted = redis.call('EXISTS', k_cancels, k_progress) > 0 [> to >=]": COSTS
     + "two calls per job, on hashes that are not there.",
-    "store/lua/restore.lua: local held = items > 0 and ARGV[FIRST + FENCE] ~= '' [+ to -]": NOTHING
+    "store/lua/include/timer_election.lua: local date = tonumber(redis.call('ZRANGE', LANES[letter], 0, 0, 'WITHSCORES')[2])"
+    " [one more] 2": COSTS + "a date that is not looked at.",
+    "store/lua/include/timer_election.lua: owner_until, backup_until = tonumber(owner_until) or 0, tonumber(backup_until) or 0"
+    " [one more]": NOTHING + "no moment is so early.",
+    "store/lua/include/timer_election.lua: owner_until, backup_until = tonumber(owner_until) or 0, tonumber(backup_until) or 0"
+    " [one more] 2": NOTHING + "no moment is so early.",
+    "store/lua/include/fresh.lua: local earliest = meta[4] and (tonumber(meta[4]) or math.huge) or -math.huge -- what is due before"
+    " that wakes a mover [or to and]": COSTS + "while a mover sleeps, all jobs go the long way.",
+    "store/lua/include/wake.lua: waiting = 0 [one more]": NOTHING + "that is fewer than four, too.",
+    "store/lua/schedule.lua: local items = (#ARGV - FIRST + 1) / STRIDE [one more]": NOTHING
+    + "a call without jobs goes on, and does nothing.",
+    "store/lua/schedule.lua: local keyed = false [false to true]": COSTS + "functions that no key needs.",
+    "store/lua/include/fresh.lua: id, record, policy, when = unpack(ARGV, 3 + i * 4, 6 + i * 4) [one more] 3": NOTHING
+    + "an argument more than has a name.",
+    "store/lua/include/fresh.lua: if not line or string.sub(record, 1, #line) ~= line then [one more]": COSTS
+    + "each header is read anew.",
+    "store/lua/include/fresh.lua: if dates.n > 1 then [one more]": NOTHING + "a date comes with its id.",
+    "store/lua/include/fresh.lua: until true [true to false]": NOTHING + "a block that is left before, either way.",
+    "store/lua/include/fresh.lua: if items > 1 then -- else time is saved on tables [> to >=]": COSTS + "tables for a single job.",
+    "store/lua/include/fresh.lua: local format, generation, surplus = meta[1], meta[2], tonumber(meta[5] or 0) [one more] 4": COSTS
+    + "the last call before the limit goes on below.",
+    "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one less]": SCAN,
+    "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one more]": SCAN,
+    "store/lua/upgrade.lua: if alone and format >= least and format < FORMAT then [< to <=]": COSTS
+    + "what stands there is written again.",
+    "store/lua/tidy.lua: local _, requests = unpack(redis.call('HSCAN', k_cancels, '0', 'COUNT', 200)) [one less]": SCAN,
+    "store/lua/tidy.lua: local _, requests = unpack(redis.call('HSCAN', k_cancels, '0', 'COUNT', 200)) [one more]": SCAN,
+    "store/lua/tidy.lua: local after, counts = unpack(redis.call('HSCAN', k_stats, cursor, 'COUNT', 200)) [one less]": SCAN,
+    "store/lua/tidy.lua: local after, counts = unpack(redis.call('HSCAN', k_stats, cursor, 'COUNT', 200)) [one more]": SCAN,
+    "store/lua/tidy.lua: local after, claims = unpack(redis.call('HSCAN', k_claims, string.sub(cursor, 2), 'COUNT', 200))"
+    " [one less]": SCAN,
+    "store/lua/tidy.lua: local after, claims = unpack(redis.call('HSCAN', k_claims, string.sub(cursor, 2), 'COUNT', 200))"
+    " [one more] 2": SCAN,
+    "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",
+    "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more] 2": NOTHING + "no event is so early.",
+    "store/lua/pause.lua: return 1 [one more]": NOTHING + "whoever asks hears yes.",
+    "store/lua/restore.lua: local held = (ARGV[FIRST + FENCE] or '') ~= '' [+ to -]": NOTHING
     + "that is why the call was made, which it says of runs alone.",
-    'store/queue.py: if statuses.count(b"created") == len(items) and holders == " ".join(shorts): # mostly: then no reply need be'
-    " read by itself [== to !=] 2": COSTS + "each reply is read by itself.",
     "worker/process/executor.py: return max(0, finished_ms - run.started_ms) # the wall clock may be put back [one more]": MARGIN
     + "a run that took no millisecond has taken one.",
     "mirror/fold.py: job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None [one more]": MARGIN
     + "the name of a worker is shorter.",
     "worker/process/executor.py: delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000) [one more]": MARGIN
     + "a thousandth of how long a task may be unknown.",
+    "worker/process/executor.py: delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000) [one less]": MARGIN
+    + "a thousandth of how long a task may be unknown.",
+    "worker/process/executor.py: if run.started < self._holdings.good_until(run.row, run.turn): [< to <=]": MARGIN
+    + "a lease that ends in this very moment.",
+    'worker/process/executor.py: return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None,'
+    " note) [one more]": NOTHING + "who has succeeded is not put off.",
+    'worker/process/executor.py: kind, delay = "cancel", 0 [one more]': NOTHING + "who is cancelled is not put off.",
+    'worker/process/executor.py: return "fail", 0 [one more]': NOTHING + "who fails is not put off.",
+    "worker/process/executor.py: stray_copies.end(None) # here, so that a fork does not commit the transaction of an atomic run"
+    " [without stray_copies.end]": OPEN + "a task that forks; tests/worker/test_rough.py has those that fork.",
     'worker/process/executor.py: return ("fail", 0) if delay is None else ("retry", delay) [one more]': NOTHING
     + "who fails is not put off.",
     "worker/process/executor.py: stray_copies.end(error) [without stray_copies.end]": OPEN
@@ -45,4 +99,12 @@ SURVIVORS = {
     + "how often a queue is asked; tests/worker/test_fair.py runs several.",
     "producer/put.py: if not alone: # else Redis has been asked, and has all that was written before [negated]": OPEN
     + "the order of two calls about one key in a transaction.",
+    "mirror/rows.py: task=clean(record.task, 200), [one more]": NOTHING + "no name of a task is longer.",
+    "mirror/rows.py: key=clean(record.key, 200), [one more]": NOTHING + "no key is longer.",
+    'mirror/rows.py: return payload.startswith(b"[[") and payload.endswith(b"]]") and payload.isascii() [returns None]': COSTS
+    + "each payload is read and written once more.",
+    "mirror/fold.py: if position(job.last_event) < position(entry.id): [< to <=]": OPEN + "the last entry, folded once more alone.",
+    "mirror/fold.py: return run.finished_at is not None [returns None]": OPEN + "the end of a run that its row has passed, told again.",
+    'mirror/fold.py: if self.audit == "full" or kind not in LAST_ENDS: [or to and]': OPEN
+    + "an end told again, of a run that has no Attempt row.",
 }

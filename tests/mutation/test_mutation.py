@@ -42,6 +42,17 @@ def test_a_script_gets_every_fault_of_the_rules_and_none_in_a_comment():
     }
 
 
+def test_more_arguments_than_have_names_are_no_fault():
+    assert made(lua, "local a, b = unpack(ARGV, 4, 15)\n") == {
+        "one more": "local a, b = unpack(ARGV, 5, 15)",
+        "one less": "local a, b = unpack(ARGV, 4, 14)",
+    }
+    assert made(lua, "local a, b = unpack(ARGV, at, at + TWO - 1)\n") == {
+        "+ to -": "local a, b = unpack(ARGV, at, at - TWO - 1)",
+        "one more": "local a, b = unpack(ARGV, at, at + TWO - 2)",
+    }
+
+
 def test_a_module_gets_faults_in_its_functions():
     text = '''"""Words."""
 LIMIT = 200

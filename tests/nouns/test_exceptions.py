@@ -10,6 +10,7 @@ import pytest
 
 from django_delayq import clock, exceptions
 from django_delayq.exceptions import (
+    Cancelled,
     ConfigError,
     ControlFlow,
     DelayqError,
@@ -23,6 +24,7 @@ from django_delayq.exceptions import (
     QueueUnknown,
     ResultGone,
     Retry,
+    Skip,
     Snooze,
     SoftTimeout,
     StoreUnavailable,
@@ -32,8 +34,8 @@ from django_delayq.exceptions import (
 HOLDER = UUID("01980000-0000-7000-8000-000000000001")
 
 
-def test_every_exception_is_an_error_or_control_flow_or_the_soft_timeout() -> None:
-    every = {thing for thing in vars(exceptions).values() if isinstance(thing, type) and issubclass(thing, Exception)}
+def test_every_exception_is_an_error_or_control_flow_or_interrupts_a_task() -> None:
+    every = {thing for thing in vars(exceptions).values() if isinstance(thing, type) and issubclass(thing, BaseException)}
     errors = {thing for thing in every if issubclass(thing, DelayqError)}
     flow = {thing for thing in every if issubclass(thing, ControlFlow)}
     assert errors == {
@@ -50,8 +52,9 @@ def test_every_exception_is_an_error_or_control_flow_or_the_soft_timeout() -> No
         NotFinished,
         ResultGone,
     }
-    assert flow == {ControlFlow, Retry, Snooze, Fail}
-    assert every - errors - flow == {SoftTimeout}
+    assert flow == {ControlFlow, Retry, Skip, Snooze, Fail}
+    assert every - errors - flow == {SoftTimeout, Cancelled}
+    assert not issubclass(Cancelled, Exception)
     assert issubclass(PayloadTooLarge, PayloadError)
 
 

@@ -61,7 +61,7 @@ def test_a_used_up_millisecond_borrows_from_the_next(own: ids._Sequence, monkeyp
 
 def test_ids_of_two_processes_differ_in_the_same_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "wall_ms", lambda: 5_000)
-    assert ids._Sequence().next(5_000) != ids._Sequence().next(5_000)
+    assert ids._Sequence().several(1, 5_000) != ids._Sequence().several(1, 5_000)
 
 
 def test_the_standard_generator_is_used_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

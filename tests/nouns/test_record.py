@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.record import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, lane_of, validate_key
+from django_delayq.lanes import lane_of
+from django_delayq.record import MAX_ATTEMPTS, MAX_KEY, ClaimedJob, JobRecord, validate_key
 
 ID = UUID("01980000-0000-7000-8000-000000000001")
 
@@ -124,7 +125,7 @@ def test_a_damaged_record_is_another_record_or_a_payload_error(record: JobRecord
     ],
 )
 def test_a_header_that_is_not_ours_is_refused(raw: bytes) -> None:
-    with pytest.raises(PayloadError, match=f"the record of job {ID} cannot be read"):
+    with pytest.raises(PayloadError, match=f"the record of job {ids.short(ID)} cannot be read"):
         JobRecord.decode(ID, raw)
 
 
@@ -210,7 +211,7 @@ def test_a_key_that_cannot_be_stored_is_refused_with_the_reason(key: object, why
 
 
 def test_a_claimed_job_is_frozen_and_slotted() -> None:
-    claimed = ClaimedJob(id="0" * 22, attempt=1, crashes=0, due_ms=5, record=b"", fence="f", queue="orders", partition=0)
+    claimed = ClaimedJob(id="0" * 22, attempt=1, crashes=0, due_ms=5, record=b"", fence="f", queue="orders")
     with pytest.raises(AttributeError):
         claimed.attempt = 2
     assert not hasattr(claimed, "__dict__")

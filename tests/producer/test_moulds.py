@@ -35,7 +35,7 @@ def test_what_equals_a_good_value_but_is_none_is_refused_still(option):
 
 def test_a_formula_that_fails_is_an_error_of_the_option():
     for step in (lambda n: 1 / 0, lambda n: -n):
-        with pytest.raises(delayq.ConfigError, match="backoff is no ladder"):
+        with pytest.raises(delayq.ConfigError, match="backoff: step 1 of the ladder"):
             made(backoff=delayq.Ladder.formula(step, times=3))
 
 
@@ -63,7 +63,7 @@ def test_a_task_that_was_changed_has_another_mould(monkeypatch):
 
 
 def test_an_option_that_cannot_be_compared_is_looked_at_each_time():
-    with pytest.raises(delayq.ConfigError, match="no ladder"):
+    with pytest.raises(delayq.ConfigError, match="not a ladder"):
         made(backoff=["15s"])
 
 

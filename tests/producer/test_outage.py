@@ -11,7 +11,6 @@ import django_delayq as delayq
 from django_delayq import clock, ids, signals
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
 from tests.tasks_for_tests import close_order, ping
@@ -97,10 +96,7 @@ def fall_behind(queue: str) -> None:
     with stores.guarded():
         for _ in range(5):
             items = [
-                ScheduleItem(
-                    JobRecord(id=ids.new(), task="t", lane="normal", max_attempts=1, payload=b"[[],{}]"),
-                    delay_ms=3_600_000,
-                )
+                ScheduleItem(id=ids.new(), task="t", lane="normal", max_attempts=1, payload=b"[[],{}]", delay_ms=3_600_000)
                 for _ in range(200)
             ]
             stores.queue(queue).schedule(items)

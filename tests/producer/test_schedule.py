@@ -228,6 +228,19 @@ def test_changes_answer_honestly():
     assert delayq.get("0" * 22) is None
 
 
+def test_an_id_alone_is_asked_for_in_every_queue():
+    job = delayq.schedule(ping, 7, delay="1h")
+    assert not Job.objects.exists(), "no row says which"
+    assert job.queue != next(iter(conf.get().queues)), "the first one does not know it"
+    assert delayq.cancel(job.id) is delayq.Change.DONE
+    assert stores.queue("redis").claim("w", "n", want=1, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + 7_200_000).jobs == []
+
+
+def test_a_handle_shows_its_name_its_task_and_its_queue():
+    job = delayq.schedule(close_order, 7, delay="1h")
+    assert repr(job) == f"<Job {job.short_id} tests.tasks_for_tests.close_order on orders>"
+
+
 @pytest.mark.parametrize("end", ["cancel", "purge", "replace"])
 def test_a_job_cancelled_by_mistake_is_requeued_at_once(end):
     job = delayq.schedule(close_order, 7, delay="1h", key="o:7")

@@ -73,6 +73,8 @@ def test_any_other_attribute_is_merely_not_there():
     assert not hasattr(close_order, "colour")
     with pytest.raises(AttributeError, match=r"^A task has no 'colour'$"):
         close_order.colour  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^A task has no 'scedule' \(did you mean 'schedule'\?\)$"):
+        close_order.scedule  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -115,18 +117,39 @@ def test_a_task_with_options_lacks_its_arguments(delayq_redis):
 
 
 def test_a_list_of_delays_is_spelled_as_a_ladder(delayq_redis):
-    with pytest.raises(delayq.ConfigError, match=r"'1s 2s 1m30s'\. A function belongs"):
+    with pytest.raises(delayq.ConfigError, match=r"'1s 2s 1m30s'\.$"):
         delayq.schedule(close_order, 1, backoff=[1, "2s", 90])
+    with pytest.raises(delayq.ConfigError, match=r"A function belongs to the task: @task\(backoff=…\)\.$"):
+        delayq.schedule(close_order, 1, backoff=lambda attempt, error: 1)
 
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("30", "30s"), ("5min", "5m"), ("5 minutes", "5m"), ("1 hour", "1h"), ("90 sec", "90s"), ("2 Days", "2d"), ("250 msec", "250ms")],
+    [
+        ("30", "30s"),
+        ("5min", "5m"),
+        ("5 minutes", "5m"),
+        ("1 hour", "1h"),
+        ("90 sec", "90s"),
+        ("2 Days", "2d"),
+        ("250 msec", "250ms"),
+        ("1h 30m", "1h30m"),
+    ],
 )
 def test_a_duration_in_other_words_is_guessed(text, meant, delayq_redis):
-    with pytest.raises(delayq.ConfigError, match=f"Did you mean '{meant}'"):
+    with pytest.raises(delayq.ConfigError, match=f"did you mean '{meant}'"):
         delayq.schedule(close_order, 1, delay=text)
     delayq.schedule(close_order, 1, delay=meant)
+
+
+def test_a_class_is_no_task():
+    with pytest.raises(delayq.ConfigError, match="a class is no task"):
+        delayq.task(name="t")(int)
+
+
+def test_a_signature_is_told_as_it_was_written(delayq_redis):
+    with pytest.raises(delayq.PayloadError, match=r"close_order\(order_id: int, \*, note: str = ''\) -> int cannot"):
+        delayq.schedule(close_order)
 
 
 def test_effects_outside_a_task_say_how_they_are_tested():

@@ -13,6 +13,8 @@ import pytest
 from django.db import DataError, OperationalError, ProgrammingError, transaction
 
 import django_delayq as delayq
+from django_delayq import ids
+from django_delayq.logger import Logger
 from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.service import LoopRunner
 from django_delayq.models import Job
@@ -164,6 +166,13 @@ def test_the_log_says_class_place_and_frames(redis_server, logged):
     assert f'  File "{here}", line {place}, in caused' in frames
     assert frames.index("caused by ValueError") > frames.index(f'  File "{here}", line {place}, in caused')
     assert frames[-1] == f'  File "{here}", line {by_int.__code__.co_firstlineno + 1}, in by_int'
+
+
+def test_an_id_is_logged_as_people_read_it(caplog):
+    id = ids.new()
+    Logger("django_delayq.test").warning("job %s", id, extra={"job_id": id})
+    [record] = caplog.records
+    assert (record.getMessage(), record.job_id) == (f"job {ids.short(id)}", ids.short(id))
 
 
 def test_a_backoff_that_errs_does_not_quote_the_error(redis_server, logged):

@@ -19,7 +19,7 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 import django_delayq as delayq
-from django_delayq.models import Job, Operation, Queue, SetAside, Worker
+from django_delayq.models import Job, Operation, Periodic, Queue, SetAside, Worker
 from tests.admin.conftest import JOBS, beat, orders, staff
 from tests.tasks_for_tests import close_order
 
@@ -30,6 +30,7 @@ ALLOWED = {
     Worker: set(),
     Operation: {"stage__exact", "stage__isnull"},
     SetAside: {"queue", "queue__isnull", "code", "code__isnull"},
+    Periodic: {"owner"},
 }
 # What is no look-up: Django's own words for pages and order, and ours for the list of jobs.
 WORDS = {

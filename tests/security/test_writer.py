@@ -426,6 +426,8 @@ FIELDS = (
     "alive",
     "guard_from",
     "guard_until",
+    "guard_since",
+    "guard_next",
 )
 
 

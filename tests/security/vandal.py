@@ -115,7 +115,8 @@ def litter(link: Link, keys: Keys) -> None:
     for name in ("cancels", "progress", "keys", "claims", "stats", "runs"):
         link.execute("HSET", keys[name], b"\xff garbage", b"\xfe\n", "key", "no id", "", "")
     link.execute("HSET", keys["claims"], "host:9:w", "n1 x zzzz=99999999999999999999999 =")
-    for name in ("timer_until", "backup_until", "armed", "alive", "guard_from", "guard_until", "moved_at", "restoring"):
+    guard = ("guard_from", "guard_until", "guard_since", "guard_next")
+    for name in ("timer_until", "backup_until", "armed", "alive", *guard, "moved_at", "restoring"):
         link.execute("HSET", keys["meta"], name, "garbage")
     link.execute("LPUSH", keys["wake"], *[b"\xff"] * 10)
     for name in ("failed", "finished"):

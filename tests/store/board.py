@@ -30,6 +30,11 @@ def record(number: int, **fields: Any) -> JobRecord:
     return JobRecord(**{"id": job_id(number), "task": "shop.close", "durable": False, "payload": b"[[]]", **fields})
 
 
+def numbers(claim: Claim) -> list[int]:
+    """Of the jobs that were claimed."""
+    return [_number(job.id.encode()) for job in claim.jobs]
+
+
 class Board:
     """A queue under test: short calls to its store with fixed times, and a dump of all it holds, ids as their numbers."""
 
@@ -40,7 +45,7 @@ class Board:
         self.log = EventLog(link, self.keys)
 
     def put(self, number: int, due: int = NOW, *, now: int = NOW, on_conflict: Any = "keep", **fields: Any) -> str:
-        item = ScheduleItem(record=record(number, **fields), due_ms=due, on_conflict=on_conflict)
+        item = ScheduleItem.of(record(number, **fields), due_ms=due, on_conflict=on_conflict)
         return self.store.schedule([item], now_ms=now)[0].status
 
     def claim(

@@ -14,7 +14,7 @@ LIMIT = 6
 
 
 def schedule(board, *numbers: int, **options):
-    return board.store.schedule([ScheduleItem(record=record(n), due_ms=NOW) for n in numbers], now_ms=NOW, **options)
+    return board.store.schedule([ScheduleItem.of(record(n), due_ms=NOW) for n in numbers], now_ms=NOW, **options)
 
 
 def claim(board, nonce: str, **options):
@@ -89,6 +89,22 @@ def test_a_count_that_went_wrong_does_not_last(board, drifted):
     assert untold(board) == 0
     schedule(board, 3, 4)
     assert untold(board) == 2
+
+
+@pytest.mark.parametrize(("drifted", "counts"), [("1000000", 400), ("-7", 1), ("nan", 1), ("garbage", 1)])
+def test_an_entry_counts_for_one_job_at_least_and_four_hundred_at_most(board, drifted, counts):
+    schedule(board, 1)
+    board.link.execute("HSET", board.keys["meta"], "surplus", drifted)
+    with pytest.raises(StoreError, match="EVENTSFULL"):
+        schedule(board, 2, max_events=counts)
+    schedule(board, 2, max_events=counts + 1)
+
+
+def test_where_nobody_has_counted_the_mirror_counts_nothing_up(board):
+    schedule(board, 1)
+    schedule(board, 2)
+    trim(board, 1)
+    assert untold(board) == 1
 
 
 def test_a_release_that_does_not_count_is_bounded_by_its_entries(board):

@@ -1,4 +1,4 @@
-"""cancel, reschedule, requeue, pause, purge, tidy."""
+"""cancel, reschedule, requeue, pause, purge."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.states import Change
-from django_delayq.store.events import FIRST
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.connection import StoreError
 from tests.store.board import NOW, job_id, record
 
 
@@ -37,6 +36,59 @@ def test_cancel_answers_honestly_for_every_state(board):
     asked = [job_id(1), job_id(2), job_id(3), job_id(4)]
     assert board.store.cancel(asked, now_ms=NOW) == [Change.FINISHED, Change.RUNNING, Change.DONE, Change.UNKNOWN]
     assert board.dump()["cancels"] == {2: ""}
+    assert "cancel_requested 2" in board.happened()
+    assert board.store.cancel([job_id(2)], now_ms=NOW) == [Change.RUNNING]
+    assert board.happened().count("cancel_requested 2") == 1
+
+
+def test_cancel_leaves_a_key_that_another_job_holds(board):
+    board.put(1, NOW + 5000, key="k")
+    board.put(2, NOW + 5000)
+    board.link.execute("HSET", board.keys["keys"], "k", ids.short(job_id(2)))
+    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.DONE]
+    assert board.dump()["keys"] == {"k": 2}
+
+
+def test_an_abort_of_what_waits_is_a_cancel(board):
+    board.put(1, NOW + 5000)
+    assert board.store.cancel([job_id(1)], abort=True, now_ms=NOW) == [Change.DONE]
+    assert board.dump() == {"finished": {1: 0}}
+
+
+def test_an_abort_is_told_to_the_run_and_says_who_asked(board):
+    board.put(1)
+    board.claim()
+    assert board.store.cancel_one(job_id(1), actor="clerk", abort=True)[0] is Change.RUNNING
+    assert board.dump()["cancels"] == {1: "\1clerk"}
+    assert board.extend(1) == "abort"
+    (told,) = [item.fields for entry in board.log.read("0-0", 10) for item in entry.items if item.kind == "cancel_requested"]
+    assert told == (ids.short(job_id(1)), "abort")
+
+
+def test_an_abort_takes_the_place_of_a_request_and_no_request_that_of_an_abort(board):
+    board.put(1)
+    board.claim()
+    asked = [board.store.cancel_one(job_id(1), actor=actor, abort=abort) for actor, abort in (("a", False), ("b", True), ("c", True))]
+    assert [bool(answer.event) for answer in asked] == [True, True, False], "one event for each that changes something"
+    assert not board.store.cancel_one(job_id(1), actor="d").event
+    assert board.dump()["cancels"] == {1: "\1b"}
+
+
+def test_nobody_aborts_by_a_name(board):
+    board.put(1)
+    board.claim()
+    board.store.cancel_one(job_id(1), actor="\1\1clerk")
+    assert board.dump()["cancels"] == {1: "clerk"}
+    assert board.extend(1) == "cancel"
+
+
+def test_an_abort_whose_worker_is_gone_ends_the_job_when_its_lease_ends(board):
+    board.put(1)
+    board.claim()
+    board.store.cancel_one(job_id(1), abort=True, now_ms=NOW)
+    assert board.claim("n2", "w2", now=board.pass_lease()).jobs == []
+    assert list(board.dump()) == ["finished"]
+    assert board.happened()[-1] == "cancelled 1"
 
 
 def test_cancel_by_key(board):
@@ -71,6 +123,33 @@ def test_a_cancel_sent_again_answers_done_for_what_is_cancelled(board):
     assert board.store.cancel_one(job_id(2))[0] is Change.FINISHED
 
 
+@pytest.mark.parametrize(
+    ("how", "lacking", "change", "told"),
+    [
+        ("cancelled", "scheduled", Change.DONE, 1),
+        ("cancelled", "", Change.DONE, 0),
+        ("displaced", "scheduled", Change.FINISHED, 1),
+        ("succeeded", "scheduled", Change.FINISHED, 0),
+    ],
+)
+def test_a_row_that_has_not_heard_of_an_end_hears_of_it_with_the_next_cancel(board, how, lacking, change, told):
+    scores = {"cancelled": ".5", "displaced": ".75", "succeeded": ".25"}
+    board.link.execute("ZADD", board.keys["finished"], f"{NOW}{scores[how]}", ids.short(job_id(1)))
+    assert board.store.cancel([job_id(1)], lacking=lacking, now_ms=NOW) == [change]
+    assert board.happened() == ["cancelled 1"] * told
+
+
+def test_a_job_that_has_failed_or_stands_nowhere_is_not_cancelled(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "fail")
+    board.put(2)
+    board.link.execute("DEL", board.keys["normal"])
+    before = board.dump()
+    assert board.store.cancel([job_id(1), job_id(2)], now_ms=NOW) == [Change.FINISHED, Change.UNKNOWN]
+    assert board.dump() == before
+
+
 def test_a_job_that_was_replaced_answers_finished_to_a_cancel(board):
     board.put(1, NOW + 5000, key="k")
     board.put(2, NOW + 5000, key="k", on_conflict="replace")
@@ -103,6 +182,29 @@ def test_reschedule_answers_honestly_for_every_state(board):
     assert answers == [Change.FINISHED, Change.RUNNING, Change.UNKNOWN]
 
 
+@pytest.mark.parametrize(("policy", "due"), [("earliest", 5000), ("earliest", 9000), ("latest", 5000), ("latest", 3000)])
+def test_a_date_that_is_so_already_stays_and_nothing_is_told(board, policy, due):
+    board.put(1, NOW + 5000)
+    assert board.claim(now=NOW + 4500).wait_ms == 500
+    board.link.execute("HSET", board.keys["meta"], "armed", NOW + 60_000)
+    moved = board.store.reschedule(job_id(1), due_ms=NOW + due, policy=policy, now_ms=NOW)
+    assert (moved.change, moved.due_ms, moved.event) == (Change.DONE, NOW + 5000, "")
+    assert board.dump()["normal"] == {1: 5000}
+    assert board.tokens() == 0
+
+
+@pytest.mark.parametrize(
+    ("lacking", "wanted"), [("", "unknown"), ("running", "running"), (str(NOW), "running"), (str(NOW + 1), "unknown")]
+)
+def test_a_job_that_is_not_here_gets_no_date_and_may_run(board, lacking, wanted):
+    assert board.store.reschedule(job_id(1), delay_ms=0, lacking=lacking, now_ms=NOW).change == wanted
+    assert board.store.reschedule("no such key", delay_ms=0, lacking=lacking, now_ms=NOW).change is Change.UNKNOWN
+    board.put(1)
+    board.claim()
+    board.settle(1, "ack")
+    assert board.store.reschedule(job_id(1), delay_ms=0, lacking=lacking, now_ms=NOW).change is Change.FINISHED
+
+
 def test_reschedule_to_an_earlier_date_wakes_the_timer_owner(board):
     board.put(1, NOW + 60_000)
     board.claim()
@@ -119,12 +221,58 @@ def test_requeue_gives_a_failed_job_a_fresh_ladder(board):
     assert board.claim("n2").jobs[0].attempt == 1
 
 
+def test_requeue_takes_the_edit_and_tells_of_it_where_no_row_does(board):
+    for number, durable in ((1, False), (2, True)):
+        board.put(number)
+        board.claim(f"n{number}")
+        board.settle(number, "fail", fence=f"n{number}")
+        edited = record(number, payload=b"[[7]]", durable=durable)
+        assert board.store.requeue(job_id(number), edited, delay_ms=500, now_ms=NOW)[0] is Change.DONE
+        assert board.link.execute("HGET", board.keys["jobs"], ids.short(job_id(number))) == edited.encode()
+        (item,) = board.log.read("0-0", 100)[-1].items
+        assert (item.kind, item.fields[1:], item.body) == ("requeued", (str(NOW + 500),), b"" if durable else edited.encode())
+
+
 def test_requeue_of_a_forgotten_job_takes_the_record_given(board):
     board.put(1)
     board.store.cancel([job_id(1)])
     assert board.store.requeue(job_id(1))[0] is Change.UNKNOWN
-    assert board.store.requeue(job_id(1), record(1), now_ms=NOW)[0] is Change.DONE
+    assert board.store.requeue(job_id(2), record(2), vouched=False)[0] is Change.UNKNOWN
+    assert board.store.requeue(job_id(1), record(1), vouched=False, now_ms=NOW)[0] is Change.DONE
     assert board.dump() == {"jobs": [1], "normal": {1: 0}}
+
+
+def test_requeue_takes_the_record_that_is_kept_where_nobody_vouches_for_another(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "fail")
+    assert board.store.requeue(job_id(1), record(1, payload=b"[[7]]"), vouched=False, due_ms=NOW + 7)[0] is Change.DONE
+    assert board.link.execute("HGET", board.keys["jobs"], ids.short(job_id(1))) == record(1).encode()
+    assert board.dump()["normal"] == {1: 7}
+
+
+def test_requeue_wakes_a_worker_and_is_counted_once(board):
+    for number in (1, 2):
+        board.put(number)
+        board.claim(f"n{number}")
+        board.settle(number, "fail", fence=f"n{number}")
+    assert board.claim("n3").jobs == []
+    board.link.execute("DEL", board.keys["wake"])
+    for _ in range(2):
+        board.store.requeue(job_id(1), now_ms=NOW)
+    assert board.tokens() == 1
+    assert board.link.execute("HGET", board.keys["stats"], f"{NOW // 60_000}:requeued") == b"1"
+
+
+def test_requeue_is_refused_while_what_was_rolled_back_is_put_right(board):
+    board.put(1)
+    board.claim()
+    board.settle(1, "fail")
+    board.link.execute("HSET", board.keys["meta"], "rolled", "rest")
+    before = board.dump()
+    with pytest.raises(StoreError, match="RESTORING"):
+        board.store.requeue(job_id(1), now_ms=NOW)
+    assert board.dump() == before
 
 
 def test_requeue_of_a_job_that_succeeded_is_refused_though_an_old_row_vouches_for_it(board):
@@ -193,33 +341,6 @@ def test_a_tombstone_stays_until_the_mirror_has_heard_of_the_end_however_old_the
     assert board.store.tidy().tombstones == 1
 
 
-def test_tidy_drops_what_has_had_its_time(board):
-    board.put(1)
-    board.put(2)
-    board.claim()
-    board.settle(1, "ack")
-    board.settle(2, "fail", now=NOW + 10)
-    later = NOW + 3_600_001
-    assert board.store.tidy(now_ms=later).tombstones == 1
-    assert board.dump() == {"jobs": [2], "failed": {2: 10}}
-    assert board.store.tidy(now_ms=later, failed_before_ms=NOW + 11).failed == 1
-    assert board.dump() == {"finished": {2: 3_600_001}}
-
-
-def test_tidy_looks_through_all_claims(board):
-    """One for each process that ever claimed."""
-    for start in range(0, 3000, 500):
-        old = [part for number in range(start, start + 500) for part in (f"w/{number}", f"n {NOW} x=1")]
-        board.link.execute("HSET", board.keys["claims"], *old)
-    board.link.execute("HSET", board.keys["claims"], "young", f"n {NOW + 25 * 3_600_000} x=1")
-    cursor, calls = "0", 0
-    while not calls or cursor != "0":
-        cursor = board.store.tidy(cursor=cursor, now_ms=NOW + 26 * 3_600_000).cursor
-        calls += 1
-    assert board.link.execute("HKEYS", board.keys["claims"]) == [b"young"]
-    assert calls > 5, "each call is bounded"
-
-
 @pytest.mark.parametrize("letter", ["x", "ü", "😀"])
 def test_who_and_why_are_cut_at_2_kb(board, letter):
     board.put(1)
@@ -230,13 +351,6 @@ def test_who_and_why_are_cut_at_2_kb(board, letter):
         assert set(text) == {letter, "…"}
     board.store.pause(reason=letter * 3000)
     assert len(board.link.execute("HGET", board.keys["meta"], "paused_why")) <= 2048
-
-
-def test_tidy_drops_old_counters(board):
-    board.put(1)
-    assert board.link.execute("HLEN", board.keys["stats"]) == 1
-    board.store.tidy(now_ms=NOW + 9 * 24 * 3_600_000)
-    assert board.link.execute("HLEN", board.keys["stats"]) == 0
 
 
 @pytest.mark.parametrize("given", ["", "short", "ü" * 11])
@@ -272,26 +386,6 @@ def test_a_claim_looks_no_more_when_nothing_is_asked_any_more(board):
     board.claim("n1")
     board.claim("n2")
     assert board.link.execute("HGET", board.keys["meta"], "asked") is None
-
-
-def test_tidy_drops_what_was_asked_of_a_job_that_nobody_runs_and_nothing_else(board):
-    board.put(1)
-    board.claim()
-    assert board.store.cancel([job_id(2)], lacking="running", now_ms=NOW) == [Change.RUNNING], "nobody knows whether it runs"
-    assert board.store.cancel([job_id(1)], now_ms=NOW) == [Change.RUNNING]
-    board.store.tidy(now_ms=NOW)
-    assert sorted(board.dump().get("cancels", ())) == [1, 2], "nobody has confirmed yet that this server lacks nothing"
-    assert confirm(board) == "ok"
-    board.store.tidy(now_ms=NOW)
-    assert sorted(board.dump().get("cancels", ())) == [1], "job 1 runs here"
-    assert board.extend(1) == "cancel"
-
-
-def confirm(board) -> str:
-    """What stands in Redis is all that the database has seen."""
-    ground = GroundStore(board.store)
-    found = ground.look(FIRST)
-    return ground.confirm(found.generation, server=found.server, now_ms=NOW)
 
 
 @pytest.mark.parametrize(("policy", "told"), [("", []), ("earliest", ["earliest"])])

@@ -4,13 +4,9 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.store.queue import Outcome
-from tests.store.board import LEASE, NOW, job_id, record
+from tests.store.board import LEASE, NOW, job_id, numbers, record
 
 HOUR = 3_600_000
-
-
-def numbers(claim) -> list[int]:
-    return [ids.full(job.id).int & 0xFFFF for job in claim.jobs]
 
 
 def test_due_jobs_come_oldest_first_and_none_before_its_date(board):
@@ -27,6 +23,12 @@ def test_due_jobs_come_oldest_first_and_none_before_its_date(board):
         "leases": {1: LEASE, 2: LEASE},
         "runs": {1: "1:0:n:n1", 2: "1:0:n:n1"},
     }
+
+
+def test_the_answer_says_whether_more_is_due(board):
+    for number in (1, 2, 3):
+        board.put(number)
+    assert [board.claim(f"n{number}", want=2).more for number in (1, 2)] == [True, False]
 
 
 def test_high_lane_before_normal_before_low(board):
@@ -125,8 +127,9 @@ def test_an_outage_of_which_only_the_second_caller_knows_guards_as_well(board):
     back = NOW + 2 * LEASE
     assert board.claim("n2", "w2", now=back).jobs == []
     assert board.claim("n3", "w3", now=back + 3000, away=2 * LEASE + 3000).jobs == []
-    assert board.claim("n4", "w2", now=back + LEASE).jobs == []
-    assert numbers(board.claim("n5", "w2", now=back + LEASE + 3000)) == [1]
+    for second in range(4000, LEASE + 3000, 1000):
+        assert board.claim(f"a{second}", "w2", now=back + second).jobs == []
+    assert numbers(board.claim("n4", "w2", now=back + LEASE + 3000)) == [1]
 
 
 def test_silence_is_no_outage(board):
@@ -184,6 +187,130 @@ def test_a_clock_put_back_after_an_outage_takes_nothing_from_those_who_hold_it(b
     assert board.claim("n3", "w2", now=back - HOUR + 20).jobs == []
 
 
+def guard(board, *more: str) -> list[int | None]:
+    """From when until when, in ms from NOW."""
+    found = board.link.execute("HMGET", board.keys["meta"], *(f"guard_{name}" for name in ("from", "until", *more)))
+    return [value and int(value) - NOW for value in found]
+
+
+@pytest.mark.parametrize(("gap", "away", "wanted"), [
+    (15_000, 0, [None, None]),
+    (15_001, 0, [0, 20_001]),
+    (1000, 15_000, [None, None]),
+    (1000, 15_001, [-14_001, 31_000]),
+    (20_000, 15_001, [0, 50_000]),
+])  # fmt: skip
+def test_what_lasts_longer_than_half_a_lease_is_silence_or_an_outage(board, gap, away, wanted):
+    """Silence holds takeovers up for a breath, an outage for a lease; from when somebody was last here."""
+    board.claim("n1", "w1")
+    board.claim("n2", "w2", now=NOW + gap, away=away)
+    assert guard(board) == wanted
+
+
+def test_a_breath_is_no_longer_than_half_a_lease(board):
+    for nonce, now in (("n1", NOW), ("n2", NOW + 3001)):
+        board.store.claim("w1", nonce, want=1, lease_ms=6000, max_crashes=3, now_ms=now)
+    assert guard(board) == [0, 6001]
+
+
+@pytest.mark.parametrize(("back", "away"), [(105_000, 0), (105_000, 14_501), (106_000, 15_500), (150_000, 59_500)])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_second_outage_takes_nothing_from_those_whom_the_first_one_kept_away(board, back, away, restarted):
+    """The first one lasts for three leases, half a second lies between the two: nobody could extend anything."""
+    board.put(1)
+    board.claim("n1", "w1")
+    assert board.claim("n2", "w2", now=NOW + 90_000, away=90_000).jobs == []
+    board.claim("n3", "w2", now=NOW + 90_500)
+    if restarted:
+        board.link.execute("HSET", board.keys["meta"], "run", "of-another-server")
+    assert board.claim("n4", "w2", now=NOW + back, away=away).jobs == []
+    assert board.extend(1, now=NOW + back + 1000) == "ok"
+
+
+def test_a_second_outage_of_which_only_the_second_caller_knows_takes_nothing_either(board):
+    board.put(1)
+    board.claim("n1", "w1")
+    assert board.claim("n2", "w2", now=NOW + 90_000, away=90_000).jobs == []
+    assert board.claim("n3", "w2", now=NOW + 200_000).jobs == [], "a call that lay in a buffer"
+    assert board.claim("n4", "w3", now=NOW + 203_000, away=113_000).jobs == []
+    assert guard(board) == [0, 203_000 + LEASE]
+
+
+def test_many_who_tell_of_one_outage_are_one(board):
+    board.put(1)
+    board.claim("n1", "w1")
+    for outage, back in enumerate((90_000, 150_000)):
+        for number in range(8):
+            later = 500 * number
+            claim = board.claim(f"{outage}n{number}", f"w{number}", now=NOW + back + later, away=50_000 + later)
+            assert claim.jobs == []
+    assert board.extend(1, now=NOW + 154_000) == "ok"
+
+
+@pytest.mark.parametrize("away", [0, 15_000])
+def test_a_guard_is_not_renewed_by_restarts_when_redis_has_been_there_for_a_lease(board, away):
+    board.put(1)
+    board.claim("n1", "w1")
+    assert board.claim("n2", "w2", now=NOW + 20_000, away=20_000).jobs == []
+    taken = []
+    for second in range(21, 140):
+        if second % 10 == 0:
+            board.link.execute("HSET", board.keys["meta"], "run", f"server{second}")
+        taken += [(number, second) for number in numbers(board.claim(f"s{second}", "w2", now=NOW + second * 1000, away=away))]
+    assert [number for number, _ in taken] == [1]
+
+
+def test_one_host_whose_line_is_bad_keeps_no_lease_good_for_more_than_three(board):
+    """The others come as ever, so that Redis has been there all the time."""
+    board.put(1)
+    board.claim("n1", "w1")
+    taken = []
+    for second in range(20, 140):
+        away = 16_000 if second % 17 == 3 else 0
+        taken += [(number, second) for number in numbers(board.claim(f"s{second}", "w2", now=NOW + second * 1000, away=away))]
+    [(number, second)] = taken
+    assert (number, second * 1000 <= 4 * LEASE) == (1, True)
+
+
+@pytest.mark.parametrize(("now", "wanted"), [
+    (13_000, [-15_000, 43_000, 1000, -2001]),
+    (16_000, [-15_000, 46_000, 1000, 999]),
+    (17_000, [-15_000, 47_000, 1000, 999]),
+    (31_000, [-15_000, 61_000, 1000, 999]),
+    (31_001, [999, 61_001, 31_001, 16_000]),
+])  # fmt: skip
+def test_a_guard_goes_on_from_the_last_outage_behind_which_redis_was_there_for_half_a_lease(board, now, wanted):
+    board.claim("n1", "w1")
+    board.claim("n2", "w2", now=NOW + 1000, away=16_000)
+    for later in (13_000, 16_000, 17_000, 31_000, 31_001):
+        if later <= now:
+            board.claim(f"m{later}", "w2", now=NOW + later, away=15_001)
+    assert guard(board, "since", "next") == wanted
+
+
+def test_a_guard_of_an_earlier_release_began_a_lease_before_its_end(board):
+    board.claim("n1", "w1")
+    board.link.execute("HSET", board.keys["meta"], "guard_from", NOW - 20_000, "guard_until", NOW + 20_000)
+    board.claim("n2", "w2", now=NOW + 14_000, away=15_001)
+    assert guard(board, "since", "next") == [-20_000, 44_000, -10_000, -1001]
+
+
+def test_rare_polls_behind_an_outage_renew_its_guard_by_one_breath(board):
+    board.put(1)
+    board.claim("n1", "w1")
+    assert board.claim("n2", "w2", now=NOW + 90_000, away=90_000).jobs == []
+    assert board.claim("n3", "w2", now=NOW + 3_600_000).jobs == []
+    assert guard(board) == [0, 3_605_000]
+    assert numbers(board.claim("n4", "w2", now=NOW + 7_200_000)) == [1]
+
+
+def test_a_guard_further_ahead_than_a_lease_is_cut(board):
+    board.claim("n1", "w1")
+    board.link.execute("HSET", board.keys["meta"], "guard_from", NOW - 5, "guard_until", NOW + 100 * LEASE)
+    board.claim("n2", "w2", now=NOW + 7)
+    assert guard(board) == [-5, LEASE + 7]
+
+
 def test_a_guard_that_somebody_wrote_stops_no_claim(board):
     board.put(1)
     board.claim("n1", "w1")
@@ -206,9 +333,7 @@ def test_a_date_without_a_job_is_set_aside_and_the_rest_goes_on(board):
     assert numbers(board.claim()) == [1]
     assert "normal" not in board.dump()
     assert "aside 9" in board.happened()
-    [aside] = [item for entry in board.log.read("0-0", 10) for item in entry.items if item.kind == "aside"]
-    assert aside.fields == (ids.short(job_id(9)), "no_job")
-    assert aside.body == b"a date without a job", "mirrors of earlier releases go by these words"
+    assert asides(board) == [(ids.short(job_id(9)), "no_job", "a date without a job")], "mirrors of earlier releases go by the words"
 
 
 def test_an_unreadable_record_is_set_aside_and_kept(board):
@@ -216,6 +341,79 @@ def test_an_unreadable_record_is_set_aside_and_kept(board):
     board.link.execute("ZADD", board.keys["normal"], NOW - 5, ids.short(job_id(9)))
     assert board.claim().jobs == []
     assert board.dump() == {"jobs": [9], "failed": {9: 0}}
+    assert asides(board) == [(ids.short(job_id(9)), "bad_record", "unreadable record")]
+
+
+def asides(board) -> list[tuple[str, ...]]:
+    """Which jobs were set aside, and why."""
+    items = [item for entry in board.log.read("0-0", 1000) for item in entry.items if item.kind == "aside"]
+    return [(*item.fields, item.body.decode()) for item in items]
+
+
+@pytest.mark.parametrize("name", ["no id", "0 id", "0" * 21, "0" * 23, "0" * 21 + "-", "8" + "0" * 21])
+def test_a_job_that_nobody_could_name_is_removed(board, name):
+    for key in ("jobs", "runs"):
+        board.link.execute("HSET", board.keys[key], name, "no header")
+    board.link.execute("ZADD", board.keys["leases"], NOW - 5, name)
+    assert board.claim().jobs == []
+    assert asides(board) == [("?", "bad_run", "unreadable record or run")]
+    assert board.dump() == {}
+
+
+def test_a_run_whose_record_is_gone_is_set_aside(board):
+    board.put(1)
+    board.claim()
+    board.link.execute("DEL", board.keys["jobs"])
+    assert board.claim("n2", "w2", now=board.pass_lease()).jobs == []
+    assert asides(board) == [(ids.short(job_id(1)), "lease_only", "a lease without a job")]
+    assert board.dump() == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "ours"),
+    [
+        ("9" * 9 + ":0:n:n1", True),
+        ("9" * 10 + ":0:n:n1", False),
+        ("1:" + "9" * 9 + ":n:n1", True),
+        ("1:" + "9" * 10 + ":n:n1", False),
+        ("1:0:n:n1:e" + "1" * 30, True),
+        ("1:0:n:n1:e" + "1" * 31, False),
+        ("1:0:n:n1:x", False),
+        ("1:0:x:n1", False),
+    ],
+)
+def test_a_run_that_is_none_of_ours_is_set_aside(board, value, ours):
+    board.put(1)
+    board.claim()
+    board.link.execute("HSET", board.keys["runs"], ids.short(job_id(1)), value)
+    board.claim("n2", "w2", now=board.pass_lease(), max_crashes=10**8)
+    assert [code for _, code, _ in asides(board)] == ([] if ours else ["bad_run"])
+
+
+def test_a_job_with_a_date_in_two_lanes_runs_once(board):
+    board.put(1, NOW - 5, lane="high")
+    board.link.execute("ZADD", board.keys["normal"], NOW - 5, ids.short(job_id(1)))
+    assert numbers(board.claim()) == [1]
+    assert asides(board) == [(ids.short(job_id(1)), "second_date", "a second date of a running job")]
+    assert board.dump() == {"jobs": [1], "leases": {1: LEASE}, "runs": {1: "1:0:h:n1"}}
+
+
+def test_a_second_date_of_a_running_job_is_set_aside_and_the_run_goes_on(board):
+    board.put(1)
+    board.claim()
+    before = board.dump()
+    board.link.execute("ZADD", board.keys["normal"], NOW - 5, ids.short(job_id(1)))
+    assert board.claim("n2", "w2").jobs == []
+    assert asides(board) == [(ids.short(job_id(1)), "second_date", "a second date of a running job")]
+    assert board.dump() == before
+    board.link.execute("DEL", board.keys["leases"])  # then nobody would take it over
+    board.link.execute("ZADD", board.keys["normal"], NOW - 5, ids.short(job_id(1)))
+    assert numbers(board.claim("n3", "w2")) == [1]
+
+
+def test_a_date_before_1970_is_told_as_its_beginning(board):
+    board.put(1, -5)
+    assert board.claim().jobs[0].due_ms == 0
 
 
 def test_a_job_that_is_set_aside_frees_its_key(board):
@@ -234,7 +432,7 @@ def test_a_lease_without_a_job_is_set_aside(board):
 
 
 def test_an_expired_job_is_cancelled_instead_of_run(board):
-    board.put(1, NOW - 10, expires_ms=NOW - 1, key="k")
+    board.put(1, NOW - 10, expires_ms=NOW, key="k")
     board.put(2, NOW - 10, expires_ms=NOW + 1)
     assert numbers(board.claim()) == [2]
     assert board.dump()["finished"] == {1: 0}
@@ -242,7 +440,7 @@ def test_an_expired_job_is_cancelled_instead_of_run(board):
 
 
 def test_a_job_that_expired_while_its_worker_vanished_is_not_run_again_and_has_failed(board):
-    board.put(1, expires_ms=NOW + 5000, key="k")
+    board.put(1, expires_ms=NOW + LEASE + 1, key="k")
     board.claim()
     assert board.claim("n2", "w2", now=board.pass_lease()).jobs == []
     assert list(board.dump()) == ["jobs", "failed"]
@@ -282,6 +480,18 @@ def test_another_generation_gives_nothing(board):
     assert claim.generation != "old"
 
 
+@pytest.mark.parametrize(
+    ("there", "stays"), [("a" * 64, True), ("a" * 65, False), ("of ours", False), ("old:server", False), ("", False)]
+)
+def test_a_generation_that_is_none_of_ours_gives_way(board, there, stays):
+    """It is a word of grounds, which a colon parts."""
+    board.link.execute("HSET", board.keys["meta"], "generation", there)
+    generation = board.claim().generation
+    assert (generation == there) == stays
+    assert generation.isalnum()
+    assert board.claim("n2").generation == generation
+
+
 def test_the_answer_says_when_to_come_back(board):
     board.put(1, NOW + 300)
     assert board.claim("n1", "w1").wait_ms == 300
@@ -289,7 +499,7 @@ def test_the_answer_says_when_to_come_back(board):
     assert board.claim("n3", "w3").wait_ms == 1000
 
 
-@pytest.mark.parametrize(("date", "wanted"), [(None, 301), (301, 301), (300, 300), (5000, 301)])
+@pytest.mark.parametrize(("date", "wanted"), [(None, 301), (301, 301), (300, 300), (302, 301), (5000, 301)])
 def test_the_answer_says_to_come_back_when_the_next_lease_has_ended(board, date, wanted):
     board.put(1)
     board.claim("n1", "w1")

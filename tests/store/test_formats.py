@@ -37,7 +37,7 @@ CALLS = {
 
 def schedule(board, number):
     """By Redis' clock, as processes do."""
-    board.store.schedule([ScheduleItem(record=record(number), delay_ms=0)])
+    board.store.schedule([ScheduleItem.of(record(number), delay_ms=0)])
 
 
 def claim(board):

@@ -43,6 +43,13 @@ def test_a_job_is_shown_as_it_stands_in_every_state(board, shown):
     assert shown(1) == [("failed", 7000, 0, 0, "", "", "", "k")]
 
 
+def test_who_asks_for_an_abort_is_shown_by_name(board, shown):
+    board.put(1)
+    board.claim("n1")
+    board.store.cancel([job_id(1)], actor="clerk", abort=True)
+    assert shown(1) == [("running", LEASE, 1, 0, "n1", "clerk", "", "")]
+
+
 def test_what_has_ended_or_waits_for_another_attempt_is_shown_as_such(board, shown):
     board.put(1)
     board.put(2)

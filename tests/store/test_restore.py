@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from django_delayq import ids
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import StoreError
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import ADOPTION_MS, GroundStore, RestoreItem
 from tests.store.board import LEASE, NOW, job_id, record
 
 ELSEWHERE = "old:server"  # the ground of a claim before Redis lost what it held
@@ -61,6 +62,77 @@ def test_rows_come_back_with_date_attempts_lane_and_key(board, ground):
     assert board.claim().jobs[0].attempt == 3
 
 
+def test_a_row_that_ran_comes_back_under_a_lease_and_begins_again_without_a_crash(board, ground):
+    items = [row(number, attempt=1, crashes=1, delay=LEASE)._replace(begun=begun) for number, begun in ((1, "run"), (2, "cancel"))]
+    assert restore(ground, *items) == ["restored"] * 2
+    assert board.dump()["leases"] == {1: LEASE, 2: LEASE}
+    assert board.dump()["runs"] == {1: "1:1:n:", 2: "1:1:n:"}
+    [job] = board.claim("n2", "w2", now=board.pass_lease()).jobs
+    assert (job.attempt, job.crashes) == (2, 1)
+    assert board.happened()[-2:] == ["claimed 1", "cancelled 2"]
+
+
+@pytest.mark.parametrize(("asked", "begun"), [(False, "run"), (True, "cancel")])
+@pytest.mark.parametrize(("attempts", "attempt"), [(3, 2), (1, 0), (0, 0)])
+def test_a_row_that_runs_comes_back_with_the_attempts_before_this_one(ground, asked, begun, attempts, attempt):
+    given = record(1)
+    item = ground.row(given, runs=True, attempts=attempts, crashes=1, due_ms=NOW, asked=asked, lease_ms=LEASE)
+    assert item == RestoreItem(ids.short(given.id), given.encode(), attempt, 1, delay_ms=LEASE, begun=begun)
+
+
+def test_a_row_that_waits_comes_back_with_its_date_and_a_moment_in_which_its_run_can_be_adopted(ground):
+    given = record(1)
+    item = ground.row(given, runs=False, attempts=3, crashes=1, due_ms=NOW, asked=True, lease_ms=LEASE)
+    assert item == RestoreItem(ids.short(given.id), given.encode(), 3, 1, due_ms=NOW, delay_ms=ADOPTION_MS)
+
+
+def test_more_than_two_hundred_are_refused_before_redis_is_asked(board, ground):
+    with pytest.raises(StoreError, match="at most 200"):
+        restore(ground, *[row(number) for number in range(201)])
+    with pytest.raises(StoreError, match="at most 200"):
+        ground.drop([ids.short(job_id(number)) for number in range(201)])
+    assert board.log.length() == 0
+
+
+def told(board) -> list[tuple[tuple[str, ...], bytes]]:
+    """What the last call says of each job that has come back."""
+    return [
+        ((str(ids.full(item.fields[0]).int & 0xFFFF), *item.fields[1:]), item.body) for item in board.log.read("0-0", 100)[-1].items
+    ]
+
+
+def test_what_comes_back_is_told_with_its_place_and_without_a_row_with_its_record(board, ground):
+    rows = [row(1, attempt=2, crashes=1, delay=7), row(2, durable=True), row(3, durable=True)._replace(begun="run")]
+    assert restore(ground, *rows) == ["restored"] * 3
+    assert told(board) == [
+        (("1", str(NOW + 7), "2", "1", "-"), rows[0].record),
+        (("2", str(NOW), "0", "0", "-"), b""),
+        (("3", str(NOW), "0", "0", "-", "running"), b""),
+    ]
+    runs = [run(1, attempt=3, crashes=1), run(4), run(5, durable=True)]
+    assert adopt(ground, *runs) == ["adopted"] * 3
+    assert told(board) == [
+        (("1", str(NOW + LEASE), "3", "1", "n1"), b""),
+        (("4", str(NOW + LEASE), "1", "0", "n1"), runs[1].record),
+        (("5", str(NOW + LEASE), "1", "0", "n1"), b""),
+    ]
+    assert board.link.execute("HGET", board.keys["stats"], f"{NOW // 60_000}:restored") == b"6"
+
+
+def test_the_earliest_row_that_comes_back_wakes_a_worker(board, ground):
+    assert board.claim().wait_ms == 1000
+    assert restore(ground, row(1, due=NOW + 600), row(2, due=NOW + 200), row(3, due=NOW + 400)) == ["restored"] * 3
+    assert board.tokens() == 1
+    assert board.link.execute("HGET", board.keys["meta"], "armed") == str(NOW + 200).encode()
+
+
+def test_how_far_a_restore_is_is_noted_on_the_ground_that_it_knows(board, ground):
+    assert ground.restore([row(1)], ground="another:server", progress="me 1 2", now_ms=NOW) == ["ground"]
+    assert board.link.execute("HGET", board.keys["meta"], "restoring") is None
+    assert ground.restore([row(1)], ground=board.store.ground(), progress="me 1 2", now_ms=NOW) == ["restored"]
+    assert board.link.execute("HGET", board.keys["meta"], "restoring") == f"{NOW} me 1 2".encode()
+
+
 def test_a_row_sent_again_changes_nothing(board, ground):
     restore(ground, row(1, attempt=1))
     before, events = board.dump(), board.happened()
@@ -83,6 +155,8 @@ def test_what_has_ended_does_not_rise(board, ground):
 def test_of_two_rows_with_one_key_the_second_is_merged(board, ground):
     assert restore(ground, row(1, key="k"), row(2, key="k")) == ["restored", "merged"]
     assert board.dump() == {"jobs": [1], "normal": {1: 0}, "keys": {"k": 1}, "finished": {2: 0}}
+    assert board.happened() == ["restored 1", "merged 2"]
+    assert board.link.execute("HGET", board.keys["stats"], f"{NOW // 60_000}:restored") == b"1"
 
 
 def test_an_unreadable_record_is_refused_before_anything_is_written(board, ground):
@@ -95,8 +169,11 @@ def test_an_unreadable_record_is_refused_before_anything_is_written(board, groun
 def test_a_run_that_redis_has_lost_is_adopted_under_its_fence(board, ground):
     assert adopt(ground, run(1, attempt=2, crashes=1, key="k")) == ["adopted"]
     assert board.dump() == {"jobs": [1], "leases": {1: LEASE}, "runs": {1: "2:1:N:n1"}, "keys": {"k": 1}}
+    assert board.link.execute("HGET", board.keys["meta"], "generation").isalnum(), "it is another store now"
     assert adopt(ground, run(1, attempt=2, crashes=1, key="k")) == ["adopted"]
     assert board.happened() == ["restored 1"]
+    assert ground.adopt([run(1)], worker="w1", ground=ELSEWHERE, now_ms=NOW + 5)[1] == ["adopted"]
+    assert board.dump()["leases"] == {1: LEASE + 5}, "it lasts longer each time"
     assert board.settle(1, "ack", attempt=2) == "done"
     assert board.dump() == {"finished": {1: 0}}
 
@@ -122,12 +199,31 @@ def test_a_job_that_went_on_without_this_run_is_lost(board, ground, attempt, cra
     assert board.dump().get("leases") is None
 
 
-def test_an_older_run_of_a_rolled_back_redis_gives_way_to_a_later_one(board, ground):
+@pytest.mark.parametrize(("attempt", "crashes"), [(2, 0), (1, 1)])
+def test_an_older_run_of_a_rolled_back_redis_gives_way_to_a_later_one(board, ground, attempt, crashes):
     board.put(1)
     board.claim("n1")
-    assert adopt(ground, run(1, attempt=2, fence="n2")) == ["adopted"]
-    assert board.dump() == {"jobs": [1], "leases": {1: LEASE}, "runs": {1: "2:0:n:n2"}}
+    assert adopt(ground, run(1, attempt=attempt, crashes=crashes, fence="n2")) == ["adopted"]
+    assert board.dump() == {"jobs": [1], "leases": {1: LEASE}, "runs": {1: f"{attempt}:{crashes}:n:n2"}}
     assert board.settle(1, "ack", fence="n1") == "lost"
+
+
+def test_who_stands_or_adopts_is_told_the_ground_as_claims_tell_it(board, ground):
+    stands = ground.stand()
+    assert stands == board.claim().ground
+    assert ground.adopt([run(1)], worker="w1", ground=ELSEWHERE, now_ms=NOW) == (stands, ["adopted"])
+
+
+def test_at_maxmemory_runs_are_adopted_and_rows_refused(board, ground):
+    here = board.store.ground()
+    board.link.execute("CONFIG", "SET", "maxmemory", "1")
+    try:
+        assert adopt(ground, run(1)) == ["adopted"]
+        with pytest.raises(StoreUnavailable):
+            restore(ground, row(2), known=here)
+    finally:
+        board.link.execute("CONFIG", "SET", "maxmemory", "0")
+    assert board.dump()["jobs"] == [1]
 
 
 def test_nothing_is_adopted_where_nothing_was_lost(board, ground):
@@ -240,7 +336,7 @@ def test_settle_and_extend_say_of_an_unknown_run_that_it_is_gone(board):
 def test_settle_says_of_a_claim_that_was_rolled_back_that_it_is_gone(board):
     board.put(1)
     assert board.settle(1, "ack") == "gone"
-    assert board.settle(1, "snooze") == "already"
+    assert [board.settle(1, outcome) for outcome in ("snooze", "evict", "park", "crash")] == ["already"] * 4
 
 
 def test_another_server_claims_nothing_until_it_is_confirmed(board, ground):
@@ -249,7 +345,8 @@ def test_another_server_claims_nothing_until_it_is_confirmed(board, ground):
     board.link.execute("HSET", board.keys["meta"], "server", "another")
     first = board.claim("n1")
     assert (first.jobs, first.ground) == ([], claim.ground)
-    assert 0 < first.wait_ms <= 100
+    waits = [board.claim(f"n{ms}", now=NOW + ms).wait_ms for ms in (0, 500, 510, 600, 9990, 20_000)]
+    assert waits == [50, 50, 51, 60, 999, 1000], "seldom, once it has taken long"
     assert ground.confirm(claim.generation, mirrored="2-0", now_ms=NOW) == "ok"
     assert len(board.claim("n2").jobs) == 1
 

@@ -58,6 +58,21 @@ def test_a_slot_that_comes_round_again_begins_at_zero(board):
     assert board.link.execute("STRLEN", board.keys["spread"]) <= SLOTS * 66 * 4
 
 
+def test_nothing_is_left_of_what_a_slot_held(board):
+    board.link.execute("SET", board.keys["spread"], b"\xff" * SLOTS * 66 * 4)
+    board.put(1)
+    board.claim()
+    assert counted(board) == ({0: 1}, {})
+
+
+def test_what_is_no_string_gives_way(board):
+    board.link.execute("RPUSH", board.keys["spread"], "none of ours")
+    for number in (1, 2):
+        board.put(number)
+        assert len(board.claim(f"n{number}").jobs) == 1
+    assert counted(board) == ({0: 1}, {})
+
+
 def test_what_ended_is_counted_by_the_minute_and_once(board):
     for number, outcome in enumerate(("ack", "ack", "fail", "retry", "snooze"), 1):
         board.put(number)
@@ -68,6 +83,26 @@ def test_what_ended_is_counted_by_the_minute_and_once(board):
     assert found.succeeded == (*(0,) * 58, 2, 0)
     assert found.failed == (*(0,) * 58, 1, 0)
     assert found.retried == (*(0,) * 58, 1, 0)
+
+
+def test_ends_of_one_call_are_counted_by_their_kinds(board):
+    kinds = ("ack", "ack", "fail", "retry", "retry", "retry")
+    for number in range(len(kinds)):
+        board.put(number)
+    board.claim()
+    items = [Outcome(ids.short(job_id(number)), 1, "n1", kind, 10**9, ran_ms=4) for number, kind in enumerate(kinds)]
+    assert set(board.store.settle(items, worker="w1", max_crashes=3, now_ms=NOW)) == {"done"}
+    found = decode(board.link.execute("GET", board.keys["spread"]), NOW)
+    assert (found.succeeded[-1], found.failed[-1], found.retried[-1]) == (2, 1, 3)
+    assert counted(board) == ({0: 6}, {3: 6})
+
+
+def test_what_is_not_counted_writes_nothing(board):
+    board.put(1)
+    board.claim()
+    board.link.execute("DEL", board.keys["spread"])
+    board.settle(1, "snooze", delay=10**9)
+    assert board.link.execute("EXISTS", board.keys["spread"]) == 0
 
 
 def test_poison_found_by_a_claim_is_counted_as_failed(board):

@@ -80,6 +80,23 @@ def test_what_expires_counts_as_cancelled_or_once_it_has_run_as_failed(board, co
     assert ends(counted) == {"cancelled": 1, "retried": 1, "failed": 1}
 
 
+def test_a_crash_of_what_was_asked_to_end_counts_no_failure(board, counted):
+    board.put(1)
+    board.claim()
+    board.store.cancel([job_id(1)], now_ms=NOW)
+    board.settle(1, "crash")
+    assert ends(counted) == {"crashed": 1}
+
+
+def test_a_cancel_that_was_asked_for_while_nobody_knew_of_the_job_counts_when_it_is_found(board, counted):
+    board.claim("n0")
+    assert board.store.cancel([job_id(1)], lacking="running", now_ms=NOW) == ["running"]
+    board.put(1)
+    assert board.claim("n1").jobs == []
+    assert board.happened()[-1] == "cancelled 1"
+    assert ends(counted) == {"cancelled": 1}
+
+
 def test_what_a_dead_worker_held_counts_a_crash_and_poison_a_failure_too(board, counted):
     start = NOW // 60_000 * 60_000  # so that the lease ends in the same minute
     board.put(1, start, now=start)

@@ -91,7 +91,7 @@ def move_time() -> None:
 
 
 @delayq.task
-def stop_when_asked() -> None:
-    delayq.cancel(delayq.current().id, queue="default")
+def stop_when_asked(abort: bool) -> None:
+    delayq.cancel(delayq.current().id, queue="default", abort=abort)
     SEEN.append(delayq.current().cancel_requested)
     raise RuntimeError("stopped")

@@ -9,11 +9,13 @@ import pytest
 import time_machine
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
 import django_delayq
+from django_delayq import clock, signals
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.testing.kit import Kit
@@ -73,6 +75,47 @@ def test_what_follows_a_failure_runs_in_the_same_go(delayq):
     assert [("tell_support", str(job.id))] == SEEN
 
 
+def test_what_a_receiver_of_an_end_schedules_runs_in_the_same_go(delayq):
+    def thank(job, **_):
+        if job.task == settle_cart.name:
+            schedule(greet, "Ada")
+
+    signals.job_ended.connect(thank)
+    try:
+        schedule(settle_cart, 1)
+        assert [ran.task for ran in delayq.run_due()] == [settle_cart.name, greet.name]
+        assert connections["default"].in_atomic_block  # nobody has closed the connection of the test
+    finally:
+        signals.job_ended.disconnect(thank)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("wrong")], ids=lambda error: type(error).__name__)
+def test_what_is_to_end_the_test_reaches_it_and_the_kit_goes_on(delayq, error):
+    schedule(settle_cart, 1)
+    delayq.fail_next(error)
+    with pytest.raises(type(error)):
+        delayq.run_due()
+    assert [ran.outcome for ran in delayq.advance("15s")] == ["ack"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), asyncio.CancelledError()], ids=lambda error: type(error).__name__)
+def test_what_ends_no_worker_ends_no_test(delayq, error):
+    schedule(settle_cart, 1)
+    delayq.fail_next(error)
+    assert [ran.outcome for ran in delayq.run_due()] == ["retry"]
+
+
+def test_within_an_event_loop_it_says_how_to_call_it_and_runs_nothing(delayq):
+    async def advance():
+        return delayq.advance("1h")
+
+    schedule(settle_cart, 1)
+    delayq.assert_scheduled(settle_cart)
+    with pytest.raises(SynchronousOnlyOperation, match=r"await sync_to_async\(delayq.advance\)"):
+        asyncio.run(advance())
+    assert SEEN == []
+
+
 def test_drain_goes_from_date_to_date_until_nothing_is_left(delayq):
     schedule(settle_cart, 1, delay="30d")
     schedule(fail_twice, 2)
@@ -125,8 +168,9 @@ def test_no_soft_timeout_strikes_a_run(delayq):
     assert delayq.perform(shop.take_longer_than_allowed) is None
 
 
-def test_a_cancel_of_what_runs_is_heard_at_once_and_ends_it(delayq):
-    job = schedule(shop.stop_when_asked)
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_cancel_of_what_runs_is_heard_at_once_and_ends_it(delayq, abort):
+    job = schedule(shop.stop_when_asked, abort)
     (ran,) = delayq.run_due()
     assert (ran.outcome, SEEN, job.state) == ("cancel", [True], "cancelled")
 
@@ -185,6 +229,26 @@ def test_freezegun_and_the_kit_have_one_time(delayq):
         delayq.advance("1h")
         assert [(datetime(2031, 5, 1, 12, 30, tzinfo=UTC), datetime(2031, 5, 1, 12, 30, tzinfo=UTC))] == SEEN
         assert timezone.now() == datetime(2031, 5, 1, 13, tzinfo=UTC)
+
+
+def test_whoever_freezes_time_behind_an_advance_has_one_time(delayq):
+    freezegun = pytest.importorskip("freezegun")
+    delayq.advance("30m")
+    with freezegun.freeze_time("2031-05-01 12:00:00"):
+        assert delayq.now == timezone.now()
+        delayq.advance("1h")
+        assert delayq.now == timezone.now() == datetime(2031, 5, 1, 13, tzinfo=UTC)
+    assert timedelta(minutes=29) < delayq.now - timezone.now() < timedelta(minutes=31)
+
+
+def test_what_freezegun_let_pass_is_not_missing_behind_it(delayq):
+    freezegun = pytest.importorskip("freezegun")
+    before = clock.monotonic()
+    with freezegun.freeze_time("2031-05-01 12:00:00"):
+        delayq.advance("10000d")
+    assert clock.monotonic() >= before
+    schedule(settle_cart, 1, durability="redis")
+    assert len(delayq.run_due()) == 1
 
 
 @pytest.mark.django_db(transaction=True)

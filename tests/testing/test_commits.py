@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.management import call_command
-from django.db import transaction
-from django.test import TestCase
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
 
 import django_delayq
 from django_delayq.models import Job
-from django_delayq.testing import DelayqMixin
+from django_delayq.testing import DelayqMixin, project_commits
 from tests.testing.shop import SEEN, settle_cart
 
 schedule = django_delayq.schedule
@@ -98,10 +99,13 @@ class WithRowsOfTheClass(DelayqMixin, TestCase):
     @classmethod
     def setUpTestData(cls):
         schedule(settle_cart, 4, delay="30m")
+        cls.kept = schedule(settle_cart, 5, delay="30m", durability="redis")
 
     def test_what_was_scheduled_before_is_there(self):
         self.delayq.assert_scheduled(settle_cart, args=[4])
-        self.delayq.advance("31m")
+        self.delayq.advance("29m")
+        assert self.kept.cancel() == "done"
+        self.delayq.advance("2m")
         assert SEEN == [("settle_cart", 4, 1)]
 
     def test_what_was_scheduled_before_is_there_in_the_next_test_too(self):
@@ -115,3 +119,46 @@ def test_a_real_worker_runs_what_is_due(delayq):
     call_command("delayq_worker", "--burst", "--threads", "1")
     assert (job.state, later.state) == ("succeeded", "scheduled")
     assert Job.objects.get(pk=job.id).state == "succeeded"
+
+
+class WithCoroutines(DelayqMixin, TestCase):
+    async def test_its_verbs_are_called_in_the_thread_and_transaction_of_the_test(self):
+        await sync_to_async(schedule)(settle_cart, 5, delay="30m")
+        assert [ran.outcome for ran in await sync_to_async(self.delayq.advance)("30m")] == ["ack"]
+        assert await sync_to_async(lambda: connection.in_atomic_block)()
+
+
+class WithRealCommits(DelayqMixin, TransactionTestCase):
+    def test_subtests_have_one_schedule(self):
+        for number in range(2):
+            with self.subTest(number=number):
+                with transaction.atomic():
+                    schedule(settle_cart, number, delay="5m")
+                    assert len(self.delayq.scheduled()) == number
+                self.delayq.assert_scheduled(settle_cart, count=number + 1)
+
+    async def test_its_verbs_are_called_in_the_thread_of_the_test(self):
+        await sync_to_async(schedule)(settle_cart, 5, delay="30m")
+        assert len(await sync_to_async(self.delayq.advance)("30m")) == 1
+
+
+@pytest.mark.usefixtures("delayq")
+class WithTheFixture(TestCase):
+    def test_a_schedule_goes_to_the_tests_server(self):
+        assert schedule(settle_cart, 5, delay="30m").created is True
+        assert connection.in_atomic_block
+
+
+def test_a_mixin_that_stands_behind_is_refused():
+    with pytest.raises(TypeError, match=r"class Late\(DelayqMixin, …\)"):
+        type("Late", (TestCase, DelayqMixin), {})
+
+
+def test_a_test_that_cannot_begin_leaves_the_next_one_alone(delayq):
+    delayq.stop()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(project_commits, "catch_up", lambda: schedule(settle_cart, object()))
+        with pytest.raises(django_delayq.PayloadError):
+            delayq.start()
+    delayq.start()
+    assert delayq.scheduled() == []

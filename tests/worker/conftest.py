@@ -114,7 +114,7 @@ class Shop:
             for args in calls
         ]
         for start in range(0, len(records), 200):
-            self.store(queue).schedule([ScheduleItem(record=record, delay_ms=delay_ms) for record in records[start : start + 200]])
+            self.store(queue).schedule([ScheduleItem.of(record, delay_ms=delay_ms) for record in records[start : start + 200]])
         return [ids.short(record.id) for record in records]
 
     def work(self, *options: str, failpoints: str = "") -> Actor:

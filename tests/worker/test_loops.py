@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from django_delayq import clock, ids
+from django_delayq import clock, ids, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import StoreError
 from django_delayq.worker.holdings import RUNNING, WAITING
@@ -351,10 +352,12 @@ def test_a_backoff_function_is_asked_at_the_hard_deadline(bench: Bench) -> None:
 def test_what_a_dead_process_held_is_given_back(bench: Bench) -> None:
     ran, waited = bench.put("nothing"), bench.put("nothing")
     bench.move()
-    rows = {held.id: held.row for held in bench.holdings.held()}
-    bench.holdings.start(rows[ran], started=1.0, task=0)
+    bench.holdings.start({held.id: held.row for held in bench.holdings.held()}[ran], started=1.0, task=0)
+    hear = Mock()
+    signals.job_crashed.connect(hear)  # for as long as this test lasts: by a weak reference
     bench.recovery.take_over(bench.child, "crash")
     bench.recovery.poll()
+    assert hear.call_args.kwargs["job_id"] == ids.full(ran)
     events = [(item.kind, item.fields[0]) for entry in bench.board.log.read("0-0", 99) for item in entry.items]
     assert set(events[-2:]) == {("crashed", ran), ("snoozed", waited)}
     assert not bench.recovery

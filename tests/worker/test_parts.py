@@ -18,7 +18,8 @@ from django_delayq import clock, failpoints
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import logs
-from django_delayq.worker.loop import Backoff, LoopSchedule, run
+from django_delayq.worker.error_pause import ErrorPause
+from django_delayq.worker.loop import LoopSchedule, run
 from django_delayq.worker.loop_process import PipeStop
 from django_delayq.worker.process import unknown_tasks
 from django_delayq.worker.process.consumer import Pace
@@ -109,7 +110,7 @@ def test_loops_are_drained_when_they_are_stopped() -> None:
 
 
 def test_pauses_after_errors_double_up_to_a_limit() -> None:
-    backoff = Backoff("x", longest=1.0, rand=lambda: 0.5)
+    backoff = ErrorPause("x", longest=1.0, rand=lambda: 0.5)
     pauses = [backoff.failed(StoreUnavailable("away")) for _ in range(8)]
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 

@@ -134,7 +134,7 @@ def test_behind_a_job_only_what_its_thread_has_opened_is_looked_at(bench: Bench,
 
     def work() -> None:
         receiver = Connections()
-        monkeypatch.setattr(receiver, "_tidy", looked.append)
+        monkeypatch.setattr(receiver, "_tidy", lambda alias, _: looked.append(alias))
         listen(bench, receiver)
         bench.register(nothing)
         bench.put("nothing")
@@ -160,7 +160,7 @@ def test_behind_an_error_every_connection_is_looked_at(bench: Bench, monkeypatch
     def work() -> None:
         connection.ensure_connection()  # before there was a receiver: as if a soft timeout had struck right behind it
         receiver = Connections()
-        monkeypatch.setattr(receiver, "_tidy", looked.append)
+        monkeypatch.setattr(receiver, "_tidy", lambda alias, _: looked.append(alias))
         listen(bench, receiver)
         bench.register(errs)
         bench.put("errs")

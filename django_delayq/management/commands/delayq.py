@@ -15,13 +15,15 @@ from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import bench, change_commands, doctor, look_commands
-from django_delayq.management.job_filters import add_filters, add_targets
+from django_delayq.management.job_filters import USAGE, add_filters, add_targets
 from django_delayq.management.output import Visible
+from django_delayq.management.periodic_command import periodic
 from django_delayq.management.resign_command import resign
 from django_delayq.management.restore_command import restore
 from django_delayq.management.set_aside_command import set_aside
+from django_delayq.management.settings_command import settings
 from django_delayq.management.upgrade_command import upgrade
-from django_delayq.text import visible
+from django_delayq.text import did_you_mean, visible
 
 Run = Callable[[TextIO, dict[str, Any]], int]
 
@@ -36,7 +38,10 @@ class Command(BaseCommand):
         """One subparser per subcommand."""
         subcommands = parser.add_subparsers(dest="subcommand", metavar="subcommand", required=True)
 
+        self.runs: list[str] = []
+
         def add(name: str, run: Run, text: str) -> ArgumentParser:
+            self.runs.append(name)
             found = subcommands.add_parser(name, help=text, description=text)
             found.set_defaults(run=run)
             found.add_argument("--json", action="store_true", help="one JSON document instead of text")
@@ -49,6 +54,8 @@ class Command(BaseCommand):
             act = add(verb.command, partial(change_commands.change, verb), verb.help)
             add_targets(act)
             _changing(act)
+            if verb.aborts:
+                act.add_argument("--abort", action="store_true", help="end running jobs, instead of only asking them to stop")
             if verb.needs_date:
                 act.add_argument("--delay", help="from now, as in 90s, 1h30m, 2d")
                 act.add_argument("--run-at", help="a date with its time zone, as in 2030-01-31T18:00:00+01:00")
@@ -59,6 +66,14 @@ class Command(BaseCommand):
             act = add(name, run, text)
             act.add_argument("queue")
             act.add_argument("--reason", default="", help="why; shown in the admin")
+        dates = add("periodic", periodic, "schedules: their next dates, what became of the last, on, off, run one now")
+        dates.add_argument("name", nargs="?", metavar="NAME", help="only this one, with its next ten dates and its ticks")
+        turn = dates.add_mutually_exclusive_group()
+        turn.add_argument("--on", action="store_true", help="turn it on; what passed while it was off is not missed")
+        turn.add_argument("--off", action="store_true", help="turn it off; what waits for its date is cancelled")
+        turn.add_argument("--run-now", action="store_true", help="one more job of it, due now; its dates stay")
+        dates.add_argument("--reason", default="", help="why; kept with the event")
+        dates.add_argument("--limit", type=int, default=20, help="at most so many ticks; 20 by default")
         empty = add("purge", change_commands.purge, "cancel every scheduled job of a queue")
         empty.add_argument("queue")
         _changing(empty)
@@ -84,8 +99,21 @@ class Command(BaseCommand):
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job of both sides")
         look.add_argument("--fix", action="store_true", help="with --deep: put right what differs")
         _changing(look, reason=False)
+        add("settings", settings, "what may stand in DELAYQ, with defaults").add_argument("name", nargs="?", metavar="NAME")
         trial = add("bench", bench.bench, "how fast it is on these servers, in about a minute, with a verdict")
         trial.add_argument("--yes", action="store_true", help="do not ask")
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Of argparse's answers to a missing or unknown subcommand the first names none, and the second all, in one line."""
+        given = argv[2] if len(argv) > 2 else ""
+        parser = self.create_parser(argv[0], argv[1])
+        if not given:
+            self.stderr.write(parser.format_help())
+            sys.exit(USAGE)
+        if not given.startswith("-") and given not in self.runs:
+            self.stderr.write(f"{visible(given)} is no subcommand{did_you_mean(given, self.runs)}. `{argv[1]} --help` lists them.")
+            sys.exit(USAGE)
+        super().run_from_argv(argv)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Runs the subcommand; an error of ours is a sentence, not a traceback."""

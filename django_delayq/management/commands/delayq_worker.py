@@ -8,19 +8,28 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from io import StringIO
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
-from django.db import connections
+from django.db import close_old_connections, connections
+from django.utils.module_loading import import_string
 
 import django_delayq
 from django_delayq import clock, conf
 from django_delayq.conf import Config
+from django_delayq.console import samples
+from django_delayq.console.samples import Sample
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.management.database_connections import hooks
-from django_delayq.mirror.service import Service
+from django_delayq.management.records_report import RecordsReport
+from django_delayq.mirror.service import LoopRunner, Service
+from django_delayq.periodic import overlap, tick_loop
+from django_delayq.periodic.old_ticks import OldTicksLoop
+from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import Link, connect
@@ -28,18 +37,20 @@ from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
 from django_delayq.text import visible
 from django_delayq.worker import logs
+from django_delayq.worker.board import Board
+from django_delayq.worker.hanging_calls import PatientThread
 from django_delayq.worker.line import lines_of
 from django_delayq.worker.loop import Stop
 from django_delayq.worker.loop_process import LoopProcess
-from django_delayq.worker.patience import PatientThread
-from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor import beat
+from django_delayq.worker.spec import Hooks, WorkerSpec
+from django_delayq.worker.supervisor import worker_beat
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
 logger = Logger("django_delayq.worker")
 
 ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
+NO_METRICS: Final = "There are no metrics without the client of Prometheus; install django-delayq[prometheus]."
 MOST_WEIGHT: Final = 100
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -66,8 +77,9 @@ class Command(BaseCommand):
         parser.add_argument("--max-memory", type=_memory, default=0, help="replace a task process above it, as in 512M")
         parser.add_argument("--reload", action="store_true", help="start again when the code changes (for development)")
         parser.add_argument("--roles", default=",".join(ROLES), help="move: run jobs; mirror: events to rows; relay: rows to Redis")
-        parser.add_argument("--health-port", type=_port, help="answer GET /health and /ready there")
+        parser.add_argument("--health-port", type=_port, help="answer GET /health, /ready and /metrics there")
         parser.add_argument("--health-host", default="", help="on that address only (default: on all)")
+        parser.add_argument("--metrics-queues", action="store_true", help="tell in /metrics of the queues, too: of one worker in all")
         parser.add_argument("--log-format", choices=("console", "json"), default="console", help="text, or one JSON object per line")
 
     def execute(self, *args: Any, **options: Any) -> str | None:
@@ -97,6 +109,7 @@ class Command(BaseCommand):
         if options["health_host"] and options["health_port"] is None:
             raise CommandError("--health-host goes with --health-port.", returncode=USAGE)
         roles = _words(options["roles"], ROLES, "role")
+        _check_metrics(options, roles)
         queues = _queues(config, options["queues"], options["exclude_queues"])
         self._check_server(config, burst=options["burst"])
         spec = _spec(config, queues, roles, options)
@@ -170,8 +183,10 @@ class _LogStream(StringIO):
 
 def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
+    measured = _measured(options)
+    board = Board() if measured.metrics is not None and records else None
     return WorkerSpec(
-        worker=beat.new_worker_id(),
+        worker=worker_beat.new_worker_id(),
         prefix=config.prefix,
         connect=lambda name: connect(config.redis, name=name),
         lines=lines_of(config, queues),
@@ -186,19 +201,58 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
         reload=options["reload"],
         health_port=options["health_port"],
         health_host=options["health_host"],
-        hooks=replace(hooks(), wrap=carriers.wrapped if config.carriers else None),
-        loop_processes=[_records(config, queues, records)] if records else [],
+        hooks=replace(measured, wrap=overlap.guarded(carriers.wrapped if config.carriers else None)),
+        loop_processes=[_records(config, queues, records, board, samples.of_all if options["metrics_queues"] else None)]
+        if records
+        else [],
         tidy="mirror" not in roles,
         wary="mirror" in roles,
         version=django_delayq.__version__,
+        board=board,
     )
 
 
-def _records(config: Config, queues: Iterable[str], roles: Sequence[str]) -> LoopProcess:
+def _check_metrics(options: Mapping[str, Any], roles: Sequence[str]) -> None:
+    if not options["metrics_queues"]:
+        return
+    if options["health_port"] is None:
+        raise CommandError("--metrics-queues goes with --health-port.", returncode=USAGE)
+    if roles == ["move"]:
+        raise CommandError("--metrics-queues goes with the role mirror or relay, whose process asks for the numbers.", returncode=USAGE)
+    if _metrics_page() is None:
+        raise CommandError(NO_METRICS, returncode=USAGE)
+
+
+def _measured(options: Mapping[str, Any]) -> Hooks:
+    if options["health_port"] is None:
+        return hooks()
+    if (page := _metrics_page()) is None:
+        return replace(hooks(), no_metrics=NO_METRICS)
+    return replace(hooks(), metrics=partial(page, with_queues=options["metrics_queues"]))
+
+
+def _metrics_page() -> Callable[..., bytes] | None:
+    """What writes the metrics of a worker; None without the client of Prometheus."""
+    if find_spec("prometheus_client") is None:
+        return None
+    page: Callable[..., bytes] = import_string("django_delayq.contrib.prometheus.exposition.worker_page")
+    return page
+
+
+def _records(
+    config: Config, queues: Iterable[str], roles: Sequence[str], board: Board | None, counted: Callable[[], list[Sample]] | None
+) -> LoopProcess:
     def target(stop: Stop) -> None:
         link: Link = connect(config.redis, name="delayq-records")
-        service = Service(link, config, [config.queue(name) for name in queues], roles, patiently=PatientThread().run)
-
+        service = Service(
+            link, config, [config.queue(name) for name in queues], roles, patiently=PatientThread(close_old_connections).run
+        )
+        if "relay" in roles:
+            service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
+        if "mirror" in roles:
+            service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
+        if board is not None:
+            service.add(LoopRunner("the report of records", RecordsReport(board, service.mirrors, counted)))
         service.run(stop=stop.is_set, wait=stop.wait)
         connections.close_all()
 

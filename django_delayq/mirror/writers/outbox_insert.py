@@ -118,20 +118,19 @@ def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWr
 
 def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any]) -> tuple[Any, ...]:
     """The values of the columns `GIVEN` up to `delay_ms`; then the date that was given, and the delay once more."""
-    record = item.record
-    args, kwargs, options, error = rows.texts(record)
+    args, kwargs, options, error = rows.texts(item)
     return (
-        uuid(record.id),
+        uuid(item.id),
         item.queue,
-        rows.clean(record.task, 200),
+        rows.clean(item.task, 200),
         args,
         kwargs,
         options,
-        rows.clean(record.key, 200),
+        rows.clean(item.key, 200),
         item.priority,
-        moment(clock.from_ms(record.expires_ms)) if record.expires_ms else None,
-        record.max_attempts,
-        record.durable,
+        moment(clock.from_ms(item.expires_ms)) if item.expires_ms else None,
+        item.max_attempts,
+        item.durable,
         error,
         item.on_conflict,
         item.delay_ms,

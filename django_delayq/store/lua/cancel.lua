@@ -1,24 +1,33 @@
--- cancel: scheduled -> cancelled; running -> running with a request
+-- cancel: scheduled -> cancelled; running -> running with a request, or with one to abort
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats
 -- include: begin bulk lanes tombstone finish holder ground
--- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), then ids (at most 200); an id that begins with '=' is a
---   business key
+-- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
+--   begins with '=' is a business key
 --   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
---     restore can start it; for one that may run a request is left, which claim carries out if nobody runs it; '' nothing is known
+--     restore can start it; '' nothing is known
+--   For one that may run, here or not, a request is left, which claim carries out if nobody runs it.
+--   abort: a running job is not only asked to stop, but ended, see worker/process/interrupt.py; also one that has been asked before. On one that waits it is a cancel
 -- Returns the ground and the id of the event ('' if nothing has happened), then per id: status id. status: done (also of one that was cancelled
---   before), running (a request was set), finished, unknown; id: the job found, '' if none. On the ground that was given: the ground alone.
+--   before), running (a request stands), finished, unknown; id: the job found, '' if none. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-local lacking, unless, FIRST = ARGV[4], ARGV[5], 6
+local lacking, unless, abort, FIRST = ARGV[4], ARGV[5], ARGV[6] == '1', 7
 local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
 local reply, cancelled = {ground, ''}, 0
 if unless == ground then
   return {ground}
 end
 
-local function request(id)
-  if redis.call('HSETNX', k_cancels, id, by) == 1 then
-    event('cancel_requested', id)
+-- Who asks, behind a byte 1 if it is to abort: a release that knows no abort takes that for a request, and nobody's name says it.
+local asks = (abort and '\1' or '') .. string.gsub(by, '^\1+', '')
+local function request(id, unheld)
+  if unheld then
+    redis.call('HSET', k_meta, 'asked', '1') -- so that claim looks
+  end
+  local asked = redis.call('HGET', k_cancels, id)
+  if not asked or (abort and string.byte(asked) ~= 1) then
+    redis.call('HSET', k_cancels, id, asks)
+    event('cancel_requested', abort and id .. ' abort' or id)
   end
   return 'running'
 end
@@ -33,10 +42,13 @@ for i = FIRST, #ARGV do
   local status = 'unknown'
   if record then
     local lane, _, _, key = header(record)
+    local date = lane and redis.call('ZSCORE', LANES[lane], id)
     if redis.call('ZSCORE', k_leases, id) then
       status = request(id)
     elseif not lane or redis.call('ZSCORE', k_failed, id) then
       status = 'finished'
+    elseif date and may_run(date, true) then
+      status = request(id, true)
     elseif redis.call('ZREM', LANES[lane], id) == 1 then
       status = 'done'
       release(id, key)
@@ -54,8 +66,7 @@ for i = FIRST, #ARGV do
         event('cancelled', id .. ' 0 0 -') -- the row has not heard; perhaps who cancelled it never had the answer
       end
     elseif lacking ~= '' and may_run(lacking) then
-      redis.call('HSET', k_meta, 'asked', '1') -- so that claim looks
-      status = request(id)
+      status = request(id, true)
     elseif waits then
       status = 'done'
       redis.call('ZADD', k_finished, tombstone('cancelled'), id)
@@ -65,7 +76,7 @@ for i = FIRST, #ARGV do
   reply[#reply + 1] = status
   reply[#reply + 1] = id
 end
-if cancelled > 0 then
+if cancelled ~= 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':cancelled', cancelled)
   cap_tombstones()
 end

@@ -1,6 +1,6 @@
 -- claim: scheduled and due, or lease run out -> running
 -- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread
--- include: begin bulk runs lanes tombstone finish wake timer alive crash ground spread untold
+-- include: begin bulk runs lanes tombstone finish wake timer_election alive crash ground spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),
 --   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
 --   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has)
@@ -20,7 +20,7 @@
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claiming goes on at maxmemory
 local worker = by
 local nonce, want, lease, max_crashes, expected, limit, wary, away = unpack(ARGV, 4, 11)
-want, lease, max_crashes, limit, away = tonumber(want), tonumber(lease), tonumber(max_crashes), tonumber(limit), tonumber(away) or 0
+want, lease, max_crashes, limit, away = tonumber(want), tonumber(lease), tonumber(max_crashes), tonumber(limit), tonumber(away)
 local PATIENCE = 60000 -- ms; how long a confirmation is waited for when nobody works on it: a database that is away, too, comes back
 local SOON = 50 -- ms
 
@@ -30,7 +30,7 @@ present()
 local here = server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours
   local seconds, us = unpack(redis.call('TIME')) -- the same claim may find the next wiped store, too
-  generation = string.sub(nonce, 1, 40) .. seconds .. us
+  generation = nonce .. seconds .. us
   redis.call('HSET', k_meta, 'generation', generation)
 end
 local moved = here ~= '' and run ~= here
@@ -88,7 +88,7 @@ if (rolled and rolled ~= 'rest') or (here ~= '' and believed ~= here) then
     since = now
     redis.call('HSET', k_meta, 'moved_to', here, 'moved_at', int(now))
   end
-  local worked = tonumber(string.match(restoring or '', '^%d+') or 0)
+  local worked = tonumber(string.match(restoring or '', '^%d+')) or since
   local waited = math.min(math.abs(now - since), math.abs(now - worked)) -- the clock may have been put back
   if waited <= PATIENCE then
     return head(int(math.max(SOON, math.min(waited / 10, SAFETY))), '1')
@@ -159,6 +159,7 @@ local function expire(id, attempt, crashes, key)
   tally('failed')
 end
 
+-- Lost leases: nobody extended them, and no outage explains that (alive.lua). What becomes of the jobs says crash.lua.
 local ended = redis.call('ZRANGEBYSCORE', k_leases, '-inf', '(' .. int(takeover), 'WITHSCORES', 'LIMIT', 0, want)
 for i = 1, #ended, 2 do
   local id, lease_end = ended[i], ended[i + 1]
@@ -182,7 +183,7 @@ for i = 1, #ended, 2 do
       if not unowned then
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(now))
       end
-      if expires > 0 and expires <= now then
+      if expires <= now then
         unlease(id)
         expire(id, attempt, crashes, key)
       else
@@ -193,14 +194,14 @@ for i = 1, #ended, 2 do
   end
 end
 
-for _, letter in ipairs({'h', 'n', 'l'}) do
+for _, letter in ipairs(LANE_ORDER) do
   local room = want - handled
-  if room <= 0 then
+  if room == 0 then
     break
   end
   local lane = LANES[letter]
   local due = redis.call('ZRANGEBYSCORE', lane, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, room)
-  if #due > 0 then
+  if #due ~= 0 then
     local ids = {}
     for i = 1, #due / 2 do
       ids[i] = due[i * 2 - 1]
@@ -221,7 +222,7 @@ for _, letter in ipairs({'h', 'n', 'l'}) do
         finish(id, key, 'cancelled')
         event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
         tally('cancelled')
-      elseif expires > 0 and expires <= now then
+      elseif expires <= now then
         expire(id, attempt or 0, crashes or 0, key)
       else
         local date = tonumber(due[i * 2])
@@ -241,8 +242,8 @@ local next_date = first_date()
 local more = next_date and next_date <= now
 local _, lease_end = unpack(redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES'))
 lease_end = tonumber(lease_end)
-if lease_end and takeover == now and (not next_date or lease_end + 1 < next_date) then
-  next_date = lease_end + 1
+if lease_end and takeover == now then
+  next_date = math.min(next_date or math.huge, lease_end + 1)
 end
 local sleep = elect(worker, handled >= want, next_date, more, timer, timer_until, backup, backup_until)
 

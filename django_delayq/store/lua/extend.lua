@@ -2,8 +2,9 @@
 -- keys: runs leases cancels progress meta events
 -- include: begin runs alive
 -- ARGV: now by(worker) why, lease ms, then per job (at most 200): id nonce progress ("done/total" or '')
--- Returns per job: ok, cancel (held; the task is asked to stop), lost (another claim holds it), gone (no claim does: it has ended, or
---   Redis lost its contents and the job is still to be adopted), wait (likewise, and none can be adopted yet, see restore.lua).
+-- Returns per job: ok, cancel (held; the task is asked to stop), abort (held; it is to be ended, see cancel.lua), lost (another
+--   claim holds it), gone (no claim does: it has ended, or Redis lost its contents and the job is still to be adopted), wait
+--   (likewise, and none can be adopted yet, see restore.lua).
 -- Writes no event: nothing that the picture shows has changed.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that leases are extended at maxmemory
@@ -28,7 +29,7 @@ for i = 1, #ids do
     gone = gone or (redis.call('HGET', k_meta, 'rolled') == 'sweep' and 'wait' or 'gone')
     reply[i] = held and held ~= '' and 'lost' or gone
   else
-    reply[i] = cancels[i] and 'cancel' or 'ok'
+    reply[i] = cancels[i] and (string.byte(cancels[i]) == 1 and 'abort' or 'cancel') or 'ok'
     extended[#extended + 1] = int(now + lease)
     extended[#extended + 1] = id
     if done ~= '' then
@@ -37,10 +38,10 @@ for i = 1, #ids do
     end
   end
 end
-if #extended > 0 then
+if #extended ~= 0 then
   redis.call('ZADD', k_leases, unpack(extended))
 end
-if #progress > 0 then
+if #progress ~= 0 then
   redis.call('HSET', k_progress, unpack(progress))
 end
 return reply

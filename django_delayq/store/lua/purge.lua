@@ -6,10 +6,11 @@
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local room, cancelled = tonumber(ARGV[4]), 0
-for _, lane in ipairs({k_high, k_normal, k_low}) do
-  if room <= 0 then
+for _, letter in ipairs(LANE_ORDER) do
+  if room == 0 then
     break
   end
+  local lane = LANES[letter]
   local ids = redis.call('ZRANGE', lane, 0, room - 1)
   for i = 1, #ids do
     local _, _, _, key = header(redis.call('HGET', k_jobs, ids[i]) or '')
@@ -21,7 +22,7 @@ for _, lane in ipairs({k_high, k_normal, k_low}) do
   room = room - #ids
 end
 flush()
-if cancelled > 0 then
+if cancelled ~= 0 then
   event('purged', int(cancelled))
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':cancelled', cancelled)
   cap_tombstones()

@@ -1,62 +1,53 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
 -- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats
 -- include: begin lanes tombstone wake holder
--- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, then per job (at most 200): id record vouched
+-- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
 --   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it
--- Returns per job: status id due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
+-- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
 --   unknown (no record here and none given). Error before any write: RESTORING, while data that was rolled back is put right: rows that
 --   have not heard of a requeue would end the job again.
--- O(log N) per job.
+-- O(log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 if redis.call('HEXISTS', k_meta, 'rolled') == 1 then
   return redis.error_reply('RESTORING what was rolled back is being put right; ask again in a moment')
 end
-local date, delay = ARGV[4], ARGV[5]
+local date, delay, id, given, vouch = unpack(ARGV, 4, 8)
 local due = tonumber(date) or (now + tonumber(delay))
-local reply, done = {}, 0
-for i = 6, #ARGV, 3 do
-  local id, given, vouch = unpack(ARGV, i, i + 2)
-  local vouched = vouch == '1'
-  local kept = redis.call('HGET', k_jobs, id)
-  local failed = redis.call('ZSCORE', k_failed, id)
-  local how = end_of(redis.call('ZSCORE', k_finished, id))
-  local cancelled, succeeded = how == 'cancelled' or how == 'displaced', how == 'succeeded'
-  local status, holder = 'done', id
-  if kept and not failed then
-    status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
-  elseif succeeded then
-    status = 'conflict' -- who vouches has an old row: the mirror is behind
+local vouched = vouch == '1'
+local kept = redis.call('HGET', k_jobs, id)
+local failed = redis.call('ZSCORE', k_failed, id)
+local how = end_of(redis.call('ZSCORE', k_finished, id))
+local cancelled, succeeded = how == 'cancelled' or how == 'displaced', how == 'succeeded'
+local status, holder = 'done', id
+if kept and not failed then
+  status = redis.call('ZSCORE', k_leases, id) and 'running' or 'conflict'
+elseif succeeded then
+  status = 'conflict' -- who vouches has an old row: the mirror is behind
+else
+  local record = given ~= '' and (vouched or cancelled) and given or kept
+  local lane, durable, _, key = header(record or '')
+  if not lane then
+    status = 'unknown'
   else
-    local record = given ~= '' and (vouched or cancelled) and given or kept
-    local lane, durable, _, key = header(record or '')
-    if not lane then
-      status = 'unknown'
+    local other = key ~= '' and holder_of(key)
+    if other and other ~= id then
+      status, holder = 'conflict', other
     else
-      local other = key ~= '' and holder_of(key)
-      if other and other ~= id then
-        status, holder = 'conflict', other
-      else
-        redis.call('HSET', k_jobs, id, record)
-        redis.call('ZREM', k_failed, id)
-        redis.call('ZREM', k_finished, id)
-        redis.call('HDEL', k_runs, id)
-        redis.call('HDEL', k_cancels, id) -- of an earlier run that Redis had lost
-        redis.call('ZADD', LANES[lane], int(due), id)
-        if key ~= '' then
-          redis.call('HSET', k_keys, key, id)
-        end
-        event('requeued', id .. ' ' .. int(due) .. (durable and '' or '\n' .. record))
-        done = done + 1
+      redis.call('HSET', k_jobs, id, record)
+      redis.call('ZREM', k_failed, id)
+      redis.call('ZREM', k_finished, id)
+      redis.call('HDEL', k_runs, id)
+      redis.call('HDEL', k_cancels, id) -- of an earlier run that Redis had lost
+      redis.call('ZADD', LANES[lane], int(due), id)
+      if key ~= '' then
+        redis.call('HSET', k_keys, key, id)
       end
+      event('requeued', id .. ' ' .. int(due) .. (durable and '' or '\n' .. record))
+      redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':requeued', 1)
+      wake_for(due)
     end
   end
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3] = status, holder, int(due)
-end
-if done > 0 then
-  redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':requeued', done)
-  wake_for(due)
 end
 publish()
-return reply
+return {status, holder, int(due)}

@@ -2,8 +2,8 @@
 -- keys: jobs high normal low leases failed finished keys events wake meta
 -- include: begin lanes wake holder ground
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the ground on which nothing is to be done ('' none), how the row stands of
---   a job that is not here ('' unknown; see ground.lua: one that may run is running), policy, then ids (at most 200); '=' before it makes it
---   a business key
+--   a job that is not here ('' unknown; see ground.lua: one that may run is running; 'waited': also of one that is here: another server has
+--   made this change before, so nobody had begun it), policy, then ids (at most 200); '=' before it makes it a business key
 --   policy: 'earliest' or 'latest': a date that is so already stays, and nothing is told; '' moves whatever the date is
 -- Returns the ground and the id of the event ('' if nothing has happened), then per id: status id due (the date it has now). status:
 --   done, running, finished, unknown. On the ground that was given: the ground alone.
@@ -15,7 +15,7 @@ if unless == ground then
   return {ground}
 end
 local wanted = tonumber(asked) or (now + tonumber(delay))
-local reply, moved = {ground, ''}, false
+local reply = {ground, ''}
 for i = FIRST, #ARGV do
   local id = ARGV[i]
   if string.sub(id, 1, 1) == '=' then
@@ -24,17 +24,17 @@ for i = FIRST, #ARGV do
   local record = id ~= '' and redis.call('HGET', k_jobs, id)
   local lane = record and header(record)
   local status, due = 'unknown', wanted
-  if record and redis.call('ZSCORE', k_leases, id) then
+  local date = tonumber(lane and redis.call('ZSCORE', LANES[lane], id) or '')
+  if (record and redis.call('ZSCORE', k_leases, id)) or (date and lacking ~= 'waited' and may_run(date, true)) then
     status = 'running'
-  elseif lane and redis.call('ZSCORE', LANES[lane], id) then
+  elseif date then
     status = 'done'
-    local date = tonumber(redis.call('ZSCORE', LANES[lane], id))
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
       due = date -- another call was quicker
     else
       redis.call('ZADD', LANES[lane], int(due), id)
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
-      moved = true
+      wake_for(due)
     end
   elseif record or (id ~= '' and redis.call('ZSCORE', k_finished, id)) then
     status = 'finished'
@@ -43,9 +43,6 @@ for i = FIRST, #ARGV do
   end
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = status, id, int(due)
-end
-if moved then
-  wake_for(wanted)
 end
 reply[2] = publish()
 return reply

@@ -22,7 +22,8 @@ local STRIDE, FIRST = 8, 7
 local items = (#ARGV - FIRST + 1) / STRIDE
 local ids, parsed = {}, {}
 for i = 1, items do
-  local id, text = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + (i - 1) * STRIDE + 1)
+  local at = FIRST + (i - 1) * STRIDE
+  local id, text = ARGV[at], ARGV[at + 1]
   local lane, durable, _, key = header(text)
   if not lane then
     return redis.error_reply('BADRECORD ' .. i)
@@ -30,7 +31,7 @@ for i = 1, items do
   ids[i], parsed[i] = id, {text = text, lane = lane, durable = durable, key = key}
 end
 local FENCE = 4 -- behind the id
-local held = items > 0 and ARGV[FIRST + FENCE] ~= ''
+local held = (ARGV[FIRST + FENCE] or '') ~= ''
 if held then
   redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 end
@@ -153,7 +154,7 @@ for i = 1, items do
 end
 flush()
 cap_tombstones()
-if count > 0 then
+if count ~= 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':restored', count)
 end
 if earliest then

@@ -1,15 +1,16 @@
 -- schedule: nothing -> scheduled
 -- keys: jobs high normal low runs keys failed finished events wake meta stats
--- include: lone begin bulk runs lanes tombstone wake holder untold ground
+-- include: fresh begin runs lanes tombstone wake holder untold ground
 -- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the ground that the sender knows ('' any), mode,
---   then per job (at most 200): id record policy due delay
+--   then per job (at most 200): id record policy date
 --   ground: generation:server as meta has them; on another one what the sender knows of its jobs may be out of date
 --   mode: 'ask' writes nothing, and says what would become of the job; 'told' is said by one who has asked the rows who holds these keys,
 --     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others
 --   policy: keep, error, replace, earliest, latest, after; with '@' and an id behind it, or none, it comes late, and acts on that holder only;
 --     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in
---   due: ms, or '' and delay: ms from Redis' now
--- Returns the ground; on another one than the sender's nothing else, and nothing is written. Per job: status holder due.
+--   date: ms; with a plus before it a delay, from Redis' now
+-- Returns the ground; on another one than the sender's nothing else, and nothing is written. Where all jobs are created as asked, Redis'
+--   now may be all that follows; else, per job: status holder due.
 --   status: created, again (a live job with this id: a re-send), failed, succeeded, cancelled, displaced, finished (it has ended; the last
 --     four by its tombstone), kept, moved, replaced, taken (policy error), running (replace refused: the holder runs); and without a trace:
 --     free (mode ask), contested (it comes late, and another than the named one holds the key), behind (policy after: the holder has
@@ -20,7 +21,7 @@
 -- Errors before any write: BADRECORD n; EVENTSFULL. The only script that Redis refuses at maxmemory: its first write
 --   must stay one that needs memory (HSET).
 -- O(log N) per job.
-local STRIDE, FIRST = 5, 7
+local STRIDE, FIRST = 4, 7
 local items = (#ARGV - FIRST + 1) / STRIDE
 local limit, known_ground, mode = tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local asks, told = string.sub(mode, 1, 3) == 'ask', string.sub(mode, -4) == 'told'
@@ -29,15 +30,14 @@ if items == 0 or (known_ground ~= '' and known_ground ~= ground) then
   return {ground}
 end
 local keyed = false
-local lanes, durables, keys, ids, seen = {}, {}, {}, {}, {}
+local lanes, durables, keys = {}, {}, {}
 for i = 1, items do
   local at = FIRST + (i - 1) * STRIDE
-  local id, record = ARGV[at], ARGV[at + 1]
-  local lane, durable, _, key = header(record)
+  local lane, durable, _, key = header(ARGV[at + 1])
   if not lane then
     return redis.error_reply('BADRECORD ' .. i)
   end
-  ids[i], lanes[i], durables[i], keys[i] = id, lane, durable, key
+  lanes[i], durables[i], keys[i] = lane, durable, key
   keyed = keyed or key ~= ''
 end
 if is_behind(surplus, limit) then
@@ -46,7 +46,7 @@ end
 present()
 if not generation and not asks then
   local seconds, us = unpack(redis.call('TIME')) -- the same job may find the next wiped store, too
-  generation = string.sub(ids[1], 1, 40) .. seconds .. us
+  generation = ARGV[FIRST] .. seconds .. us
   redis.call('HSET', k_meta, 'generation', generation)
   ground = generation .. ':' .. (confirmed or '')
 end
@@ -54,9 +54,7 @@ end
 local reply, created, earliest = {ground}, 0, nil
 
 local function note(due)
-  if not earliest or due < earliest then
-    earliest = due
-  end
+  earliest = math.min(earliest or due, due)
 end
 
 local function displaced(id, by)
@@ -78,14 +76,13 @@ if keyed then
     return not confirmed or rolled or confirmed ~= here
   end
 
-  -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find.
-  local function leave(holder, lane, key, id)
+  -- A holder that waits leaves: `id` takes its place, or (nil) it has expired, as claim would find. The key goes to the new job.
+  local function leave(holder, lane, id)
     if asks then
       return
     end
     local attempt, crashes = run_of(redis.call('HGET', k_runs, holder))
     redis.call('ZREM', LANES[lane], holder)
-    redis.call('HDEL', k_keys, key)
     redis.call('HDEL', k_runs, holder)
     if not id and (attempt or 0) + (crashes or 0) > 0 then
       redis.call('ZADD', k_failed, int(now), holder)
@@ -106,8 +103,8 @@ if keyed then
   contest = function(id, holder, key, policy, due)
     local lane, _, expires = header(redis.call('HGET', k_jobs, holder))
     local date = tonumber(lane and redis.call('ZSCORE', LANES[lane], holder) or '') -- of a holder that waits
-    if date and expires > 0 and expires <= now then
-      leave(holder, lane, key)
+    if date and expires <= now then
+      leave(holder, lane)
       return 'free', due
     end
     local own, named = string.match(policy, '^(%l+)@(%w*)$')
@@ -126,9 +123,9 @@ if keyed then
       return policy == 'replace' and 'running' or 'kept'
     end
     local moves = (policy == 'earliest' and due < date) or (policy == 'latest' and due > date)
-    if policy == 'replace' or policy == 'after' or (moves and expires > 0 and expires <= due) then
-      leave(holder, lane, key, id)
-      return 'free', policy == 'after' and date < due and date or due
+    if policy == 'replace' or policy == 'after' or (moves and expires <= due) then
+      leave(holder, lane, id)
+      return 'free', policy == 'after' and math.min(date, due) or due
     elseif moves then
       if not asks then
         redis.call('ZADD', LANES[lane], int(due), holder)
@@ -141,31 +138,18 @@ if keyed then
   end
 end
 
--- What is there is asked for all jobs at once, and all are written at once. From the first on that has a key, or comes twice in
--- this call, each is looked up and written by itself: it may meet what this call has just written. So is a job that comes alone.
-local records, ends = redis.call('HMGET', k_jobs, unpack(ids)), redis.call('ZMSCORE', k_finished, unpack(ids))
-local together = true
-local write = items > 1 and gather or redis.call
+-- Each job is looked up and written by itself: it may meet what this call has just written.
 for i = 1, items do
-  local id, record, policy, date, delay = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  local id, record, policy, date = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   local due = tonumber(date)
-  if not due then
-    due = now + tonumber(delay)
+  if string.byte(date) == 43 then -- a plus: a delay
+    due = now + due
     date = int(due)
   end
   local lane, durable, key = lanes[i], durables[i], keys[i]
   local status, holder = 'created', id
-  local known, ended = records[i], ends[i]
-  if together and (key ~= '' or seen[id]) then
-    together = false
-    flush()
-    write = redis.call
-  end
-  if not together then
-    known, ended = redis.call('HEXISTS', k_jobs, id) == 1, redis.call('ZSCORE', k_finished, id)
-  end
-  seen[id] = true
-  if known then
+  local ended = redis.call('ZSCORE', k_finished, id)
+  if redis.call('HEXISTS', k_jobs, id) == 1 then
     status = redis.call('ZSCORE', k_failed, id) and 'failed' or 'again'
     due = redis.call('HEXISTS', k_runs, id) == 0 and tonumber(redis.call('ZSCORE', LANES[lane], id) or '') or 0
     date = int(due)
@@ -195,26 +179,25 @@ for i = 1, items do
     if asks then
       status = holder == id and 'free' or status
     elseif holder == id then
-      write('HSET', k_jobs, id, record)
-      write('ZADD', LANES[lane], date, id)
+      redis.call('HSET', k_jobs, id, record)
+      redis.call('ZADD', LANES[lane], date, id)
       if key ~= '' then
-        write('HSET', k_keys, key, id)
+        redis.call('HSET', k_keys, key, id)
       end
       local fields = id .. ' ' .. date .. ' ' .. lane
       event('scheduled', durable and fields or (fields .. '\n' .. record))
       created = created + 1
       note(due)
     elseif status ~= 'contested' and status ~= 'behind' and status ~= 'asked' then
-      write('ZADD', k_finished, tombstone('displaced'), id)
+      redis.call('ZADD', k_finished, tombstone('displaced'), id)
       event('merged', id .. ' ' .. holder .. ' ' .. (string.match(policy, '^%l+')))
     end
   end
   local r = (i - 1) * 3 + 1
   reply[r + 1], reply[r + 2], reply[r + 3] = status, holder, date
 end
-flush()
 
-if created > 0 then
+if created ~= 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)
 end
 if earliest then

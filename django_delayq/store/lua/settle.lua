@@ -44,18 +44,12 @@ local function back(id, attempt, crashes, lane, due, past)
   else
     gather('HSET', k_runs, id, run_value(attempt, crashes, lane, '', past))
   end
-  if not earliest or due < earliest then
-    earliest = due
-  end
+  earliest = math.min(earliest or due, due)
 end
 
--- What a job has behind it, with one more eviction, or since when nobody knows its task. Read for these two alone, which are rare.
-local noting
+-- What a job has behind it, with one more eviction, or since when nobody knows its task. Older releases cannot read that.
 local function noted_in(past, outcome)
-  if noting == nil then
-    noting = (tonumber(redis.call('HGET', k_meta, 'format') or '') or 0) >= 1
-  end
-  if not noting then
+  if format == 0 then
     return ''
   end
   local evictions, unknown = string.match(past, '^e?(%d*)u?(%d*)$')
@@ -84,7 +78,7 @@ end
 
 for i = 1, items do
   local id, number, nonce, outcome, delay, detail, ran = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
-  number, delay = tonumber(number), tonumber(delay) or 0
+  number, delay = tonumber(number), tonumber(delay)
   local attempt, crashes, lane, held, past = run_of(runs[i])
   if settled[id] then
     reply[i] = 'already'

@@ -3,17 +3,17 @@
 -- include: begin ground position untold
 -- ARGV: now by why, the stream id up to which they go, the run of the server that they were read from ('' for any), of how many jobs
 --   the entries that the mirror has taken in tell beside one each
--- Returns how many went; 0 on another server, which may have older data: noting there how far the database has come would hide that.
+-- Returns nothing. On another server it does nothing, since that may have older data: noting there how far the database has come would
+--   hide that.
 -- O(log N) and the events that go.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local upto, read_from, taken_in = ARGV[4], ARGV[5], tonumber(ARGV[6])
 if read_from ~= '' and read_from ~= server() then
-  return 0
+  return
 end
 note_mirrored(upto)
 local ms, number = position(upto)
-local gone = redis.call('XTRIM', k_events, 'MINID', int(ms) .. '-' .. int(number + 1))
+redis.call('XTRIM', k_events, 'MINID', int(ms) .. '-' .. int(number + 1))
 local counted = tonumber(redis.call('HGET', k_meta, 'surplus') or '') or 0
 local left = surplus_of(counted - taken_in, redis.call('XLEN', k_events))
 redis.call('HSET', k_meta, 'surplus', int(left))
-return gone

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
-from django_delayq import clock, ids
+from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.worker.process.executor import Executor
@@ -159,7 +159,7 @@ class Consumer:
             failpoint("consumer.ran")
         except BaseException:
             # Not the task's error, which is an outcome, but ours or a hook's. The lease is let run out: a crash.
-            logger.exception("job %s: the worker itself failed around it; its lease is left to run out", ids.told(run.job.id))
+            logger.exception("job %s: the worker itself failed around it; its lease is left to run out", run.job.id)
             outcome = None
         self._pace.note(clock.monotonic() - run.started)
         self._settler.add(run, outcome)

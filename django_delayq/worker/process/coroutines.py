@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Set
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 
-from django_delayq.exceptions import SoftTimeout
+from django_delayq.exceptions import Cancelled, SoftTimeout
 from django_delayq.logger import Logger
-from django_delayq.worker.current import CURRENT, CurrentJob
-from django_delayq.worker.process import stray_copies, timeouts
+from django_delayq.worker.current import CURRENT
+from django_delayq.worker.process import interrupt, stray_copies, timeouts
+from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
 
 
 class Coroutines:
     """1. A consumer hands a coroutine over and waits, so that as many run at once as there are consumers. 2. At its timeout
-    the coroutine is cancelled, and its run ends in SoftTimeout. 3. The loop dies with the process.
+    the coroutine is cancelled, and its run ends in SoftTimeout; likewise when the run is interrupted, in Cancelled. 3. The loop dies
+    with the process.
 
     Args:
         end_thread: called at the end of the thread in which a coroutine has run plain functions.
@@ -29,21 +32,69 @@ class Coroutines:
         self._end_thread = end_thread
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._interruptible: dict[Run, asyncio.Task[Any]] = {}  # of the loop's thread alone
 
-    def call(
-        self,
-        fn: Callable[..., Coroutine[Any, Any, Any]],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        timeout: float | None,
-        job: CurrentJob,
-    ) -> Any:
-        """Runs `fn` on the event loop; returns or raises what it does."""
-        run = _run(fn, args, kwargs, timeout, job, self._end_thread)
-        result, failure = asyncio.run_coroutine_threadsafe(run, self._running_loop()).result()
+    def call(self, run: Run, fn: Callable[..., Coroutine[Any, Any, Any]], aborted: Set[tuple[int, int]]) -> Any:
+        """Runs `fn`, the function of the run's task, on the event loop; returns or raises what it does. `aborted`: as for
+        `interrupt.call`.
+        """
+        result, failure = asyncio.run_coroutine_threadsafe(self._run(run, fn, aborted), self._running_loop()).result()
         if failure is not None:
             raise failure
         return result
+
+    def interrupt(self, run: Run) -> None:
+        """Cancels the run's coroutine, unless it has not begun, has ended, or has been interrupted before."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # a task has closed the loop
+                self._loop.call_soon_threadsafe(self._cancel, run)
+
+    def _cancel(self, run: Run) -> None:
+        task = self._interruptible.pop(run, None)
+        if task is not None:
+            task.cancel()
+
+    async def _run(
+        self, run: Run, fn: Callable[..., Coroutine[Any, Any, Any]], aborted: Set[tuple[int, int]]
+    ) -> tuple[Any, BaseException | None]:
+        assert run.current is not None
+        CURRENT.set(run.current)
+        # What asgiref runs in a thread for this job, as Django does with every query, gets a thread of the job's own, with its
+        # own connections. In the one that it shares by default nobody would ever close them, and the jobs would queue up.
+        async with ThreadSensitiveContext() as thread:
+            ended = await self._call(run, fn, aborted)
+            stray_copies.end(ended[1])
+            if thread in SyncToAsync.context_to_thread_executor:
+                await sync_to_async(self._end_thread)()
+        return ended
+
+    async def _call(
+        self, run: Run, fn: Callable[..., Coroutine[Any, Any, Any]], aborted: Set[tuple[int, int]]
+    ) -> tuple[Any, BaseException | None]:
+        # Errors are returned, not raised, as SystemExit would interrupt the loop.
+        task = asyncio.current_task()
+        assert task is not None
+        self._interruptible[run] = task
+        scope, failure = asyncio.timeout(run.timeout), None
+        try:
+            if (run.row, run.turn) in aborted:  # behind the line above: whoever aborts it later finds the task
+                raise Cancelled(interrupt.ABORTED)
+            async with scope:
+                result = await fn(*run.args, **run.kwargs)
+        except BaseException as error:
+            failure = error
+        interrupted = self._interruptible.pop(run, None) is None
+        if failure is None:
+            return result, None
+        late: BaseException | None = None
+        if interrupted and isinstance(failure, asyncio.CancelledError):
+            late = Cancelled(interrupt.ABORTED)
+        elif run.timeout is not None and scope.expired() and isinstance(failure, TimeoutError):
+            late = SoftTimeout(timeouts.text(run.timeout))
+        if late is None:
+            return None, failure
+        late.__cause__ = failure.__cause__
+        return None, late.with_traceback(failure.__traceback__)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -61,38 +112,3 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
             logger.warning("a task stopped the event loop of its process, which others share; it goes on")
         except BaseException as error:
             logger.warning("%s ended the event loop of its process, which others share; it goes on", type(error).__name__)
-
-
-async def _run(
-    fn: Callable[..., Coroutine[Any, Any, Any]],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    timeout: float | None,
-    job: CurrentJob,
-    end_thread: Callable[[], None],
-) -> tuple[Any, BaseException | None]:
-    CURRENT.set(job)
-    # What asgiref runs in a thread for this job, as Django does with every query, gets a thread of the job's own, with its
-    # own connections. In the one that it shares by default nobody would ever close them, and the jobs would queue up.
-    async with ThreadSensitiveContext() as thread:
-        ended = await _call(fn, args, kwargs, timeout)
-        stray_copies.end(ended[1])
-        if thread in SyncToAsync.context_to_thread_executor:
-            await sync_to_async(end_thread)()
-    return ended
-
-
-async def _call(
-    fn: Callable[..., Coroutine[Any, Any, Any]], args: Sequence[Any], kwargs: Mapping[str, Any], timeout: float | None
-) -> tuple[Any, BaseException | None]:
-    # Errors are returned, not raised, as SystemExit would interrupt the loop.
-    scope = asyncio.timeout(timeout)
-    try:
-        async with scope:
-            return await fn(*args, **kwargs), None
-    except BaseException as error:
-        if timeout is not None and scope.expired() and isinstance(error, TimeoutError):
-            late = SoftTimeout(timeouts.text(timeout)).with_traceback(error.__traceback__)
-            late.__cause__ = error.__cause__
-            return None, late
-        return None, error

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django_delayq import clock, codec, ids
-from django_delayq.exceptions import Fail, PayloadError, Retry, Snooze, UnknownTask
+from django_delayq.exceptions import Cancelled, Fail, PayloadError, Retry, Skip, Snooze, UnknownTask
 from django_delayq.record import read
 from django_delayq.store.queue import Kind, Outcome
-from django_delayq.worker import detail, once, retry
+from django_delayq.worker import once, outcome_detail, retry
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings
-from django_delayq.worker.process import stray_copies, timeouts
+from django_delayq.worker.process import interrupt, stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.process.unknown_tasks import UnknownTasks
@@ -44,6 +44,7 @@ class Executor:
         self._timer = timer
         self._coroutines = coroutines
         self._unknown_tasks = UnknownTasks()
+        self._aborted: set[tuple[int, int]] = set()  # row and turn
 
     def run(self, run: Run) -> Outcome | None:
         """Runs the job. None: it is not ours any more, and there is nothing to settle."""
@@ -54,6 +55,17 @@ class Executor:
         ended = self._check_lease(run) or self._check_signature(run) or self._decode(run) or self._find(run) or self._perform(run)
         self._receivers.ends(run, ended)
         return ended
+
+    def abort(self, wanted: set[tuple[int, int]], running: Iterable[Run]) -> None:
+        """Ends runs that others do, and keeps those from beginning that wait. `wanted`: row and turn of all that are to end."""
+        self._aborted.update(wanted)  # first: who begins meanwhile looks there
+        self._aborted.intersection_update(wanted)
+        for run in running:
+            if (run.row, run.turn) in wanted and run.current is not None:
+                if run.task.is_async:
+                    self._coroutines.interrupt(run)
+                else:
+                    interrupt.burn(run, Cancelled)
 
     # what may not run
 
@@ -101,7 +113,7 @@ class Executor:
             delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000)
             if delay is None:
                 return _poison(run, "poison-task", f"{reason} It has waited for a day.")
-            return run.outcome("park", detail.of_failure(reason=reason), clock.milliseconds(delay), error=error, reason=reason)
+            return run.outcome("park", outcome_detail.of_failure(reason=reason), clock.milliseconds(delay), error=error, reason=reason)
         return None
 
     # what runs
@@ -140,14 +152,15 @@ class Executor:
         if self._wrap is not None:
             fn = self._wrap(fn, run.options.get("meta") or {}, task.is_async)
         if task.is_async:
-            return self._coroutines.call(fn, run.args, run.kwargs, run.timeout, current)
+            return self._coroutines.call(run, fn, self._aborted)
         if task.atomic:
             return once.need().run(current, lambda: self._call_here(run, fn))
         return self._call_here(run, fn)
 
     def _call_here(self, run: Run, fn: Callable[..., Any]) -> Any:
         try:
-            result = fn(*run.args, **run.kwargs) if run.timeout is None else self._timer.call(fn, run.args, run.kwargs, run.timeout)
+            timeout, aborted = run.timeout, self._aborted
+            result = interrupt.call(run, fn, aborted) if timeout is None else self._timer.call(run, timeout, fn, aborted)
         except BaseException as error:
             stray_copies.end(error)
             raise
@@ -158,15 +171,17 @@ class Executor:
 
     def _succeeded(self, run: Run, result: Any) -> Outcome:
         finished_ms = clock.wall_ms()
-        written, note = detail.of_success(run.started_ms, finished_ms, result, run.line.max_result)
+        written, note = outcome_detail.of_success(run.started_ms, finished_ms, result, run.line.max_result)
         job = run.job
         return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None, note)
 
     def _failed(self, run: Run, error: BaseException) -> Outcome:
         finished_ms = clock.wall_ms()
-        reason = ""
+        reason = message = ""
         shown: BaseException | None = error
-        if isinstance(error, Retry | Snooze | Fail):
+        if isinstance(error, Skip):
+            message, shown = error.reason, None
+        elif isinstance(error, Retry | Snooze | Fail):
             # A task that says how its run ends has nothing to trace, unless it says so because of an error.
             reason, shown = error.reason, error.__cause__ or error.__context__
         kind, delay = _verdict(run, error)
@@ -174,7 +189,9 @@ class Executor:
             shown = error.with_traceback(None)
         if self._holdings.is_cancelled(run.row, run.turn):
             kind, delay = "cancel", 0
-        written = detail.of_failure(started_ms=run.started_ms, finished_ms=finished_ms, error=shown, reason=reason)
+        written = outcome_detail.of_failure(
+            started_ms=run.started_ms, finished_ms=finished_ms, error=shown, message=message, reason=reason
+        )
         return run.outcome(kind, written, delay, _ran_ms(run, finished_ms), error, reason)
 
 
@@ -185,6 +202,8 @@ def _ran_ms(run: Run, finished_ms: int) -> int:
 def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
     if isinstance(error, Snooze):
         return "snooze", clock.milliseconds(error.delay)
+    if isinstance(error, Skip):
+        return "cancel", 0
     if isinstance(error, Fail) or run.job.attempt >= run.header.max_attempts:
         return "fail", 0
     if isinstance(error, Retry) and error.delay is not None:
@@ -197,4 +216,4 @@ def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
 
 def _poison(run: Run, code: str, text: str) -> Outcome:
     run.poison = code
-    return run.outcome("fail", codec.dumps({"c": "Poison", "m": detail.clean(text), "p": code}), reason=text)
+    return run.outcome("fail", codec.dumps({"c": "Poison", "m": outcome_detail.clean(text), "p": code}), reason=text)

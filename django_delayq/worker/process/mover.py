@@ -13,10 +13,10 @@ from django_delayq.record import ClaimedJob
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.queue import MOST, Claim
 from django_delayq.store.wake import WakeLine
+from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.evictions import ALONE_AFTER, Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
-from django_delayq.worker.loop import Backoff
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.settler import Settler
@@ -36,7 +36,7 @@ class _Watch:
     def __init__(self, number: int, line: Line, now: float) -> None:
         self.number = number
         self.line = line
-        self.trouble = Backoff(f"queue {line.queue}", longest=5.0)
+        self.trouble = ErrorPause(f"queue {line.queue}", longest=5.0)
         self.at = 0.0  # when to claim next
         self.nonce = ""  # of a claim whose reply has not come
         self.want = 0
@@ -92,7 +92,7 @@ class Mover:
         self._watches = [_Watch(number, line, monotonic()) for number, line in enumerate(lines)]
         self._called = {watch.line.store.keys["wake"]: watch for watch in self._watches}
         self.wake = WakeLine(link, [line.store.keys for line in lines])
-        self.trouble = Backoff("mover", longest=1.0)
+        self.trouble = ErrorPause("mover", longest=1.0)
         self._resume_at = 0.0
         self._tag = secrets.token_hex(5)
         self._claims = 0
@@ -241,6 +241,7 @@ class Mover:
             watch.at = 0.0 if watch.ground == reply.ground else self._monotonic() + SOON  # the same claim again
             return
         self._keep(watch, reply.jobs)
+        self._holdings.claimed()
         self._holdings.claiming(watch.number, "")
         now = self._monotonic()
         full = len(reply.jobs) >= watch.want

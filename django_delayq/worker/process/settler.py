@@ -6,16 +6,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from django_delayq import clock, ids
+from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
 from django_delayq.store.queue import MOST, Outcome
+from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
-from django_delayq.worker.loop import Backoff
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.run import Run
+from django_delayq.worker.tally import Tally
 
 logger = Logger("django_delayq.worker")
 
@@ -32,6 +33,7 @@ class Settler:
     Args:
         free: where rows of the holdings go when Redis has confirmed the end of their job.
         settled: called whenever rows have become free, by whichever thread that was.
+        tally: where the ends are counted, if anybody measures.
     """
 
     def __init__(
@@ -42,18 +44,20 @@ class Settler:
         adopter: Adopter,
         worker: str,
         settled: Callable[[], None],
+        tally: Tally | None = None,
     ) -> None:
         self._holdings = holdings
         self._free = free
         self._adopter = adopter
         self._worker = worker
         self._settled = settled
+        self._tally = tally
         self._incoming: deque[Ended] = deque()
         self._batches: deque[tuple[Line, list[Ended]]] = deque()
         self._waiting: list[Ended] = []  # for Redis to be ready to adopt them
         self._filled = threading.Event()
         self._ending = threading.Event()
-        self._backoff = Backoff("settler", longest=1.0)
+        self._backoff = ErrorPause("settler", longest=1.0)
         self._thread = threading.Thread(target=self._work, name="delayq-settler", daemon=True)
 
     def start(self) -> None:
@@ -147,7 +151,7 @@ class Settler:
             try:
                 answers += self._send(line, [ended])
             except StoreError as refusal:
-                logger.error("job %s cannot be settled, its lease is left to run out: %s", ids.told(ended[0].job.id), refusal)
+                logger.error("job %s cannot be settled, its lease is left to run out: %s", ended[0].job.id, refusal)
                 answers.append("refused")
         return answers
 
@@ -164,10 +168,12 @@ class Settler:
             elif answer in ("lost", "gone"):
                 logger.warning(
                     "job %s: the lease of attempt %d was lost, so its outcome (%s) changes nothing",
-                    ids.told(run.job.id),
+                    run.job.id,
                     run.job.attempt,
                     outcome.kind,
                 )
+        if self._tally is not None:
+            self._tally.settled(answered, self._holdings)
         self._adopter.ended(rows)
         self._free.extend(rows)
         self._holdings.count(done, failed)

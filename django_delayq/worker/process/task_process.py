@@ -22,13 +22,14 @@ from collections import deque
 from typing import Final
 
 from django_delayq import clock
-from django_delayq.producer import results
+from django_delayq.producer import wait_for_result
 from django_delayq.store.queue import MOST
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
+from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
@@ -38,8 +39,8 @@ from django_delayq.worker.process.mover import Mover
 from django_delayq.worker.process.settler import Settler
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run import SignalReceiver
-from django_delayq.worker.shutdown import GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.spec import WorkerSpec
+from django_delayq.worker.tally import Tally
 
 LAST_LINES: Final = 0.1  # seconds to write what is gathered of the log when the process must end at once
 LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
@@ -54,15 +55,20 @@ def rows(threads: int) -> int:
 class TaskProcess:
     """1. Starts its threads. 2. Claims and waits. 3. Obeys commands. 4. Ends as the module says."""
 
-    def __init__(self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> None:
+    def __init__(
+        self, spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions, tally: Tally | None = None
+    ) -> None:
         self._burst = spec.burst
         self._ends = ends
         self._holdings = holdings
+        holdings.worker = worker
         self._room_read, self._room_write = os.pipe()
         os.set_blocking(self._room_read, False)
         os.set_blocking(self._room_write, False)
         link = spec.connect(f"delayq-task-{worker}")
         lines = spec.served(link)
+        if tally is not None:
+            tally.serves(lines, spec.tasks)
         self._free = deque(range(holdings.rows))
         pace = Pace(spec.threads)
         self._buffer = JobBuffer(self._wake)
@@ -73,8 +79,9 @@ class TaskProcess:
             adopter=adopter,
             worker=worker,
             settled=self._settled,
+            tally=tally,
         )
-        executor = Executor(
+        self._executor = executor = Executor(
             holdings=holdings,
             find_task=spec.find_task,
             task_numbers={name: number for number, name in enumerate(spec.tasks)},
@@ -169,6 +176,9 @@ class TaskProcess:
                 self._mover.token()
 
     def _obey(self, commands: bytes) -> None:
+        if ABORT in commands:
+            running = [consumer.running for consumer in (*self._consumers, self._loner)]
+            self._executor.abort(self._holdings.aborted(), [run for run in running if run is not None])
         if QUIET in commands and not self._mover.quiet:
             self._mover.hush()
         if any(command in commands for command in (RETIRE, LEAVE, NOW)):
@@ -210,11 +220,11 @@ class TaskProcess:
             self._wake()
 
 
-def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions) -> int:
+def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions, tally: Tally | None = None) -> int:
     """What a forked child runs."""
     stray_copies.expect()
     logs.gather()
-    results.know_tasks(lambda: CURRENT.get(None) is not None)
-    code = TaskProcess(spec, worker, ends, holdings, evictions).run()
+    wait_for_result.know_tasks(lambda: CURRENT.get(None) is not None)
+    code = TaskProcess(spec, worker, ends, holdings, evictions, tally).run()
     holdings.leave()
     return code

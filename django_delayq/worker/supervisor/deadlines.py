@@ -1,18 +1,19 @@
-"""Hard timeouts: a run that has not ended a while after its soft timeout is deaf, and nothing but the end of its process stops it.
+"""Hard timeouts: a run that has not ended a while after its soft timeout, or after it was aborted, is deaf, and nothing but the end of
+its process stops it.
 
 Its process claims no more. The other jobs there go on until their own timeout, those without one for `grace` seconds, then it is
-killed. Not before that the deaf run is settled, as a failed attempt: as long as it may still do something, its lease is kept, so that
-nobody else runs the job beside it. Who had to be killed with it is evicted, which counts nothing.
+killed. Not before that the deaf run is settled, as a failed attempt, or as cancelled: as long as it may still do something, its lease
+is kept, so that nobody else runs the job beside it. Who had to be killed with it is evicted, which counts nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from django_delayq import clock, codec, ids
-from django_delayq.exceptions import SoftTimeout, UnknownTask
+from django_delayq import clock, codec
+from django_delayq.exceptions import Cancelled, SoftTimeout, UnknownTask
 from django_delayq.failpoints import failpoint
-from django_delayq.logger import Logger
+from django_delayq.logger import Logger, class_name
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker import retry
 from django_delayq.worker.holdings import ASK, NEVER, RUNNING, Held, Holdings
@@ -24,6 +25,8 @@ logger = Logger("django_delayq.worker")
 
 PASS = 1.0  # seconds between looks; a run that begins behind one has five seconds at least, see `timeouts.hard_limit`
 SHORTEST = 0.1
+NO_END = float("inf")
+ABORT_PATIENCE = 5.0  # seconds that an aborted run has to end, as behind a short timeout
 
 
 class Deadlines:
@@ -59,7 +62,10 @@ class Deadlines:
             if child.holdings is None or child.killed:
                 continue
             held = list(child.holdings.held())
-            child.deaf = {(one.row, one.turn) for one in held if _has_deadline(one) and one.hard <= now}
+            if child.aborted:
+                there = {(one.row, one.turn) for one in held}
+                child.aborted = {run: at for run, at in child.aborted.items() if run in there}
+            child.deaf = {(one.row, one.turn) for one in held if _deadline(child, one) <= now}
             if child.deaf and child.deaf_since is None:
                 child.deaf_since = now
                 self._give_up(child, held, now)
@@ -76,23 +82,25 @@ class Deadlines:
         if child.holdings is None:
             return []
         held = [one for one in child.holdings.held() if (one.row, one.turn) in child.deaf]
-        return [(one.line, self._item(child.holdings, one)) for one in held]
+        return [(one.line, self._item(child, child.holdings, one)) for one in held]
 
     def _ends_at(self, child: Child, held: Held) -> float:
         """When a job is to have ended in any case; without a deaf neighbour, never, unless it has a deadline."""
-        if _has_deadline(held):
-            return held.hard
-        return float("inf") if child.deaf_since is None else child.deaf_since + self._grace
+        deadline = _deadline(child, held)
+        if deadline == NO_END and child.deaf_since is not None:
+            return child.deaf_since + self._grace
+        return deadline
 
     def _give_up(self, child: Child, held: Sequence[Held], now: float) -> None:
         for one in held:
             if (one.row, one.turn) in child.deaf:
                 logger.error(
-                    "%s, job %s: it has run for %.1f s and did not end at its timeout; its process is replaced, and killed when its "
-                    "other %d jobs have ended or have had their time",
+                    "%s, job %s: it has run for %.1f s and did not end %s; its process is replaced, and killed when its other %d jobs "
+                    "have ended or have had their time",
                     self._name(one),
-                    ids.told(one.id),
+                    one.id,
                     now - one.started,
+                    _when(child, one),
                     len(held) - len(child.deaf),
                 )
         self._replace(child)
@@ -100,14 +108,15 @@ class Deadlines:
     def _name(self, held: Held) -> str:
         return self._tasks[held.task] if held.task < len(self._tasks) else "a task"
 
-    def _item(self, holdings: Holdings, held: Held) -> Outcome:
+    def _item(self, child: Child, holdings: Holdings, held: Held) -> Outcome:
         name, ran = self._name(held), self._monotonic() - held.started
         kind, delay = self._verdict(name, held)
         if holdings.is_cancelled(held.row, held.turn):
             kind, delay = "cancel", 0
-        message = f"it did not end at its timeout; its process was killed after {ran:.1f} s"
+        message = f"it did not end {_when(child, held)}; its process was killed after {ran:.1f} s"
         now = clock.wall_ms()
-        detail = codec.dumps({"s": now - round(ran * 1000), "f": now, "c": "HardTimeout", "m": message, "p": f"hard:{name}"[:64]})
+        error = class_name(Cancelled()) if (held.row, held.turn) in child.aborted else "HardTimeout"
+        detail = codec.dumps({"s": now - round(ran * 1000), "f": now, "c": error, "m": message, "p": f"hard:{name}"[:64]})
         return Outcome(id=held.id, attempt=held.attempt, fence=held.fence, kind=kind, delay_ms=delay, detail=detail)
 
     def _verdict(self, name: str, held: Held) -> tuple[Kind, int]:
@@ -124,5 +133,13 @@ class Deadlines:
         return ("fail", 0) if delay is None else ("retry", delay)
 
 
-def _has_deadline(held: Held) -> bool:
-    return held.state == RUNNING and held.hard > 0
+def _when(child: Child, held: Held) -> str:
+    return "when it was aborted" if (held.row, held.turn) in child.aborted else "at its timeout"
+
+
+def _deadline(child: Child, held: Held) -> float:
+    """When a run is deaf if it has not ended."""
+    if held.state != RUNNING:
+        return NO_END
+    aborted = child.aborted.get((held.row, held.turn), NO_END)
+    return min(held.hard or NO_END, max(aborted, held.started) + ABORT_PATIENCE)  # it may have waited when it was aborted

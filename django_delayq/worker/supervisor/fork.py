@@ -14,11 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from django_delayq import clock
+from django_delayq import clock, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.worker.holdings import Holdings
-from django_delayq.worker.shutdown import GAVE_UP, Ends
+from django_delayq.worker.holdings import Held, Holdings
+from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends
+from django_delayq.worker.tally import Tally
 
 logger = Logger("django_delayq.worker")
 
@@ -30,6 +31,7 @@ class Child:
 
     def __init__(self, name: str, worker: str, pid: int, commands: int, holdings: Holdings | None) -> None:
         self.holdings_file: Path | None = None  # the file that is its holdings
+        self.tally: Tally | None = None  # what it counts, if anybody measures
         self.name = name
         self.worker = worker
         self.pid = pid
@@ -38,8 +40,9 @@ class Child:
         self.kill_at = float("inf")
         self.told_now = False
         self.killed = False
-        self.deaf_since: float | None = None  # when a run here did not hear its timeout
+        self.deaf_since: float | None = None  # when a run here did not hear that it is to end
         self.deaf: set[tuple[int, int]] = set()  # row and turn of such runs
+        self.aborted: dict[tuple[int, int], float] = {}  # of those that were aborted, and when
         self.exit_code: int | None = None
         self._commands = commands
 
@@ -48,11 +51,23 @@ class Child:
         """Whether it ended as a process of ours does. The exit code alone does not say: a task may have called `os._exit(0)`."""
         return self.exit_code in (0, GAVE_UP) and (self.holdings is None or self.holdings.left())
 
+    @property
+    def claims(self) -> bool:
+        """Whether it has begun to."""
+        return self.holdings is not None and self.holdings.claims()
+
     def tell(self, command: bytes) -> None:
         """Sends a command. A child that is gone already does not mind."""
         if self.exit_code is None:  # else the pipe is closed, and its number may be another's
             with contextlib.suppress(OSError):
                 os.write(self._commands, command)
+
+    def abort(self, held: Held, now: float) -> None:
+        """Has that run ended by the process. Once: a run that cleans up is not interrupted again."""
+        if self.holdings is not None and (held.row, held.turn) not in self.aborted:
+            self.holdings.abort(held)
+            self.aborted[held.row, held.turn] = now
+            self.tell(ABORT)
 
     def kill(self) -> None:
         """Ends it at once."""
@@ -121,7 +136,9 @@ class Forker:
             try:
                 self._be_born(name, supervisor, write)
                 failpoint("child.born")
+                signals.process_started.send_robust(sender=None, worker=worker, process=name)
                 code = main(Ends(read, self._alive_read))
+                signals.process_stopped.send_robust(sender=None, worker=worker, process=name)
             except BaseException:
                 logger.exception("%s: ended by an error", name)
             finally:

@@ -4,14 +4,15 @@ interpreter to itself for a minute does not lose its lease.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from django_delayq import clock, ids
+from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
 from django_delayq.store.queue import MOST
-from django_delayq.worker.holdings import RUNNING, SETTLING, Held, Holdings
+from django_delayq.worker.holdings import RUNNING, SETTLING, Held
 from django_delayq.worker.line import Line
 from django_delayq.worker.supervisor.fork import Child
 
@@ -22,7 +23,7 @@ SHARE = 8  # passes in a lease, at least, and after an error, too: two of them m
 MISSED = 2.0  # seconds after which a lease that nobody holds counts as lost; its job may be about to be adopted
 LONG = 1.0  # seconds after which a running job counts as a long one
 
-Kept = tuple[Holdings, Held]
+Kept = tuple[Child, Held]
 
 
 def longest_pause(lines: Sequence[Line]) -> float:
@@ -33,7 +34,8 @@ def longest_pause(lines: Sequence[Line]) -> float:
 class Keeper:
     """1. Every third of a lease it extends all that is held on a line, what waits included. 2. Every second it extends the jobs
     whose progress has changed, and every other second those that run for long: so a cancel request reaches a task within
-    two seconds. 3. It writes into the holdings what Redis answers: lost, cancel, and until when the lease surely holds.
+    two seconds. 3. It writes into the holdings what Redis answers: lost, cancel, abort, and until when the lease surely holds. Of an
+    abort it calls the process.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Keeper:
         self._progress: dict[tuple[int, int, int], int] = {}
         self._gone: dict[tuple[str, str], float] = {}  # since when nobody holds it
         self._odd = False
+        self.lost: Counter[str] = Counter()  # leases, by queue
 
     def poll(self) -> float:
         """One pass over all lines.
@@ -75,7 +78,7 @@ class Keeper:
                 long = self._odd and held.state == RUNNING and now - held.started > LONG
                 gone = (held.id, held.fence) in self._gone
                 if changed or long or gone or self._full_at[line] <= now:
-                    by_line.setdefault(line, []).append((child.holdings, held))
+                    by_line.setdefault(line, []).append((child, held))
                 if held.progress_turn:
                     seen[child.pid, held.row, held.turn] = held.progress_turn
         refused: dict[Line, StoreError] = {}
@@ -104,7 +107,9 @@ class Keeper:
             progress=progress,
         )
         failpoint("keeper.extended")
-        for holdings, held in kept:
+        for child, held in kept:
+            holdings = child.holdings
+            assert holdings is not None  # this thread alone gives it back, and not meanwhile
             answer = answers[held.id]
             if answer == "wait":
                 continue  # all that Redis held is being swept; then it is adopted
@@ -116,9 +121,12 @@ class Keeper:
             self._gone.pop((held.id, held.fence), None)
             if answer != "lost":
                 holdings.extended(held, sent + line.lease)
-            if answer == "cancel":
-                holdings.cancel(held)
+            if answer in ("cancel", "abort"):
+                holdings.cancel(held)  # before the run is interrupted: by this it ends as cancelled
+            if answer == "abort":
+                child.abort(held, self._monotonic())
             elif answer == "lost" and holdings.state(held) not in (None, SETTLING):
                 # It still stands there, so this is not a job that was settled while we asked.
                 holdings.lost(held)
-                logger.warning("job %s: its lease is lost, and another worker may run it", ids.told(held.id))
+                self.lost[line.queue] += 1
+                logger.warning("job %s: its lease is lost, and another worker may run it", held.id)

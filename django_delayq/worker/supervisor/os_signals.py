@@ -1,4 +1,6 @@
-"""Signals that the operating system delivers to the supervisor: noted when they come, and taken between its passes."""
+"""Signals that the operating system delivers to the supervisor: noted when they come, and taken between its passes.
+What each of them does is decided in `Supervisor._obey_signals`.
+"""
 
 from __future__ import annotations
 

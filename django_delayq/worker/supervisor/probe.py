@@ -1,4 +1,4 @@
-"""`--health-port`: answers `GET /health` and `GET /ready` from the supervisor's own loop, without a thread."""
+"""`--health-port`: answers `GET /health`, `/ready` and `/metrics` from the supervisor's own loop, without a thread."""
 
 from __future__ import annotations
 
@@ -7,16 +7,38 @@ import json
 import select
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from django_delayq import clock
+from django_delayq.logger import Logger
+
+logger = Logger("django_delayq.worker")
 
 MOST_CLIENTS: Final = 128
 MOST_WAITING: Final = 1_024  # until they are accepted; beyond it the kernel makes a client try again after a second
 PATIENCE: Final = 5.0  # seconds for a client to send its request and take the answer
 MOST_BYTES: Final = 4_096
 
-Answer = tuple[bool, dict[str, Any]]
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"  # as Prometheus reads it
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said on a path: facts, or text for a machine. `status` begins with its number."""
+
+    status: str
+    facts: dict[str, Any] | bytes
+
+
+def judged(well: bool, facts: dict[str, Any]) -> Answer:
+    """200 if all is well, else 503."""
+    return Answer("200 OK" if well else "503 Service Unavailable", facts)
+
+
+def not_found(text: str) -> Answer:
+    """404, and what to do."""
+    return Answer("404 Not Found", {"error": text})
 
 
 class _Client:
@@ -33,7 +55,7 @@ class Probe:
 
     Args:
         port: where to listen; 0 for any free one (`port` says which).
-        answers: path -> function that says whether all is well, and the facts. Whoever reaches the port reads them.
+        answers: path -> function that says what is answered there. Whoever reaches the port reads it.
         host: the address to listen on; "": all of IPv4, "::": all.
 
     Raises:
@@ -116,12 +138,14 @@ class Probe:
     def _answer(self, request: bytes) -> bytes:
         words = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or words[0] not in ("GET", "HEAD"):
-            return _response("405 Method Not Allowed", {"error": "GET only"}, True)
+            return _response(Answer("405 Method Not Allowed", {"error": "GET only"}), True)
         found = self._answers.get(words[1].partition("?")[0])
-        if found is None:
-            return _response("404 Not Found", {"error": "try /health or /ready"}, words[0] == "GET")
-        well, facts = found()
-        return _response("200 OK" if well else "503 Service Unavailable", facts, words[0] == "GET")
+        try:
+            answer = not_found(f"try {', '.join(self._answers)}") if found is None else found()
+            return _response(answer, words[0] == "GET")
+        except Exception:  # of code that is not ours, in part; what asks must not end the supervisor
+            logger.exception("GET %s cannot be answered", words[1])
+            return _response(Answer("500 Internal Server Error", {"error": "the log of the worker says why"}), words[0] == "GET")
 
     def _drop(self, descriptor: int) -> None:
         client = self._clients.pop(descriptor)
@@ -129,7 +153,7 @@ class Probe:
             client.sock.close()
 
 
-def _response(status: str, facts: dict[str, Any], with_body: bool) -> bytes:
-    body = json.dumps(facts).encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+def _response(answer: Answer, with_body: bool) -> bytes:
+    kind, body = (TEXT, answer.facts) if isinstance(answer.facts, bytes) else ("application/json", json.dumps(answer.facts).encode())
+    head = f"HTTP/1.1 {answer.status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode() + (body if with_body else b"")

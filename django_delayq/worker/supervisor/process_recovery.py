@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from django_delayq import signals
+from django_delayq import ids, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import StoreError
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.evictions import Evictions
-from django_delayq.worker.holdings import WAITING, Held
+from django_delayq.worker.holdings import UNKNOWN_TASK, WAITING, Held
 from django_delayq.worker.line import Line
 from django_delayq.worker.supervisor.fork import Child
 
@@ -23,7 +23,7 @@ logger = Logger("django_delayq.worker")
 # What is said of runs that were given back. By "e" the mirror knows an eviction, which the stream tells as a snooze.
 SAID: Final[Mapping[Kind, bytes]] = {
     "snooze": b'{"d":"its process was stopped"}',
-    "evict": b'{"e":"evicted","d":"its process was killed: another job there did not hear its timeout"}',
+    "evict": b'{"e":"evicted","d":"its process was killed: another job there did not end when it had to"}',
 }
 
 
@@ -80,6 +80,7 @@ class ProcessRecovery:
         self._lines = lines
         self._evictions = evictions
         self._dead: deque[DeadProcess] = deque()
+        self.ended: Counter[tuple[str, int, Kind]] = Counter()  # runs that were given back: queue, number of the task, how
 
     def __bool__(self) -> bool:
         return bool(self._dead)
@@ -148,8 +149,16 @@ class ProcessRecovery:
             failpoint("remains.settled")
             del items[: len(batch)]
             for item, answer in zip(batch, answers, strict=True):
-                if item.kind == "crash" and answer == "done":
-                    signals.job_crashed.send_robust(sender=None, job_id=item.id, queue=line.store.queue)
+                if answer == "done":
+                    self._done(dead, line.store.queue, item)
+
+    def _done(self, dead: DeadProcess, queue: str, item: Outcome) -> None:
+        if item.kind != "snooze" or item.detail:  # else it only waited
+            # The tasks of another worker may have other numbers.
+            ran = (row.task for row in dead.held if row.id == item.id and row.fence == item.fence and dead.lines is self._lines)
+            self.ended[queue, next(ran, UNKNOWN_TASK), item.kind] += 1
+        if item.kind == "crash":
+            signals.job_crashed.send_robust(sender=None, job_id=ids.full(item.id), queue=queue)
 
     def _ask(self, dead: DeadProcess, number: int) -> list[Outcome]:
         held = [held for held in dead.held if held.line == number]

@@ -25,6 +25,7 @@ class Slot:
         self.child: Child | None = None
         self.over = False  # it has done its work, and no other is to follow
         self._fork = fork
+        self.died = self.replaced = 0  # how many of its occupants were, and had a successor
         self._fill_at = 0.0
         self._young_deaths = 0
 
@@ -40,6 +41,7 @@ class Slot:
 
     def vacate(self) -> None:
         """Its occupant is on the way out; the next may come."""
+        self.replaced += 1
         self.child = None
 
     def leave(self, *, burst: bool, stopping: bool) -> Child:
@@ -52,6 +54,7 @@ class Slot:
         if burst and child.in_order and child.holdings is not None:
             self.over = True
             return child
+        self.died += 1
         now = clock.monotonic()
         self._young_deaths = self._young_deaths + 1 if now - child.born < SHORT_LIFE else 0
         pause = min(0.25 * 2.0**self._young_deaths, LONGEST_PAUSE) if self._young_deaths > 1 else 0.0

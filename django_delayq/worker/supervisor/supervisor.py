@@ -23,23 +23,22 @@ from typing import Any, Final
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.store import formats
 from django_delayq.store.queue import Kind
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import loop_process
 from django_delayq.worker.evictions import Evictions
-from django_delayq.worker.holdings import RUNNING, WAITING
 from django_delayq.worker.loop import Loop, LoopSchedule
+from django_delayq.worker.pipe_commands import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
-from django_delayq.worker.shutdown import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.spec import WorkerSpec
-from django_delayq.worker.supervisor import beat, fork, holdings_files
+from django_delayq.worker.supervisor import holdings_files, systemd, worker_beat
 from django_delayq.worker.supervisor.deadlines import Deadlines
 from django_delayq.worker.supervisor.fork import Child, Forker
 from django_delayq.worker.supervisor.host_recovery import HostRecovery
 from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
+from django_delayq.worker.supervisor.measure import Measure
 from django_delayq.worker.supervisor.os_signals import STOPS, OsSignals
-from django_delayq.worker.supervisor.probe import Answer, Probe
+from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from django_delayq.worker.supervisor.reloader import Reloader
 from django_delayq.worker.supervisor.slots import Recycler, Slot
@@ -85,9 +84,11 @@ class Supervisor:
         self._place = holdings_files.place() if spec.processes else None
         self._store = f"{spec.prefix} {self._link.where}"
         registry = WorkerRegistry(self._link, prefix=spec.prefix)
-        self._beat = beat.Beat(registry, spec.worker, self.facts, self._asked)
+        self._beat = worker_beat.Beat(registry, spec.worker, self.facts, self._asked)
+        keeper = Keeper(lines=lines, children=self._task_children, worker=spec.worker)
+        self._measure = Measure(spec, keeper=keeper, recovery=self._recovery) if spec.measured else None
         loops: list[Loop] = [
-            Keeper(lines=lines, children=self._task_children, worker=spec.worker),
+            keeper,
             HostRecovery(self._place, self._store, self._link, spec.prefix, recovery=self._recovery, children=self._task_children),
             self._recovery,
             self._deadlines,
@@ -95,13 +96,17 @@ class Supervisor:
             self._beat,
         ]
         if spec.tidy:
-            loops.append(beat.Tidy([line.store for line in lines]))
+            loops.append(worker_beat.Tidy([line.store for line in lines]))
         self._probe: Probe | None = None
         if spec.health_port is not None:
-            answers = {"/health": self._health, "/ready": self._ready}
+            answers = {"/health": self._health, "/ready": self._ready, "/metrics": self._metrics}
             self._probe = Probe(spec.health_port, answers, host=spec.health_host)
             self._forker.to_close.append(self._probe.close)
             loops.append(self._probe)
+        self._systemd = systemd.from_environment(self._begun)
+        if self._systemd is not None:
+            self._forker.to_close.append(self._systemd.close)
+            loops.append(self._systemd)
         if spec.reload:
             loops.append(Reloader(self._changed))
         self._loops = LoopSchedule(loops, longest_pause=longest_pause(lines))
@@ -134,31 +139,16 @@ class Supervisor:
     def facts(self) -> dict[str, Any]:
         """What the beat says about this worker."""
         held = [each for child in self._task_children() if child.holdings for each in child.holdings.held()]
-        states = [each.state for each in held]
         done, failed = self._done, self._failed
         for child in self._task_children():
             if child.holdings is not None:
                 done, failed = (a + b for a, b in zip((done, failed), child.holdings.counts(), strict=True))
-        spec = self._spec
         return {
-            "host": beat.host(),
-            "pid": os.getpid(),
-            "boot": beat.boot_id(),
-            "queues": sorted({line.queue for line in spec.lines}) if spec.processes else [],
-            "processes": spec.processes,
-            "threads": spec.threads,
-            "sides": [one.name for one in spec.loop_processes],
-            "busy": states.count(RUNNING),
-            "waiting": states.count(WAITING),
-            "jobs": beat.running(held, [line.queue for line in spec.lines], spec.tasks),
+            **worker_beat.facts(self._spec, held, [os.getpid(), *(child.pid for child in self._children())]),
             "done": done,
             "failed": failed,
-            "memory": sum(fork.resident_memory(pid) for pid in (os.getpid(), *(child.pid for child in self._children()))),
-            "version": spec.version,
-            "health": spec.health_address,
-            "format": formats.FORMAT,
             "started": self._started_ms,
-            "state": "leaving" if self._stopping else "quiet" if self._quiet else "working",
+            "state": self._state(),
         }
 
     # processes
@@ -167,17 +157,20 @@ class Supervisor:
         self._born += 1
         worker = f"{self._spec.worker}/{self._born}"
         spec, evictions = self._spec, self._evictions
+        tally = None if self._measure is None else self._measure.tally()
         holdings, holdings_file = holdings_files.make(
             self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads), lines=spec.lines
         )
         try:
-            child = self._forker.fork(name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions), holdings)
+            child = self._forker.fork(
+                name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions, tally), holdings
+            )
         except OSError:
             holdings.close()
             if holdings_file is not None:
                 holdings_file.unlink(missing_ok=True)
             raise
-        child.holdings_file = holdings_file
+        child.holdings_file, child.tally = holdings_file, tally
         return child
 
     def _fork_loops(self, one: loop_process.LoopProcess) -> Callable[[str], Child]:
@@ -225,6 +218,8 @@ class Supervisor:
         if child.holdings is not None:
             done, failed = child.holdings.counts()
             self._done, self._failed = self._done + done, self._failed + failed
+        if self._measure is not None:
+            self._measure.ended(child)
         if self._spec.burst and child.in_order and child.exit_code == GAVE_UP:
             self._exit_code = 1
         killed: Kind = "evict" if child.deaf and not self._stopping else "snooze"
@@ -304,6 +299,8 @@ class Supervisor:
                 slot.child.kill_at = min(slot.child.kill_at, clock.monotonic() + LAST_WORD)
 
     def _stop(self, grace: float) -> None:
+        if self._systemd is not None and not self._reloading:
+            self._systemd.stopping()
         self._stopping = True
         self._leave_at = (self._signals.told_at or clock.monotonic()) + grace  # it may hear it only when a call to Redis has ended
         self._link.hurry(self._leave_at)
@@ -342,6 +339,8 @@ class Supervisor:
             logger.warning("the worker could not take itself out of the registry: %s", error)
         if self._probe is not None:
             self._probe.close()
+        if self._systemd is not None:
+            self._systemd.close()
         self._forker.close()
         self._link.close()
         signals.worker_stopped.send_robust(sender=None, worker=self._spec.worker)
@@ -365,13 +364,32 @@ class Supervisor:
             elif self._probe is not None:
                 self._probe.ready(descriptor)
 
-    def _health(self) -> Answer:
+    def _begun(self) -> bool:
+        """Whether it does what it is for."""
+        claims = all(slot.over or (slot.child is not None and slot.child.claims) for slot in self._tasks)
+        return self._beat.reached() and claims and not self._missing()
+
+    def _missing(self) -> list[str]:
         # A quiet worker starts no task process anew.
         wanted = self._loop_slots if self._quiet else [*self._tasks, *self._loop_slots]
-        missing = [slot.name for slot in wanted if slot.child is None and not slot.over]
-        return not missing or self._stopping, {"missing": missing}
+        return [slot.name for slot in wanted if slot.child is None and not slot.over]
+
+    def _state(self) -> str:
+        return "leaving" if self._stopping else "quiet" if self._quiet else "working"
+
+    def _health(self) -> Answer:
+        missing = self._missing()
+        return judged(not missing or self._stopping, {"missing": missing})
 
     def _ready(self) -> Answer:
-        reached = bool(self._beat.last) and clock.monotonic() - self._beat.last < beat.LATE
-        well = reached and not self._quiet and not self._stopping and self._health()[0]
-        return well, {"store": reached, "state": self.facts()["state"]}
+        reached = self._beat.reached()
+        well = reached and not self._quiet and not self._stopping and not self._missing()
+        return judged(well, {"store": reached, "state": self._state()})
+
+    def _metrics(self) -> Answer:
+        body = self._spec.hooks.metrics
+        if self._measure is None or body is None:
+            return not_found(self._spec.hooks.no_metrics)
+        slots = (*self._tasks, *self._loop_slots)
+        seen = self._measure.figures(self.facts(), self._children(), slots, reached=self._beat.reached())
+        return Answer("200 OK", body(seen))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import multiprocessing
 import os
 import signal
@@ -118,6 +119,49 @@ def endless() -> None:
     except delayq.SoftTimeout:
         note("soft timeout")
         raise
+
+
+def _spin() -> None:
+    while True:
+        sum(range(100))
+
+
+@delayq.task
+def spin(number: int) -> None:
+    """Goes on until it is interrupted, in Python's own bytecodes."""
+    connection.ensure_connection()
+    note("began", number)
+    try:
+        _spin()
+    except delayq.Cancelled:
+        note("interrupted", number)
+        raise
+
+
+@delayq.task
+def give_in(number: int) -> int:
+    """Is interrupted, and returns all the same."""
+    note("began", number)
+    try:
+        _spin()
+    except delayq.Cancelled:
+        pass
+    return number
+
+
+@delayq.task
+async def async_forever(number: int) -> None:
+    note("began", number)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        note("cleaned up", number)
+
+
+@delayq.task
+def open_files() -> int:
+    """How many files of the database are open."""
+    return _open_files()
 
 
 @delayq.task(timeout="200ms", max_attempts=1)
@@ -259,12 +303,16 @@ async def async_query(seconds: float) -> int:
 
     def query() -> int:
         note("began", seconds)
-        before = sum(os.path.realpath(f"/proc/self/fd/{name}") == _database() for name in os.listdir("/proc/self/fd"))
+        before = _open_files()
         connection.ensure_connection()
         time.sleep(seconds)
         return before
 
     return await sync_to_async(query)()
+
+
+def _open_files() -> int:
+    return sum(os.path.realpath(f"/proc/self/fd/{name}") == _database() for name in os.listdir("/proc/self/fd"))
 
 
 def _database() -> str:
@@ -291,6 +339,27 @@ def pay(number: int) -> int:
     return number
 
 
+@delayq.task(atomic=True)
+def pay_for_ever(number: int) -> None:
+    Group.objects.create(name=f"payment {number} {uuid4()}")
+    note("paying", number)
+    _spin()
+
+
+@delayq.task(atomic=True)
+def pay_and_wait(number: int) -> int:
+    """Goes on behind its commit until its cancel is requested."""
+
+    def wait() -> None:
+        note("paid", number)
+        while not delayq.current().cancel_requested:
+            time.sleep(0.01)
+
+    transaction.on_commit(wait)
+    Group.objects.create(name=f"payment {number} {uuid4()}")
+    return number
+
+
 @delayq.task(backoff="50ms")
 def pay_in_steps(number: int) -> None:
     with delayq.once("charge") as first:
@@ -310,3 +379,17 @@ def quote(text: str) -> None:
     except ValueError as error:
         error.add_note(text)
         raise ExceptionGroup(text, [KeyError(text), error]) from error
+
+
+@delayq.task
+def tick(name: str, seconds: float = 0.0) -> None:
+    """Notes the beginning and the end of each run of a schedule, of which tick, and as which job."""
+    job = delayq.current()
+    said = (name, job.meta["delayq.periodic"]["tick"], job.short_id)
+    note("began", *said, time.monotonic())
+    time.sleep(seconds)
+    note("ended", *said, time.monotonic())
+
+
+for _schedule in json.loads(os.environ.get("APP_SCHEDULES", "[]")):  # what this version of the project declares
+    delayq.periodic(**_schedule)(tick)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.utils import translation
 
 import django_delayq as delayq
-from django_delayq import ids, signals
+from django_delayq import clock, ids, signals
 from django_delayq.ladder import Ladder
 from django_delayq.record import JobRecord
 from django_delayq.store.queue import ScheduleItem
+from django_delayq.worker import once
 from django_delayq.worker.current import CurrentJob
+from django_delayq.worker.holdings import RUNNING
+from django_delayq.worker.process.timeouts import hard_limit
 from django_delayq.worker.process.unknown_tasks import UnknownTasks
 from tests.worker.bench import Bench
 
@@ -31,6 +36,11 @@ def run(bench: Bench, fn, *args, options=None, **fields):
     bench.settler.add(taken, outcome)
     bench.settler.poll()
     return outcome
+
+
+def any_run() -> Any:
+    """What is asked of a run that may be interrupted."""
+    return SimpleNamespace(args=(), kwargs={}, row=0, turn=1, fuse=None)
 
 
 def test_an_error_is_retried_along_the_tasks_ladder(bench: Bench) -> None:
@@ -295,6 +305,120 @@ def test_a_timeout_comes_from_the_job_the_task_or_the_queue(bench: Bench) -> Non
     assert "50ms" in str(outcome.error)
 
 
+@pytest.mark.parametrize(
+    ("own", "tasks", "queues", "wanted"),
+    [(5, 6.0, 7.0, 5), (None, 6.0, 7.0, 6.0), (None, 6.0, None, 6.0), (None, None, 7.0, 7.0), (None, None, None, None)],
+)
+def test_the_nearest_timeout_counts_and_the_supervisor_is_told_when_it_ends(redis_server, own, tasks, queues, wanted) -> None:
+    bench = Bench(redis_server.link, timeout=queues)
+    held = []
+
+    def task():
+        held.extend(bench.holdings.held())
+
+    try:
+        bench.register(task, timeout=tasks)
+        bench.put("task", options={"timeout": own} if own else None)
+        bench.move()
+        taken = bench.take()
+        assert bench.executor.run(taken).kind == "ack"
+    finally:
+        bench.close()
+    assert taken.timeout == wanted
+    [row] = held
+    assert (row.state, row.started) == (RUNNING, taken.started)
+    assert row.hard == (0.0 if wanted is None else taken.started + hard_limit(wanted))
+
+
+@pytest.mark.parametrize("wrong", ["~" * 22, "short"])
+def test_a_job_that_is_called_by_no_id_is_poison(bench: Bench, wrong: str) -> None:
+    bench.register(lambda: None)
+    bench.put("<lambda>")
+    bench.move()
+    taken = bench.take()
+    taken.job = taken.job._replace(id=wrong)
+    assert bench.executor.run(taken).kind == "fail"
+    assert taken.poison == "poison-record"
+
+
+@pytest.mark.parametrize(("later_ms", "ran_ms"), [(250, 250), (-100, 0)])
+def test_a_run_is_measured_by_the_wall_clock_which_may_be_put_back(bench: Bench, monkeypatch, later_ms: int, ran_ms: int) -> None:
+    def task():
+        ends = clock.to_ms(delayq.current().started_at) + later_ms
+        monkeypatch.setattr(clock, "wall_ms", lambda: ends)
+
+    assert run(bench, task).ran_ms == ran_ms
+
+
+@pytest.mark.parametrize("implicit", [False, True])
+def test_who_says_how_a_run_ends_because_of_an_error_shows_that_one(bench: Bench, implicit: bool) -> None:
+    def task():
+        try:
+            raise LookupError("no such order")
+        except LookupError as error:
+            if implicit:
+                raise delayq.Fail("gone")  # noqa: B904  # so that it is known as the context alone
+            raise delayq.Fail("gone") from error
+
+    run(bench, task)
+    assert bench.body("failed")["c"] == "LookupError"
+    assert bench.body("failed")["d"] == "gone"
+
+
+def test_who_fails_without_an_error_shows_that_and_who_snoozes_shows_none(bench: Bench) -> None:
+    def fails():
+        raise delayq.Fail("gone")
+
+    def snoozes():
+        raise delayq.Snooze("5m")
+
+    run(bench, fails)
+    assert bench.body("failed")["c"].endswith("Fail")
+    assert "t" not in bench.body("failed"), "it says nothing of where"
+    run(bench, snoozes)
+    assert "c" not in bench.body("snoozed")
+
+
+def test_a_backoff_function_is_given_the_error_behind_a_retry(bench: Bench) -> None:
+    given: list[str] = []
+
+    def backoff(attempt: int, error: BaseException) -> str:
+        given.append(type(error).__name__)
+        return "5s"
+
+    def behind():
+        raise delayq.Retry from ValueError("the cause")
+
+    def alone():
+        raise delayq.Retry
+
+    def chained():
+        raise KeyError("itself") from ValueError("the cause")
+
+    for task in (behind, alone, chained):
+        assert run(bench, task, backoff=backoff).kind == "retry"
+    assert given == ["ValueError", "Retry", "KeyError"]
+
+
+def test_a_wrap_is_given_what_the_job_carries(bench: Bench) -> None:
+    given: list[Any] = []
+
+    def wrap(fn, meta, is_async):
+        given.append((dict(meta), is_async))
+        return fn
+
+    bench.executor._wrap = wrap
+    run(bench, lambda: None, options={"meta": {"order": 7}})
+    run(bench, lambda: None)
+    assert given == [({"order": 7}, False), ({}, False)]
+
+
+def test_an_atomic_run_has_the_result_that_its_database_side_gives(bench: Bench, monkeypatch) -> None:
+    monkeypatch.setattr(once, "_installed", SimpleNamespace(run=lambda _run, call: [call(), "committed"]))
+    run(bench, lambda: 5, atomic=True)
+    assert bench.body("succeeded")["r"] == [5, "committed"]
+
+
 def test_a_soft_timeout_never_reaches_the_next_job() -> None:
     from django_delayq.worker.process.timeouts import SoftTimer
 
@@ -311,7 +435,7 @@ def test_a_soft_timeout_never_reaches_the_next_job() -> None:
     try:
         for _ in range(3000):
             try:
-                timer.call(lambda: sum(range(300)), (), {}, 0.00001)
+                timer.call(any_run(), 0.00001, lambda: sum(range(300)), set())
             except delayq.SoftTimeout:
                 late += 1
             sum(range(300))  # here it would hit the worker itself
@@ -339,11 +463,11 @@ def test_what_a_task_sets_in_its_context_ends_with_its_job(bench: Bench) -> None
 
 def test_the_log_says_which_job_is_poison(bench: Bench, caplog) -> None:
     record = JobRecord(id=ids.new(), task="speak", durable=False, payload=b"{not json")
-    bench.stores[0].schedule([ScheduleItem(record=record, delay_ms=0)])
+    bench.stores[0].schedule([ScheduleItem.of(record, delay_ms=0)])
     bench.run()
     (said,) = caplog.records
-    assert (said.job_id, said.queue, said.attempt) == (str(record.id), "q", 1)
-    assert str(record.id) in said.getMessage()
+    assert (said.job_id, said.queue, said.attempt) == (ids.short(record.id), "q", 1)
+    assert ids.short(record.id) in said.getMessage()
     assert "not json" not in said.getMessage()
 
 
@@ -360,5 +484,5 @@ def test_a_soft_timeout_comes_not_before_the_task_has_begun() -> None:
 
     timer._alarm, timer._next_look, timer._thread = Alarm(), float("inf"), threading.current_thread()
     with pytest.raises(delayq.SoftTimeout, match="timeout of 5ms"):
-        timer.call(lambda: [timer.poll() for _ in range(3)], (), {}, 0.005)
+        timer.call(any_run(), 0.005, lambda: [timer.poll() for _ in range(3)], set())
     assert done == ["set"]

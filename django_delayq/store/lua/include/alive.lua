@@ -8,7 +8,7 @@ local BREATH = 5000 -- ms
 -- Records that a worker is here. `away`: the ms for which calls of the caller have failed, until this one; `moved`: the server is not the
 -- one on which a worker was last. Returns the moment before which a lease must have ended to be taken over now.
 local function alive(lease, away, moved)
-  local last, from, till = values_of(k_meta, 'alive', 'guard_from', 'guard_until')
+  local last, from, till, up, kept = values_of(k_meta, 'alive', 'guard_from', 'guard_until', 'guard_since', 'guard_next')
   last, from, till = tonumber(last), tonumber(from), tonumber(till)
   if now ~= last then
     redis.call('HSET', k_meta, 'alive', int(now))
@@ -17,17 +17,33 @@ local function alive(lease, away, moved)
     till = now + lease
     redis.call('HSET', k_meta, 'guard_until', int(till))
   end
-  local silent = last and now - last > lease / 2
-  local guarded = from and till and from < now and now < till -- "nan", too, lies nowhere
-  if away > lease / 2 or (moved and (silent or guarded)) then
-    local begun = math.min(away > lease / 2 and now - away or now, silent and last or now, guarded and from or now)
-    -- One outage after another makes no lease good for ever.
-    from, till = math.max(begun, now - math.max(away, silent and now - last or 0) - 2 * lease), now + lease
-  elseif silent and not guarded then
-    from, till = last, now + math.min(BREATH, lease / 2)
-  else
+  local breath = math.min(BREATH, lease / 2)
+  local gap = last and math.max(0, now - last) or 0
+  local silent, failed = gap > lease / 2, away > lease / 2
+  -- Time in which nobody could come uses up no guard, but for its last breath: else rare polls would renew it. "nan" lies nowhere.
+  local guarded = from and till and from < now and (silent and last + breath or now) < till
+  if not (silent or failed or (moved and guarded)) then
     return guarded and from or now
   end
-  redis.call('HSET', k_meta, 'guard_from', int(from), 'guard_until', int(till))
+  local proven = failed or moved
+  local begun = math.min(failed and now - away or now, silent and last or now)
+  if not guarded then
+    from, till, up, kept = begun, 0, now, begun
+  else
+    -- Outages one after the other: from `up` till now, silent times left out, Redis was there; each of those counts for a breath, so
+    -- that there is an end. When that was a lease, the guard is renewed for leases alone that were good at `kept`: all others have had
+    -- half a lease of it.
+    up, kept = tonumber(up) or till - lease, tonumber(kept) or begun
+    if silent or moved then
+      up = math.min(now, up + gap) - breath
+    end
+    if proven and now - up > lease then
+      from, up, kept = math.max(from, math.min(begun, kept)), now, begun
+    elseif proven then
+      from, kept = math.min(from, begun), now - up > lease / 2 and kept or begun
+    end
+  end
+  till = proven and now + lease or math.max(till, now + breath)
+  redis.call('HSET', k_meta, 'guard_from', int(from), 'guard_until', int(till), 'guard_since', int(up), 'guard_next', int(kept))
   return from
 end

@@ -24,10 +24,7 @@ local format, generation, confirmed, rolled, armed, surplus =
 
 -- The format, 0 when nothing says so. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
 -- one nothing is read, and nothing written.
-format = tonumber(format or 0) or 0
-if not (format >= 0 and format < 10000) or format % 1 ~= 0 then -- nobody of us has written that
-  format = 0
-end
+format = tonumber(string.match(format or '', '^%d%d?%d?%d?$')) or 0 -- else nobody of us has written it
 if format > FORMAT then
   return redis.error_reply('FORMAT ' .. string.format('%.0f', format))
 end
@@ -75,12 +72,12 @@ local function publish()
     head[first + i] = events[i]
   end
   local done = redis.pcall('XADD', k_events, '*', unpack(head))
-  if type(done) == 'table' and done.err then
+  if done.err then
     -- Not a stream, or one whose ids have run out: somebody else wrote that. What has happened here must be told all the same.
     redis.call('UNLINK', k_events)
     done = redis.call('XADD', k_events, '*', unpack(head))
   end
-  if events_n > 2 then
+  if events_n ~= 2 then
     redis.pcall('HINCRBY', k_meta, 'surplus', int(events_n / 2 - 1)) -- see untold.lua
   end
   return done
@@ -94,12 +91,12 @@ local function present()
 end
 
 -- Header of a record: "1<lane><o|r>[<max attempts>[:<expires ms>]] <task>[ <key>]\n". Returns lane, durable, expires, key, or nil.
--- %f keeps the match from going back through a task that never ends, and numbers are taken apart behind it, since two runs of digits in
--- one pattern would be tried in every way. Jobs of one task without keys have one line, which is read once;
--- of a record that is all one line, or none of ours, nothing is kept.
+-- expires: math.huge for never. %f keeps the match from going back through a task that never ends, and numbers are taken apart behind
+-- it, since two runs of digits in one pattern would be tried in every way. Jobs of one task without keys have one line, which is
+-- read once; of a record that is all one line, or none of ours, nothing is kept.
 local lines = {}
 local function header(record)
-  local stop = string.find(record, '\n', 1, true)
+  local stop = string.find(record, '\n')
   if not stop then
     return nil
   end
@@ -110,11 +107,11 @@ local function header(record)
     if not lane then
       return nil
     end
-    local colon = string.find(most, ':', 1, true)
-    if colon and string.find(most, ':', colon + 1, true) then
+    local expires = string.match(most .. ':', '^%d*:(%d*):?$')
+    if not expires then
       return nil
     end
-    read = {lane = lane, durable = safety == 'o', expires = colon and tonumber(string.sub(most, colon + 1)) or 0, key = key}
+    read = {lane = lane, durable = safety == 'o', expires = tonumber(expires) or math.huge, key = key}
     lines[line] = read
   end
   return read.lane, read.durable, read.expires, read.key

@@ -7,14 +7,14 @@ local function server()
   return type(reply) == 'string' and string.match(reply, 'run_id:(%w+)') or ''
 end
 
--- Whether a job that is not here may be running all the same. `lacking` says how its row stands: 'running', or it waits until this moment
--- in ms; or it waits whatever happened ('scheduled'). What is due may have begun on the ground before, and whoever runs it comes to tell
--- until this one is confirmed.
-local function may_run(lacking)
-  local date = tonumber(lacking)
-  if not date then
-    return lacking == 'running'
+-- Whether a job that waits here, or is not here, may be running all the same. What is due may have begun on the ground before, and whoever
+-- runs it comes to tell until this one is confirmed. `waits`: until when, in ms; of one that is not here by its row, which may also say
+-- 'running', or that it waits whatever happened ('scheduled'). `here`: it is, and what came after a wipe is known here.
+local function may_run(waits, here)
+  local date = tonumber(waits)
+  if not date or date > now then
+    return waits == 'running'
   end
   local confirmed, rolled = values_of(k_meta, 'server', 'rolled')
-  return date <= now and (rolled or confirmed ~= server())
+  return (confirmed or not here) and (rolled or confirmed ~= server())
 end

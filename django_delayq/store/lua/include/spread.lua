@@ -11,7 +11,7 @@ local function bucket(ms)
     return 0
   end
   local _, n = math.frexp(ms)
-  return n < 24 and n or 24
+  return math.min(n, 24)
 end
 
 local function spread(bucket)

@@ -1,5 +1,5 @@
 -- Waking idle movers. `armed` in meta is the moment at which the timer owner wakes by itself (a second ahead at most), or the
--- earlier date for which a token was pushed since; it exists only while a mover is idle. See timer.lua.
+-- earlier date for which a token was pushed since; it exists only while a mover is idle. See timer_election.lua.
 
 -- At most four tokens wait: more would only make movers ask in vain.
 local function push_token()

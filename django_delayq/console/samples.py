@@ -1,0 +1,119 @@
+"""The queues in numbers, for whoever watches by machine: what Redis, the database and the workers say, each number with its name and
+labels. The names are those of docs/monitoring.md; who writes them down knows their types.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final
+
+from django.db import Error as DriverError
+
+from django_delayq import clock, conf
+from django_delayq.console import overview
+from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, QueueView
+from django_delayq.models import UNPUBLISHED, Job, SetAside
+from django_delayq.producer.stores import stores
+from django_delayq.store.figures import Figures, QueueCounts
+
+Sample = tuple[str, Mapping[str, str], float]
+
+STATES: Final = ("working", "quiet", "leaving", "silent")
+
+
+def of_all() -> list[Sample]:
+    """All there is. What cannot be asked is told as not up, and left out."""
+    return [*of_redis(), *of_database()]
+
+
+def of_redis() -> list[Sample]:
+    """What Redis says of the queues, of its workers and of itself."""
+    return _part("redis", _redis)
+
+
+def of_database() -> list[Sample]:
+    """What only the rows know. Nothing is counted beyond MOST_COUNTED + 1."""
+    return _part("database", _database)
+
+
+def down(part: str) -> list[Sample]:
+    """It cannot be asked."""
+    return [("delayq_up", {"part": part}, 0)]
+
+
+def _part(part: str, ask: Callable[[], list[Sample]]) -> list[Sample]:
+    try:
+        return [("delayq_up", {"part": part}, 1), *ask()]
+    except (*DOWN, DriverError):
+        return down(part)
+
+
+def _redis() -> list[Sample]:
+    seen = overview.look()
+    if seen.error is not None:
+        raise seen.error
+    names = [queue.name for queue in seen.queues]
+    with stores.guarded():
+        counts = Figures(stores.link, prefix=conf.get().prefix).counts(names)
+        server = stores.inspector().server()
+    found = [sample for queue, more in zip(seen.queues, counts, strict=True) for sample in _queue(queue, more)]
+    states = Counter(_state(worker) for worker in seen.workers)
+    found += [("delayq_workers", {"state": state}, states[state]) for state in STATES]
+    found += [
+        ("delayq_slots", {}, sum(map(overview.slots, seen.present))),
+        ("delayq_slots_busy", {}, sum(overview.whole(worker, "busy") for worker in seen.present)),
+        ("delayq_redis_round_trip_seconds", {}, server.round_trip),
+        ("delayq_redis_clock_skew_seconds", {}, server.skew),
+        ("delayq_redis_memory_bytes", {}, server.used_memory),
+        ("delayq_redis_memory_limit_bytes", {}, server.maxmemory),
+        ("delayq_redis_evicts", {}, server.policy not in ("", "noeviction")),
+        ("delayq_redis_append_only", {}, server.aof),
+    ]
+    return found
+
+
+def _queue(queue: QueueView, counts: QueueCounts) -> list[Sample]:
+    depth, of = queue.depth, {"queue": queue.name}
+    return [
+        *(
+            ("delayq_jobs", {**of, "state": state}, count)
+            for state, count in (("scheduled", depth.scheduled), ("running", depth.running), ("failed", depth.failed))
+        ),
+        ("delayq_jobs_due", of, depth.due),
+        ("delayq_jobs_delayed", of, depth.scheduled - depth.due),
+        ("delayq_jobs_retrying", of, depth.retrying),
+        ("delayq_jobs_failed_lately", {**of, "within": "1h"}, counts.failed_hour),
+        ("delayq_jobs_failed_lately", {**of, "within": "1d"}, counts.failed_day),
+        ("delayq_oldest_late_seconds", of, queue.oldest_late),
+        ("delayq_queue_paused", of, depth.paused),
+        ("delayq_queue_workers", of, queue.workers),
+        ("delayq_queue_slots", of, queue.slots),
+        ("delayq_mirror_lag_events", of, depth.events),
+        ("delayq_mirror_lag_jobs", of, depth.untold),
+        ("delayq_mirror_lag_seconds", of, queue.lag.seconds),
+        ("delayq_tombstones", of, counts.tombstones),
+        *(("delayq_jobs_last_minute", {**of, "kind": kind}, count) for kind, count in counts.minute.items()),
+    ]
+
+
+def _state(worker: Mapping[str, object]) -> str:
+    state = "silent" if worker["silent"] else str(worker.get("state", ""))
+    return state if state in STATES else "working"
+
+
+def _database() -> list[Sample]:
+    config = conf.get()
+    queues = list(config.queues)
+    now = clock.now()
+    waiting = Job.objects.using(config.database).filter(UNPUBLISHED, durable=True, created_at__lt=now - timedelta(seconds=FRESH))
+    # In the order of an index, and counted here: by queue, each count might pass over all rows of the others.
+    rows = list(waiting.order_by("id").values_list("queue", "created_at")[: MOST_COUNTED + 1])
+    kept = list(SetAside.objects.using(config.database).order_by("pk").values_list("queue", flat=True)[: MOST_COUNTED + 1])
+    unpublished, aside = Counter(queue for queue, _ in rows), Counter(kept)
+    return [
+        *(("delayq_outbox_rows", {"queue": queue}, unpublished[queue]) for queue in queues),
+        ("delayq_outbox_oldest_seconds", {}, max(0.0, (now - rows[0][1]).total_seconds()) if rows else 0.0),
+        *(("delayq_set_aside_events", {"queue": queue}, aside[queue]) for queue in queues),
+    ]

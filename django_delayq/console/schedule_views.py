@@ -1,0 +1,154 @@
+"""Schedules as people look at them: how one stands, what became of its ticks, and what is wrong with any. Rows only: dates that are
+still to come are for who may ask `periodic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import Count, Min, OuterRef, Q, Subquery
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_delayq import clock
+from django_delayq.console.error_texts import told
+from django_delayq.console.vitals import Level, Vital
+from django_delayq.models import Attempt, Job, Periodic, Tick
+from django_delayq.states import State
+
+STANDINGS: Final = ("on", "off", "trouble", "retired")
+LATE: Final = timedelta(minutes=1)  # for which nobody has written what was to be written
+UNNOTICED: Final = timedelta(days=7)
+Fate = Tick.Fate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickView:
+    """A tick with its job. `state`: that of its job, else what became of the tick: "missed", "skipped" or "withdrawn"; "" where the
+    row of the job is gone. `late`: seconds from its date until its first attempt, or until now if that has not begun; None: there is
+    none.
+    """
+
+    tick: Tick
+    job: Job | None
+    state: str
+    late: float | None
+    ahead: bool
+
+
+def standing(row: Periodic) -> str:
+    """One of `STANDINGS`."""
+    if row.retired_at is not None:
+        return "retired"
+    if not row.enabled:
+        return "off"
+    return "trouble" if row.problem else "on"
+
+
+def standing_so(name: str) -> Q:
+    """The rows that stand so."""
+    lives = Q(retired_at__isnull=True)
+    return {
+        "retired": Q(retired_at__isnull=False),
+        "off": lives & Q(enabled=False),
+        "trouble": lives & Q(enabled=True, problem__isnull=False),
+        "on": lives & Q(enabled=True, problem__isnull=True),
+    }[name]
+
+
+def problem(row: Periodic) -> str:
+    """Why no job of it can be written, in the language that is active; "" for nothing."""
+    found: Any = row.problem
+    return told(found["code"], found["fields"]) if found else ""
+
+
+def ticks_of(row: Periodic, using: str, most: int, *, behind: Tick | None = None) -> list[Tick]:
+    """Its ticks, the latest first, those ahead too; `behind`: only what comes after that one in this order."""
+    ticks = Tick.objects.using(using).filter(schedule=row)
+    if behind is not None:
+        ticks = ticks.filter(Q(at__lt=behind.at) | Q(at=behind.at, pk__lt=behind.pk))
+    return list(ticks.order_by("-at", "-pk")[:most])
+
+
+def seen(ticks: Sequence[Tick], using: str) -> list[TickView]:
+    """The same with their jobs: two queries, however many."""
+    now, jobs = clock.now(), _jobs(ticks, using)
+    begun = dict(
+        Attempt.objects.using(using).filter(job_id__in=jobs).order_by().values_list("job_id").annotate(Min("started_at"))
+        if jobs
+        else ()
+    )
+    return [_view(tick, jobs.get(tick.job_id) if tick.job_id else None, begun, now) for tick in ticks]
+
+
+def last_seen(rows: Iterable[Periodic], using: str) -> dict[int, TickView]:
+    """The last tick of each schedule whose date has come, by the schedule's primary key: three queries, however many."""
+    keys = [row.pk for row in rows]
+    past = Tick.objects.using(using).filter(schedule=OuterRef("pk"), at__lte=clock.now())
+    past = past.exclude(fate__in=(Fate.WITHDRAWN, Fate.CANCELLED)).order_by("-at", "-pk")
+    latest = Periodic.objects.using(using).filter(pk__in=keys).order_by().annotate(last=Subquery(past.values("pk")[:1]))
+    wanted = [key for key in latest.values_list("last", flat=True) if key is not None] if keys else []
+    ticks = list(Tick.objects.using(using).filter(pk__in=wanted)) if wanted else []
+    return {view.tick.schedule_id: view for view in seen(ticks, using)}
+
+
+def schedule_of(jobs: Iterable[UUID], using: str) -> dict[UUID, Periodic]:
+    """The schedules of those jobs that ticks have brought: one query."""
+    found = Tick.objects.using(using).filter(job_id__in=list(jobs)).select_related("schedule")
+    return {tick.job_id: tick.schedule for tick in found if tick.job_id is not None}
+
+
+def wrong() -> dict[str, Q]:
+    """Which schedules people should look at: those in "trouble"; those that are "late", since for a minute nobody has written what was
+    to be written; and those "retired" within a week, of which somebody may not know yet.
+    """
+    now = clock.now()
+    return {
+        "trouble": standing_so("trouble"),
+        "late": standing_so("on") & Q(write_at__lt=now - LATE),
+        "retired": Q(retired_at__gt=now - UNNOTICED),
+    }
+
+
+def signs(using: str) -> list[Vital]:
+    """One sign if something is wrong with any schedule, else none: one query."""
+    found = Periodic.objects.using(using).aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
+    parts = [
+        text % {"count": found[name]}
+        for name, text in (
+            ("trouble", ngettext("%(count)d in trouble", "%(count)d in trouble", found["trouble"])),
+            ("late", ngettext("%(count)d late", "%(count)d late", found["late"])),
+            ("retired", ngettext("%(count)d retired", "%(count)d retired", found["retired"])),
+        )
+        if found[name]
+    ]
+    level: Level = "bad" if found["trouble"] else "late"
+    return [Vital(name="schedules", label=_("Schedules"), value=", ".join(parts), level=level)] if parts else []
+
+
+def _jobs(ticks: Sequence[Tick], using: str) -> dict[UUID, Job]:
+    wanted = [tick.job_id for tick in ticks if tick.job_id is not None]
+    if not wanted:
+        return {}
+    return Job.objects.using(using).defer("args", "kwargs", "options", "result").in_bulk(wanted)
+
+
+def _view(tick: Tick, job: Job | None, begun: dict[Any, datetime], now: datetime) -> TickView:
+    ahead = tick.at > now and tick.fate == Fate.SCHEDULED
+    if tick.fate in (Fate.WITHDRAWN, Fate.CANCELLED):
+        state = "withdrawn"
+    elif tick.fate != Fate.SCHEDULED:
+        state = str(tick.fate)
+    else:
+        state = job.derived if job is not None else ""
+    first = begun.get(job.pk) or job.started_at if job is not None else None
+    late = None
+    if first is not None:
+        late = max(0.0, (first - tick.run_at).total_seconds())
+    elif job is not None and job.state == State.SCHEDULED:
+        late = job.late or None
+    return TickView(tick=tick, job=job, state=state, late=late, ahead=ahead)

@@ -1,0 +1,140 @@
+"""Results of tasks, as the rows of their jobs and attempts tell them; of a job that has no row yet, as Redis does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from django_delayq import codec, conf, ids
+from django_delayq.contrib.tasks import task_errors
+from django_delayq.contrib.tasks.api import TaskError, TaskResult, TaskResultStatus
+from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at
+from django_delayq.contrib.tasks.task_errors import TaskCancelled, TaskCrashed, TaskExpired, TaskNotRun
+from django_delayq.exceptions import PayloadError
+from django_delayq.mirror.ends import CRASHES
+from django_delayq.models import Attempt, Job
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
+from django_delayq.states import PUT_OFF, AttemptOutcome, EndingKind, State
+
+STATUSES: Final = {
+    State.SCHEDULED: TaskResultStatus.READY,
+    State.RUNNING: TaskResultStatus.RUNNING,
+    State.SUCCEEDED: TaskResultStatus.SUCCESSFUL,
+    State.FAILED: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+NO_ATTEMPT: Final = {*PUT_OFF, AttemptOutcome.CRASHED}
+RAISED: Final = {AttemptOutcome.RETRIED, AttemptOutcome.FAILED}
+
+
+def find(id: UUID) -> TaskResult | None:
+    """The result of a job, or of that into which it was merged; None if nobody knows it, or its task is none of Django's here.
+
+    Raises:
+        StoreUnavailable: the database does not know it, and Redis cannot be asked.
+    """
+    rows = Job.objects.using(conf.get().database)
+    row = rows.filter(pk=id).first()
+    if row is None:
+        return _in_redis(id)
+    if row.merged_into is not None and row.ending == EndingKind.MERGED:
+        row = rows.filter(pk=row.merged_into).first() or row
+    return of_row(row, id)
+
+
+def of_row(row: Job, id: UUID) -> TaskResult | None:
+    """The result that a row tells, under the id by which it was asked for."""
+    registered = registry.find(row.task)
+    if not isinstance(registered, DjangoTask):
+        return None
+    task = as_enqueued(registered, row.queue, (row.options or {}).get("meta") or {})
+    runs = _attempts(row.pk)
+    counted = [run for run in runs if run.outcome not in NO_ATTEMPT]
+    lacking = max(0, row.attempts - len(counted))  # AUDIT keeps none of them
+    began = [run.started_at for run in runs] or ([row.started_at] if row.started_at else [])
+    result: TaskResult = TaskResult(
+        task=task,
+        id=ids.short(id),
+        status=STATUSES[State(row.state)],
+        enqueued_at=enqueued_at(id),
+        started_at=min(began, default=None),
+        finished_at=row.finished_at,
+        last_attempted_at=max(began, default=None),
+        args=row.args,
+        kwargs=row.kwargs,
+        backend=task.backend,
+        errors=[*_errors(runs), *_end(row, runs)],
+        worker_ids=[*[row.worker] * lacking, *(run.worker for run in counted)],
+    )
+    if row.state == State.SUCCEEDED:
+        object.__setattr__(result, "_return_value", row.result)
+    return result
+
+
+def earlier(id: UUID) -> Earlier:
+    """What rows tell of the attempts of a job that have ended."""
+    runs = [run for run in _attempts(id) if run.finished_at is not None and run.outcome not in NO_ATTEMPT]
+    return Earlier(min((run.started_at for run in runs), default=None), _errors(runs), [run.worker for run in runs])
+
+
+def _attempts(id: UUID) -> list[Attempt]:
+    return list(Attempt.objects.using(conf.get().database).filter(job_id=id).order_by("pk"))
+
+
+def _errors(runs: Sequence[Attempt]) -> list[TaskError]:
+    wrong = (run for run in runs if run.outcome in RAISED or (run.outcome == AttemptOutcome.CANCELLED and run.error_class))
+    own = (run for run in wrong if run.error_class not in task_errors.OURS)
+    return [task_errors.of_attempt(run.error_class, run.message, run.traceback) for run in own]
+
+
+def _end(row: Job, runs: Sequence[Attempt]) -> list[TaskError]:
+    """The error of ours, of a job that no exception of its task has ended."""
+    if row.state == State.CANCELLED:
+        return [task_errors.of_ours(TaskExpired if row.ending == EndingKind.EXPIRED else TaskCancelled, row.error)]
+    if row.state != State.FAILED:
+        return []
+    if row.fingerprint == CRASHES:
+        return [task_errors.of_ours(TaskCrashed, row.error)]
+    last = next((run.error_class for run in reversed(runs) if run.outcome == AttemptOutcome.FAILED), None)
+    if last is not None:
+        return [task_errors.of_ours(task_errors.OURS[last], row.error)] if last in task_errors.OURS else []
+    expired = row.expires_at is not None and row.finished_at is not None and row.finished_at >= row.expires_at
+    return [task_errors.of_ours(TaskExpired if expired else TaskNotRun, row.error)]
+
+
+def _in_redis(id: UUID) -> TaskResult | None:
+    """A job of redis durability, of which the mirror has not told yet."""
+    for queue in conf.get().queues:
+        with stores.guarded():
+            view: Any = stores.inspector().job(queue, id)
+        if view is None:
+            continue
+        signer = conf.get().signer
+        if view.record is None or (signer is not None and not signer.verifies(view.raw, queue=queue, id=ids.short(id))):
+            return None
+        registered = registry.find(view.record.task)
+        if not isinstance(registered, DjangoTask):
+            return None
+        try:
+            args, kwargs, options = codec.decode_payload(view.record.payload)
+        except PayloadError:
+            return None  # nobody can run it
+        task = as_enqueued(registered, queue, options.get("meta") or {})
+        status = STATUSES[State(view.state)]
+        return TaskResult(
+            task=task,
+            id=ids.short(id),
+            status=status,
+            enqueued_at=enqueued_at(id),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=args,
+            kwargs=kwargs,
+            backend=task.backend,
+            errors=[task_errors.of_ours(TaskNotRun, "why is not written yet")] if status == TaskResultStatus.FAILED else [],
+            worker_ids=[""] * view.attempt,
+        )
+    return None

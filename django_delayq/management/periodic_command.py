@@ -1,0 +1,167 @@
+"""The subcommand periodic: shows schedules and their dates, turns them on and off, and runs one now."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final, TextIO
+
+from django.core.management.base import CommandError
+from django.utils import translation
+
+from django_delayq import clock, conf
+from django_delayq.console import masking, schedule_views
+from django_delayq.console.schedule_views import TickView
+from django_delayq.exceptions import ConfigError
+from django_delayq.management.change_commands import actor, said
+from django_delayq.management.job_filters import USAGE
+from django_delayq.management.output import print_json, print_table, shown
+from django_delayq.models import Periodic
+from django_delayq.periodic import schedule_rows, schedules
+from django_delayq.periodic.dates import Dates
+
+UPCOMING: Final = 10
+MOST_EVENTS: Final = 50
+
+
+def periodic(out: TextIO, options: dict[str, Any]) -> int:
+    """All schedules, one of them, or what is done to one."""
+    name, on, off, run_now = options["name"], options["on"], options["off"], options["run_now"]
+    if on or off or run_now:
+        if name is None:
+            raise CommandError("Name the schedule: manage.py delayq periodic NAME --on", returncode=USAGE)
+        return _run(out, options, name) if run_now else _turn(out, options, name, on=on)
+    return _list(out, options) if name is None else _show(out, options, name)
+
+
+def _list(out: TextIO, options: dict[str, Any]) -> int:
+    using = conf.get().database
+    rows = list(Periodic.objects.using(using).order_by("name"))
+    last = schedule_views.last_seen(rows, using)
+    found = [_document(row, last.get(row.pk), 1) for row in rows]
+    if options["json"]:
+        print_json(out, found)
+    elif not rows:
+        out.write("There are no schedules. A declared one is there when a worker with the role relay has seen it.\n")
+    else:
+        head = ("name", "state", "dates", "next", "last", "ended", "task")
+        lines = [
+            (
+                one["name"],
+                one["state"],
+                one["dates"],
+                one["next"][0] if one["next"] else None,
+                one["last"] and one["last"]["at"],
+                one["last"] and one["last"]["state"],
+                one["task"],
+            )
+            for one in found
+        ]
+        print_table(out, head, lines)
+    return 1 if any(one["state"] == "trouble" for one in found) else 0
+
+
+def _show(out: TextIO, options: dict[str, Any], name: str) -> int:
+    using, row = conf.get().database, schedules.get(name)
+    views = schedule_views.seen(schedule_views.ticks_of(row, using, options["limit"]), using)
+    document = _document(row, schedule_views.last_seen([row], using).get(row.pk), UPCOMING)
+    document["ticks"] = [_tick(view) for view in views]
+    document["events"] = [
+        {"at": event.at, "kind": event.kind, "actor": event.actor, "reason": event.reason, "detail": event.detail}
+        for event in schedule_rows.events(row, using, MOST_EVENTS)
+    ]
+    if options["json"]:
+        print_json(out, document)
+    else:
+        _print(out, document)
+    return 1 if document["state"] == "trouble" else 0
+
+
+def _print(out: TextIO, document: dict[str, Any]) -> None:
+    for part, value in document.items():
+        if part not in ("next", "last", "ticks", "events") and (part != "own_dates" or document["overridden"]):
+            out.write(f"{part:<12} {shown(value)}\n")
+    out.write("next\n")
+    for moment in document["next"]:
+        out.write(f"  {shown(moment)}\n")
+    if document["ticks"]:
+        out.write("ticks\n")
+        head = ("date", "state", "late", "job", "by")
+        rows = [
+            (
+                tick["at"],
+                tick["state"],
+                _late(tick["late_s"]),
+                tick["job"],
+                f"hand, {tick['actor']}" if tick["by_hand"] else tick["actor"],
+            )
+            for tick in document["ticks"]
+        ]
+        print_table(out, head, rows)
+    if document["events"]:
+        out.write("events\n")
+        told = [(event["at"], event["kind"], event["actor"], event["reason"]) for event in document["events"]]
+        print_table(out, ("at", "kind", "actor", "reason"), told)
+
+
+def _turn(out: TextIO, options: dict[str, Any], name: str, *, on: bool) -> int:
+    before = schedules.get(name)
+    if before.retired_at is not None and on:
+        raise CommandError(f"The schedule {name!r} is retired: no code declares it. It goes on when code declares it again.")
+    turn = schedules.turn_on if on else schedules.turn_off
+    turn(name, actor(), options["reason"])
+    changed = before.enabled != on
+    document = {"name": name, "on": on, "changed": changed}
+    return said(out, options, document, f"{name} {'is' if changed else 'was'} {'on' if on else 'off'}{'' if changed else ' already'}.")
+
+
+def _run(out: TextIO, options: dict[str, Any], name: str) -> int:
+    job = schedules.run_now(name, actor(), options["reason"])
+    return said(out, options, {"name": name, "job": job.id}, f"{name}: the job {shown(job.id)} is due now.")
+
+
+def _document(row: Periodic, last: TickView | None, most: int) -> dict[str, Any]:
+    """A schedule as JSON documents show it. What SENSITIVE or its task names is masked."""
+    dates, trouble = schedule_rows.dates_of(row), ""
+    try:
+        following = list(islice(dates.after(clock.now()), most)) if row.active else []
+    except ConfigError as error:
+        following, trouble = [], str(error)
+    args, kwargs = masking.arguments(row.task, row.args, row.kwargs)
+    return {
+        "name": row.name,
+        "state": schedule_views.standing(row),
+        "owner": row.owner,
+        "task": row.task,
+        "args": args,
+        "kwargs": kwargs,
+        "dates": dates.text,
+        "overridden": row.overridden,
+        "own_dates": Dates(row.cron, row.every_ms, row.timezone, row.jitter_ms).text,
+        "missed": row.missed,
+        "overlap": row.overlap,
+        "retired_at": row.retired_at,
+        "trouble": _problem(row) or trouble,
+        "next": following,
+        "last": None if last is None else _tick(last),
+    }
+
+
+def _problem(row: Periodic) -> str:
+    with translation.override(None):  # what commands say is English everywhere
+        return schedule_views.problem(row)
+
+
+def _tick(view: TickView) -> dict[str, Any]:
+    return {
+        "at": view.tick.at,
+        "run_at": view.tick.run_at,
+        "state": view.state,
+        "late_s": None if view.late is None else round(view.late, 3),
+        "job": view.tick.job_id,
+        "by_hand": view.tick.by_hand,
+        "actor": view.tick.actor,
+    }
+
+
+def _late(seconds: float | None) -> str:
+    return "" if seconds is None or seconds < 1 else clock.text(round(seconds))

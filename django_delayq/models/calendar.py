@@ -1,0 +1,140 @@
+"""Schedules of periodic tasks, their ticks, and which code has declared which of them when. `periodic/` writes them, nobody else."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq.models.fields import ExactJSONField
+from django_delayq.text import visible
+
+NAME: Final = 200  # characters of a schedule's name, and of its cron expression
+
+
+class Periodic(models.Model):
+    """A schedule. `owner`: who owns dates, policies and arguments, the code that declares it or people in the admin. `fingerprint`:
+    of the declaration that is in force. The three of `override_…` stand in place of cron, every and time zone, if one of the first two
+    is set.
+
+    `decided_to`: of each tick up to there it is decided what becomes of it. `write_at`: from when there is something to do for it, NULL
+    for never; `withdrawing`: jobs of ticks that are to be no more are still to be cancelled. `retired_at`: since when no code declares
+    it. `holder`: the run that holds the schedule where runs must not overlap, its job and the nonce of its claim, in `holder_queue`.
+    `problem`: why no job of it can be written, the code and the fields of an error; NULL for nothing.
+    """
+
+    class Owner(models.TextChoices):
+        """Who owns it."""
+
+        CODE = "code", _("code")
+        ADMIN = "admin", _("admin")
+
+    name: models.CharField[str, str] = models.CharField(_("name"), max_length=NAME, unique=True)
+    task: models.CharField[str, str] = models.CharField(_("task"), max_length=200)
+    owner: models.CharField[str, str] = models.CharField(_("owner"), max_length=5, choices=Owner.choices)
+    cron: models.CharField[str, str] = models.CharField(_("cron"), max_length=NAME, blank=True, default="")
+    every_ms: models.BigIntegerField[int, int] = models.BigIntegerField(_("every (ms)"), default=0)
+    timezone: models.CharField[str, str] = models.CharField(_("time zone"), max_length=100, blank=True, default="")
+    jitter_ms: models.BigIntegerField[int, int] = models.BigIntegerField(_("jitter (ms)"), default=0)
+    missed: models.CharField[str, str] = models.CharField(_("missed ticks"), max_length=10, default="once")
+    overlap: models.CharField[str, str] = models.CharField(_("overlap"), max_length=10, default="allow")
+    args = ExactJSONField(_("arguments"), default=list)
+    kwargs = ExactJSONField(_("keyword arguments"), default=dict)
+    fingerprint: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
+    enabled: models.BooleanField[bool, bool] = models.BooleanField(_("on"), default=True)
+    override_cron: models.CharField[str, str] = models.CharField(_("cron, by people"), max_length=NAME, blank=True, default="")
+    override_every_ms: models.BigIntegerField[int, int] = models.BigIntegerField(_("every (ms), by people"), default=0)
+    override_timezone: models.CharField[str, str] = models.CharField(_("time zone, by people"), max_length=100, blank=True, default="")
+    decided_to: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    write_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, db_index=True)
+    withdrawing: models.BooleanField[bool, bool] = models.BooleanField(default=False)
+    retired_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("retired at"), null=True, blank=True)
+    holder: models.CharField[str, str] = models.CharField(max_length=100, blank=True, default="")
+    holder_queue: models.CharField[str, str] = models.CharField(max_length=100, blank=True, default="")
+    problem = ExactJSONField(null=True)
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"))
+
+    class Meta:
+        db_table = "delayq_periodic"
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        ordering = ("name",)
+        default_permissions = ("view",)
+        permissions = (
+            ("switch_periodic", "Can turn schedules on and off"),
+            ("override_periodic", "Can give schedules other dates"),
+            ("run_periodic", "Can run schedules now"),
+            ("schedule_job", "Can create and delete schedules of the admin"),
+        )
+
+    def __str__(self) -> str:
+        return visible(self.name)
+
+    @property
+    def overridden(self) -> bool:
+        """Whether people have given it other dates than its owner says."""
+        return bool(self.override_cron or self.override_every_ms)
+
+    @property
+    def active(self) -> bool:
+        """Whether it makes jobs."""
+        return self.enabled and self.retired_at is None
+
+
+class Tick(models.Model):
+    """One date of a schedule, and what became of it. `run_at`: its date with jitter; `job_id`: of the one job that it has, the row of
+    which may be gone; `by_hand`: no date of the calendar, but a run that `actor` asked for.
+    """
+
+    class Fate(models.TextChoices):
+        """What became of it. WITHDRAWN: its job is about to be cancelled. CANCELLED: it is; the calendar may have the tick again."""
+
+        SCHEDULED = "scheduled", _("has its job")
+        MISSED = "missed", _("missed")
+        SKIPPED = "skipped", _("skipped, since another one ran")
+        WITHDRAWN = "withdrawn", _("being withdrawn")
+        CANCELLED = "cancelled", _("withdrawn")
+
+    schedule: models.ForeignKey[Periodic, Periodic] = models.ForeignKey(
+        Periodic, on_delete=models.CASCADE, related_name="ticks", db_constraint=False
+    )
+    at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("tick"))
+    run_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("run at"))
+    fate: models.CharField[str, str] = models.CharField(_("fate"), max_length=10, choices=Fate.choices)
+    job_id: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, db_index=True)
+    by_hand: models.BooleanField[bool, bool] = models.BooleanField(_("by hand"), default=False)
+    actor: models.CharField[str, str] = models.CharField(_("actor"), max_length=200, blank=True, default="")
+    written_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("written at"))
+
+    class Meta:
+        db_table = "delayq_tick"
+        verbose_name = _("tick")
+        verbose_name_plural = _("ticks")
+        ordering = ("-at",)
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["schedule", "at", "by_hand"], name="delayq_tick_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.fate}"
+
+
+class Sighting(models.Model):
+    """A declaration that workers have seen in their code: since when without a pause, and when last. The one without a name and
+    fingerprint stands for the workers: since when they look.
+    """
+
+    name: models.CharField[str, str] = models.CharField(max_length=NAME)
+    fingerprint: models.CharField[str, str] = models.CharField(max_length=64)
+    first_seen: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+    last_seen: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+
+    class Meta:
+        db_table = "delayq_sighting"
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=["name", "fingerprint"], name="delayq_sighting_once"),)
+
+    def __str__(self) -> str:
+        return f"{visible(self.name)} {self.fingerprint}"

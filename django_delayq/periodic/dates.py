@@ -1,0 +1,369 @@
+"""The dates of a schedule: a cron of five fields on the clock of a time zone, or a period counted from 1970. No rows, no settings, no
+present.
+
+Fields and calendar are those of `cronsim` (the extra `cron`), which is asked for plain dates only, as if no clock were ever changed.
+What a change of the clock makes of them is decided here, as Debian's cron does it:
+
+- A fixed time (neither the minute nor the hour begins with `*`) comes when the clock of the zone first shows it or a later one: in a
+  gap once, at its end; in an overlap once, the first time.
+- Any other cron comes whenever that clock shows it: in a gap not at all, in an overlap twice. So `*/15 * * * *` is every 15 minutes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from django_delayq import clock
+from django_delayq.exceptions import ConfigError
+from django_delayq.text import did_you_mean
+
+if TYPE_CHECKING:  # imported where a schedule asks for them: a project without one pays nothing
+    from zoneinfo import ZoneInfo
+
+    from cronsim import CronSim
+
+SHORTEST_MS: Final = 1_000  # of `every`: nobody needs it more often, and each tick is a row
+LONGEST_JITTER_MS: Final = 86_400_000
+MAX_CRON: Final = 200  # characters, as its column holds
+MAX_TIMEZONE: Final = 64
+# Each field with what it takes, and the size of its range.
+FIELDS: Final = (
+    ("minute", "0 to 59", 60),
+    ("hour", "0 to 23", 24),
+    ("day of month", "1 to 31, L (the last), or LW (the last weekday)", 31),
+    ("month", "1 to 12, or JAN to DEC", 12),
+    ("day of week", "0 to 7 (0 and 7 are Sunday) or SUN to SAT, 5L (the last Friday), or 1#2 (the second Monday)", 7),
+)
+# What crontabs know besides.
+_NICKNAMES: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ANY_DAY: Final = datetime(2000, 1, 1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
+_LONGEST: Final = timedelta(days=50 * 365)  # for which one looks for a tick, as cronsim does; see `_fires`
+
+
+@dataclass(frozen=True, slots=True)
+class Dates:
+    """When a schedule ticks. `Dates.of` checks what people write; here it is taken as it is.
+
+    Args:
+        cron: five fields, or "" for a period.
+        every_ms: the period in milliseconds, counted from 1970 in UTC; 0 for a cron.
+        timezone: the name of the zone whose clock the cron is about. A period has no use for it.
+        jitter_ms: below how many milliseconds after its tick the job of each is due.
+    """
+
+    cron: str = ""
+    every_ms: int = 0
+    timezone: str = "UTC"
+    jitter_ms: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        cron: str = "",
+        *,
+        every: clock.Delay | None = None,
+        timezone: str = "UTC",
+        jitter: clock.Delay | None = None,
+        where: str = "dates",
+    ) -> Dates:
+        """The dates that a person has written. `where`: in errors. A cron is looked at only where `cronsim` is installed; if it is not,
+        a system check tells so.
+
+        Raises:
+            ConfigError: it is neither a cron nor a period, or both, or one of the parts cannot work.
+        """
+        if (every is None) == (not cron):
+            given = "both a cron and every=" if cron else "neither a cron nor every="
+            raise ConfigError(f"{where}: it has {given}.", hint="Write one of them: '0 3 * * *', or every='10m'.")
+        jitter_ms = 0 if jitter is None else _duration(jitter, "jitter", where)
+        if jitter_ms > LONGEST_JITTER_MS:
+            raise ConfigError(f"{where}: jitter={jitter!r} is longer than a day.", hint="Give a shorter one, such as '5m'.")
+        if every is None:
+            return cls(cron=_cron(cron, where), timezone=_timezone(timezone, where), jitter_ms=jitter_ms)
+        every_ms = _duration(every, "every", where)
+        if every_ms < SHORTEST_MS:
+            raise ConfigError(f"{where}: every={every!r} is too short.", hint="The shortest is a second, every='1s'.")
+        if jitter_ms >= every_ms:
+            raise ConfigError(
+                f"{where}: jitter={jitter!r} is not shorter than every={every!r}: a tick's job could be due after that of the next.",
+                hint="Give a shorter jitter, or none.",
+            )
+        return cls(every_ms=every_ms, jitter_ms=jitter_ms)
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """All ticks after that moment, in order, as aware datetimes in UTC on whole seconds (of a period, milliseconds). They end where
+        datetimes do, and at once for a cron that never fires. The same ticks, whatever moment one begins with.
+
+        Raises:
+            ConfigError: the cron or the zone cannot be read, or `cronsim` is not installed.
+            ValueError: the moment is naive.
+        """
+        if moment.utcoffset() is None:
+            raise ValueError(f"{moment!r} is naive: it does not say which moment it means.")
+        try:
+            if self.every_ms:
+                yield from self._periods(moment)
+            elif self.fires:
+                zone, since = zone_of(self.timezone), moment.astimezone(UTC).replace(microsecond=0)
+                yield from self._fixed(since, zone) if self._is_fixed else self._elapsed(since, zone)
+        except OverflowError:  # the end of the year 9999
+            return
+
+    def first_after(self, moment: datetime) -> datetime | None:
+        """The first tick after that moment; None if there is none any more.
+
+        Raises:
+            ConfigError: as `after`.
+        """
+        return next(self.after(moment), None)
+
+    def jittered(self, name: str, tick: datetime) -> datetime:
+        """When the job of that tick of the schedule of that name is due: the same for whoever asks."""
+        if not self.jitter_ms:
+            return tick
+        drawn = hashlib.sha256(f"{name} {clock.to_ms(tick)}".encode()).digest()
+        return tick + int.from_bytes(drawn[:8]) % self.jitter_ms * _MILLISECOND
+
+    @property
+    def fires(self) -> bool:
+        """Whether the calendar has any tick at all: not for the 30th of February.
+
+        Raises:
+            ConfigError: as `after`.
+        """
+        return bool(self.every_ms) or _fires(self.cron)
+
+    @property
+    def text(self) -> str:
+        """As in a crontab: "0 3 * * *, Europe/Berlin", "every 10m", "every 10m, jitter 1m"."""
+        said = f"every {clock.text(self.every_ms / 1000)}" if self.every_ms else f"{self.cron}, {self.timezone}"
+        return f"{said}, jitter {clock.text(self.jitter_ms / 1000)}" if self.jitter_ms else said
+
+    @property
+    def words(self) -> str:
+        """In English: "At 03:00 every day, Europe/Berlin". A period, and a cron that never fires, as `text`.
+
+        Raises:
+            ConfigError: as `after`.
+        """
+        if self.every_ms or not self.fires:
+            return self.text
+        return f"{_walls(self.cron, _ANY_DAY).explain()}, {self.timezone}"
+
+    @property
+    def _is_fixed(self) -> bool:
+        return not any(field.startswith("*") for field in self.cron.split()[:2])
+
+    def _periods(self, moment: datetime) -> Iterator[datetime]:
+        number = (moment - _EPOCH) // _MILLISECOND // self.every_ms
+        while True:
+            number += 1
+            yield _EPOCH + number * self.every_ms * _MILLISECOND
+
+    def _fixed(self, since: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        # No tick is lost by beginning with what the clock shows at `since`: it has shown all that is earlier. What it shows again in an
+        # overlap, and what a gap brings to one instant, is left out.
+        for wall in _walls(self.cron, _wall(since, zone)):
+            tick = _first_shown(wall, zone)
+            if tick > since:
+                yield tick
+                since = tick
+
+    def _elapsed(self, since: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+        begin, last = _wall(since, zone), since
+        while True:
+            offset, change = _offset(since, zone), None
+            for wall in _walls(self.cron, begin):
+                tick = (wall - offset).replace(tzinfo=UTC)
+                change = _change(since, tick, zone)
+                if change is not None:
+                    break
+                yield tick
+                since = last = tick
+            if change is None or change - last > _LONGEST:
+                return  # the latter: all that it says lies in gaps, as of the last Sunday in March from 2:00 to 2:59 in Berlin
+            since, begin = change, _wall(change, zone) - _SECOND  # at the change itself there may be a tick
+
+
+def installed() -> bool:
+    """Whether `cronsim` is here."""
+    try:
+        _cronsim()
+    except ConfigError:
+        return False
+    return True
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of that name.
+
+    Raises:
+        ConfigError: this host knows none.
+    """
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # unknown; no name of a zone; a folder of zones
+        known = available_timezones()
+        if not known:
+            hint = "This host knows no zones at all: pip install tzdata."
+        else:
+            hint = "Write a name as in the IANA database, such as 'Europe/Berlin' or 'UTC'; a newer one may need a newer tzdata."
+        raise ConfigError(f"{name!r} is no time zone that this host knows{did_you_mean(name, known)}.", hint=hint) from None
+
+
+def _timezone(name: Any, where: str) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TIMEZONE:
+        raise ConfigError(f"{where}: timezone={name!r} must be the name of a zone.", hint="Such as timezone='Europe/Berlin'.")
+    try:
+        zone_of(name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: timezone: {error.fields['message']}", hint=error.fields["hint"]) from None
+    return name
+
+
+def _cron(cron: Any, where: str) -> str:
+    """The cron with single spaces."""
+    if not isinstance(cron, str) or len(cron) > MAX_CRON:
+        raise ConfigError(f"{where}: the cron {cron!r} must be text of at most {MAX_CRON} characters.", hint="Such as '0 3 * * *'.")
+    parts = cron.split()
+    if len(parts) != len(FIELDS):
+        meant = _NICKNAMES.get(cron.strip().lower())
+        hint = f"Write {meant!r}." if meant else "Such as '0 3 * * *', every night at three; for seconds there is every='10s'."
+        fields = ", ".join(name for name, _, _ in FIELDS)
+        raise ConfigError(f"{where}: the cron {cron!r} has {len(parts)} of the five fields {fields}.", hint=hint)
+    for number, (part, (name, takes, size)) in enumerate(zip(parts, FIELDS, strict=True)):
+        if not _readable(number, part):
+            raise ConfigError(
+                f"{where}: the cron {cron!r} has {part!r} as {name}, which cannot be read.",
+                hint=f"It takes {takes}; ranges 1-5, lists 1,3,5, steps */10, and * for all.",
+            )
+        for term in part.split(","):
+            base, _, step = term.partition("/")
+            # As 0 alone would be read what nobody means who writes */90, and 5-5/1 as 5/1, which is all from 5 on.
+            if step and int(step) >= (_span(number, base) if "-" in base else size):
+                raise ConfigError(
+                    f"{where}: the cron {cron!r} has {part!r} as {name}: there is no second step of {step} within {base}.",
+                    hint="For a period there is every=, such as every='90m'.",
+                )
+    return " ".join(parts)
+
+
+def _readable(number: int, part: str) -> bool:
+    """Whether `cronsim` can read one field; yes where that is not installed."""
+    if not installed():
+        return True
+    try:
+        _alone(number, part)
+    except _unreadable():
+        return False
+    return True
+
+
+def _span(number: int, part: str) -> int:
+    """How many values one field has; more than any step where nothing can read it."""
+    if not installed():
+        return sys.maxsize
+    found = _alone(number, part)
+    return len((found.minutes, found.hours, found.days, found.months, found.weekdays)[number])
+
+
+def _alone(number: int, part: str) -> CronSim:
+    fields = ["*"] * len(FIELDS)
+    fields[number] = part
+    return _walls(" ".join(fields), _ANY_DAY)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What `cronsim` raises for a cron; the last two for some that it has not thought of."""
+    return _cronsim().CronSimError, ValueError, AssertionError
+
+
+def _duration(value: Any, option: str, where: str) -> int:
+    try:
+        return clock.milliseconds(value)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: {option}={error}.") from None
+
+
+@lru_cache(maxsize=1024)
+def _fires(cron: str) -> bool:
+    """`cronsim` looks for 50 years, which takes it tens of milliseconds; no date stays away longer than the 40 between two 29ths of
+    February on one day of the week, with 2100 between them.
+    """
+    unreadable = _unreadable()
+    try:
+        return next(_walls(cron, _ANY_DAY), None) is not None
+    except unreadable:  # so it calls a day, too, that none of these months has
+        _cron(cron, "dates")
+        return False
+
+
+def _walls(cron: str, begin: datetime) -> CronSim:
+    """All that match after `begin`, as naive datetimes: what a clock that is never changed would show."""
+    found: CronSim = _cronsim().CronSim(cron, begin)
+    return found
+
+
+def _cronsim() -> ModuleType:
+    try:
+        import cronsim
+    except ImportError:
+        raise ConfigError("A schedule with a cron needs the package cronsim.", hint='pip install "django-delayq[cron]"') from None
+    return cronsim
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
+
+
+def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
+    """What the clock of the zone shows, as a naive datetime."""
+    return moment.astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def _first_shown(wall: datetime, zone: ZoneInfo) -> datetime:
+    """When the clock of the zone first shows that, or, if it is set forward over it, what comes next."""
+    tick = wall.replace(tzinfo=zone).astimezone(UTC)
+    if _wall(tick, zone) == wall:
+        return tick
+    # In a gap: by the offset before the change it lies behind that, by the one after it before that (PEP 495).
+    return _change(wall.replace(tzinfo=zone, fold=1).astimezone(UTC), tick, zone) or tick
+
+
+def _change(since: datetime, until: datetime, zone: ZoneInfo) -> datetime | None:
+    """The first second after `since`, `until` at the latest, at which the clock of the zone has been changed; None: it is not. Day by
+    day, since no zone has set its clock forth and back within one.
+    """
+    offset, low = _offset(since, zone), since
+    while low < until:
+        high = low + min(_DAY, until - low)
+        if _offset(high, zone) != offset:
+            break
+        low = high
+    else:
+        return None
+    while high - low > _SECOND:
+        middle = low + (high - low) // 2 // _SECOND * _SECOND
+        low, high = (middle, high) if _offset(middle, zone) == offset else (low, middle)
+    return high

@@ -1,0 +1,258 @@
+"""What the code of a project says of its schedules: the decorator `periodic`, and the declarations by name. No rows, no Redis: ticks
+are written elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+
+from django_delayq import clock, codec, conf
+from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.periodic.dates import Dates
+from django_delayq.producer.task import Task, task
+from django_delayq.record import MAX_TASK
+from django_delayq.text import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Missed = Literal["skip", "once", "all"]
+Overlap = Literal["allow", "skip", "wait"]
+MISSED: Final[tuple[str, ...]] = get_args(Missed)
+OVERLAP: Final[tuple[str, ...]] = get_args(Overlap)
+MAX_NAME: Final = MAX_TASK  # characters: the name of a task is the usual one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """One schedule as the code says it.
+
+    Args:
+        name: the schedule's, unique in the project.
+        task: the name of its task.
+        dates: when it ticks.
+        missed, overlap: one of `MISSED`, one of `OVERLAP`.
+        args, kwargs: what its jobs are given.
+        fingerprint: 12 hexadecimal digits, the same where all of the above is.
+        place: where it stands, such as "shop.tasks, line 12"; for errors.
+    """
+
+    name: str
+    task: str
+    dates: Dates
+    missed: str = "once"
+    overlap: str = "allow"
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    place: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", self._drawn())
+
+    def _drawn(self) -> str:
+        dates = (self.dates.cron, self.dates.every_ms, self.dates.timezone, self.dates.jitter_ms)
+        told = [self.name, self.task, dates, self.missed, self.overlap, self.args, sorted(self.kwargs.items())]
+        return hashlib.sha256(codec.dumps(told)).hexdigest()[:12]
+
+
+class Declarations:
+    """The declarations of this process by name."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, tuple[Declaration, Task[Any, Any]]] = {}
+
+    def add(self, declaration: Declaration, task: Task[Any, Any]) -> None:
+        """Takes one in. A module that is imported again declares its own anew.
+
+        Raises:
+            ConfigError: another one has its name.
+        """
+        known, its_task = self._all.get(declaration.name, (None, None))
+        if known is not None and (known.place != declaration.place or its_task is task):
+            raise ConfigError(
+                f"Two schedules have the name {declaration.name!r}: the one in {known.place}, and the one in {declaration.place}.",
+                hint="Give each a name= of its own; without one it is the name of the task.",
+            )
+        self._all[declaration.name] = (declaration, task)
+
+    def get(self, name: str) -> Declaration | None:
+        """The declaration of that name; None if there is none."""
+        declaration, _ = self._all.get(name, (None, None))
+        return declaration
+
+    def all(self) -> list[Declaration]:
+        """All of them, by name."""
+        return [self._all[name][0] for name in sorted(self._all)]
+
+
+declarations: Final = Declarations()
+
+
+class Declared(Protocol):
+    """What `periodic(…)` stands as above a function: it makes it a task, unless it is one."""
+
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def periodic(
+    cron: str,
+    *,
+    timezone: str | None = None,
+    missed: Missed = "once",
+    overlap: Overlap = "allow",
+    jitter: clock.Delay | None = None,
+    name: str | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Declared: ...
+
+
+@overload
+def periodic(
+    *,
+    every: clock.Delay,
+    missed: Missed = "once",
+    overlap: Overlap = "allow",
+    jitter: clock.Delay | None = None,
+    name: str | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Declared: ...
+
+
+def periodic(
+    cron: Any = "",
+    *given: Any,
+    every: clock.Delay | None = None,
+    timezone: str | None = None,
+    missed: str = "once",
+    overlap: str = "allow",
+    jitter: clock.Delay | None = None,
+    name: str | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **unknown: Any,
+) -> Any:
+    """Has jobs of a task run by calendar: `@periodic("0 3 * * *", timezone="Europe/Berlin")`, or `@periodic(every="10m")`, above
+    `@task`, or above a plain function, which then becomes a task.
+
+    Args:
+        cron: minute, hour, day of month, month, day of week, on the clock of `timezone`.
+        every: in place of it, a period of a second or more, counted from 1970.
+        timezone: a name such as "Europe/Berlin"; None: TIME_ZONE of the settings.
+        missed: what becomes of ticks whose date passed while nobody could write them: "skip" none of them, "once" the newest, "all".
+        overlap: whether a run begins while another one of the schedule runs: "allow"; "skip": it does not; "wait": when that has ended.
+        jitter: the job of each tick is due some time after it, below this: always the same for one tick.
+        name: of the schedule, unique in the project; None: the name of the task.
+        args, kwargs: the arguments of each job.
+
+    Raises:
+        ConfigError: one of them cannot work or is unknown, the arguments do not fit the task, or another schedule has the name.
+    """
+    frame = sys._getframe(1)
+    place = f"{frame.f_globals.get('__name__', '?')}, line {frame.f_lineno}"
+    where = f"@periodic in {place}"
+    if unknown:
+        strange = next(iter(unknown))
+        hint = f"The options are: {', '.join(OPTIONS)}."
+        raise ConfigError(f"{where}: {strange!r} is no option{_meant(strange)}.", hint=hint)
+    if given or not isinstance(cron, str):
+        shown = given[0] if given else cron
+        raise ConfigError(
+            f"{where}: it was given {shown!r}.",
+            hint="Write @periodic('0 3 * * *') or @periodic(every='10m'); every other option has a name.",
+        )
+    dates = _dates(cron, every, timezone, jitter, where)
+    for option, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
+        if value not in known:
+            raise ConfigError(f"{where}: {option}={value!r} is none of {', '.join(known)}{did_you_mean(value, known)}.")
+    arguments, named = _arguments(args, kwargs, where)
+
+    def decorate(function: Any) -> Task[Any, Any]:
+        if not callable(function):
+            raise ConfigError(f"{where}: it stands above {function!r}, which is no function.", hint="Write def below it.")
+        ready: Task[Any, Any] = function if isinstance(function, Task) else task(function)
+        try:
+            ready.check_arguments(arguments, named)
+            codec.encode_payload(arguments, named, None, limit=sys.maxsize, task=ready.name)
+        except PayloadError as error:
+            raise ConfigError(f"{where}: {error}", hint="Jobs are given what stands in args=(…) and kwargs={…}.") from None
+        declaration = Declaration(
+            name=_name(name, where) or ready.name,
+            task=ready.name,
+            dates=dates,
+            missed=missed,
+            overlap=overlap,
+            args=arguments,
+            kwargs=named,
+            place=place,
+        )
+        declarations.add(declaration, ready)
+        return ready
+
+    return decorate
+
+
+OPTIONS: Final = tuple(name for name, one in inspect.signature(periodic).parameters.items() if one.kind is one.KEYWORD_ONLY)
+# What other schedulers call them.
+_ELSEWHERE: Final = {
+    "crontab": "the first argument, '0 3 * * *'",
+    "schedule": "the first argument, '0 3 * * *'",
+    "minute": "the first field of the cron, '30 * * * *'",
+    "hour": "the second field of the cron, '0 3 * * *'",
+    "day_of_week": "the fifth field of the cron, '0 3 * * MON'",
+    "tz": "timezone=",
+    "interval": "every=, such as every='10m'",
+    "run_every": "every=, such as every='10m'",
+    "seconds": "every=, such as every='30s'",
+    "minutes": "every=, such as every='10m'",
+    "hours": "every=, such as every='2h'",
+    "days": "every=, such as every='1d', or a cron",
+    "misfire_grace_time": "missed=",
+    "coalesce": "missed='once'",
+    "max_instances": "overlap='skip'",
+    "queue": "an option of the task: @delayq.task(queue=…) below it",
+}
+
+
+def _meant(strange: str) -> str:
+    known = _ELSEWHERE.get(strange)
+    return f" (here it is {known})" if known else did_you_mean(strange, ("cron", *OPTIONS))
+
+
+def _dates(cron: str, every: clock.Delay | None, timezone: str | None, jitter: clock.Delay | None, where: str) -> Dates:
+    if every is not None and timezone is not None:
+        raise ConfigError(
+            f"{where}: timezone={timezone!r} is given with every={every!r}, which counts the same in all zones.",
+            hint="Leave it out; for a time of day write a cron.",
+        )
+    if timezone is None:
+        timezone = conf.project_timezone() if every is None and cron else "UTC"
+    return Dates.of(cron, every=every, timezone=timezone, jitter=jitter, where=where)
+
+
+def _arguments(args: Any, kwargs: Any, where: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise ConfigError(f"{where}: args={args!r} must be a list or tuple of arguments.", hint="For one: args=('eu',).")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise ConfigError(f"{where}: kwargs={kwargs!r} must be a dict of arguments.", hint="Such as kwargs={'region': 'eu'}.")
+    return tuple(args), dict(kwargs or {})
+
+
+def _name(name: Any, where: str) -> str:
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
+        raise ConfigError(
+            f"{where}: name={name!r} must be 1 to {MAX_NAME} printable characters, with no space at either end.",
+            hint="Such as name='weekly-eu'.",
+        )
+    return name

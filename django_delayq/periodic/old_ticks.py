@@ -1,0 +1,77 @@
+"""Deletes ticks when their jobs have gone: history is as long as that of jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import Exists, OuterRef
+
+from django_delayq.conf import Config
+from django_delayq.models import Job, Tick
+from django_delayq.periodic import schedule_rows
+
+BATCH: Final = 500
+PAUSE: Final = 600.0  # seconds between two rounds
+LONG_PAUSE: Final = 3_600.0  # the same behind a round in which nothing went
+PACE: Final = 1.0  # seconds between two looks of a round, while nothing goes
+LEAST: Final = 24 * 3_600.0  # seconds for which a tick is kept in any case: a clock that is put back finds that it has had its job
+
+
+def old_ticks(config: Config) -> Any:
+    """Ticks that are as old as succeeded jobs may be, and whose jobs have no row, or that have none. What a queue keeps longer, and
+    what has failed, keeps its tick.
+    """
+    edge, ticks = _edge(config), Tick.objects.using(config.database)
+    if edge is None:
+        return ticks.none()
+    jobs = Job.objects.using(config.database).filter(pk=OuterRef("job_id"))
+    return ticks.filter(written_at__lt=edge).exclude(Exists(jobs))
+
+
+class OldTicksLoop:
+    """Looks at 500 ticks a pass, by primary key, from where the pass before it ended on; from the oldest row again when one is young.
+    So what stays, be it millions of rows, costs one look a second at most, and none for minutes behind each round.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._seen = 0  # up to this row all were looked at in this round
+        self._gone = 0  # how many went in this round
+
+    def poll(self) -> float:
+        """One batch. Returns seconds to sleep: 0 when it may be that many are to go.
+
+        Raises:
+            DatabaseError: call again later.
+        """
+        gone = self._step()
+        self._gone += gone
+        if self._seen:
+            return 0.0 if gone else PACE
+        rest = PAUSE if self._gone else LONG_PAUSE
+        self._gone = 0
+        return rest
+
+    def prune(self) -> int:
+        """As many batches as it takes to find one that may go. Returns how many went; 0: none is left."""
+        while not (gone := self._step()):
+            if not self._seen:
+                return 0
+        return gone
+
+    def _step(self) -> int:
+        edge, ticks = _edge(self.config), Tick.objects.using(self.config.database)
+        looked = list(ticks.filter(pk__gt=self._seen).order_by("pk").values_list("pk", "written_at")[:BATCH])
+        over = edge is None or len(looked) < BATCH or looked[-1][1] >= edge
+        self._seen = 0 if over else looked[-1][0]
+        gone = list(old_ticks(self.config).filter(pk__in=[pk for pk, _ in looked]).values_list("pk", flat=True)) if looked else []
+        if gone:
+            ticks.filter(pk__in=gone).delete()
+        return len(gone)
+
+
+def _edge(config: Config) -> datetime | None:
+    """Ticks that were written before this may go; None: none may."""
+    kept = config.retention["succeeded"]
+    return None if kept is None else schedule_rows.now(config.database) - timedelta(seconds=max(kept, LEAST))

@@ -1,0 +1,357 @@
+"""What people do to schedules. Who does something says who they are; each act is an event with actor and reason.
+
+Acts change rows in the caller's transaction, and workers obey within five seconds. Jobs that are to be cancelled are cancelled at the
+commit; if Redis is away then, by a worker as soon as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from django.db import Error as DriverError
+from django.db import IntegrityError, transaction
+
+from django_delayq import clock, conf
+from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
+from django_delayq.logger import Logger
+from django_delayq.mirror import rows
+from django_delayq.models import Periodic, Tick
+from django_delayq.periodic import schedule_rows, withdrawals
+from django_delayq.periodic.dates import Dates
+from django_delayq.periodic.declarations import MAX_NAME, MISSED, OVERLAP
+from django_delayq.periodic.schedule_rows import begin, dates_of, locked, note, withdraw
+from django_delayq.periodic.tick_writer import OPTIONS, check_jobs, told
+from django_delayq.producer import job as jobs
+from django_delayq.producer.schedule import put_in
+from django_delayq.producer.task import registry
+from django_delayq.producer.where import check_words
+from django_delayq.store.connection import StoreError
+from django_delayq.text import did_you_mean
+
+logger = Logger("django_delayq.periodic")
+
+MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def get(name: str) -> Periodic:
+    """The schedule of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = Periodic.objects.using(_using()).filter(name=name).first()
+    if found is None:
+        raise _unknown(name)
+    return found
+
+
+def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
+    """Makes no more jobs of it. Its waiting ticks are cancelled; what is due already, or runs, goes on. Returns the row, as most acts.
+
+    Raises (all acts):
+        ConfigError: there is no such schedule, or it cannot be done to it.
+        DatabaseError: nothing has happened.
+    """
+    using = _using()
+    check_words("turn_off()", actor, reason)
+    with locked(using, name=name) as row:
+        if row is None:
+            raise _unknown(name)
+        if row.enabled:
+            now = schedule_rows.now(using)
+            row.enabled = False
+            withdraw(row, now, using, actor=actor)
+            _begin_and_save(row, now, using)
+            note(row, "periodic_off", now, using, actor=actor, reason=reason)
+    return row
+
+
+def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
+    """Makes jobs of it again, from now on: nothing of the time for which it was off is missed."""
+    using = _using()
+    check_words("turn_on()", actor, reason)
+    with locked(using, name=name) as row:
+        if row is None:
+            raise _unknown(name)
+        if not row.enabled:
+            now = schedule_rows.now(using)
+            row.enabled = True
+            _begin_and_save(row, now, using)
+            note(row, "periodic_on", now, using, actor=actor, reason=reason)
+    return row
+
+
+def override(
+    name: str,
+    *,
+    cron: str = "",
+    every: clock.Delay | None = None,
+    timezone: str = "",
+    actor: str,
+    reason: str = "",
+) -> Periodic:
+    """Gives it other dates than its owner says, from now on and until that is taken back: a cron, on the clock of a time zone (none:
+    the schedule's own, if it has one), or a period. The jitter stays. Its waiting ticks are cancelled, and written by the new dates.
+
+    Raises:
+        ConfigError: also, that they are no dates, or never come.
+    """
+    using = _using()
+    check_words("override()", actor, reason)
+    with locked(using, name=name) as row:
+        if row is None:
+            raise _unknown(name)
+        zone = timezone or (row.timezone if row.cron else "") or "UTC"
+        given = _dates(cron, every, "UTC" if every is not None else zone, None, f"override({name!r})")
+        row.override_cron, row.override_every_ms, row.override_timezone = given.cron, given.every_ms, given.timezone
+        _redate(row, using, actor, reason, dates=dates_of(row).text)
+    return row
+
+
+def drop_override(name: str, actor: str, reason: str = "") -> Periodic:
+    """Gives it its owner's dates again, from now on. Without an override nothing happens."""
+    using = _using()
+    check_words("drop_override()", actor, reason)
+    with locked(using, name=name) as row:
+        if row is None:
+            raise _unknown(name)
+        if row.overridden:
+            row.override_cron, row.override_every_ms, row.override_timezone = "", 0, ""
+            _redate(row, using, actor, reason, dates=dates_of(row).text, dropped=True)
+    return row
+
+
+def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
+    """Schedules one more job of it, due now, whether it is on or off. Its dates stay as they are. Runs that must not overlap do not
+    overlap with this one either.
+
+    Raises:
+        UnknownTask: its task is not registered in this process.
+        As `schedule`.
+    """
+    using = _using()
+    check_words("run_now()", actor, reason)
+    with locked(using, name=name) as row:
+        if row is None:
+            raise _unknown(name)
+        task, now = registry.get(row.task), schedule_rows.now(using)
+        at = _free_instant(row, now, using)
+        job = put_in(task, OPTIONS._replace(using=using), tuple(row.args), dict(row.kwargs), tick=told(row, at, by_hand=True))
+        Tick.objects.using(using).create(
+            schedule_id=row.pk,  # a router of the project has no say in it
+            at=at,
+            run_at=at,
+            fate=Tick.Fate.SCHEDULED,
+            job_id=job.id,
+            by_hand=True,
+            actor=rows.clean(actor, 200),
+            written_at=now,
+        )
+        note(row, "periodic_run", now, using, actor=actor, reason=reason, job=str(job.id))
+    return job
+
+
+def create(
+    name: str,
+    task: str,
+    *,
+    cron: str = "",
+    every: clock.Delay | None = None,
+    timezone: str = "UTC",
+    jitter: clock.Delay | None = None,
+    missed: str = "once",
+    overlap: str = "allow",
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    actor: str,
+    reason: str = "",
+) -> Periodic:
+    """A schedule of the admin's own, of a task that is registered in this process.
+
+    Raises:
+        UnknownTask: the task is not.
+        PayloadError, PayloadTooLarge: the arguments do not fit it.
+        QueueUnknown: the settings do not list its queue.
+        ConfigError: the name is taken, or one of the others cannot work.
+    """
+    using, where = _using(), f"schedule {name!r}"
+    check_words("create()", actor, reason)
+    if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
+        raise ConfigError(f"{where}: a name has 1 to {MAX_NAME} printable characters, with no space at either end.")
+    _check_policies(where, missed, overlap)
+    dates = _dates(cron, every, timezone, jitter, where)
+    given: Any = dict(kwargs or {})
+    row = Periodic(
+        name=name,
+        task=task,
+        owner=Periodic.Owner.ADMIN,
+        cron=dates.cron,
+        every_ms=dates.every_ms,
+        timezone=dates.timezone,
+        jitter_ms=dates.jitter_ms,
+        missed=missed,
+        overlap=overlap,
+        args=_listed(args),
+        kwargs=given,
+    )
+    check_jobs(row)
+    with transaction.atomic(using=using):
+        row.decided_to = row.write_at = row.created_at = now = schedule_rows.now(using)
+        try:
+            with transaction.atomic(using=using):
+                row.save(using=using, force_insert=True)
+        except IntegrityError:
+            raise ConfigError(f"{where}: there is one of this name.", hint="Give it another one.") from None
+        note(row, "periodic_created", now, using, actor=actor, reason=reason, task=task, dates=dates.text)
+    return row
+
+
+def change(
+    name: str,
+    *,
+    task: str | None = None,
+    cron: str = "",
+    every: clock.Delay | None = None,
+    timezone: str = "UTC",
+    jitter: clock.Delay | None = None,
+    missed: str = "once",
+    overlap: str = "allow",
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    actor: str,
+    reason: str = "",
+) -> Periodic:
+    """Gives a schedule of the admin's own all of that, from now on; task and arguments stay where they are None. Its waiting ticks are
+    cancelled, and written anew.
+
+    Raises:
+        As `create`; ConfigError also where code declares it.
+    """
+    using, where = _using(), f"schedule {name!r}"
+    check_words("change()", actor, reason)
+    _check_policies(where, missed, overlap)
+    dates = _dates(cron, every, timezone, jitter, where)
+    with locked(using, name=name) as row:
+        if row is None:
+            raise _unknown(name)
+        if row.owner != Periodic.Owner.ADMIN:
+            raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or give it other dates here.")
+        row.task = row.task if task is None else task
+        row.args = row.args if args is None else _listed(args)
+        row.kwargs = row.kwargs if kwargs is None else dict(kwargs)
+        row.cron, row.every_ms, row.timezone, row.jitter_ms = dates.cron, dates.every_ms, dates.timezone, dates.jitter_ms
+        row.missed, row.overlap = missed, overlap
+        check_jobs(row)
+        now = schedule_rows.now(using)
+        withdraw(row, now, using, actor=actor)
+        _begin_and_save(row, now, using)
+        note(row, "periodic_changed", now, using, actor=actor, reason=reason, task=row.task, dates=dates.text)
+    return row
+
+
+def delete(name: str, actor: str, reason: str = "") -> None:
+    """Deletes a schedule of the admin's own, with its ticks. Its waiting ticks are cancelled first, at once, also in a transaction that
+    is rolled back later. Jobs keep their rows.
+
+    Raises:
+        ConfigError: also, that code declares it, or that somebody has turned it on meanwhile.
+        StoreUnavailable: what waits could not be cancelled. It is off now, and can be deleted when Redis is there.
+    """
+    using = _using()
+    _check_ours(get(name))
+    schedule = turn_off(name, actor, reason).pk
+    deleted = False
+    while not deleted:
+        while not withdrawals.carry_out(schedule, using):
+            pass
+        with locked(using, pk=schedule) as row:
+            if row is None:
+                raise _unknown(name)
+            _check_ours(row)
+            if row.enabled:
+                raise ConfigError(f"The schedule {name!r} was turned on while it was deleted.", hint="If it is to go, delete it again.")
+            if not row.withdrawing:
+                note(row, "periodic_deleted", schedule_rows.now(using), using, actor=actor, reason=reason, task=row.task)
+                Tick.objects.using(using).filter(schedule=row).delete()
+                Periodic.objects.using(using).filter(pk=row.pk).delete()
+                deleted = True
+
+
+def _check_ours(row: Periodic) -> None:
+    if row.owner != Periodic.Owner.ADMIN:
+        raise ConfigError(f"The schedule {row.name!r} is declared in code.", hint="Remove it there, or turn it off here.")
+
+
+def _using() -> str:
+    return conf.get().database
+
+
+def _unknown(name: str) -> ConfigError:
+    known = list(Periodic.objects.using(_using()).values_list("name", flat=True)[:1000])
+    return ConfigError(
+        f"There is no schedule {name!r}{did_you_mean(name, known)}.",
+        hint="A declared one is there when a worker with the role relay has seen it.",
+    )
+
+
+def _dates(cron: str, every: clock.Delay | None, timezone: str, jitter: clock.Delay | None, where: str) -> Dates:
+    dates = Dates.of(cron, every=every, timezone=timezone, jitter=jitter, where=where)
+    if not dates.fires:
+        raise ConfigError(f"{where}: the cron {cron!r} never comes.", hint="Is there such a day in one of these months?")
+    return dates
+
+
+def _check_policies(where: str, missed: str, overlap: str) -> None:
+    for option, value, known in (("missed", missed, MISSED), ("overlap", overlap, OVERLAP)):
+        if value not in known:
+            raise ConfigError(f"{where}: {option}={value!r} is none of {', '.join(known)}{did_you_mean(value, known)}.")
+
+
+def _listed(args: Sequence[Any]) -> Any:
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise PayloadError(f"args={args!r} must be a list of arguments.")
+    return list(args)
+
+
+def _redate(row: Periodic, using: str, actor: str, reason: str, **detail: Any) -> None:
+    now = schedule_rows.now(using)
+    withdraw(row, now, using, actor=actor)
+    _begin_and_save(row, now, using)
+    note(row, "periodic_dates", now, using, actor=actor, reason=reason, **detail)
+
+
+def _begin_and_save(row: Periodic, now: datetime, using: str) -> None:
+    begin(row, now, now)
+    row.save(using=using)
+    if row.withdrawing:
+        transaction.on_commit(partial(_carry_out, row.pk, using), using=using, robust=True)
+
+
+def _carry_out(schedule: int, using: str) -> None:
+    try:
+        withdrawals.carry_out(schedule, using)
+    except (DelayqError, StoreError, DriverError) as error:
+        logger.warning("waiting jobs of a schedule are cancelled by a worker, as soon as it can: %s", error)
+
+
+def _free_instant(row: Periodic, now: datetime, using: str) -> datetime:
+    """Two who ask at once, on a coarse clock, have two ticks."""
+    mine = Tick.objects.using(using).filter(schedule=row, by_hand=True)
+    last = mine.order_by("-at").values_list("at", flat=True).first()
+    return now if last is None or last < now else last + MICROSECOND
+
+
+__all__ = (
+    "change",
+    "create",
+    "delete",
+    "drop_override",
+    "get",
+    "override",
+    "run_now",
+    "turn_off",
+    "turn_on",
+)

@@ -1,0 +1,66 @@
+"""Ticks that are to be no more: their jobs are cancelled. Sent again, that changes nothing, so any process may do it, and finish it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+from django_delayq.models import Job, Periodic, Tick
+from django_delayq.periodic.schedule_rows import locked
+from django_delayq.producer import acts
+from django_delayq.producer.stores import stores
+from django_delayq.states import Change, State
+
+AT_ONCE: Final = 200  # jobs; a schedule has a few ahead, unless it is retired while its queue is paused
+AWAY: Final = timedelta(days=1)
+
+
+def carry_out(schedule: int, using: str) -> bool:
+    """Cancels the jobs of a schedule's withdrawn ticks, 200 at most. A job that has begun, against all expectation, keeps its tick.
+    Returns whether none is left.
+
+    Raises:
+        StoreUnavailable, DatabaseError: call again; nothing is lost.
+    """
+    ticks = Tick.objects.using(using).filter(schedule_id=schedule, fate=Tick.Fate.WITHDRAWN)
+    found = list(ticks.order_by("at")[:AT_ONCE])
+    why = _why(schedule, using) if found else ""
+    for tick in found:
+        mine = ticks.filter(pk=tick.pk, job_id=tick.job_id)
+        gone = tick.job_id is None or (not _has_run(tick.job_id, using) and _cancelled(tick.job_id, tick.actor, why))
+        mine.update(fate=Tick.Fate.CANCELLED if gone else Tick.Fate.SCHEDULED)
+    with locked(using, pk=schedule) as row:
+        if row is None or not row.withdrawing or ticks.exists():
+            return row is None or not row.withdrawing
+        still = row.write_at if row.active else None
+        Periodic.objects.using(using).filter(pk=schedule).update(withdrawing=False, write_at=still)
+    return True
+
+
+def _has_run(job: UUID, using: str) -> bool:
+    """Whether it waits to be run again: its run has failed, or its worker vanished. Its row hears of that later than Redis."""
+    row = Job.objects.using(using).filter(pk=job).only("queue", "state", "attempts", "crashes").first()
+    if row is None:
+        return False
+    with stores.guarded():
+        view = stores.inspector().job(row.queue, job)
+    if view is None:
+        return row.state == State.SCHEDULED and bool(row.attempts or row.crashes)
+    return view.state == "scheduled" and bool(view.attempt or view.crashes)
+
+
+def _cancelled(job: UUID, actor: str, why: str) -> bool:
+    """Whether that job is no more. One that has begun goes on: a cancel would ask it to stop, so it is moved out of the way first, to
+    which a running one says that it runs, and nothing else.
+    """
+    if acts.reschedule(job, delay=AWAY, actor=actor, reason=why) is Change.RUNNING:
+        return False
+    return acts.cancel(job, actor=actor, reason=why) in (Change.DONE, Change.UNKNOWN)
+
+
+def _why(schedule: int, using: str) -> str:
+    row = Periodic.objects.using(using).filter(pk=schedule).first()
+    if row is None or row.active:
+        return "its schedule has other dates or arguments"
+    return f"its schedule {row.name} is retired" if row.retired_at else f"its schedule {row.name} was turned off"

@@ -1,0 +1,98 @@
+-- The usual call of schedule: new jobs without a key, which meet nothing. It is answered here, before the other pieces are set up, which
+-- takes longer than one job itself. All else goes on below, where nothing has been written yet: so what is said below is said of it, too,
+-- and a test plays both against each other. The first write needs memory, as there. Needs nothing, and stands first.
+-- No function, since to make one with all that it names takes time: a block that is left by `break`.
+repeat
+  local now, by, limit, known_ground, items = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], (#ARGV - 6) / 4
+  if items == 0 or now == '!' or ARGV[3] ~= '' or string.sub(ARGV[6], 1, 3) == 'ask' then
+    break
+  end
+  if now == '' then
+    local time = redis.call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  else
+    now = tonumber(now)
+  end
+  local meta = redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus')
+  local format, generation, surplus = meta[1], meta[2], tonumber(meta[5] or 0)
+  local ground = (generation or '') .. ':' .. (meta[3] or '')
+  if not generation or (known_ground ~= '' and known_ground ~= ground)
+    or (format and not (string.find(format, '^[1-9]$') and tonumber(format) <= FORMAT))
+  then
+    break
+  end
+
+  local earliest = meta[4] and (tonumber(meta[4]) or math.huge) or -math.huge -- what is due before that wakes a mover
+  local stamp = string.format('%.0f', now)
+  local entry = format and {'at', stamp, 'by', by, 'f', format, '', ''} or {'at', stamp, 'by', by, '', ''}
+  local told = #entry - 2
+  local ids, jobs, lanes
+  if items > 1 then -- else time is saved on tables
+    ids, jobs, lanes = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
+  end
+  -- Most jobs of a call have the same header, and many the same date: these are read once.
+  local id, record, policy, when, fresh, line, lane, safety, date, due, score, fields
+  for i = 1, items do
+    id, record, policy, when = unpack(ARGV, 3 + i * 4, 6 + i * 4)
+    if not line or string.sub(record, 1, #line) ~= line then
+      line, lane, safety = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+\n)')
+      date = nil
+    end
+    fresh = line and string.sub(policy, 1, 9) ~= 'replaced@' and not (ids and ids[id])
+    if fresh and when ~= date then
+      date, due, score = when, tonumber(when), when
+      if string.byte(when) == 43 then -- a plus: a delay
+        due = now + due
+        score = string.format('%.0f', due)
+      end
+      fields = ' ' .. score .. ' ' .. lane
+      fresh = due >= earliest
+    end
+    if not fresh then
+      break
+    end
+    if ids then
+      local dates = lanes[lane]
+      local n = dates.n
+      ids[i], ids[id], jobs[i * 2 - 1], jobs[i * 2] = id, true, id, record
+      dates[n + 1], dates[n + 2], dates.n = score, id, n + 2
+    end
+    entry[told + 1], entry[told + 2] = 'scheduled', safety == 'o' and (id .. fields) or (id .. fields .. '\n' .. record)
+    told = told + 2
+  end
+
+  if fresh and limit > 0 then
+    fresh = surplus and surplus >= 0 and redis.call('XLEN', k_events) + surplus < limit
+  end
+  if fresh and ids then
+    local known, ended = redis.call('HMGET', k_jobs, unpack(ids)), redis.call('ZMSCORE', k_finished, unpack(ids))
+    for i = 1, items do
+      fresh = fresh and not known[i] and not ended[i]
+    end
+    if fresh then
+      redis.call('HSET', k_jobs, unpack(jobs))
+      for _, dates in pairs(lanes) do
+        if dates.n > 1 then
+          redis.call('ZADD', unpack(dates, 1, dates.n))
+        end
+      end
+    end
+  elseif fresh then
+    fresh = not redis.call('ZSCORE', k_finished, id) and redis.call('HSETNX', k_jobs, id, record) == 1
+    if fresh then
+      redis.call('ZADD', lane == 'n' and k_normal or lane == 'h' and k_high or k_low, score, id)
+    end
+  end
+  if not fresh then
+    break
+  end
+  redis.pcall('HINCRBY', k_stats, string.format('%.0f:scheduled', math.floor(now / 60000)), items)
+  if redis.pcall('XADD', k_events, '*', unpack(entry)).err then -- see publish in begin.lua
+    redis.call('UNLINK', k_events)
+    redis.call('XADD', k_events, '*', unpack(entry))
+  end
+  if items > 1 then
+    redis.pcall('HINCRBY', k_meta, 'surplus', items - 1) -- see untold.lua
+  end
+  return {ground, stamp}
+until true

@@ -1,0 +1,28 @@
+"""The tasks of the contract that are coroutines: apart, since not every backend takes such."""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from django.tasks import task
+except ImportError:  # Django 5.2
+    from django_tasks import task
+
+
+@task
+async def give_later(*args: Any) -> list[Any]:
+    """Gives back what it was given."""
+    return list(args)
+
+
+@task(takes_context=True)
+async def look_later(context: Any) -> str:
+    """The id of its own result."""
+    return str(context.task_result.id)
+
+
+@task
+async def fail_later() -> None:
+    """Raises an error."""
+    raise KeyError("nobody has it")

@@ -1,0 +1,76 @@
+"""The tasks with which the contract tries a backend: declared as a project does it, so that its workers find them by name.
+
+Imported while the settings name the backend.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+try:
+    from django.tasks import task
+except ImportError:  # Django 5.2
+    from django_tasks import task
+
+RUN: Final[list[Any]] = []  # what has run in this process
+
+
+@task
+def give(*args: Any, **kwargs: Any) -> Any:
+    """Gives back what it was given."""
+    RUN.append(args)
+    return [list(args), kwargs]
+
+
+@task
+def give_nothing() -> None:
+    """Returns None."""
+
+
+@task
+def give_pair() -> Any:
+    """Returns what JSON makes a list of."""
+    return (1, b"two")
+
+
+@task
+def give_function() -> Any:
+    """Returns what JSON cannot hold."""
+    return lambda: True
+
+
+@task
+def fail() -> None:
+    """Raises an error."""
+    raise ValueError("it was to be expected")
+
+
+@task
+def fail_within() -> None:
+    """Raises an error whose argument is none that JSON or pickle would take."""
+    raise ValueError(ValueError(lambda: True))
+
+
+@task
+def leave() -> None:
+    """Tries to end the worker."""
+    raise SystemExit("no more of this")
+
+
+@task(takes_context=True)
+def look(context: Any, *args: Any) -> dict[str, Any]:
+    """What its context says."""
+    result = context.task_result
+    return {
+        "kind": type(context).__name__,
+        "attempt": context.attempt,
+        "id": result.id,
+        "status": str(result.status),
+        "args": result.args,
+        "path": result.task.module_path,
+        "backend": result.backend,
+        "workers": len(result.worker_ids),
+        "started": result.started_at is not None and result.started_at == result.last_attempted_at,
+        "finished": result.finished_at is not None,
+        "errors": len(result.errors),
+    }

@@ -1,0 +1,105 @@
+"""Schedules that a test follows: the real loop brings their ticks while time passes in it. Nobody brings those of others."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+from typing import Any, NoReturn
+
+from django_delayq import clock, conf
+from django_delayq.exceptions import ConfigError
+from django_delayq.models import Periodic
+from django_delayq.periodic.declarations import Declarations, declarations
+from django_delayq.periodic.schedule_rows import dates_of
+from django_delayq.periodic.tick_loop import TickLoop
+from django_delayq.producer.schedule import Bound
+from django_delayq.producer.task import registry
+from django_delayq.testing.wanted import task_name
+from django_delayq.text import did_you_mean
+
+
+class FollowedLoop(TickLoop):
+    """The loop of workers, for these schedules alone. What it cannot write, it tells the test."""
+
+    def __init__(self, *, using: str, names: frozenset[str]) -> None:
+        self._names = names
+        declared = Declarations()
+        for one in declarations.all():
+            if one.name in names:
+                declared.add(one, registry.get(one.task))
+        super().__init__(using=using, declared=declared)
+
+    def _rows(self) -> Any:
+        return super()._rows().filter(name__in=self._names)
+
+    def _bar(self, one: Any, error: Exception, now: datetime) -> NoReturn:
+        raise error
+
+
+class FollowedSchedules:
+    """What one test follows; nothing when it begins."""
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+        self._loop: FollowedLoop | None = None
+
+    def follow(self, names: frozenset[str]) -> None:
+        """These too, from now on."""
+        self._names |= names
+        self._loop = None  # made anew: settings may have changed, too
+
+    def write(self) -> None:
+        """Writes what is to be written now. Nothing is followed: it costs nothing."""
+        if not self._names:
+            return
+        if self._loop is None or self._loop.using != conf.get().database:
+            self._loop = FollowedLoop(using=conf.get().database, names=self._names)
+        while self._loop.poll() == 0.0:
+            pass
+
+    def next_ms(self) -> int | None:
+        """When there is something to write next, in ms; None: never."""
+        if not self._names:
+            return None
+        rows = Periodic.objects.using(conf.get().database).filter(name__in=self._names, write_at__gt=clock.now())
+        following = rows.order_by("write_at").values_list("write_at", flat=True).first()
+        return None if following is None else clock.to_ms(following)
+
+
+def named(schedule: Any) -> frozenset[str]:
+    """The names that are meant: that of a schedule, or those of all that the code declares for a task.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if isinstance(schedule, Bound):
+        task = task_name(schedule)
+        found = frozenset(one.name for one in declarations.all() if one.task == task)
+        if not found:
+            raise ConfigError(f"No schedule is declared for {task}.", hint="Write @delayq.periodic(…) above it.")
+        return found
+    if declarations.get(schedule) is None and not _rows(schedule).exists():
+        near = did_you_mean(schedule, [one.name for one in declarations.all()])
+        raise ConfigError(f"There is no schedule {schedule!r}{near}.", hint="Pass its name, or the task that it is declared for.")
+    return frozenset((schedule,))
+
+
+def upcoming(schedule: Any, count: int) -> list[datetime]:
+    """The next dates of one schedule: by its row, if it has one, since people may have given it others there; else by the code.
+
+    Raises:
+        ConfigError: there is none, or more than one.
+    """
+    names = named(schedule)
+    if len(names) > 1:
+        raise ConfigError(f"{schedule!r} has several schedules: {', '.join(sorted(names))}.", hint="Name one of them.")
+    [name] = names
+    row, declared = _rows(name).first(), declarations.get(name)
+    if row is not None:
+        return list(islice(dates_of(row).after(clock.now()), count)) if row.active else []
+    assert declared is not None  # else `named` had raised
+    return list(islice(declared.dates.after(clock.now()), count))
+
+
+def _rows(name: str) -> Any:
+    return Periodic.objects.using(conf.get().database).filter(name=name)

@@ -1,0 +1,55 @@
+"""How long a loop pauses after errors in a row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from django_delayq import clock, signals
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.logger import Logger
+from django_delayq.store.formats import FormatNewer
+
+logger = Logger("django_delayq.worker")
+
+SHORTEST: Final = 0.05  # seconds: the first pause after an error
+LONGEST: Final = 5.0
+
+
+class ErrorPause:
+    """How long to pause after errors in a row: doubling, with jitter so that a hundred workers do not return as one, and
+    what is to be said about it: once when the trouble begins, and once when it is over.
+    """
+
+    def __init__(self, name: str, *, longest: float = LONGEST, rand: Callable[[], float] = random.random) -> None:
+        self.name = name
+        self._longest = longest
+        self._rand = rand
+        self._since = 0.0
+        self.failures = 0
+
+    @property
+    def lasts(self) -> float:
+        """For how many seconds nothing has worked."""
+        return clock.monotonic() - self._since if self.failures else 0.0
+
+    def failed(self, error: Exception) -> float:
+        """Notes an error. Returns the seconds to pause."""
+        self.failures += 1
+        if self.failures == 1:
+            self._since = clock.monotonic()
+            if isinstance(error, (StoreUnavailable, FormatNewer)):
+                logger.warning("%s: %s It will be tried again until it works.", self.name, error)
+            else:
+                logger.exception("%s: an unexpected error; the next pass follows after a pause", self.name, exc_info=error)
+        if isinstance(error, StoreUnavailable):
+            signals.store_unavailable.send_robust(sender=None, error=error)
+        pause = min(SHORTEST * 2.0 ** min(self.failures - 1, 20), self._longest)
+        return pause * (0.5 + self._rand())
+
+    def worked(self) -> None:
+        """Notes a pass without an error."""
+        if self.failures:
+            logger.warning("%s: works again, after %d errors in %.1f s", self.name, self.failures, clock.monotonic() - self._since)
+            self.failures = 0

@@ -1,0 +1,74 @@
+"""What a worker tells of itself to who measures it: gathered from its processes, for one look."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from django_delayq import clock
+from django_delayq.worker import tally
+from django_delayq.worker.holdings import RUNNING, SETTLING, WAITING
+from django_delayq.worker.spec import WorkerSpec
+from django_delayq.worker.supervisor.fork import Child
+from django_delayq.worker.supervisor.keeper import Keeper
+from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
+from django_delayq.worker.supervisor.slots import Slot
+from django_delayq.worker.tally import Tally, WorkerFigures
+
+STALE: Final = 60.0  # seconds; what the process of records has said before that is not told any more
+HELD: Final = {WAITING: "waiting", RUNNING: "running", SETTLING: "settling"}
+
+
+class Measure:
+    """1. Gives each task process a tally. 2. Keeps what those have counted that have ended. 3. Adds all up when somebody looks. It asks
+    nobody, so nothing in it can wait.
+    """
+
+    def __init__(self, spec: WorkerSpec, *, keeper: Keeper, recovery: ProcessRecovery) -> None:
+        self._spec = spec
+        self._keeper = keeper
+        self._recovery = recovery
+        self._past = Tally(len(spec.lines), len(spec.tasks)).read()
+
+    def tally(self) -> Tally:
+        """For a process that is about to be forked."""
+        return Tally(len(self._spec.lines), len(self._spec.tasks))
+
+    def ended(self, child: Child) -> None:
+        """Takes over what an ended child has counted, and frees its memory."""
+        if child.tally is not None:
+            self._past = [a + b for a, b in zip(self._past, child.tally.read(), strict=True)]
+            child.tally.close()
+            child.tally = None
+
+    def figures(self, facts: Mapping[str, Any], children: Iterable[Child], slots: Iterable[Slot], *, reached: bool) -> WorkerFigures:
+        """What there is to tell. `facts`: what the beat says."""
+        lines, counts, leases = self._spec.lines, self._past, Counter[tuple[str, str]]()
+        processes = {"task": 0, "loop": 0}
+        for child in children:
+            processes["loop" if child.holdings is None else "task"] += 1
+            if child.tally is not None:
+                counts = [a + b for a, b in zip(counts, child.tally.read(), strict=True)]
+            for held in child.holdings.held() if child.holdings is not None else ():
+                leases[lines[held.line].queue, HELD[held.state]] += 1
+        slots = list(slots)
+        died = {(slot.name, "died"): slot.died for slot in slots}
+        return WorkerFigures(
+            lines=tally.figures([line.queue for line in lines], counts),
+            given_back=dict(self._recovery.ended),
+            lost=dict(self._keeper.lost),
+            leases=leases,
+            restarts=died | {(slot.name, "replaced"): slot.replaced for slot in slots},
+            processes=processes,
+            facts=facts,
+            tasks=self._spec.tasks,
+            reached=reached,
+            records=self._records(),
+        )
+
+    def _records(self) -> Mapping[str, Any] | None:
+        text = b"" if self._spec.board is None else self._spec.board.read()
+        said: dict[str, Any] = json.loads(text) if text else {}
+        return said if said and clock.monotonic() - said["at"] < STALE else None

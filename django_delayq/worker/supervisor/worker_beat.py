@@ -1,0 +1,158 @@
+"""Small loops of the supervisor: the beat that shows the worker, and tidying of what has had its time in Redis."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from django_delayq import clock
+from django_delayq.failpoints import failpoint
+from django_delayq.store import formats
+from django_delayq.store.queue import QueueStore
+from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.worker.holdings import RUNNING, WAITING, Held
+from django_delayq.worker.spec import WorkerSpec
+from django_delayq.worker.supervisor.fork import resident_memory
+
+EVERY = 5.0
+TIDY_EVERY = 60.0
+MOST_SHOWN = 20
+LATE = 15.0  # seconds without a beat after which a worker is not ready
+
+
+class Beat:
+    """Writes the worker's facts every five seconds, and looks whether somebody asks it to do something. `last` is when that last worked
+    (monotonic).
+
+    Args:
+        obey: is given what is asked ("quiet", "stop") and by whom. It may be given the same twice, and must not mind.
+    """
+
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        worker: str,
+        facts: Callable[[], dict[str, Any]],
+        obey: Callable[[str, str], None],
+    ) -> None:
+        self._obey = obey
+        self._registry = registry
+        self._worker = worker
+        self._facts = facts
+        self.last = 0.0
+
+    def poll(self) -> float:
+        """One beat.
+
+        Raises:
+            StoreUnavailable: Redis is away.
+        """
+        failpoint("beat.tell")
+        asked = self._registry.beat(self._worker, self._facts())
+        failpoint("beat.told")
+        self.last = clock.monotonic()
+        if asked is not None:
+            self._obey(*asked)
+            self._registry.heard(self._worker)  # afterwards: what is obeyed twice does no harm, what is never heard does
+        return EVERY
+
+    def reached(self) -> bool:
+        """Whether Redis was, in the last seconds."""
+        return bool(self.last) and clock.monotonic() - self.last < LATE
+
+    def leave(self) -> None:
+        """The worker is going.
+
+        Raises:
+            StoreUnavailable: Redis is away; the entry stays, and falls silent.
+        """
+        failpoint("beat.leave")
+        self._registry.leave(self._worker)
+        failpoint("beat.left")
+
+
+class Tidy:
+    """Calls tidy on each line about once a minute; every worker does, since nobody leads."""
+
+    def __init__(self, stores: Sequence[QueueStore], *, rand: Callable[[], float] = random.random) -> None:
+        self._cursors = dict.fromkeys(stores, "0")
+        self._rand = rand
+        self._begun = False
+
+    def poll(self) -> float:
+        """One call per line.
+
+        Raises:
+            StoreUnavailable: Redis is away.
+        """
+        if not self._begun:  # not at the start, when there is other work, nor all workers of a deploy at once
+            self._begun = True
+            return TIDY_EVERY * self._rand()
+        for store, cursor in self._cursors.items():
+            failpoint("beat.tidy")
+            self._cursors[store] = store.tidy(cursor=cursor).cursor
+            failpoint("beat.tidied")
+        return TIDY_EVERY * (0.5 + self._rand())
+
+
+def facts(spec: WorkerSpec, held: Sequence[Held], processes: Iterable[int]) -> dict[str, Any]:
+    """What the beat says of what a worker is and holds. `processes`: the pids of all of it."""
+    states = [each.state for each in held]
+    return {
+        "host": host(),
+        "pid": os.getpid(),
+        "boot": boot_id(),
+        "queues": sorted({line.queue for line in spec.lines}) if spec.processes else [],
+        "processes": spec.processes,
+        "threads": spec.threads,
+        "sides": [one.name for one in spec.loop_processes],
+        "busy": states.count(RUNNING),
+        "waiting": states.count(WAITING),
+        "jobs": running(held, [line.queue for line in spec.lines], spec.tasks),
+        "memory": sum(map(resident_memory, processes)),
+        "version": spec.version,
+        "health": spec.health_address,
+        "format": formats.FORMAT,
+    }
+
+
+def running(held: Iterable[Held], queues: Sequence[str], tasks: Sequence[str]) -> list[dict[str, Any]]:
+    """The jobs that run, for people to see: those that began first, at most MOST_SHOWN.
+
+    Args:
+        queues: of each line. tasks: by their number in the holdings.
+    """
+    began = sorted((job for job in held if job.state == RUNNING), key=lambda job: job.started)[:MOST_SHOWN]
+    now, now_ms = clock.monotonic(), clock.wall_ms()
+    return [
+        {
+            "id": job.id,
+            "queue": queues[job.line],
+            "task": tasks[job.task] if job.task < len(tasks) else "",
+            "attempt": job.attempt,
+            "started": now_ms - int((now - job.started) * 1000),
+        }
+        for job in began
+    ]
+
+
+def host() -> str:
+    """The name of this machine."""
+    return socket.gethostname() or "localhost"
+
+
+def boot_id() -> str:
+    """What tells one start of this machine from the next; "" where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def new_worker_id() -> str:
+    """host:pid:random."""
+    return f"{host()}:{os.getpid()}:{os.urandom(3).hex()}"

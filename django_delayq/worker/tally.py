@@ -1,0 +1,162 @@
+"""What a task process counts of its runs, in memory that it shares with the supervisor; and what is told of a worker to whoever
+measures it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django_delayq.store.queue import Kind, Outcome
+from django_delayq.worker.holdings import Holdings
+from django_delayq.worker.line import Line
+from django_delayq.worker.run import Run
+
+MOST_TASKS: Final = 100  # that are told by name; a series for each of more is more than those who measure can keep
+BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)  # seconds
+
+# How a run ends, in the words of `AttemptOutcome`. The last two are told of processes that have ended, by the supervisor.
+ENDS: Final[Mapping[Kind, str]] = {
+    "ack": "succeeded",
+    "retry": "retried",
+    "snooze": "snoozed",
+    "park": "parked",
+    "fail": "failed",
+    "cancel": "cancelled",
+    "crash": "crashed",
+    "evict": "evicted",
+}
+
+_KINDS: Final[Mapping[str, int]] = {kind: number for number, kind in enumerate(ENDS)}
+_BOUNDS_MS: Final = tuple(round(bound * 1000) for bound in BOUNDS)
+_BUCKETS: Final = len(BOUNDS) + 1
+# Of a line: leases lost; sum of ms and buckets, of run time and of lateness; then a number for each end of each task.
+_LOST: Final = 0
+_RAN: Final = 1
+_LATE: Final = _RAN + 1 + _BUCKETS
+_ENDED: Final = _LATE + 1 + _BUCKETS
+_COUNTED: Final = ("done", "already")  # the answers of settle by which the end is ours
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Durations: how many lie in each bucket (of at most so many seconds as BOUNDS says; the last one has all that are longer), and the
+    sum of all in seconds.
+    """
+
+    counts: Sequence[int]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineFigures:
+    """What a worker has counted of one line. `ended`: runs by number of the task and kind of end; `lost`: leases. A number
+    that is none of a task, or not below MOST_TASKS, stands for all others.
+    """
+
+    queue: str
+    ran: Histogram
+    late: Histogram
+    lost: int
+    ended: Mapping[tuple[int, Kind], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """What is told of a worker, for one look at it.
+
+    Args:
+        lines: as its task processes have counted. given_back: runs of processes that have ended, by queue, number of the task and kind.
+        lost: leases by queue, as the keeper has found them lost.
+        leases: held now, by queue and state ("waiting", "running", "settling").
+        restarts: by process (task-1, records) and cause ("died", "replaced").
+        processes: that are there, by kind ("task", "loop"). facts: what its beat says. reached: Redis, within the last seconds.
+        records: what the process of its records has last said of them; None without one, or if that is too long ago.
+    """
+
+    lines: Sequence[LineFigures]
+    given_back: Mapping[tuple[str, int, Kind], int]
+    lost: Mapping[str, int]
+    leases: Mapping[tuple[str, str], int]
+    restarts: Mapping[tuple[str, str], int]
+    processes: Mapping[str, int]
+    facts: Mapping[str, Any]
+    tasks: Sequence[str]
+    reached: bool
+    records: Mapping[str, Any] | None
+
+
+class Tally:
+    """The counts of one task process, made before the fork. Its settler alone writes, the supervisor reads, and no lock is shared: each
+    number is one word, so that what is read in between is behind by a run at most.
+    """
+
+    def __init__(self, lines: int, tasks: int) -> None:
+        self._tasks = min(tasks, MOST_TASKS) + 1
+        self._width = _ENDED + self._tasks * len(ENDS)
+        self._map = mmap.mmap(-1, max(1, lines) * self._width * 8)
+        self._counts = memoryview(self._map).cast("q")
+        self._numbers: dict[str, int] = {}
+        self._at: dict[Line, int] = {}
+
+    def serves(self, lines: Sequence[Line], tasks: Sequence[str]) -> None:
+        """In the task process: what it serves, in the order of the spec."""
+        self._at = {line: number * self._width for number, line in enumerate(lines)}
+        self._numbers = {name: number for number, name in enumerate(tasks[: self._tasks - 1])}
+
+    def settled(self, answered: Iterable[tuple[tuple[Run, Outcome], str]], holdings: Holdings) -> None:
+        """A batch, as Redis has answered. Called by one thread only."""
+        counts, numbers, others = self._counts, self._numbers, self._tasks - 1
+        for (run, outcome), answer in answered:
+            at = self._at[run.line]
+            if answer not in _COUNTED:
+                if answer in ("lost", "gone") and not holdings.is_lost(run.row, run.turn):  # else the keeper has counted it
+                    counts[at + _LOST] += 1
+                continue
+            task = others
+            if run.current is not None:
+                task = numbers.get(run.task.name, others)
+                if outcome.ran_ms >= 0:
+                    counts[at + _RAN] += outcome.ran_ms
+                    counts[at + _RAN + 1 + bisect_left(_BOUNDS_MS, outcome.ran_ms)] += 1
+                late_ms = max(0, run.started_ms - run.job.due_ms)
+                counts[at + _LATE] += late_ms
+                counts[at + _LATE + 1 + bisect_left(_BOUNDS_MS, late_ms)] += 1
+            elif outcome.kind == "snooze":  # given back before it began: no run
+                continue
+            counts[at + _ENDED + task * len(ENDS) + _KINDS[outcome.kind]] += 1
+
+    def read(self) -> list[int]:
+        """All numbers, for `figures`."""
+        return self._counts.tolist()
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._counts.release()
+        self._map.close()
+
+
+def figures(queues: Sequence[str], counts: Sequence[int]) -> list[LineFigures]:
+    """What the added numbers of several tallies say of the lines of these queues."""
+    width, kinds = len(counts) // max(1, len(queues)), tuple(ENDS)
+    found = []
+    for number, queue in enumerate(queues):
+        line = counts[number * width : (number + 1) * width]
+        ended = {divmod(at, len(kinds)): count for at, count in enumerate(line[_ENDED:]) if count}
+        found.append(
+            LineFigures(
+                queue=queue,
+                ran=_histogram(line[_RAN:_LATE]),
+                late=_histogram(line[_LATE:_ENDED]),
+                lost=line[_LOST],
+                ended={(task, kinds[kind]): count for (task, kind), count in ended.items()},
+            )
+        )
+    return found
+
+
+def _histogram(numbers: Sequence[int]) -> Histogram:
+    return Histogram(numbers[1:], numbers[0] / 1000)

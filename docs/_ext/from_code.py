@@ -1,0 +1,121 @@
+"""The API reference from the package itself: docstrings, with `names` in them as links or code; fields of models; settings."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any
+
+import django
+from django.conf import settings
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+FACES = (
+    "django_delayq",
+    "django_delayq.exceptions",
+    "django_delayq.signals",
+    "django_delayq.models",
+    "django_delayq.contrib.tasks",
+    "django_delayq.testing",
+    "django_delayq.testing.kit",
+    "django_delayq.testing.contract",
+    "django_delayq.admin",
+)
+CODE = re.compile(r"(?<![`:])`([^`\n]+)`(?!`)")
+
+
+def set_up() -> None:
+    """Django with the settings that importing the package needs. Nothing is connected to."""
+    settings.configure(
+        SECRET_KEY="of the documentation",
+        USE_TZ=True,
+        INSTALLED_APPS=[
+            "django.contrib.admin",
+            "django.contrib.auth",
+            "django.contrib.contenttypes",
+            "django.contrib.messages",
+            "django.contrib.sessions",
+            "django_delayq",
+        ],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        DELAYQ={"REDIS": "redis://127.0.0.1:1/0"},
+    )
+    django.setup()
+
+
+def public() -> dict[str, str]:
+    """The short names of the face and of its classes' members -> where the reference has them."""
+    found: dict[str, str] = {}
+    for path in reversed(FACES):
+        module = import_module(path)
+        for name in getattr(module, "__all__", ()):
+            found[name] = f"{path}.{name}"
+            found[f"delayq.{name}"] = f"{path}.{name}"
+    return found
+
+
+def prose(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """`x` is written for readers of the source. Here it is a link where x is public, else code."""
+    if what in ("attribute", "data", "property"):
+        lines[:] = [line.replace(": ", "; ") for line in lines]  # napoleon takes what stands before a colon for a type
+    _raises_in_words(lines)
+    names = public()
+
+    def marked(found: re.Match[str]) -> str:
+        text = found[1]
+        place = names.get(text.removesuffix("()"))
+        own = place is None or place == name or name.startswith(f"{place}.")
+        return f"``{text}``" if own else f":py:obj:`{text} <{place}>`"
+
+    lines[:] = [CODE.sub(marked, line) for line in lines]
+    if what == "class" and hasattr(obj, "_meta") and hasattr(obj._meta, "get_fields") and not obj._meta.proxy:
+        fields = [field for field in obj._meta.get_fields() if getattr(field, "concrete", False)]
+        lines += ["", *(f"- ``{field.name}``: {field.get_internal_type()}" for field in fields), ""]
+
+
+def _raises_in_words(lines: list[str]) -> None:
+    """An item of `Raises:` that is no "Error: when" ("As `schedule`.") becomes a sentence behind the others."""
+    if "Raises:" not in lines:
+        return
+    begin = lines.index("Raises:")
+    sentence, items = "", False
+    for number, line in list(enumerate(lines))[begin + 1 :]:
+        if line.startswith("    ") and not re.match(r"    [A-Z][\w, ]+:", line) and (line[4:5] != " " or sentence):
+            sentence += f" {line.strip()}"
+            lines[number] = ""
+        elif line.strip():
+            items = True
+    if sentence:
+        sentence = sentence.strip()
+        lines += ["", f"Raises {sentence[0].lower() + sentence[1:] if sentence.startswith('As ') else sentence}", ""]
+    if sentence and not items:
+        lines[begin] = ""
+
+
+class Settings(SphinxDirective):
+    """Every setting, as `manage.py delayq settings` tells it."""
+
+    def run(self) -> list[nodes.Node]:
+        from django_delayq import conf
+        from django_delayq.management.settings_command import MEANINGS
+
+        lines: list[str] = []
+        for name, told in MEANINGS.items():
+            lines += [
+                f".. confval:: {name}",
+                f"   :default: ``{conf.DEFAULTS[name]!r}``",
+                "",
+                "   " + told.meaning.replace("*", r"\*"),
+                "",
+            ]
+        return self.parse_text_to_nodes("```{eval-rst}\n" + "\n".join(lines) + "\n```")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """What Sphinx calls."""
+    set_up()
+    app.connect("autodoc-process-docstring", prose, priority=100)  # before napoleon, which knows no marks
+    app.add_directive("delayq-settings", Settings)
+    return {"parallel_read_safe": True}

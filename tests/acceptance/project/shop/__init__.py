@@ -1,0 +1,1 @@
+"""The sample shop's project: settings, addresses, and what an ASGI server asks for."""

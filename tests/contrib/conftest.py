@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import conf, under_test
+from django_delayq.producer.task import registry
+from tests.conftest import missing
+from tests.contrib.envelopes import sentry
+from tests.contrib.spans import exported
+
+__all__ = ["exported", "sentry"]
+
+BACKEND = "django_delayq.contrib.tasks.DelayqBackend"
+TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "orders", "redis"]}}
+
+
+@pytest.fixture(autouse=True)
+def backend(monkeypatch, settings):
+    """Django's tasks go to delayq; and as in a project's own tests, jobs go elsewhere."""
+    try:
+        from django_delayq.contrib.tasks import api
+    except ImportError:
+        missing("Neither Django's tasks nor the package django-tasks are installed")
+    monkeypatch.setattr(under_test, "ISOLATES", True)
+    monkeypatch.setenv(under_test.URL, settings.REDIS_URL)
+    settings.TASKS = TASKS
+    from tests.contrib import mail, shipping
+
+    mail.SEEN.clear()
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks, **shipping.TASKS})
+    yield api.task_backends["default"]
+    conf._config = None
+    from django_delayq.contrib.tasks import backend
+
+    for told, receiver in backend.RECEIVERS:  # other tests count who listens
+        told.disconnect(receiver)

@@ -1,0 +1,64 @@
+"""What stands in for Django's immediate and dummy backend in Django's own tests, and for the classes of these tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.test import TestCase, TransactionTestCase
+
+from django_delayq import conf, under_test
+from django_delayq.contrib.tasks import DelayqBackend
+from django_delayq.models import Job
+from django_delayq.producer.queues import purge
+from django_delayq.testing.kit import one_kit
+
+
+class AtOnce(DelayqBackend):
+    """Runs what is enqueued before it returns."""
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """See Django."""
+        result = super().enqueue(task, args, kwargs)
+        one_kit().run_due()
+        result.refresh()
+        return result
+
+
+class Remembering(DelayqBackend):
+    """Remembers what was enqueued."""
+
+    def __init__(self, alias: str, params: Any) -> None:
+        super().__init__(alias, params)
+        self.results: list[Any] = []
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """See Django."""
+        result = super().enqueue(task, args, kwargs)
+        self.results.append(result)
+        return result
+
+    def clear(self) -> None:
+        """See Django."""
+        self.results.clear()
+        list(purge("default"))
+        Job.objects.all().delete()
+
+
+class WithKit:
+    """Jobs go where those of tests go, and run when the test says so."""
+
+    def _callSetUp(self) -> None:  # Django's tests have a setUp of their own, and do not call ours
+        under_test.ISOLATES = True
+        case: Any = self
+        one_kit().start()
+        case.addCleanup(setattr, conf, "_config", None)
+        case.addCleanup(one_kit().stop)
+        super()._callSetUp()  # type: ignore[misc]  # of the class of Django that stands behind
+
+
+class Case(WithKit, TestCase):
+    """For Django's SimpleTestCase, which may ask no database."""
+
+
+class TransactionCase(WithKit, TransactionTestCase):
+    """For Django's."""

@@ -1,0 +1,101 @@
+"""What docs/integrations.md says is so, and its code runs."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from django_delayq import signals
+from tests.contrib import shipping
+
+PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
+
+
+def section(heading):
+    return PAGE.partition(f"\n{heading}\n")[2].partition(f"\n{heading.partition(' ')[0]} ")[0]
+
+
+def block(heading, beginning):
+    """The code of a section that begins like this."""
+    found = re.findall(r"```python\n(.+?)```", section(heading), flags=re.DOTALL)
+    return next(code for code in found if code.startswith(beginning))
+
+
+def first_column(text):
+    return {name for row in re.findall(r"^\| (`.+?) \|", text, flags=re.MULTILINE) for name in re.findall(r"`([a-z_.]+)`", row)}
+
+
+@pytest.fixture(autouse=True)
+def looks():
+    shipping.SEEN.clear()
+    yield shipping.LOOKS
+    shipping.LOOKS.clear()
+
+
+def test_attributes_and_metrics_are_those_that_are_told():
+    pytest.importorskip("opentelemetry")
+    conventions = importlib.import_module("django_delayq.contrib.otel.conventions")
+    told = {value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str) and "." in value}
+    told.discard(conventions.SCHEMA)
+    told = {name for name in told if not name.startswith("https://")}
+    attributes = first_column(section("### Spans").partition("| Attribute |")[2].partition("| A run |")[0])
+    metrics = first_column(section("### Metrics"))
+    assert attributes | metrics == told
+    assert conventions.SCHEMA.rpartition("/")[2].removesuffix(".0") in section("### Metrics")
+
+
+def test_the_options_of_the_integration_are_told():
+    pytest.importorskip("sentry_sdk")
+    from django_delayq.contrib.sentry import DelayqIntegration
+
+    for name, value in vars(DelayqIntegration()).items():
+        assert f"DelayqIntegration({name}={not value})" in section("## Sentry")
+
+
+def test_the_filter_adds_the_job_to_what_a_task_logs(delayq, db, looks, caplog):
+    code: dict = {}
+    exec(block("## Logging", "import logging"), code)
+    settings: dict = {}
+    exec(block("## Logging", "LOGGING"), settings)
+    form = settings["LOGGING"]["formatters"]["line"]
+    formatter = logging.Formatter(form["format"], defaults=form["defaults"])
+    logger = logging.getLogger("shop")
+    looks.append(lambda: logger.warning("sent"))
+    caplog.handler.addFilter(job_filter := code["JobFilter"]())
+    try:
+        job = shipping.ship.schedule(1)
+        delayq.run_due()
+        logger.warning("later")
+    finally:
+        caplog.handler.removeFilter(job_filter)
+    lines = [formatter.format(record) for record in caplog.records if record.name == "shop"]
+    assert lines == [f"WARNING [{job.short_id}] sent", "WARNING [-] later"]
+
+
+def test_structlog_has_the_job_in_its_context(delayq, db, looks):
+    structlog = pytest.importorskip("structlog")
+    code: dict = {}
+    exec(block("## Logging", "import structlog"), code)
+    try:
+        looks.append(lambda: structlog.contextvars.get_contextvars())
+        job = shipping.ship_later.schedule(1)
+        delayq.run_due()
+        assert shipping.SEEN[0] == {"job_id": job.short_id, "task": "tests.contrib.shipping.ship_later", "attempt": 1}
+    finally:
+        signals.job_started.disconnect(code["bind_job"])
+        structlog.contextvars.clear_contextvars()
+
+
+def test_the_health_check_says_what_the_doctor_finds(delayq_redis, transactional_db, settings):
+    pytest.importorskip("health_check")
+    code: dict = {}
+    exec(block("## django-health-check", "import dataclasses"), code)
+    check = code["DelayqCheck"]()
+    check.run()
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["nowhere.Carrier"]}
+    with pytest.raises(code["ServiceUnavailable"], match=r"delayq doctor: .*E008"):
+        check.run()

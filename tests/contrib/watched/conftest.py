@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tests.admin.conftest import Staff, staff
+from tests.management.conftest import orders, without_database
+from tests.worker.conftest import bench, durable, eventually, new_database, shop
+
+__all__ = ["Staff", "bench", "durable", "new_database", "orders", "shop", "staff"]
+
+TOKEN = "only-for-tests-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def backend() -> None:
+    """No backend of Django's tasks, and no queues but those of the settings: in the place of the fixture of that name above."""
+
+
+@pytest.fixture
+def watched(settings: Any) -> None:
+    """The project has the addresses, and a token."""
+    settings.ROOT_URLCONF = "tests.contrib.watched.watched_urls"
+    settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKEN": TOKEN}
+
+
+@pytest.fixture
+def watcher(watched: None) -> Client:
+    """Somebody with the token."""
+    return Client(headers={"authorization": f"Bearer {TOKEN}"})
+
+
+@pytest.fixture
+def hanging_database(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A database that lets nobody in, and keeps all waiting: at the end of the test those who wait are let go."""
+    file = tmp_path / "locked.sqlite3"
+    with closing(sqlite3.connect(file, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        without_database(settings, monkeypatch, str(file), timeout=600)
+        yield
+        holder.execute("ROLLBACK")
+    eventually(lambda: not waiting(), "the end of those who waited")
+
+
+def waiting() -> list[threading.Thread]:
+    """The threads of questions that have not been answered."""
+    return [thread for thread in threading.enumerate() if thread.name == "delayq-question"]

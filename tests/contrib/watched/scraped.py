@@ -1,0 +1,50 @@
+"""What was exported, as Prometheus' own parser reads it."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.worker.conftest import eventually
+
+
+class Scraped(dict[tuple[str, frozenset[tuple[str, str]]], float]):
+    """Samples by name and labels. A name and labels that come twice are an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        for family in self.families.values():
+            for sample in family.samples:
+                key = sample.name, frozenset(sample.labels.items())
+                assert key not in self, f"{sample.name} {sample.labels} comes twice"
+                self[key] = sample.value
+
+    def of(self, name: str, **labels: str) -> float | None:
+        """The sample with just these labels."""
+        return self.get((name, frozenset(labels.items())))
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of those that have these labels, and others."""
+        return sum(value for (other, its), value in self.items() if other == name and its >= set(labels.items()))
+
+
+def ask(port: int, path: str = "metrics") -> tuple[int, str]:
+    """Status and text; 0 if nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def scrape(port: int) -> Scraped:
+    """The metrics of a worker, as soon as it answers."""
+    status, text = eventually(lambda: (got := ask(port))[0] and got)
+    assert status == 200, text
+    return Scraped(text)

@@ -1,0 +1,310 @@
+"""What holds of schedules: each tick once, none early, none of what is not in force, whoever dies on the way."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+from django_delayq.states import PUT_OFF
+from tests.laws.almanac import AGAIN, CREATED, DECLARED, ENDLESS, OFF, RETIRED, Calendar, Pass, Plan, Stretch, TickSeen
+from tests.laws.history import FINISHED, FOREVER, FORGETTING, History, Run, Sees
+from tests.laws.law import Findings, law
+from tests.laws.of_jobs import TOLERANCE
+
+GONE = ("withdrawn", "cancelled")  # fates of ticks whose job is to be no more
+PASSES = 3  # of one process: what it had to do it has done, though another one had it in hand once or twice
+CLAIMED = 10_000_000_000  # ns between claim and begin of a run, at most
+# Faults in which somebody holds rows and does not go on, or the database is not there.
+HOLDING = frozenset(
+    {
+        "pause worker",
+        *("pause database", "restart database", "kill database", "database away", "database crowded", "lock database"),
+        *("lock tables", "statement timeouts", "lock timeouts", "migrate table", "missing column"),
+    }
+)
+# Faults in which a cancel may come too late.
+REDIS_AWAY = frozenset(
+    {
+        *("kill redis", "restart redis", "pause redis", "redis full", "kill connections", "clock forward", "clock back"),
+        *("proxy resets", "proxy swallows", "proxy delays", *FORGETTING),
+    }
+)
+# Faults behind which what is due may be running, as far as anybody knows, and for how long in ms, mostly: so it is not cancelled.
+MOVING = frozenset({"kill redis", "restart redis", *FORGETTING})
+UNCONFIRMED = 5_000
+# Faults in which a lease may end while its run goes on.
+FREEZING = REDIS_AWAY | {"pause worker", "pause supervisor", "pause task process"}
+
+
+@law(Sees.CALENDAR)
+def schedules_tick(history: History) -> Findings:
+    """Where code declares schedules, and loops look, there are ticks."""
+    calendar = history.calendar
+    if calendar.plans and not calendar.ticks:
+        yield "", f"{len(calendar.passes)} passes, and no tick"
+
+
+@law(Sees.CALENDAR | Sees.ROWS | Sees.RUNS)
+def a_tick_has_one_job(history: History) -> Findings:
+    """Every job of a tick is the one of its tick; but for those that were cancelled, and never ran, before the tick got another."""
+    calendar = history.calendar
+    dates: dict[tuple[str, int], list[TickSeen]] = defaultdict(list)
+    for one in calendar.ticks:
+        dates[one.name, one.at].append(one)
+    yield from (("", f"{len(found)} ticks of {name} at {at}") for (name, at), found in dates.items() if len(found) > 1)
+    jobs = dict(calendar.jobs) | {run.job: run.tick for run in history.runs if run.tick is not None}
+    for job, (name, at) in jobs.items():
+        tick, row = calendar.of_date.get((name, at)), history.rows.get(job)
+        if tick is None:
+            yield job, f"says that it is of the tick {at} of {name}, which there is not"
+        elif tick.job != job and (job in history.runs_of or row is None or row.state != "cancelled"):
+            yield job, f"is another job of the tick {at} of {name}, which has {tick.job}: {row}"
+
+
+@law(Sees.CALENDAR | Sees.ROWS)
+def a_tick_and_its_job_are_written_together(history: History) -> Findings:
+    """A tick that has a job has its row, and that comes to its end: well, or cancelled where the tick says so."""
+    for tick in history.calendar.ticks:
+        row = history.rows.get(tick.job)
+        if not tick.job:
+            if tick.fate != "missed":
+                yield "", f"the tick {tick.at} of {tick.name} has no job, and is {tick.fate}"
+        elif row is None:
+            yield tick.job, f"the tick {tick.at} of {tick.name} has a job without a row"
+        elif row.state not in FINISHED:
+            yield tick.job, f"the tick {tick.at} of {tick.name} has a job which is {row.state}"
+        elif (row.state == "cancelled") != (tick.fate in ("cancelled", "skipped")):
+            yield tick.job, f"the tick {tick.at} of {tick.name} is {tick.fate}, and its job {row.state}"
+
+
+@law(Sees.CALENDAR | Sees.RUNS)
+def no_tick_runs_early(history: History) -> Findings:
+    """No run of a tick begins before the moment of the tick, with its jitter, by the clock of Redis."""
+    for job, runs in history.runs_of.items():
+        tick = history.calendar.of_job.get(job)
+        if tick is None:
+            continue
+        for run in runs:
+            if run.wall + TOLERANCE < tick.run_at and not history.stepped(run.at - CLAIMED, run.at):
+                yield job, f"the tick {tick.at} of {tick.name} began {tick.run_at - run.wall} ms early"
+
+
+@law(Sees.CALENDAR)
+def ticks_are_those_of_the_calendar(history: History) -> Findings:
+    """Every tick is one of the dates that its schedule had then, and its jitter is below what is declared."""
+    for tick in history.calendar.ticks:
+        plans = [one.plan for one in history.calendar.stretches.get(tick.name, ()) if one.plan is not None]
+        if not any(tick.at % plan.period == 0 and 0 <= tick.run_at - tick.at <= plan.jitter for plan in plans):
+            yield tick.job, f"{tick} is of none of {plans}"
+
+
+def _in_force(history: History) -> Iterator[tuple[Stretch, list[TickSeen]]]:
+    """Each stretch in which a schedule had ticks, with those that were written of it."""
+    for name, stretches in history.calendar.stretches.items():
+        found = history.calendar.by_name.get(name, [])
+        moments = [tick.at for tick in found]
+        for one in stretches:
+            if one.plan is not None:
+                here = found[bisect_left(moments, one.since + 1) : bisect_left(moments, one.until + 1)]
+                yield one, [tick for tick in here if one.has(tick.at)]
+
+
+@law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
+def no_tick_is_left_out(history: History) -> Findings:
+    """Between the first and the last tick of a schedule that was in force all the time, each has a job, or a row that says why not.
+    When it is retired, jobs that are late and have not begun, as far as is known, are cancelled with it.
+    """
+    begun = _begun(history)
+    for stretch, ticks in _in_force(history):
+        assert stretch.plan is not None
+        decided = max((tick.at for tick in ticks if tick.written >= stretch.since), default=0)  # others it has from the dates before
+        for tick, following in pairwise(tick for tick in ticks if tick.at <= decided):
+            if following.at - tick.at != stretch.plan.period:
+                yield "", f"no tick of {tick.name} between {tick.at} and {following.at}, every {stretch.plan.period} ms"
+        for tick in ticks:
+            if tick.fate in GONE and tick.run_at <= stretch.until and not _retired_with(history, stretch, tick, begun):
+                yield tick.job, f"the tick {tick.at} of {tick.name} was withdrawn, and got no other job; in force until {stretch.until}"
+
+
+def _begun(history: History) -> set[str]:
+    """Jobs of which a run has begun that counts, unless Redis has forgotten it before the database heard of it."""
+    outcomes = {(job, fence): outcome for job, _, fence, outcome in history.final.attempts}
+    found = [(run, outcomes.get((run.job, run.fence.partition("/")[0]))) for run in history.runs]
+    return {run.job for run, how in found if (not history.forgot(run.at) if how is None else how not in PUT_OFF)}
+
+
+def _retired_with(history: History, stretch: Stretch, tick: TickSeen, begun: set[str]) -> bool:
+    """Whether its job waited when the schedule was retired. Where the clock of Redis was stepped, its end does not say when
+    it came.
+    """
+    return stretch.retired and tick.job not in begun and (bool(history.steps) or tick.ended >= stretch.until)
+
+
+@law(Sees.CALENDAR)
+def who_looks_writes_the_tick(history: History) -> Findings:
+    """A tick has its job if code that declares it so has made passes in time: only what nobody could write is missed."""
+    calendar, limits = history.calendar, history.calendar.limits
+    for stretch, ticks in _in_force(history):
+        plan, written = stretch.plan, {tick.at: tick for tick in ticks}
+        assert plan is not None
+        last = max((one.until for one in calendar.passes), default=0)
+        for at in range(stretch.since // plan.period * plan.period + plan.period, min(stretch.until, last), plan.period):
+            since, until = max(at - limits.near, stretch.since), min(at + limits.late, stretch.until)
+            tick = written.get(at)
+            if tick is not None and tick.fate != "missed":
+                continue
+            if _looked(calendar, plan, since, until) and not history.troubled(HOLDING, since, until):
+                yield "", f"the tick {at} of {plan.name} is {tick or 'not written'}, with passes from {since} to {until}"
+
+
+def _looked(calendar: Calendar, plan: Plan, since: int, until: int) -> bool:
+    """Whether each version that declares these dates made passes enough: which of them is in force, the dates do not tell."""
+    by = calendar.passes_between(since, until).values()
+    versions = defaultdict(set)
+    for version, plans in calendar.plans.items():
+        if plan.name in plans and plans[plan.name].dates == plan.dates:
+            versions[plans[plan.name].mark].add(version)
+    return all(any(len(found) >= PASSES and found[0].version in wanted for found in by) for wanted in versions.values())
+
+
+@law(Sees.CALENDAR)
+def the_policy_of_missed_holds(history: History) -> Findings:
+    """Of ticks that were missed together, all get a job under "all", the newest under "once", and none under "skip"."""
+    late = history.calendar.limits.late
+    for stretch, ticks in _in_force(history):
+        assert stretch.plan is not None
+        over: dict[int, list[TickSeen]] = defaultdict(list)
+        for tick in ticks:
+            if tick.run_at < tick.written - late:
+                over[tick.written].append(tick)
+            elif tick.fate == "missed":
+                yield "", f"{tick} was not late, and is missed"
+        for found in over.values():
+            kept = [tick for tick in found if tick.fate != "missed"]
+            wanted = {"skip": [], "once": found[-1:], "all": found}[stretch.plan.missed]
+            if kept != wanted:
+                yield "", f"{stretch.plan.name}: {len(kept)} of {len(found)} that were missed got a job, under {stretch.plan.missed}"
+
+
+@law(Sees.CALENDAR | Sees.RUNS)
+def what_is_not_in_force_does_not_run(history: History) -> Findings:
+    """No tick begins that its schedule does not have: it is retired, off, or declared otherwise, and a loop had time to cancel it."""
+    calendar = history.calendar
+    for job, runs in history.runs_of.items():
+        tick, began = calendar.of_job.get(job), runs[0].real
+        if tick is None or runs[0].attempt > 1:
+            continue
+        stretch = calendar.stretch(tick.name, tick.at)
+        if stretch.has(tick.at):
+            continue
+        hindered = history.troubled(HOLDING | REDIS_AWAY, stretch.since, began)
+        unsure = history.troubled(MOVING, stretch.since - UNCONFIRMED, began)
+        if not hindered and not unsure and _time_enough(calendar, stretch.since, began):
+            yield job, f"the tick {tick.at} of {tick.name} ran, which was not in force since {stretch.since}: {stretch.plan}"
+
+
+def _time_enough(calendar: Calendar, since: int, until: int) -> bool:
+    return any(len(found) >= PASSES for found in calendar.passes_between(since, until).values())
+
+
+@law(Sees.CALENDAR)
+def the_code_that_runs_alone_is_in_force(history: History) -> Findings:
+    """Where one version of the code is alone, and looks, its declarations are in force, and what it does not declare is retired."""
+    calendar, limits = history.calendar, history.calendar.limits
+    told: set[tuple[str, str]] = set()
+    for look in calendar.looks:
+        window = limits.alive + 3 * limits.look
+        alone = _alone(calendar, look, window)
+        long_alone = alone and _alone(calendar, look, limits.retired + window)
+        for name in calendar.stretches if alone else ():
+            stretch = calendar.stretch(name, look.at)
+            plan, now = calendar.plans[look.version].get(name), stretch.plan
+            if stretch.since > look.at - window:
+                continue  # whoever has declared it so was there, and could not note it
+            off = now is None and any(turn.name == name and turn.kind == OFF and turn.at < look.at for turn in calendar.turns)
+            if off or (name, look.version) in told:
+                continue
+            if (plan is not None and (now is None or now.dates != plan.dates)) or (plan is None and now is not None and long_alone):
+                told.add((name, look.version))
+                yield "", f"{name}: {look.version} is alone and says {plan}; in force at {look.at} is {now}"
+
+
+def _alone(calendar: Calendar, look: Pass, ms: int) -> bool:
+    """Whether for so long only that version has looked, and it has done so without a pause."""
+    found = [one for one in calendar.looks if look.at - ms <= one.until <= look.at]
+    others = (one for one in calendar.passes if one.what == "looking" and look.at - ms <= one.until <= look.until)
+    if len(found) < 2 * PASSES or any(one.version != look.version for one in others):
+        return False
+    ends = [look.at - ms, *(one.until for one in found), look.at]
+    return all(following - one < calendar.limits.alive // 2 for one, following in pairwise(ends))
+
+
+@law(Sees.CALENDAR)
+def nothing_is_retired_that_is_declared(history: History) -> Findings:
+    """A schedule is retired when no code has declared it for the time that is said, and not before."""
+    calendar, limits = history.calendar, history.calendar.limits
+    for turn in calendar.turns:
+        since = turn.at - limits.retired + 2 * limits.look  # what was noted, need not be noted again at once
+        for look in calendar.looks if turn.kind == RETIRED else ():
+            if since < look.at and look.until < turn.at and turn.name in calendar.plans[look.version]:
+                yield "", f"{turn.name} was retired at {turn.at}, and {look.version} declared it at {look.at}"
+                break
+
+
+@law(Sees.CALENDAR)
+def versions_do_not_take_turns(history: History) -> Findings:
+    """Of two versions side by side the one that came last is in force, and stays it."""
+    calendar, alive = history.calendar, history.calendar.limits.alive
+    turns: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for turn in sorted(calendar.turns, key=lambda turn: turn.at):
+        versions = [version for version, plans in calendar.plans.items() if turn.name in plans and turn.reason != AGAIN]
+        known = [one for one in versions if calendar.plans[one][turn.name].dates == turn.dates]
+        if turn.kind in (CREATED, DECLARED) and len(versions) == 2 and len(known) == 1:
+            turns[turn.name].append((turn.at, known[0]))
+    for name, found in turns.items():
+        for (came, other), (at, version) in pairwise(found):
+            mine = [look.until for look in calendar.looks if look.version == version and came - alive < look.until < at]
+            stayed = all(following - one < alive // 2 for one, following in pairwise([came - alive, *mine, at]))
+            rivals = (look for look in calendar.looks if look.version == other and at - alive // 2 < look.at)
+            if stayed and any(look.until < at for look in rivals):
+                yield "", f"{name}: {version} took over at {at}, though {other} came later, at {came}, and is there"
+
+
+@law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
+def runs_of_a_schedule_do_not_overlap(history: History) -> Findings:
+    """Under "skip" and "wait" no run begins while another one of the schedule runs; but for one that may have lost its lease."""
+    policies = {name: plan.overlap for plans in history.calendar.plans.values() for name, plan in plans.items()}
+    well = {(job, fence) for job, _, fence, outcome in history.final.attempts if outcome != "crashed"}
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for run in history.runs:
+        tick = history.calendar.of_job.get(run.job)
+        if tick is not None and policies.get(tick.name, "allow") != "allow" and run.until < FOREVER:
+            runs[tick.name].append(run)
+    for name, found in runs.items():
+        for number, run in enumerate(found):
+            for other in found[number + 1 :]:
+                if other.at >= run.until:
+                    break
+                kept = (run.job, run.fence.partition("/")[0]) in well
+                since, until = run.real, other.real
+                if kept and not history.troubled(FREEZING, since - 1000, until):
+                    yield other.job, f"{name}: it began {(run.until - other.at) / 1e6:.0f} ms before the end of {run.job}"
+
+
+@law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
+def who_is_skipped_met_another(history: History) -> Findings:
+    """A tick is skipped only under "skip", before its first run, and while another one of its schedule ran, or seemed to."""
+    calendar = history.calendar
+    policies = {name: plan.overlap for plans in calendar.plans.values() for name, plan in plans.items()}
+    crashed = {job for job, _, _, outcome in history.final.attempts if outcome == "crashed"}
+    for name, ticks in calendar.by_name.items():
+        others = {tick.job for tick in ticks if tick.job}
+        for tick in (tick for tick in ticks if tick.fate == "skipped"):
+            if policies.get(name) != "skip" or history.runs_of.get(tick.job):
+                yield tick.job, f"the tick {tick.at} of {name} was skipped, under {policies.get(name)}: {history.runs_of.get(tick.job)}"
+            ended = ENDLESS if history.steps else tick.ended + 1000
+            runs = [run for job in others - {tick.job} for run in history.runs_of.get(job, ()) if run.real < ended]
+            if not any(run.until == FOREVER or history.real(run.until) >= tick.run_at for run in runs) and not others & crashed:
+                yield tick.job, f"the tick {tick.at} of {name} was skipped, and no other one ran"

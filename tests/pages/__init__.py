@@ -1,0 +1,1 @@
+"""What pages of the documentation say, done as they say it."""

@@ -1,0 +1,31 @@
+"""A page whose Python blocks begin with the file that they belong to, made into the files of a project."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+BASE = Path(__file__).parent / "project"
+BLOCK = re.compile(r"^```python\n# ([\w/]+\.py)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """File and code of each block that names one."""
+    yield from BLOCK.findall(page.read_text())
+
+
+def project(folder: Path, page: Path, tests: Path | None) -> Path:
+    """The bare project of this folder with the page's blocks, each at the end of its file, and with these tests."""
+    home = folder / "project"
+    shutil.copytree(BASE, home, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, code in blocks(page):
+        file = home / name
+        file.parent.mkdir(exist_ok=True)
+        with file.open("a") as out:
+            out.write(f"\n{code}")
+    if tests is not None:
+        shutil.copy(tests, home / "test_page.py")
+    return home

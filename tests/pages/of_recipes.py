@@ -1,0 +1,225 @@
+"""Tests of the recipes, run within the project that their page makes."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+import time_machine
+from django.core.cache import cache
+from django.db import transaction
+from orders import calendar, checkout, offers, provider, reports, search, tasks
+from orders.models import Appointment, Day, Order, Part, Price, Report
+from orders.tenants import TENANT, tenant
+
+NOON = datetime(2031, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def somebody():
+    """Jobs of this project have a tenant."""
+    with tenant("bikes"):
+        yield
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the provider was told by calls that are not on the page."""
+    heard = []
+    for name in ("book", "index", "put", "offer", "ask"):
+        monkeypatch.setattr(provider, name, lambda *args, name=name: heard.append((name, *args)), raising=False)
+    return heard
+
+
+class Bank(HTTPServer):
+    """A provider that pays once per key, and says what it is told to say before."""
+
+    def __init__(self):
+        self.keys, self.says = [], []
+        super().__init__(("127.0.0.1", 0), Teller)
+
+
+class Teller(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.keys.append(self.headers["Idempotency-Key"])
+        self.send_response(self.server.says.pop(0) if self.server.says else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"id": "c1"}).encode())
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def bank(monkeypatch):
+    server = Bank()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    monkeypatch.setattr(provider, "URL", f"http://127.0.0.1:{server.server_port}/charges")
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def states():
+    return list(Order.objects.order_by("pk").values_list("state", flat=True))
+
+
+def test_an_unpaid_order_is_closed_and_a_paid_one_is_not(delayq, django_capture_on_commit_callbacks):
+    unpaid, paid = checkout.place(5), checkout.place(7)
+    with django_capture_on_commit_callbacks(execute=True):
+        assert checkout.pay(paid)
+    assert [run.args for run in delayq.advance("30m")] == [[unpaid.pk]]
+    assert states() == ["closed", "paid"]
+
+
+def test_a_payment_stands_while_redis_is_away_and_the_job_runs_in_vain(delayq, django_capture_on_commit_callbacks):
+    order = checkout.place(7)
+    with delayq.redis_down(), django_capture_on_commit_callbacks(execute=True):
+        assert checkout.pay(order)
+    assert [run.outcome for run in delayq.advance("30m")] == ["ack"]
+    assert states() == ["paid"]
+
+
+def test_a_charge_that_runs_twice_names_one_key(delayq, bank):
+    bank.says += [503]
+    order = Order.objects.create(total=700)
+    job = tasks.charge.schedule(order.pk)
+    delayq.run_due()
+    delayq.crash_next(tasks.charge, at="end")
+    delayq.advance("5m")
+    assert len(bank.keys) == 3
+    assert set(bank.keys) == {str(job.id)}
+    assert (job.result(), states()) == ("c1", ["paid"])
+
+
+def test_a_charge_that_is_refused_fails_at_once(delayq, bank):
+    bank.says += [402]
+    tasks.charge.schedule(Order.objects.create().pk)
+    assert [run.outcome for run in delayq.drain()] == ["fail"]
+
+
+def test_only_what_passes_is_tried_again(delayq, told):
+    tasks.book_parcel.schedule(1)
+    tasks.book_parcel.schedule(2)
+    delayq.fail_next(ConnectionError, tasks.book_parcel)
+    delayq.fail_next(ValueError, tasks.book_parcel)
+    assert sorted(run.outcome for run in delayq.drain()) == ["ack", "fail", "retry"]
+
+
+def test_ten_changes_are_indexed_once_behind_the_last(delayq, told):
+    for _ in range(10):
+        search.changed(7)
+        delayq.advance("10s")
+    assert told == []
+    delayq.advance("20s")
+    assert told == [("index", 7)]
+
+
+def test_a_change_while_it_runs_is_not_missed(delayq, monkeypatch):
+    order, seen = Order.objects.create(total=1), []
+
+    def put(order_id, total):
+        seen.append(total)
+        if len(seen) == 1:  # somebody saves it meanwhile, twice
+            for value in (2, 3):
+                Order.objects.filter(pk=order_id).update(total=value)
+                search.saved(order_id)
+
+    monkeypatch.setattr(provider, "put", put, raising=False)
+    search.saved(order.pk)
+    delayq.advance("1m")
+    assert seen == [1, 3]
+
+
+def test_a_reminder_follows_its_appointment(delayq):
+    with time_machine.travel(NOON, tick=False):
+        appointment = Appointment.objects.create(starts_at=NOON)
+        calendar.move(appointment, NOON + timedelta(days=3))
+        calendar.move(appointment, NOON + timedelta(days=5))
+        calendar.move(appointment, NOON + timedelta(days=4))
+        delayq.advance("2d")
+        appointment.refresh_from_db()
+        assert appointment.reminded == 0
+        assert [run.outcome for run in delayq.advance("1d")] == ["ack"]
+        appointment.refresh_from_db()
+        assert appointment.reminded == 1
+
+
+def test_an_offer_is_not_sent_when_its_time_is_over(delayq, told):
+    with time_machine.travel(NOON, tick=False):
+        sent = offers.announce(1, NOON + timedelta(hours=1), NOON + timedelta(hours=2))
+        delayq.advance("1h")
+        late = offers.announce(2, NOON + timedelta(hours=3), NOON + timedelta(hours=4))
+        delayq.travel(NOON + timedelta(hours=5))
+        delayq.run_due()
+    assert told == [("offer", 1)]
+    assert (sent.state, late.state) == ("succeeded", "cancelled")
+
+
+def test_each_step_follows_the_one_before(delayq):
+    order = Order.objects.create()
+    tasks.pack.schedule(order.pk)
+    assert [run.task.rpartition(".")[2] for run in delayq.drain()] == ["pack", "ship"]
+    assert states() == ["shipped"]
+
+
+def test_the_last_part_finishes_the_report_once_though_parts_run_twice(delayq):
+    report = reports.start(3)
+    delayq.crash_next(tasks.compute_part, at="end")
+    runs = delayq.drain()
+    assert sum(run.task.endswith("finish_report") for run in runs) == 1
+    assert Report.objects.get().total == sum(part.pk * 10 for part in Part.objects.filter(report=report))
+
+
+def test_a_report_that_is_rolled_back_has_no_parts(delayq):
+    with pytest.raises(RuntimeError), transaction.atomic():
+        reports.start(3)
+        raise RuntimeError
+    delayq.assert_not_scheduled()
+
+
+def test_a_long_job_goes_on_piece_by_piece(delayq, monkeypatch):
+    monkeypatch.setattr(tasks, "PIECE", 4)
+    Price.objects.bulk_create(Price(cents=100 * number) for number in range(10))
+    tasks.convert_prices.schedule()
+    delayq.crash_next(tasks.convert_prices, at="end")
+    assert len(delayq.drain()) == 4  # three pieces, of which the first runs twice
+    assert [price.euros for price in Price.objects.order_by("pk")] == [f"{number}.00" for number in range(10)]
+
+
+def test_a_night_has_one_row_and_it_is_that_of_its_tick(delayq):
+    Order.objects.create(state="paid")
+    of_a_tick = {"delayq.periodic": {"name": "orders.tasks.close_the_day", "tick": "2031-05-01T01:00:00+00:00"}}
+    for attempt in (1, 2):
+        assert delayq.perform(tasks.close_the_day.using(meta=of_a_tick), attempt=attempt) == "2031-04-30"
+    assert [(day.date.isoformat(), day.paid) for day in Day.objects.all()] == [("2031-04-30", 1)]
+
+
+def test_no_more_than_so_many_calls_a_minute(delayq, told):
+    cache.clear()
+    with time_machine.travel(NOON, tick=False):
+        for number in range(5):
+            tasks.ask_bank.schedule(number)
+        delayq.run_due()
+        assert len(told) == 2
+        delayq.advance("70s")
+        assert len(told) == 4
+        delayq.advance("70s")
+    assert sorted(number for _, number in told) == [0, 1, 2, 3, 4]
+
+
+def test_a_job_runs_for_the_tenant_of_who_scheduled_it(delayq, monkeypatch):
+    seen = []
+    monkeypatch.setattr(provider, "offer", lambda order_id: seen.append((order_id, TENANT.get())), raising=False)
+    with tenant("boats"):
+        tasks.send_offer.schedule(1)
+    tasks.send_offer.schedule(2)
+    with tenant(None):
+        tasks.send_offer.using(max_attempts=1).schedule(3)
+        runs = delayq.run_due()
+    assert sorted(seen) == [(1, "boats"), (2, "bikes")]
+    assert [type(run.error).__name__ for run in runs if run.error] == ["LookupError"]

@@ -1,0 +1,45 @@
+"""What the package can print: the text of its sources, cut wherever a value stands."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import django_delayq
+
+PACKAGE = Path(django_delayq.__file__).parent
+GAP = re.compile(r"%\(\w+\)[sd]|%[-.\d]*[sdfgr]|\{[\w.:,!\[\]]*\}")
+SHORTEST = 3  # letters of a part; what is shorter fits anywhere
+VALUES = re.compile(r"<.*?>|'[^']*'|\b[\w:]+(\.[\w<>]+)+\b|\b\w{22}\b|\b(ERROR|WARNING|INFO)\b|\S*\d\S*")
+# What Redis says, which our errors quote.
+OF_REDIS = (
+    "command not allowed when used memory > 'maxmemory'",
+    "this user has no permissions to run the 'client|setname' command",
+    "this user has no permissions to access one of the keys used as arguments",
+    "invalid username-password pair or user is disabled",
+)
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@cache
+def parts() -> list[str]:
+    """Each stretch of text between values, the longest first."""
+    texts = [text for path in PACKAGE.rglob("*.py") for text in _texts(ast.parse(path.read_text()))]
+    texts += [text for path in PACKAGE.rglob("*.lua") for text in re.split(r"[\"'\n]", path.read_text())]
+    found = {part.strip() for text in texts for part in GAP.split(text)}
+    return sorted((part for part in found if len(re.sub(r"\W", "", part)) >= SHORTEST and " " in part), key=len, reverse=True)
+
+
+def strange_words(line: str) -> list[str]:
+    """The words of a line that are neither text of the package, nor values such as ids, numbers and names."""
+    for part in (*OF_REDIS, *parts()):
+        line = line.replace(part, " ")
+    return re.findall(r"[A-Za-z]{4,}", VALUES.sub(" ", line))

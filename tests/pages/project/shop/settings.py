@@ -1,0 +1,12 @@
+"""Of a project before it has read the page."""
+
+import json
+import os
+
+SECRET_KEY = "only for tests"
+USE_TZ = True
+ROOT_URLCONF = "shop.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_delayq", "orders"]
+DATABASES = {"default": json.loads(os.environ["SHOP_DATABASE"])}
+DELAYQ = {"REDIS": "redis://127.0.0.1:1/0", "QUEUES": {"default": {}, "orders": {}, "reports": {}}}

@@ -1,0 +1,101 @@
+"""Ticks go when their jobs have gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from django_delayq import clock, conf, ids
+from django_delayq.models import Job, Periodic, Tick
+from django_delayq.periodic import old_ticks, schedule_rows
+from django_delayq.periodic.old_ticks import OldTicksLoop
+
+
+@pytest.fixture
+def schedule(db) -> Periodic:
+    now = clock.now()
+    return Periodic.objects.create(name="s", task="t", owner="code", every_ms=1000, decided_to=now, created_at=now)
+
+
+@pytest.fixture
+def make(schedule):
+    def one(number: int, *, days: float, job: str = "", fate: str = "scheduled") -> Tick:
+        then = clock.now() - timedelta(days=days)
+        id = ids.new()
+        if job:
+            Job.objects.create(id=id, queue="orders", task="t", state=job, run_at=then, created_at=then, finished_at=then)
+        at = then + timedelta(microseconds=number)
+        return Tick.objects.create(schedule=schedule, at=at, run_at=at, fate=fate, job_id=id, written_at=then)
+
+    return one
+
+
+def test_ticks_go_whose_jobs_have_gone_and_those_that_had_none(make):
+    make(1, days=8)
+    make(2, days=8, fate="missed")
+    kept = [make(3, days=8, job="failed"), make(4, days=6), make(5, days=0, job="succeeded")]
+    loop = OldTicksLoop(conf.get())
+    assert loop.poll() == old_ticks.PAUSE
+    assert list(Tick.objects.order_by("pk")) == kept
+
+
+def test_those_that_stay_hide_none_that_go(make, monkeypatch):
+    monkeypatch.setattr(old_ticks, "BATCH", 3)
+    for number in range(7):
+        make(number, days=8, job="failed")
+    make(8, days=8)
+    young = make(9, days=1)
+    loop = OldTicksLoop(conf.get())
+    assert [loop.poll() for _ in range(3)] == [old_ticks.PACE, old_ticks.PACE, old_ticks.PAUSE]
+    assert Tick.objects.count() == 8
+    assert Tick.objects.filter(pk=young.pk).exists()
+    assert OldTicksLoop(conf.get()).prune() == 0
+
+
+def test_what_stays_is_looked_at_bit_by_bit_and_seldom(make, monkeypatch, django_assert_max_num_queries):
+    monkeypatch.setattr(old_ticks, "BATCH", 3)
+    for number in range(7):
+        make(number, days=8, job="failed")
+    loop = OldTicksLoop(conf.get())
+    pauses = []
+    for _ in range(6):
+        with django_assert_max_num_queries(4):
+            pauses.append(loop.poll())
+    assert pauses == 2 * [old_ticks.PACE, old_ticks.PACE, old_ticks.LONG_PAUSE]
+
+
+def test_where_one_has_gone_more_may_be_at_once(make, monkeypatch):
+    monkeypatch.setattr(old_ticks, "BATCH", 2)
+    for number in range(3):
+        make(number, days=8)
+    loop = OldTicksLoop(conf.get())
+    assert [loop.poll() for _ in range(3)] == [0.0, old_ticks.PAUSE, old_ticks.LONG_PAUSE]
+
+
+def test_the_databases_clock_says_what_is_old(make, monkeypatch):
+    make(1, days=6)
+    shown = clock.now() + timedelta(days=2)
+    monkeypatch.setattr(schedule_rows, "now", lambda using: shown)
+    OldTicksLoop(conf.get()).poll()
+    assert not Tick.objects.exists()
+
+
+def test_by_hand_all_that_may_go_goes(make, monkeypatch):
+    monkeypatch.setattr(old_ticks, "BATCH", 2)
+    for number in range(3):
+        make(number, days=8, job="failed")
+        make(number + 10, days=9)
+    loop, gone = OldTicksLoop(conf.get()), 0
+    while found := loop.prune():
+        gone += found
+    assert gone == 3
+
+
+@pytest.mark.parametrize(("kept", "left"), [(None, 2), ("1s", 1)])
+def test_a_tick_is_kept_for_a_day_and_for_ever_where_jobs_are(make, settings, kept, left):
+    settings.DELAYQ = {**settings.DELAYQ, "RETENTION": {"succeeded": kept}}
+    make(1, days=2)
+    make(2, days=0.5)
+    OldTicksLoop(conf.get()).poll()
+    assert Tick.objects.count() == left

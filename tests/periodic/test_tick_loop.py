@@ -1,0 +1,438 @@
+"""Each tick of a schedule has one job, which waits in Redis before its date."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.db.utils import OperationalError
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import clock as clocks
+from django_delayq import conf, ids
+from django_delayq.mirror.relay import RelayLoop
+from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.models import Event, Job, Periodic, Tick
+from django_delayq.periodic import schedules, tick_loop, tick_writer
+from django_delayq.periodic.tick_writer import TickWriter
+from django_delayq.producer import acts, queues
+from django_delayq.producer.stores import stores
+from django_delayq.states import PERIODIC, Change
+from tests.periodic.conftest import Code, fates, in_redis
+from tests.tasks_for_tests import close_order, ping
+
+
+def test_the_job_of_the_next_tick_waits_in_redis_before_its_date(code, clock):
+    code.declare(every_ms=600_000, args=(7,), kwargs={"note": "by calendar"})
+    assert code.poll() == tick_loop.IDLE
+    job = Job.objects.get()
+    assert (job.task, job.queue, job.args, job.kwargs) == (close_order.name, "orders", [7], {"note": "by calendar"})
+    assert f"{job.run_at:%H:%M:%S}" == "12:10:00"
+    view = stores.inspector().job("orders", job.pk)
+    assert view.state == "scheduled"
+    assert view.date_ms == clocks.to_ms(job.run_at)
+    assert Tick.objects.get().job_id == job.pk
+
+
+def test_the_job_says_of_which_schedule_and_tick_it_is(code):
+    code.declare("weekly-eu", overlap="skip")
+    code.poll()
+    told = Job.objects.get().options["meta"][PERIODIC]
+    assert told == {"name": "weekly-eu", "tick": "2031-03-04T12:10:00+00:00", "overlap": "skip"}
+
+
+def test_each_tick_gets_one_job_while_time_passes(code, clock):
+    code.declare(every_ms=600_000)
+    code.live(clock, seconds=3_600, step=60)
+    assert fates() == [(f"{at}:00", "scheduled") for at in ("12:10", "12:20", "12:30", "12:40", "12:50", "13:00", "13:10")]
+    assert Job.objects.count() == 7
+    assert sorted(Tick.objects.values_list("job_id", flat=True)) == sorted(Job.objects.values_list("pk", flat=True))
+
+
+def test_ticks_below_a_minute_are_all_there(code, clock):
+    code.declare(every_ms=1_000)
+    code.poll()
+    code.live(clock, seconds=60, step=5)
+    written = [f"{at:%H:%M:%S}" for at in Tick.objects.order_by("at").values_list("at", flat=True)]
+    assert written == [f"12:{second // 60:02}:{second % 60:02}" for second in range(31, 31 + len(written))]
+    assert Tick.objects.filter(at__gt=clock.moment + timedelta(seconds=9)).exists()
+    assert Job.objects.count() == len(written)
+
+
+def test_it_sleeps_until_the_next_tick_is_due_and_five_seconds_at_most(code, clock):
+    code.declare(every_ms=60_000)
+    assert code.poll() == tick_loop.IDLE
+    clock.advance(seconds=28)
+    assert code.loop.poll() == 2.0
+
+
+def test_jitter_is_that_of_the_dates(code):
+    declared = code.declare(every_ms=3_600_000, jitter_ms=1_800_000)
+    code.poll()
+    tick = Tick.objects.get()
+    assert tick.run_at == declared.dates.jittered("nightly", tick.at) == Job.objects.get().run_at
+    assert tick.at < tick.run_at < tick.at + timedelta(minutes=30)
+
+
+def test_a_task_of_a_redis_queue_has_rows_all_the_same(code):
+    code.declare(task=ping, args=(1,))
+    code.poll()
+    assert Job.objects.get().durable
+    assert Job.objects.get().queue == "redis"
+
+
+def test_records_of_ticks_are_signed_where_all_are(code, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SIGNING": True}
+    code.declare()
+    code.poll()
+    view = stores.inspector().job("orders", Job.objects.get().pk)
+    assert conf.get().signer.standing(view.raw, queue="orders", id=ids.short(view.id)) not in ("unsigned", "wrong")
+
+
+# many at once
+
+
+def test_of_several_loops_each_tick_gets_one_job(tables, clock):
+    workers = [Code() for _ in range(3)]
+    for one in workers:
+        one.declare(every_ms=60_000)
+    for _ in range(30):
+        clock.advance(seconds=20)
+        for one in workers:
+            one.loop.poll()
+    assert Tick.objects.count() == Job.objects.count() == 11
+    assert len(set(Tick.objects.values_list("at", flat=True))) == 11
+
+
+def test_a_tick_that_somebody_has_written_gets_no_second_job(code, clock):
+    code.declare()
+    code.poll()
+    before = Job.objects.get().pk
+    Periodic.objects.update(decided_to=clock.moment, write_at=clock.moment)  # as after a backup of this table alone
+    code.poll()
+    assert Job.objects.get().pk == before
+    assert Tick.objects.count() == 1
+    assert Periodic.objects.get().decided_to == Tick.objects.get().at, "it goes on behind it"
+
+
+def test_a_schedule_that_another_loop_has_in_hand_is_left_to_it(code, clock, monkeypatch):
+    code.declare()
+    code.loop._sightings.look(clock.now())
+    monkeypatch.setattr(TickWriter, "_locked", lambda self, pks: [])
+    assert code.loop.poll() == tick_loop.SOON
+    assert not Job.objects.exists()
+
+
+# clocks
+
+
+def test_a_database_clock_that_is_put_back_makes_no_second_job(code, clock):
+    code.declare(every_ms=600_000)
+    code.live(clock, seconds=1_800, step=60)
+    before = set(Job.objects.values_list("pk", flat=True))
+    clock.advance(minutes=-25)
+    code.live(clock, seconds=1_200, step=60)
+    assert set(Job.objects.values_list("pk", flat=True)) == before
+    code.live(clock, seconds=900, step=60)
+    assert Job.objects.count() == len(before) + 1
+    assert len(set(Tick.objects.values_list("at", flat=True))) == Job.objects.count()
+
+
+def test_off_and_on_behind_a_clock_that_was_put_back_makes_no_second_job(code, clock):
+    code.declare(every_ms=600_000)
+    code.live(clock, seconds=1_800, step=60)
+    ran = set(Tick.objects.filter(at__lte=clock.moment).values_list("at", "job_id"))
+    clock.advance(minutes=-20)
+    schedules.turn_off("nightly", "sam")
+    acts_done = set(Tick.objects.filter(fate="scheduled").values_list("at", "job_id"))
+    schedules.turn_on("nightly", "sam")
+    code.live(clock, seconds=1_200, step=60)
+    assert acts_done <= set(Tick.objects.values_list("at", "job_id"))
+    assert len(set(Tick.objects.values_list("at", flat=True))) == Tick.objects.count()
+    waiting = Job.objects.exclude(state="cancelled").count()
+    assert waiting == Tick.objects.filter(fate="scheduled").count()
+    assert len(ran) == 3
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="on SQLite the host's clock is the database's")
+@pytest.mark.parametrize("wrong", [timedelta(minutes=-10), timedelta(minutes=10)])
+def test_the_clock_of_a_host_changes_nothing(tables, monkeypatch, wrong):
+    now = clocks.now
+    monkeypatch.setattr(clocks, "now", lambda: now() + wrong)
+    wall_ms = clocks.wall_ms
+    monkeypatch.setattr(clocks, "wall_ms", lambda: wall_ms() + int(wrong.total_seconds() * 1000))
+    code = Code()
+    code.declare(every_ms=3_600_000)
+    code.poll()
+    tick = Tick.objects.get()
+    assert now() < tick.at <= now() + timedelta(hours=1)
+    assert Job.objects.get().run_at == tick.at
+    assert stores.inspector().job("orders", tick.job_id).date_ms == clocks.to_ms(tick.at)
+
+
+# missed
+
+
+@pytest.mark.parametrize(
+    ("policy", "jobs", "missed"),
+    [("skip", 0, 5), ("once", 1, 4), ("all", 5, 0)],
+)
+def test_ticks_that_nobody_could_write_are_missed(code, clock, caplog, policy, jobs, missed):
+    code.declare(every_ms=600_000, missed=policy)
+    code.poll()
+    Job.objects.all().delete()
+    clock.advance(hours=1, minutes=2)
+    code.poll()
+    assert Tick.objects.filter(fate="missed").count() == missed
+    late = Job.objects.filter(run_at__lt=clock.moment)
+    assert late.count() == jobs
+    assert Job.objects.count() == jobs + 1, "and the next one"
+    if policy == "once":
+        assert f"{late.get().run_at:%H:%M}" == "13:00"
+    told = [record.getMessage() for record in caplog.records if "without a job" in record.getMessage()]
+    assert len(told) == bool(missed)
+    assert Event.objects.filter(kind="periodic_missed").count() == bool(missed)
+    code.poll()
+    assert Tick.objects.filter(fate="missed").count() == missed, "they are told once"
+
+
+def test_the_database_away_for_less_than_a_period_delays_nothing(code, clock):
+    code.declare(every_ms=600_000)
+    code.poll()
+    clock.advance(minutes=18)  # the job of 12:10 has waited in Redis all the time
+    code.poll()
+    assert fates() == [("12:10:00", "scheduled"), ("12:20:00", "scheduled")]
+
+
+def test_a_schedule_seen_for_the_first_time_has_missed_nothing(code, clock):
+    code.declare(every_ms=600_000, missed="all")
+    code.poll()
+    assert fates() == [("12:10:00", "scheduled")]
+
+
+# troubles
+
+
+def test_redis_away_leaves_ticks_as_rows_and_the_relay_publishes_them(code, clock, settings, redis_server):
+    code.declare(every_ms=600_000)
+    there = settings.DELAYQ
+    settings.DELAYQ = {**there, "REDIS": "unix:///nowhere/redis.sock"}
+    code.poll()
+    clock.advance(minutes=10)
+    code.poll()
+    assert fates() == [("12:10:00", "scheduled"), ("12:20:00", "scheduled")]
+    settings.DELAYQ = there
+    assert [in_redis(job) for job in Job.objects.all()] == ["", ""]
+    relay = RelayLoop(stores.link, conf.get().queue("orders"), using="default", prefix="delayq", young=0)
+    relay.poll()
+    assert [in_redis(job) for job in Job.objects.all()] == ["scheduled", "scheduled"]
+
+
+def test_a_loop_that_dies_behind_its_commit_loses_nothing(code, monkeypatch):
+    code.declare()
+    with monkeypatch.context() as patch:
+        patch.setattr("django_delayq.producer.put._send_rows", lambda publisher, puts: [])
+        code.poll()
+    assert in_redis(Job.objects.get()) == ""
+    RelayLoop(stores.link, conf.get().queue("orders"), using="default", prefix="delayq", young=0).poll()
+    assert in_redis(Job.objects.get()) == "scheduled"
+
+
+def test_a_loop_that_dies_before_its_commit_leaves_nothing_behind(code, monkeypatch):
+    code.declare()
+    with monkeypatch.context() as patch, pytest.raises(OperationalError):
+
+        def die(*args):
+            raise OperationalError("the connection is gone")
+
+        patch.setattr(tick_writer, "failpoint", die)
+        code.loop.poll()
+    assert not Job.objects.exists()
+    assert not Tick.objects.exists()
+    code.poll()
+    assert Tick.objects.count() == Job.objects.count() == 1
+
+
+def test_a_wiped_redis_gets_the_waiting_ticks_back_once(code, fold, redis_server):
+    code.declare()
+    code.declare("other", every_ms=900_000)
+    code.poll()
+    fold()
+    redis_server.link.execute("FLUSHALL")
+    stores.reset()
+    loop = RestoreLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    for _ in range(10):
+        loop.poll()
+    fold()
+    assert [in_redis(job) for job in Job.objects.all()] == ["scheduled", "scheduled"]
+    assert stores.inspector().depth("orders").scheduled == 2
+
+
+def test_right_behind_a_wipe_what_is_due_may_have_begun_and_is_not_cancelled(code, clock, fold, redis_server):
+    clock.advance(days=-3650)  # so the clock of Redis is ahead
+    code.declare()
+    code.poll()
+    fold()
+    redis_server.link.execute("FLUSHALL")
+    stores.reset()
+    schedules.turn_off("nightly", "sam")
+    assert [fate for _, fate in fates()] == ["scheduled"]
+    loop = RestoreLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    for _ in range(10):
+        loop.poll()
+    tick = Tick.objects.get()
+    assert in_redis(tick) == "scheduled"
+    assert acts.cancel(tick.job_id) is Change.DONE, "a person still can"
+
+
+def test_one_that_cannot_be_written_does_not_stop_the_others(code, clock, caplog):
+    code.declare("good")
+    code.declare("refused", args=())
+    code.declare("zone", cron="0 3 * * *", timezone="Mars/Olympus")
+    code.poll()
+    assert [tick.schedule.name for tick in Tick.objects.all()] == ["good"]
+    for _ in range(3):
+        clock.advance(seconds=40)
+        code.poll()
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 2, "each is told once"
+    assert Periodic.objects.get(name="good").problem is None
+    problems = {row.name: row.problem for row in Periodic.objects.exclude(name="good")}
+    assert problems["refused"]["code"] == "argument_missing"
+    assert problems["zone"]["code"] == "config"
+    assert "Mars/Olympus" in problems["zone"]["fields"]["message"]
+
+
+def test_trouble_that_is_over_is_told_no_more(code, clock):
+    code.declare("refused", args=())
+    code.poll()
+    clock.advance(seconds=40)
+    code.poll()
+    assert Periodic.objects.get().problem
+    Periodic.objects.update(args=[7])
+    clock.advance(seconds=40)
+    code.poll()
+    assert Periodic.objects.get().problem is None
+    assert Job.objects.count() == 1
+
+
+def test_a_schedule_of_the_admin_whose_task_nobody_has_says_so(code, clock):
+    schedules.create("theirs", close_order.name, every="10m", args=(1,), actor="sam")
+    Periodic.objects.update(task="app.tasks.gone")
+    code.poll()
+    assert Periodic.objects.get().problem is None, "another worker may have it"
+    clock.advance(seconds=40)
+    code.poll()
+    assert Periodic.objects.get().problem == {"code": "task_unknown", "fields": {"name": "app.tasks.gone"}}
+
+
+def test_a_job_that_cannot_be_cancelled_stops_no_other_schedule(code, clock, settings):
+    code.declare()
+    code.poll()
+    there = settings.DELAYQ
+    settings.DELAYQ = {**there, "QUEUES": {"default": {}, "redis": {"DURABILITY": "redis"}}}  # without "orders"
+    schedules.turn_off("nightly", "sam")
+    assert fates() == [("12:10:00", "withdrawn")]
+    code.declare("other", task=ping, args=(1,))
+    clock.advance(seconds=31)
+    code.poll()
+    assert [tick.fate for tick in Tick.objects.filter(schedule__name="other")] == ["scheduled"]
+    settings.DELAYQ = there
+    clock.advance(seconds=31)
+    code.poll()
+    assert fates() == [("12:10:00", "cancelled")]
+
+
+def test_on_a_paused_queue_ticks_go_on_and_their_jobs_wait(code, clock):
+    queues.pause("orders", actor="sam")
+    code.declare(every_ms=600_000)
+    code.live(clock, seconds=1_800, step=60)
+    assert Job.objects.filter(run_at__lte=clock.moment).count() == 3
+    assert {in_redis(job) for job in Job.objects.all()} == {"scheduled"}
+
+
+@pytest.mark.skipif(connection.vendor != "mysql", reason="other databases tell such names apart")
+def test_names_that_the_database_takes_for_one_are_told(code, clock, caplog):
+    code.declare("nightly")
+    code.declare("Nightly")
+    code.poll()
+    clock.advance(seconds=31)
+    code.poll()
+    assert Periodic.objects.count() == 1
+    assert len([record for record in caplog.records if "takes its name for that of another" in record.getMessage()]) == 1
+
+
+def test_a_person_may_cancel_the_job_of_a_tick_like_any_other(code, clock):
+    code.declare(every_ms=600_000)
+    code.poll()
+    assert acts.cancel(Job.objects.get().pk) is Change.DONE
+    clock.advance(minutes=10)
+    code.poll()
+    assert fates() == [("12:10:00", "scheduled"), ("12:20:00", "scheduled")]
+    assert Job.objects.filter(state="cancelled").count() == 1
+
+
+# costs
+
+
+def test_without_schedules_it_asks_once_a_minute(code):
+    with CaptureQueriesContext(connection) as asked:
+        assert code.loop.poll() == tick_loop.UNUSED
+    assert len(asked) == 1
+
+
+def test_a_thousand_schedules_of_which_none_is_due_cost_three_queries(code, clock):
+    for number in range(1_000):
+        code.declare(f"s{number:04}", every_ms=3_600_000)
+    code.poll(200)
+    assert Tick.objects.count() == Job.objects.count() == 1_000
+    clock.advance(seconds=5)
+    with CaptureQueriesContext(connection) as asked:
+        assert code.loop.poll() == tick_loop.IDLE
+    assert len(asked) <= 3, [query["sql"][:120] for query in asked]
+
+
+def test_a_thousand_schedules_that_are_due_at_once_are_written_a_hundred_by_a_hundred(code, clock):
+    for number in range(1_000):
+        code.declare(f"s{number:04}", every_ms=3_600_000)
+    code.poll(200)
+    clock.moment = clock.moment.replace(hour=13, minute=0, second=0)
+    code.loop._looked = clock.moment
+    with CaptureQueriesContext(connection) as asked:
+        assert code.loop.poll() == 0.0
+    assert Tick.objects.count() == 1_100
+    assert len(asked) <= 20, [query["sql"][:120] for query in asked]
+
+
+def test_a_look_at_who_declares_what_costs_the_same_for_a_thousand(code, clock):
+    for number in range(1_000):
+        code.declare(f"s{number:04}", every_ms=86_400_000)
+    code.poll(200)
+    clock.advance(seconds=31)
+    with CaptureQueriesContext(connection) as asked:
+        code.loop.poll()
+    assert len(asked) <= 8, [query["sql"][:120] for query in asked]
+
+
+def test_what_nobody_expected_ends_no_pass_of_the_record_keeper_and_is_logged(code, clock, monkeypatch, caplog):
+    code.declare()
+    loop = tick_loop.UnendingLoop(code.loop)
+
+    def broken(_now):
+        raise TypeError("can't compare")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(code.loop._sightings, "look", broken)
+        assert loop.poll() > 0
+    assert "schedules are not kept here" in caplog.text
+    loop.poll()
+    assert Tick.objects.count() == 1
+
+
+def test_where_jobs_run_at_once_no_ticks_are_written(code, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "INLINE": True}
+    code.declare()
+    assert code.loop.poll() == tick_loop.UNUSED
+    assert not Tick.objects.exists()
