@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.chromium import expect, shoot
-from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS, post_by_hand
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SCHEDULES, SET_ASIDE, WORKERS, post_by_hand
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -31,6 +31,7 @@ from django.contrib.auth.models import Permission, User
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Job, Operation, SetAside
+from django_delayq.periodic import schedules
 from shop.tasks import close_order
 ours = Permission.objects.filter(content_type__app_label="delayq")
 seats = {{}}
@@ -53,7 +54,8 @@ aside = SetAside.objects.create(
     queue="orders", stream_id="1-1", item=0, kind="failed", job_id=failed.pk, at=then, raw=b"[{secret}]", length=11, code="22P02",
     noticed_at=then,
 )
-ids = {{"failed": failed.pk, "waiting": waiting.id, "operation": operation.pk, "aside": aside.pk}}
+nightly = schedules.create("nightly", "shop.tasks.close_order", cron="0 3 * * *", args=[{secret}], actor="admin:admin")
+ids = {{"failed": failed.pk, "waiting": waiting.id, "operation": operation.pk, "aside": aside.pk, "nightly": nightly.pk}}
 print(json.dumps({{"seats": seats, **{{name: str(id) for name, id in ids.items()}}}}))
 """
 TRACES = """
@@ -91,7 +93,7 @@ def of(css: str) -> Callable[[Page], Locator]:
 
 
 WAITING, FAILED, PART = f"{JOBS}{{waiting}}/", f"{JOBS}{{failed}}/", f"{OPERATIONS}{{operation}}/"
-START = f"{OPERATIONS}start/"
+START, NIGHTLY = f"{OPERATIONS}start/", f"{SCHEDULES}{{nightly}}/"
 FIELDS = {"reason": "", "delay": "1h", "typed": "orders", "args": "[1]", "kwargs": "{}", "confirmed": "1"}
 RIGHTS = {
     "view_job": Right(
@@ -141,6 +143,26 @@ RIGHTS = {
     "retry_setaside": Right(SET_ASIDE, of("select[name=action]:has(option[value=try_again])")),
     "view_worker": Right("/admin/", leads_to(WORKERS), (WORKERS,), (f"{WORKERS}{{worker}}/quiet/", f"{WORKERS}{{worker}}/stop/")),
     "quiet_worker": Right(WORKERS, of("#workers button:text-is('Quiet')"), (), (f"{WORKERS}{{worker}}/quiet/",)),
+    "view_periodic": Right(
+        "/admin/",
+        leads_to(SCHEDULES),
+        (SCHEDULES, f"{NIGHTLY}change/", f"{NIGHTLY}history/", f"{NIGHTLY}override/", f"{NIGHTLY}edit/", f"{SCHEDULES}add/"),
+        tuple(f"{NIGHTLY}{act}/" for act in ("on", "off", "run", "drop", "override", "edit", "delete")),
+    ),
+    "switch_periodic": Right(f"{NIGHTLY}change/", button("Turn off"), (), (f"{NIGHTLY}on/", f"{NIGHTLY}off/")),
+    "override_periodic": Right(
+        f"{NIGHTLY}change/",
+        link("Other dates …"),
+        (f"{NIGHTLY}override/",),
+        (f"{NIGHTLY}override/", f"{NIGHTLY}drop/"),
+    ),
+    "run_periodic": Right(f"{NIGHTLY}change/", button("Run now"), (), (f"{NIGHTLY}run/",)),
+    "schedule_job": Right(
+        f"{NIGHTLY}change/",
+        link("Change …"),
+        (f"{SCHEDULES}add/", f"{NIGHTLY}edit/", f"{NIGHTLY}delete/"),
+        (f"{SCHEDULES}add/", f"{NIGHTLY}edit/", f"{NIGHTLY}delete/"),
+    ),
     "stop_worker": Right(WORKERS, of("#workers button:text-is('Stop')"), (), (f"{WORKERS}{{worker}}/stop/",)),
 }
 
@@ -168,7 +190,7 @@ def clerk(tabs, example, there) -> Callable[[str], Page]:
 def ids(example, there) -> dict[str, str]:
     """What stands in addresses."""
     look = "from django_delayq.console.overview import look\nprint(look().workers[0]['id'])"
-    return {**{name: there[name] for name in ("failed", "waiting", "operation", "aside")}, "worker": example.run(look)}
+    return {**{name: there[name] for name in ("failed", "waiting", "operation", "aside", "nightly")}, "worker": example.run(look)}
 
 
 def unfold(page: Page) -> None:
