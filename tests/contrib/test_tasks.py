@@ -367,18 +367,18 @@ def test_the_handle_of_delayq_tells_the_same(delayq, db, mail):
 
 
 def test_a_job_of_a_task_by_delayq_is_no_result(delayq, db, backend, unknown):
-    from tests.testing.shop import settle_cart
+    from tests.contrib.shipping import ship
 
     with pytest.raises(unknown):
-        backend.get_result(ids.short(django_delayq.schedule(settle_cart, 1).id))
+        backend.get_result(ids.short(django_delayq.schedule(ship, 1).id))
 
 
 def test_a_name_that_a_task_by_delayq_has_is_refused(backend):
     from django_delayq.contrib.tasks.api import InvalidTask
-    from tests.testing.shop import settle_cart
+    from tests.contrib.shipping import ship
 
     with pytest.raises(InvalidTask, match="a task by @delayq"):
-        backend.task_class(func=settle_cart.fn, **USUAL)
+        backend.task_class(func=ship.fn, **USUAL)
 
 
 def test_options_that_cannot_work_make_no_task(backend, mail):

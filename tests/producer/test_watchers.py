@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 
 import django_delayq as delayq
@@ -83,8 +83,8 @@ def test_a_call_is_told_of_before_and_behind(delayq_redis, notebook):
     [
         lambda: close_order.schedule(1),
         lambda: close_order.using(delay="1h").schedule(1),
-        lambda: asyncio.run(close_order.aschedule(1)),
-        lambda: asyncio.run(delayq.aschedule(close_order, 1)),
+        lambda: async_to_sync(close_order.aschedule)(1),
+        lambda: async_to_sync(delayq.aschedule)(close_order, 1),
     ],
 )
 def test_each_way_to_schedule_is_one_call(delayq_redis, notebook, call):
@@ -98,7 +98,7 @@ def test_many_jobs_are_one_call_also_in_several_batches(delayq_redis, notebook, 
     task = close_order if durable else ping
     delayq.schedule_many(task.bind(n) for n in range(201))
     assert notebook.heard == [("begins", "", "", True, 0), ("begun", [True] * 201, "NoneType")]
-    asyncio.run(delayq.aschedule_many([task.bind(1)]))
+    async_to_sync(delayq.aschedule_many)([task.bind(1)])
     assert notebook.heard[2:] == [("begins", "", "", True, 0), ("begun", [True], "NoneType")]
 
 
