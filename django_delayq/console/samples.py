@@ -12,7 +12,7 @@ from typing import Final
 from django.db import Error as DriverError
 
 from django_delayq import clock, conf
-from django_delayq.console import overview
+from django_delayq.console import overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, QueueView
 from django_delayq.models import UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
@@ -116,4 +116,5 @@ def _database() -> list[Sample]:
         *(("delayq_outbox_rows", {"queue": queue}, unpublished[queue]) for queue in queues),
         ("delayq_outbox_oldest_seconds", {}, max(0.0, (now - rows[0][1]).total_seconds()) if rows else 0.0),
         *(("delayq_set_aside_events", {"queue": queue}, aside[queue]) for queue in queues),
+        *(("delayq_schedules_wrong", {"why": why}, count) for why, count in schedule_views.count_wrong(config.database).items()),
     ]

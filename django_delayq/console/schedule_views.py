@@ -114,9 +114,14 @@ def wrong() -> dict[str, Q]:
     }
 
 
+def count_wrong(using: str) -> dict[str, int]:
+    """How many there are of each of `wrong()`: one query."""
+    return Periodic.objects.using(using).aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
+
+
 def signs(using: str) -> list[Vital]:
     """One sign if something is wrong with any schedule, else none: one query."""
-    found = Periodic.objects.using(using).aggregate(**{name: Count("pk", filter=which) for name, which in wrong().items()})
+    found = count_wrong(using)
     parts = [
         text % {"count": found[name]}
         for name, text in (

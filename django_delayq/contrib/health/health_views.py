@@ -9,7 +9,7 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_delayq import conf
-from django_delayq.console import overview, vitals
+from django_delayq.console import overview, schedule_views, vitals
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import Vital
 from django_delayq.contrib.health.access import for_watchers, open_to_all
@@ -54,7 +54,8 @@ def _queues() -> list[Sign]:
 
 def _rows() -> list[Sign]:
     try:
-        return [_sign(vitals.outbox(overview.count_unpublished()))]
+        schedules = schedule_views.signs(conf.get().database)
+        return [_sign(vitals.outbox(overview.count_unpublished())), *map(_sign, schedules)]
     except DriverError:
         return []
 

@@ -81,6 +81,12 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
     "delayq_set_aside_events": Metric(
         "gauge", ("queue",), f"Events that the mirror has set aside; counted up to {MOST_COUNTED + 1} of all queues."
     ),
+    "delayq_schedules_wrong": Metric(
+        "gauge",
+        ("why",),
+        "Schedules that make no jobs (trouble), whose ticks nobody has written for a minute (late), or that no code declares any "
+        "more, for a week (retired).",
+    ),
     "delayq_workers": Metric("gauge", ("state",), "Workers by what they last said: working, quiet, leaving; silent for half a minute."),
     "delayq_slots": Metric("gauge", (), "How many jobs all workers that are not silent run at once, at most."),
     "delayq_slots_busy": Metric("gauge", (), "How many jobs run in them, as they last said."),

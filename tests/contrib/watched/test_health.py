@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from django_delayq.models import Periodic
+from django_delayq.periodic import schedules
 from django_delayq.producer.stores import stores
 from tests.contrib.watched.conftest import Staff, waiting
 from tests.management.conftest import Shop, beat, lose_redis, without_database
+from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.usefixtures("watched")
 
@@ -82,6 +85,11 @@ def test_the_signs_are_those_of_the_dashboard(orders: Shop, watcher: Client, mon
     orders.unpublished(monkeypatch, age=120)
     status, signs = levels(watcher)
     assert (status, signs["outbox"]) == (200, "late"), "a warning takes nobody out"
+    assert "schedules" not in signs
+    schedules.create("nightly", close_order.name, cron="0 3 * * *", args=[1], actor="test")
+    Periodic.objects.update(problem={"code": "task_unknown", "fields": {"name": "gone"}})
+    status, signs = levels(watcher)
+    assert (status, signs["schedules"]) == (503, "bad")
 
 
 def test_without_the_database_only_that_is_bad(orders: Shop, watcher: Client, settings, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,6 +13,8 @@ import django_delayq as delayq
 from django_delayq import conf
 from django_delayq.contrib.prometheus import metrics_view
 from django_delayq.contrib.prometheus.catalogue import OF_QUEUES
+from django_delayq.models import Periodic
+from django_delayq.periodic import schedules
 from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import MOST_HANGING
 from tests.contrib.watched.conftest import TOKEN, Staff, waiting
@@ -95,6 +98,21 @@ def test_no_more_rows_are_counted_than_the_bound(orders: Shop, watcher: Client, 
     for _ in range(5):
         orders.unpublished(monkeypatch, age=120)
     assert scraped(watcher).of("delayq_outbox_rows", queue="orders") == 3
+
+
+def test_schedules_that_make_no_jobs_are_told(orders: Shop, watcher: Client) -> None:
+    def told() -> list[float]:
+        seen = scraped(watcher)
+        return [seen.of("delayq_schedules_wrong", why=why) for why in ("trouble", "late", "retired")]
+
+    row = schedules.create("nightly", close_order.name, cron="0 3 * * *", args=[1], actor="test")
+    assert told() == [0, 0, 0]
+    Periodic.objects.update(write_at=row.write_at - timedelta(days=2))
+    assert told() == [0, 1, 0]
+    Periodic.objects.update(problem={"code": "task_unknown", "fields": {"name": "gone"}})
+    assert told() == [1, 0, 0]
+    Periodic.objects.update(retired_at=row.created_at)
+    assert told() == [0, 0, 1]
 
 
 def test_without_redis_what_the_database_knows_is_told(orders: Shop, watcher: Client, settings, monkeypatch) -> None:
