@@ -65,6 +65,14 @@ def test_a_lease_that_ran_out_is_taken_over_with_the_same_attempt_number(board):
     assert board.happened() == ["scheduled 1", "claimed 1", "crashed 1", "claimed 1"]
 
 
+def test_what_is_taken_over_counts_for_what_is_wanted(board):
+    board.put(1)
+    board.claim()
+    for number in (2, 3):
+        board.put(number, NOW + LEASE)
+    assert numbers(board.claim("n3", "w2", now=board.pass_lease(), want=2)) == [1, 2]
+
+
 def test_a_lease_is_good_to_its_last_millisecond(board):
     board.put(1)
     board.claim()
