@@ -31,7 +31,11 @@ STRONGEST: Final = (
 
 
 class Cancel:
-    """What a cancel asks of Redis, and tells the row."""
+    """What a cancel asks of Redis, and tells the row. `done_before`: how it says that another server has answered `done`, so that
+    nobody had begun the job there.
+    """
+
+    done_before: Final = "scheduled"
 
     def __init__(self, actor: str, reason: str, abort: bool) -> None:
         self.actor, self.reason, self._abort = actor, reason, abort
@@ -61,6 +65,8 @@ class Cancel:
 
 class Move:
     """The same of another date. `delay_ms` None: `due_ms` is one. `policy`: see `QueueStore.reschedule`."""
+
+    done_before: Final = "waited"
 
     def __init__(self, actor: str, reason: str, delay_ms: int | None, due_ms: int, policy: Policy = "") -> None:
         self.actor, self.reason, self._policy = actor, reason, policy
@@ -212,7 +218,7 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
                 # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
             with stores.guarded():
-                again = act.ask(stores.queue(name), id, lacking, stood)
+                again = act.ask(stores.queue(name), id, act.done_before if last.change is Change.DONE else lacking, stood)
             if again.ground == stood or not again.event:
                 return last.change if again.ground == stood else again.change
             last, stood = again, again.ground

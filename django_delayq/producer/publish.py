@@ -110,6 +110,8 @@ class Publisher:
             )
             for row in rows
         ]
+        if due_ms is not None:  # a change, which has been told that nobody has begun them
+            lost = [item._replace(unsure_ms=0) for item in lost]
         answers = store.restore(lost, ground=ground, actor=self.actor)
         failpoint("publish.brought_back")
         return answers

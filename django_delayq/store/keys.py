@@ -28,6 +28,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | seen:<format> | when a process whose release knows that format, and no newer one, has called last; it says so once a minute |
 | server, mirrored | the run of the server that the mirror has confirmed last, and the last event that the database has |
 | run | the run of the server that a worker was last on |
+| brought_back | until which date what came back overdue waits, and until when somebody may hold it all the same |
 | moved_to, moved_at | the run of a server that nobody has confirmed, and when it was noticed |
 | surplus | of how many jobs the events tell beside one each, as far as no mirror has taken them in |
 | rolled, restoring | on the way back: its phase, see confirm.lua; when, who, and how far a restore is |

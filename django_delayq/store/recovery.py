@@ -29,7 +29,7 @@ ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that 
 class RestoreItem(NamedTuple):
     """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row; `attempt` and
     `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least.
-    `begun`: see restore.lua.
+    `unsure_ms`, `begun`: see restore.lua.
     """
 
     id: str
@@ -39,6 +39,7 @@ class RestoreItem(NamedTuple):
     fence: str = ""
     due_ms: int = 0
     delay_ms: int = 0
+    unsure_ms: int = 0
     begun: Literal["", "run", "cancel"] = ""
 
 
@@ -113,7 +114,7 @@ class GroundStore:
         """
         id, written = ids.short(record.id), self._store.written(record)
         if not runs:
-            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS)
+            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS, lease_ms)
         return RestoreItem(
             id=id,
             record=written,
@@ -152,6 +153,7 @@ class GroundStore:
                 item.fence,
                 item.due_ms,
                 item.delay_ms,
+                item.unsure_ms,
                 item.begun,
             )
         reply = self._store.run("restore", now_ms, by, why, *arguments)

@@ -32,6 +32,7 @@ BOOKKEEPING: Final = (
     "mirrored",
     "rolled",
     "restoring",
+    "brought_back",
     "moved_to",
     "moved_at",
     "format",

@@ -187,12 +187,13 @@ def _pages(history: History, *kinds: str) -> Iterator[tuple[Page, Chapter]]:
 @law(Sees.STORY)
 def events_follow_on_each_other(history: History) -> Findings:
     """An event comes where the one before it has left the job; a cancel is asked for once, an abort once more, of a job that runs, or
-    that is due and may have begun on the ground before.
+    that is due and may have begun on the ground before, also if it has come back since with another date.
     """
     for page, known in _pages(history):
         if page.item.kind == "cancel_requested":
             again = known.aborted if is_abort(page.item) else known.asked
-            may_run = known.place is State.RUNNING or (known.place is State.SCHEDULED and known.due <= page.entry.at_ms)
+            held = known.due <= max(page.entry.at_ms, page.brought_back)
+            may_run = known.place is State.RUNNING or (known.place is State.SCHEDULED and held)
             if not may_run or again:  # of one that Redis does not have the story is not known
                 yield page.id, f"{page}: it is {known.place}, asked before: {known.asked}"
         elif page.item.kind != "restored" and known.place not in STARTS[page.item.kind]:

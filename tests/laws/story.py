@@ -8,6 +8,7 @@ from typing import Final
 
 from django_delayq.states import TRANSITIONS, State
 from django_delayq.store.events import Entry, Item
+from django_delayq.store.recovery import ADOPTION_MS
 
 Place = State | str | None
 
@@ -51,11 +52,14 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An event of a job and where the job stood before. `known`: None if it comes back and was not seen before."""
+    """An event of a job and where the job stood before. `known`: None if it comes back and was not seen before. `brought_back`: until
+    which date the jobs of the queue wait that have come back overdue, and that somebody may hold.
+    """
 
     entry: Entry
     item: Item
     known: Chapter | None
+    brought_back: int = 0
 
     @property
     def id(self) -> str:
@@ -77,6 +81,7 @@ class Story:
     """
 
     jobs: dict[str, Chapter] = field(default_factory=dict)
+    brought_back: int = 0
 
     def read(self, entries: Iterable[Entry]) -> list[Page]:
         """The next entries of the stream, as pages."""
@@ -85,7 +90,9 @@ class Story:
             for item in entry.items:
                 if item.kind in QUEUE_KINDS:
                     continue
-                page = Page(entry, item, self.jobs.get(item.fields[0]))
+                page = Page(entry, item, self.jobs.get(item.fields[0]), self.brought_back)
+                if item.kind == "restored" and waits(item) and int(item.fields[1]) <= entry.at_ms + ADOPTION_MS:
+                    self.brought_back = int(item.fields[1])
                 if item.kind in ("merged", "aside", "dropped"):
                     self.jobs.pop(page.id, None)
                 elif page.known is not None or item.kind in ("scheduled", "restored"):
@@ -103,6 +110,11 @@ def is_abort(item: Item) -> bool:
     return "abort" in item.fields[1:]
 
 
+def waits(item: Item) -> bool:
+    """Whether a job that was restored has come back from a row, and waits."""
+    return item.fields[4] == NOBODY and len(item.fields) == 5
+
+
 def after(page: Page) -> Chapter:
     """Where the job stands after that event, if the event is true."""
     kind, fields, known = page.item.kind, page.item.fields, page.known or Chapter()
@@ -110,8 +122,7 @@ def after(page: Page) -> Chapter:
         return replace(known, asked=True, aborted=known.aborted or is_abort(page.item))
     if kind == "restored":
         due, attempt, crashes = map(int, fields[1:4])
-        waits = fields[4] == NOBODY and len(fields) == 5
-        place, asked = (State.SCHEDULED, False) if waits else (State.RUNNING, known.asked)
+        place, asked = (State.SCHEDULED, False) if waits(page.item) else (State.RUNNING, known.asked)
         return Chapter(place, attempt, crashes, "" if fields[4] == NOBODY else fields[4], due, asked)
     place = TELLS[kind][0]
     if kind == "claimed":

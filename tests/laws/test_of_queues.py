@@ -204,6 +204,8 @@ def told(*items: tuple[str, ...], at_ms: int = 5, body: bytes = b"") -> str:
         [("claimed", "never seen", "7", "0", "n1")],
         [SCHEDULED, ("cancelled", "j", "0", "0", "-")],
         [SCHEDULED, ("cancel_requested", "j"), ("cancelled", "j", "0", "0", "-")],
+        [("restored", "j", "3005", "0", "0", "-"), ("cancel_requested", "j"), ("cancelled", "j", "0", "0", "-")],
+        [("restored", "other", "3005", "0", "0", "-"), ("scheduled", "j", "7"), ("cancel_requested", "j")],
     ],
 )
 def test_a_story_that_may_be_is_good(events: list[tuple[str, ...]]) -> None:
@@ -215,6 +217,8 @@ def test_a_story_that_may_be_is_good(events: list[tuple[str, ...]]) -> None:
     [
         ([SCHEDULED, SCHEDULED], "it is scheduled"),
         ([("scheduled", "j", "6"), ("cancel_requested", "j")], "asked before: False"),
+        ([("restored", "j", "3006", "0", "0", "-"), ("cancel_requested", "j")], "asked before: False"),
+        ([("restored", "other", "3005", "0", "0", "n1"), ("scheduled", "j", "7"), ("cancel_requested", "j")], "asked before: False"),
         ([SCHEDULED, *[("cancel_requested", "j")] * 2], "asked before: True"),
         ([SCHEDULED, CLAIMED, ("cancel_requested", "j"), ("cancel_requested", "j")], "asked before: True"),
         ([SCHEDULED, CLAIMED, ("cancel_requested", "j", "abort"), ("cancel_requested", "j")], "asked before: True"),

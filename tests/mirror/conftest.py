@@ -4,7 +4,7 @@ import pytest
 from django.db import connection, transaction
 
 import django_delayq as delayq
-from django_delayq import conf
+from django_delayq import clock, conf
 from django_delayq.mirror import restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
@@ -28,9 +28,12 @@ class Orders:
         self.relay = RelayLoop(stores.link, self.config, using="default", young=0, **common)
         self._claims = 0
 
-    def claim(self, want: int = 200):
+    def claim(self, want: int = 200, *, ahead_ms: int = 0):
+        """`ahead_ms`: from now, by the clock of this host, which is that of Redis; 0: by its own."""
         self._claims += 1
-        return self.store.claim("host:1:w", f"n{self._claims}", want=want, lease_ms=30_000, max_crashes=3).jobs
+        now_ms = clock.wall_ms() + ahead_ms if ahead_ms else None
+        nonce = f"n{self._claims}"
+        return self.store.claim("host:1:w", nonce, want=want, lease_ms=30_000, max_crashes=3, now_ms=now_ms).jobs
 
     def settle(self, job, outcome: str, *, delay: int = 0, detail: bytes = b"{}") -> str:
         item = Outcome(id=job.id, attempt=job.attempt, fence=job.fence, kind=outcome, delay_ms=delay, detail=detail)

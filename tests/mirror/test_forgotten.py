@@ -14,7 +14,7 @@ from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.recovery import GroundStore
+from django_delayq.store.recovery import ADOPTION_MS, GroundStore
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 
@@ -104,8 +104,7 @@ def test_a_cancel_that_redis_forgot_before_the_note_answers_what_is_true(orders,
     def wiped():
         wipe()
         settle_down(orders, loop)
-        job.run_now()  # else it would wait for whoever ran it
-        held.extend(orders.claim())
+        held.extend(orders.claim(ahead_ms=ADOPTION_MS + 1000))  # until then it waits for whoever ran it
 
     before_the_note(wiped)
     assert job.cancel() is delayq.Change.RUNNING

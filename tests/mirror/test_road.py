@@ -13,7 +13,7 @@ from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Checkpoint, Event, Job, Step
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.store.recovery import GroundStore, RestoreItem
+from django_delayq.store.recovery import ADOPTION_MS, GroundStore, RestoreItem
 from tests.mirror.restoring import bring_back, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order, ping
 
@@ -415,10 +415,25 @@ def test_a_due_job_right_behind_a_wipe_may_be_running_and_does_not_begin_when_it
     assert job.cancel() is delayq.Change.RUNNING  # who runs it would come and say so
     assert job.reschedule(delay="1h") is delayq.Change.RUNNING
     settle_down(orders, loop)
-    assert job.run_now() is delayq.Change.DONE
-    assert orders.claim() == []
+    assert job.cancel() is job.run_now() is delayq.Change.RUNNING  # who runs it may not know of the loss yet
+    assert orders.claim(ahead_ms=ADOPTION_MS + 1000) == []
     orders.fold()
     assert Job.objects.get().state == "cancelled"
+
+
+def test_a_due_job_that_came_back_is_cancelled_when_no_lease_of_before_can_stand(orders, loop, wipe):
+    job = delayq.schedule(close_order, 7)
+    later = delayq.schedule(close_order, 8, delay="1h")
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    assert later.cancel() is delayq.Change.DONE  # it was not due, so nobody had claimed it
+    assert job.cancel() is delayq.Change.RUNNING
+    meta = orders.mirror.log.keys["meta"]
+    until = int(stores.link.execute("HGET", meta, "brought_back").split()[1])
+    assert 25_000 < until - clock.wall_ms() <= 30_000, "a lease"
+    [change] = orders.store.cancel([job.id], now_ms=until)
+    assert change is delayq.Change.DONE
 
 
 def test_a_cancel_of_what_runs_unknown_to_redis_and_rows_is_asked_of_the_run(orders, loop, wipe):

@@ -32,6 +32,7 @@ class Contents:
         self.mirrored = ""  # the last event that the database has
         self.rolled = ""  # the phase of the way back
         self.restoring = ""
+        self.brought_back = (0, 0)  # until which date what came back overdue waits, and until when somebody may hold it all the same
         self.moved: tuple[str, int] | None = None  # a server that waits to be confirmed, and since when
         self.jobs: dict[str, Job] = {}
         self.finished: dict[str, float] = {}
@@ -103,6 +104,8 @@ class Contents:
         told = {"generation": self.generation, "server": self.confirmed, "mirrored": self.mirrored}
         told |= {"run": self.run, "rolled": self.rolled, "restoring": self.restoring}
         meta |= {name: value for name, value in told.items() if value}
+        if any(self.brought_back):
+            meta["brought_back"] = "{} {}".format(*self.brought_back)
         if self.moved:
             meta["moved_to"], meta["moved_at"] = self.moved[0], str(self.moved[1])
         if self.alive is not None:

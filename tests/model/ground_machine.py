@@ -108,7 +108,7 @@ class GroundMachine(QueueMachine):
                 attempt = job.attempt - 1 if job.fence else job.attempt
                 self.rows[job.id] = item._replace(attempt=attempt, delay_ms=LEASE, begun=begun)
             else:
-                self.rows[job.id] = item._replace(due_ms=job.date, delay_ms=WAIT)
+                self.rows[job.id] = item._replace(due_ms=job.date, delay_ms=WAIT, unsure_ms=LEASE)
         for id in self.model.finished:
             self.rows.pop(id, None)
         self.folded = max(self.folded, self.log.last_id(), key=position)

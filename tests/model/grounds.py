@@ -146,7 +146,12 @@ class Grounds(Contents):
         self._stand(self.offer)
         if progress:
             self.restoring = f"{now_ms} {progress}"
-        return [self._restore(item, actor) for item in items]
+        answers = [self._restore(item, actor) for item in items]
+        back = zip(items, answers, strict=True)
+        overdue = [item for item, said in back if said == "restored" and item.unsure_ms and item.due_ms <= self.now]
+        if overdue:
+            self.brought_back = max(map(self._date, overdue)), self.now + max(item.unsure_ms for item in overdue)
+        return answers
 
     def _restore(self, item: RestoreItem, actor: str) -> Restored:
         if self._has_ended(item.id):

@@ -350,7 +350,7 @@ class Model(Grounds):
             return Change.FINISHED
         if job.state is State.RUNNING:
             return self._request(id, actor, abort)
-        if self._may_run(str(job.date), here=True):
+        if lacking != "scheduled" and self._may_run(str(job.date), here=True):
             return self._request(id, actor, abort)
         self._cancel_waiting(job, b"")
         return Change.DONE
@@ -370,6 +370,8 @@ class Model(Grounds):
     def _may_run(self, row: str, *, here: bool = False) -> bool:
         """Whether a job that is not here, or waits here, may have begun on the ground before."""
         if row.isdigit():
+            if here and int(row) <= self.brought_back[0] and self.now < self.brought_back[1]:
+                return True
             if int(row) > self.now or (here and not self.confirmed):
                 return False
             return bool(self.rolled) or self.confirmed != self.server

@@ -145,11 +145,21 @@ ALL = [
     Mutant(
         "what is not due may run",
         "store/lua/include/ground.lua",
-        "if not date or date > now then",
-        "if not date then",
+        "return date <= now and (",
+        "return (",
         "lua",
         bug="a job that could not run yet was not cancelled while jobs came back",
         test="tests/store/test_ground.py::test_a_job_that_is_not_here_may_run_if_it_was_due_on_ground_that_none_has_confirmed",
+        drill=False,
+    ),
+    Mutant(
+        "what came back overdue is held by nobody",
+        "store/lua/include/ground.lua",
+        "if latest and date <= tonumber(latest)",
+        "if false and date <= tonumber(latest)",
+        "ground",
+        bug="a job that was cancelled behind a wipe ran all the same: its worker had claimed it before, and did not know yet",
+        test="tests/mirror/test_road.py::test_a_due_job_that_came_back_is_cancelled_when_no_lease_of_before_can_stand",
         drill=False,
     ),
     Mutant(

@@ -83,7 +83,7 @@ def test_a_row_that_runs_comes_back_with_the_attempts_before_this_one(ground, as
 def test_a_row_that_waits_comes_back_with_its_date_and_a_moment_in_which_its_run_can_be_adopted(ground):
     given = record(1)
     item = ground.row(given, runs=False, attempts=3, crashes=1, due_ms=NOW, asked=True, lease_ms=LEASE)
-    assert item == RestoreItem(ids.short(given.id), given.encode(), 3, 1, due_ms=NOW, delay_ms=ADOPTION_MS)
+    assert item == RestoreItem(ids.short(given.id), given.encode(), 3, 1, due_ms=NOW, delay_ms=ADOPTION_MS, unsure_ms=LEASE)
 
 
 def test_more_than_two_hundred_are_refused_before_redis_is_asked(board, ground):

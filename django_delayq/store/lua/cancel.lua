@@ -4,7 +4,7 @@
 -- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
 --   begins with '=' is a business key
 --   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
---     restore can start it; '' nothing is known
+--     restore can start it; 'scheduled': it has surely not begun, here or not; '' nothing is known
 --   For one that may run, here or not, a request is left, which claim carries out if nobody runs it.
 --   abort: a running job is not only asked to stop, but ended, see worker/process/interrupt.py; also one that has been asked before. On one that waits it is a cancel
 -- Returns the ground and the id of the event ('' if nothing has happened), then per id: status id. status: done (also of one that was cancelled
@@ -12,7 +12,7 @@
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local lacking, unless, abort, FIRST = ARGV[4], ARGV[5], ARGV[6] == '1', 7
-local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
+local ground = (generation or '') .. ':' .. server()
 local reply, cancelled = {ground, ''}, 0
 if unless == ground then
   return {ground}
@@ -47,7 +47,7 @@ for i = FIRST, #ARGV do
       status = request(id)
     elseif not lane or redis.call('ZSCORE', k_failed, id) then
       status = 'finished'
-    elseif date and may_run(date, true) then
+    elseif date and lacking ~= 'scheduled' and may_run(date, true) then
       status = request(id, true)
     elseif redis.call('ZREM', LANES[lane], id) == 1 then
       status = 'done'

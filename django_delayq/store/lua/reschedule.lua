@@ -10,7 +10,7 @@
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local asked, delay, unless, lacking, policy, FIRST = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], 9
-local ground = (redis.call('HGET', k_meta, 'generation') or '') .. ':' .. server()
+local ground = (generation or '') .. ':' .. server()
 if unless == ground then
   return {ground}
 end

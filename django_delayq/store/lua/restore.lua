@@ -2,7 +2,7 @@
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats
 -- include: begin bulk runs lanes tombstone finish wake ground holder
 -- ARGV: now by why, generation to give a store without one, ground, progress to note of rows (who done total; '' none), then per job
---   (at most 200): id record attempt crashes fence due delay begun
+--   (at most 200): id record attempt crashes fence due delay unsure begun
 --   fence: that of a run which a worker holds; '' for a row. All are of one kind
 --   begun: of a row that runs: 'run', or 'cancel' when that was asked for; it comes back with a lease and without a fence, so that
 --     whoever runs it can take it up, and nobody else begins it before the lease has run out; '' of all others
@@ -10,6 +10,7 @@
 --     that of their claims
 --   attempt, crashes: of a row those behind it, of a run its own
 --   date: due, but not before delay ms from Redis' now; of what runs, the end of its lease
+--   unsure: of a row that waits, for how many ms somebody may hold it all the same if it is overdue, see ground.lua; 0 of all others
 -- Returns the ground, as rows name it, or as claims do for runs and without jobs; then per job: restored, there (already), finished (a
 --   tombstone, or failed), merged (another unfinished job holds its key), ground (the store stands on another one: nothing is written);
 --   of runs: adopted (it runs under this fence, now or since before), finished, lost (another claim has it, or it went on without this
@@ -18,7 +19,7 @@
 -- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
 -- O(log N) per job.
 local new, known, progress = ARGV[4], ARGV[5], ARGV[6]
-local STRIDE, FIRST = 8, 7
+local STRIDE, FIRST = 9, 7
 local items = (#ARGV - FIRST + 1) / STRIDE
 local ids, parsed = {}, {}
 for i = 1, items do
@@ -65,6 +66,7 @@ elseif progress ~= '' then
   redis.call('HSET', k_meta, 'restoring', int(now) .. ' ' .. progress)
 end
 local count, earliest = 0, nil
+local latest, unsure_until = 0, 0 -- of what comes back overdue
 local records = redis.call('HMGET', k_jobs, unpack(ids))
 local runs = redis.call('HMGET', k_runs, unpack(ids))
 local ended = redis.call('ZMSCORE', k_finished, unpack(ids))
@@ -141,7 +143,7 @@ end
 
 for i = 1, items do
   local record = parsed[i]
-  local id, _, attempt, crashes, fence, due, delay, begun = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  local id, _, attempt, crashes, fence, due, delay, unsure, begun = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   attempt, crashes = tonumber(attempt), tonumber(crashes)
   local date = math.max(tonumber(due), now + tonumber(delay))
   if ended[i] or failed[i] then
@@ -150,9 +152,15 @@ for i = 1, items do
     reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i])
   else
     reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, begun)
+    if reply[i + 1] == 'restored' and unsure ~= '0' and tonumber(due) <= now then
+      latest, unsure_until = math.max(latest, date), math.max(unsure_until, now + tonumber(unsure))
+    end
   end
 end
 flush()
+if latest ~= 0 then
+  redis.call('HSET', k_meta, 'brought_back', int(latest) .. ' ' .. int(unsure_until))
+end
 cap_tombstones()
 if count ~= 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':restored', count)
