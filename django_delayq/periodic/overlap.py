@@ -10,9 +10,9 @@ from django.db import Error as DriverError
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import Skip, Snooze, StoreUnavailable
-from django_delayq.models import Periodic, Tick
+from django_delayq.models import Attempt, Periodic, Tick
 from django_delayq.producer.stores import stores
-from django_delayq.states import PERIODIC
+from django_delayq.states import PERIODIC, AttemptOutcome
 from django_delayq.store.connection import StoreError
 from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.run import Wrap
@@ -49,8 +49,9 @@ def check(tick: Any) -> None:
     job = current()
     try:
         held = _take(job, str(tick.get("name", "")))
+        skipped = policy == "skip" and held and not _has_begun(job)
         if policy == "skip":
-            if held and job.attempt == 1 and not job.crashes:
+            if skipped:
                 _note(job, Fate.SKIPPED)
             elif not held:
                 _note(job, Fate.SCHEDULED)
@@ -58,9 +59,15 @@ def check(tick: Any) -> None:
         raise Snooze(UNKNOWN, f"whether another run of its schedule is under way is not known: {type(error).__name__}") from None
     if not held:
         return
-    if policy == "skip" and job.attempt == 1 and not job.crashes:
+    if skipped:
         raise Skip(f"skipped: job {held} of the same schedule was running")
     raise Snooze(_wait(tick.get("tick")), f"waits for job {held} of the same schedule")
+
+
+def _has_begun(job: CurrentJob) -> bool:
+    """Whether it ran before. A crash that came with a loss of Redis counts none, and only the rows have heard of it."""
+    crashed = Attempt.objects.using(conf.get().database).filter(job_id=job.id, outcome=AttemptOutcome.CRASHED)
+    return job.attempt > 1 or job.crashes > 0 or crashed.exists()
 
 
 def _take(job: CurrentJob, name: str) -> str:

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 import django_delayq as delayq
 from django_delayq import clock as clocks
 from django_delayq import conf
-from django_delayq.models import Job, Periodic, Tick
+from django_delayq.models import Attempt, Job, Periodic, Tick
 from django_delayq.periodic import overlap, schedules
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Outcome, QueueStore
@@ -134,6 +134,17 @@ def test_skip_a_tick_that_finds_another_run_is_not_run(scheduled, worker, body, 
     assert rows[second.id].state == "cancelled"
     assert rows[second.id].error == f"skipped: job {first.short_id} of the same schedule was running"
     assert [tick_of(first).fate, tick_of(second).fate] == ["scheduled", "skipped"]
+
+
+def test_skip_a_run_that_was_lost_with_redis_is_none_that_has_not_begun(scheduled, worker, body, fold):
+    _, second = scheduled("skip", 2)
+    now = clocks.now()
+    Attempt.objects.create(job_id=second.id, number=1, fence="lost", started_at=now, finished_at=now, outcome="crashed")
+    seen = []
+    body(lambda: seen.append(worker.next()))
+    assert worker.next().kind == "ack"
+    assert [outcome.kind for outcome in seen] == ["snooze"]
+    assert tick_of(second).fate == "scheduled"
 
 
 def test_wait_a_tick_that_finds_another_run_comes_later(scheduled, worker, body, fold):
