@@ -86,6 +86,13 @@ def test_a_row_that_waits_comes_back_with_its_date_and_a_moment_in_which_its_run
     assert item == RestoreItem(ids.short(given.id), given.encode(), 3, 1, due_ms=NOW, delay_ms=ADOPTION_MS, unsure_ms=LEASE)
 
 
+def test_the_holders_of_keys_are_told_and_garbage_is_not(board, ground):
+    board.put(1, key="k")
+    board.link.execute("HSET", board.store.keys["keys"], "odd", "no id of ours")
+    assert ground.holders(["k", "odd", "free"]) == [job_id(1)]
+    assert ground.holders([]) == []
+
+
 def test_more_than_two_hundred_are_refused_before_redis_is_asked(board, ground):
     with pytest.raises(StoreError, match="at most 200"):
         restore(ground, *[row(number) for number in range(201)])
