@@ -20,6 +20,7 @@ from django_delayq.worker.run import Wrap
 UNKNOWN: Final = 10.0  # seconds until one asks again, when the database or Redis could not be asked
 SHORTEST, LONGEST = 1.0, 30.0  # seconds until a run that waits looks again: a quarter of the time for which it has waited
 TRIES: Final = 5
+LOST: Final = (AttemptOutcome.RUNNING, AttemptOutcome.CRASHED)
 Fate = Tick.Fate
 
 
@@ -65,9 +66,9 @@ def check(tick: Any) -> None:
 
 
 def _has_begun(job: CurrentJob) -> bool:
-    """Whether it ran before. A crash that came with a loss of Redis counts none, and only the rows have heard of it."""
-    crashed = Attempt.objects.using(conf.get().database).filter(job_id=job.id, outcome=AttemptOutcome.CRASHED)
-    return job.attempt > 1 or job.crashes > 0 or crashed.exists()
+    """Whether it ran before. A run that Redis has lost counts nothing there, and only the rows have heard of it."""
+    lost = Attempt.objects.using(conf.get().database).filter(job_id=job.id, outcome__in=LOST).exclude(fence=job.nonce)
+    return job.attempt > 1 or job.crashes > 0 or lost.exists()
 
 
 def _take(job: CurrentJob, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from django_delayq.models import Job, Periodic, Tick
-from django_delayq.periodic.schedule_rows import locked
+from django_delayq.periodic.schedule_rows import begin, locked, now
 from django_delayq.producer import acts
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change, State
@@ -29,13 +29,24 @@ def carry_out(schedule: int, using: str) -> bool:
     for tick in found:
         mine = ticks.filter(pk=tick.pk, job_id=tick.job_id)
         gone = tick.job_id is None or (not _has_run(tick.job_id, using) and _cancelled(tick.job_id, tick.actor, why))
-        mine.update(fate=Tick.Fate.CANCELLED if gone else Tick.Fate.SCHEDULED)
+        told = mine.update(fate=Tick.Fate.CANCELLED if gone else Tick.Fate.SCHEDULED)
+        if gone and not told:
+            _decide_anew(tick, using)
     with locked(using, pk=schedule) as row:
         if row is None or not row.withdrawing or ticks.exists():
             return row is None or not row.withdrawing
         still = row.write_at if row.active else None
         Periodic.objects.using(using).filter(pk=schedule).update(withdrawing=False, write_at=still)
     return True
+
+
+def _decide_anew(tick: Tick, using: str) -> None:
+    """Another process has found its job running, and left it to the tick; it was put off then, and is cancelled by now."""
+    kept = Tick.objects.using(using).filter(pk=tick.pk, job_id=tick.job_id, fate=Tick.Fate.SCHEDULED)
+    with locked(using, pk=tick.schedule_id) as row:
+        if kept.update(fate=Tick.Fate.CANCELLED) and row is not None and row.active and row.decided_to >= tick.at:
+            begin(row, tick.at - timedelta(milliseconds=1), now(using))
+            row.save(using=using, update_fields=["decided_to", "write_at", "problem"])
 
 
 def _has_run(job: UUID, using: str) -> bool:

@@ -114,7 +114,8 @@ def _in_force(history: History) -> Iterator[tuple[Stretch, list[TickSeen]]]:
 @law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
 def no_tick_is_left_out(history: History) -> Findings:
     """Between the first and the last tick of a schedule that was in force all the time, each has a job, or a row that says why not.
-    When it is retired, jobs that are late and have not begun, as far as is known, are cancelled with it.
+    When it is retired, jobs that are late and have not begun, as far as is known, are cancelled with it. A date that is withdrawn when
+    other dates come, and comes again under these, is decided anew only when its former job is cancelled; still others may come before.
     """
     begun = _begun(history)
     for stretch, ticks in _in_force(history):
@@ -124,7 +125,12 @@ def no_tick_is_left_out(history: History) -> Findings:
             if following.at - tick.at != stretch.plan.period:
                 yield "", f"no tick of {tick.name} between {tick.at} and {following.at}, every {stretch.plan.period} ms"
         for tick in ticks:
-            if tick.fate in GONE and tick.run_at <= stretch.until and not _retired_with(history, stretch, tick, begun):
+            if (
+                tick.at <= decided
+                and tick.fate in GONE
+                and tick.run_at <= stretch.until
+                and not _retired_with(history, stretch, tick, begun)
+            ):
                 yield tick.job, f"the tick {tick.at} of {tick.name} was withdrawn, and got no other job; in force until {stretch.until}"
 
 
@@ -171,7 +177,9 @@ def _looked(calendar: Calendar, plan: Plan, since: int, until: int) -> bool:
 
 @law(Sees.CALENDAR)
 def the_policy_of_missed_holds(history: History) -> Findings:
-    """Of ticks that were missed together, all get a job under "all", the newest under "once", and none under "skip"."""
+    """Of ticks that were missed together, all get a job under "all", the newest under "once", and none under "skip". The newest may
+    have had its job before: its date was one of the dates that held then, too.
+    """
     late = history.calendar.limits.late
     for stretch, ticks in _in_force(history):
         assert stretch.plan is not None
@@ -181,9 +189,11 @@ def the_policy_of_missed_holds(history: History) -> Findings:
                 over[tick.written].append(tick)
             elif tick.fate == "missed":
                 yield "", f"{tick} was not late, and is missed"
-        for found in over.values():
+        for moment, found in over.items():
+            behind = (tick for tick in ticks if tick.at > found[-1].at and tick.written < moment)
+            newest = [] if any(tick.run_at < moment - late for tick in behind) else found[-1:]
             kept = [tick for tick in found if tick.fate != "missed"]
-            wanted = {"skip": [], "once": found[-1:], "all": found}[stretch.plan.missed]
+            wanted = {"skip": [], "once": newest, "all": found}[stretch.plan.missed]
             if kept != wanted:
                 yield "", f"{stretch.plan.name}: {len(kept)} of {len(found)} that were missed got a job, under {stretch.plan.missed}"
 
@@ -295,7 +305,9 @@ def runs_of_a_schedule_do_not_overlap(history: History) -> Findings:
 
 @law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
 def who_is_skipped_met_another(history: History) -> Findings:
-    """A tick is skipped only under "skip", before its first run, and while another one of its schedule ran, or seemed to."""
+    """A tick is skipped only under "skip", before its first run, and while another one of its schedule ran, or seemed to. Where the
+    clock of Redis was stepped, a tick may begin as soon as it is written.
+    """
     calendar = history.calendar
     policies = {name: plan.overlap for plans in calendar.plans.values() for name, plan in plans.items()}
     crashed = {job for job, _, _, outcome in history.final.attempts if outcome == "crashed"}
@@ -306,5 +318,6 @@ def who_is_skipped_met_another(history: History) -> Findings:
                 yield tick.job, f"the tick {tick.at} of {name} was skipped, under {policies.get(name)}: {history.runs_of.get(tick.job)}"
             ended = ENDLESS if history.steps else tick.ended + 1000
             runs = [run for job in others - {tick.job} for run in history.runs_of.get(job, ()) if run.real < ended]
-            if not any(run.until == FOREVER or history.real(run.until) >= tick.run_at for run in runs) and not others & crashed:
+            began = min(tick.run_at, tick.written) if history.steps else tick.run_at
+            if not any(run.until == FOREVER or history.real(run.until) >= began for run in runs) and not others & crashed:
                 yield tick.job, f"the tick {tick.at} of {name} was skipped, and no other one ran"

@@ -136,10 +136,10 @@ def test_skip_a_tick_that_finds_another_run_is_not_run(scheduled, worker, body, 
     assert [tick_of(first).fate, tick_of(second).fate] == ["scheduled", "skipped"]
 
 
-def test_skip_a_run_that_was_lost_with_redis_is_none_that_has_not_begun(scheduled, worker, body, fold):
+@pytest.mark.parametrize("outcome", ["crashed", "running"])
+def test_skip_a_run_that_was_lost_with_redis_is_none_that_has_not_begun(scheduled, worker, body, outcome):
     _, second = scheduled("skip", 2)
-    now = clocks.now()
-    Attempt.objects.create(job_id=second.id, number=1, fence="lost", started_at=now, finished_at=now, outcome="crashed")
+    Attempt.objects.create(job_id=second.id, number=1, fence="lost", started_at=clocks.now(), outcome=outcome)
     seen = []
     body(lambda: seen.append(worker.next()))
     assert worker.next().kind == "ack"

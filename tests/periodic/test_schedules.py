@@ -57,6 +57,30 @@ def test_a_job_that_begins_before_it_can_be_cancelled_runs_on_and_is_not_asked_t
     assert (job.attempt, view.state, view.cancel_by) == (1, "running", "")
 
 
+@pytest.mark.parametrize(("decided", "wanted"), [(False, ["12:05:00", "12:10:00"]), (True, ["12:10:00"])])
+def test_a_job_that_another_process_has_found_running_and_that_is_cancelled_after_all_leaves_its_date_to_another_one(
+    nightly, clock, monkeypatch, decided, wanted
+):
+    cancelled = withdrawals._cancelled
+
+    def late(job, *words) -> bool:
+        Tick.objects.update(fate="scheduled")  # the other one; then the run is put off
+        if decided:  # and more is written
+            Periodic.objects.update(decided_to=Tick.objects.get().at)
+        return cancelled(job, *words)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(withdrawals, "_cancelled", late)
+        schedules.override("nightly", every="5m", actor="sam")
+    clock.advance(seconds=301)
+    nightly.poll()
+    assert fates() == [(date, "scheduled") for date in wanted]
+    first, *others = Job.objects.order_by("pk")
+    assert in_redis(first) == "finished"
+    assert {in_redis(job) for job in others} == {"scheduled"}
+    assert Tick.objects.get(at__minute=10).job_id != first.pk
+
+
 @pytest.mark.parametrize("outcome", ["retry", "crash"])
 def test_a_job_that_has_begun_before_it_can_be_cancelled_and_is_tried_again_keeps_its_tick(nightly, outcome):
     tick = Tick.objects.get()

@@ -284,7 +284,7 @@ def test_right_behind_a_wipe_what_is_due_may_have_begun_and_is_not_cancelled(cod
         loop.poll()
     tick = Tick.objects.get()
     assert in_redis(tick) == "scheduled"
-    assert acts.cancel(tick.job_id) is Change.DONE, "a person still can"
+    assert acts.cancel(tick.job_id) is Change.RUNNING, "a person still can, and it ends when it would begin"
 
 
 def test_one_that_cannot_be_written_does_not_stop_the_others(code, clock, caplog):
