@@ -110,7 +110,10 @@ UNMARKED |= {
     "periodic/tick_writer.py": {
         "_save": "within the transaction of `_write`",
     },
-    "periodic/withdrawals.py": {"carry_out": "to cancel once more changes nothing, and any worker does"},
+    "periodic/withdrawals.py": {
+        "carry_out": "to cancel once more changes nothing, and any worker does",
+        "_decide_anew": "the second of two at one tick, behind a run that was put off: if it dies here, the tick shows a cancelled job",
+    },
 }
 COMMITTED_THERE = {"_rows_first": "_publish_rows"}  # called by the commit
 # People do these by hand, see what became of it, and do them again: nothing goes on by itself afterwards.

@@ -22,7 +22,7 @@ from django_delayq.record import JobRecord
 from django_delayq.signing import Signer
 from django_delayq.store.queue import QueueStore
 from tests.mirror.conftest import Orders
-from tests.store.board import LEASE, NOW
+from tests.store.board import LEASE, NOW, job_id
 from tests.tasks_for_tests import close_order, ping
 from tests.worker.bench import Bench, task
 
@@ -417,6 +417,7 @@ FIELDS = (
     "moved_at",
     "surplus",
     "restoring",
+    "brought_back",
     "timer",
     "timer_until",
     "backup",
@@ -458,6 +459,14 @@ def test_garbage_in_a_field_of_meta_stops_no_claim_and_no_takeover(board, name):
             now += 10_000
             left -= {ids.full(job.id).int & 0xFFFF for job in board.claim(f"n{now}", "w2", now=now).jobs}
         assert not left, value
+
+
+def test_garbage_about_what_came_back_overdue_makes_no_cancel_a_request(board):
+    board.put(1, NOW + 1)
+    for value in (*ABSURD, f"{NOW + 9}", f"{NOW + 9} x", f"x {NOW + 9}", f"{NOW + 9} 9e15", f"9e15 {NOW + 9}"):
+        board.link.execute("HSET", board.keys["meta"], "brought_back", value)
+        assert board.store.reschedule(job_id(1), due_ms=NOW + 1, now_ms=NOW).change == "done", value
+    assert board.store.cancel([job_id(1)], now_ms=NOW) == ["done"]
 
 
 @pytest.mark.parametrize("moved_at", ["nan", "9e15", "-1e308", str(NOW + 59_000), "x"])
