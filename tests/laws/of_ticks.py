@@ -306,15 +306,16 @@ def runs_of_a_schedule_do_not_overlap(history: History) -> Findings:
 @law(Sees.CALENDAR | Sees.RUNS | Sees.ROWS)
 def who_is_skipped_met_another(history: History) -> Findings:
     """A tick is skipped only under "skip", before its first run, and while another one of its schedule ran, or seemed to. Where the
-    clock of Redis was stepped, a tick may begin as soon as it is written.
+    clock of Redis was stepped, a tick may begin as soon as it is written; and a run that Redis has forgotten before the database heard
+    of it is known to nobody.
     """
-    calendar = history.calendar
+    calendar, begun = history.calendar, _begun(history)
     policies = {name: plan.overlap for plans in calendar.plans.values() for name, plan in plans.items()}
     crashed = {job for job, _, _, outcome in history.final.attempts if outcome == "crashed"}
     for name, ticks in calendar.by_name.items():
         others = {tick.job for tick in ticks if tick.job}
         for tick in (tick for tick in ticks if tick.fate == "skipped"):
-            if policies.get(name) != "skip" or history.runs_of.get(tick.job):
+            if policies.get(name) != "skip" or tick.job in begun:
                 yield tick.job, f"the tick {tick.at} of {name} was skipped, under {policies.get(name)}: {history.runs_of.get(tick.job)}"
             ended = ENDLESS if history.steps else tick.ended + 1000
             runs = [run for job in others - {tick.job} for run in history.runs_of.get(job, ()) if run.real < ended]
