@@ -94,12 +94,12 @@ def task_name(task: Any) -> str:
     """
     if task is None:
         return ""
+    if isinstance(task, Bound):
+        name: str = task.task.name
+        return name
     if isinstance(named := getattr(task, "module_path", task), str):  # a task of Django's says so where it is
         return registry.get(named).name
-    if not isinstance(task, Bound):
-        raise ConfigError(f"{task!r} is no task. Pass the function that @delayq.task decorates, or its name.")
-    name: str = task.task.name
-    return name
+    raise ConfigError(f"{task!r} is no task. Pass the function that @delayq.task decorates, or its name.")
 
 
 def _as_stored(value: Any) -> Any:

@@ -49,4 +49,6 @@ def run_pytest(folder: Path, *options: str, **environment: str) -> subprocess.Co
     """pytest, with the plugin as its entry point brings it, where the install is not older than that."""
     brought = INSTALLED and "PYTEST_DISABLE_PLUGIN_AUTOLOAD" not in environment
     plugin = () if brought else ("-p", "django_delayq.testing.plugin")
-    return run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *options, **environment)
+    # Hypothesis, which these tests have and a user's need not, is imported by its plugin for a second.
+    left_out = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    return run(folder, "-m", "pytest", "-q", *left_out, *plugin, *options, **environment)

@@ -122,10 +122,13 @@ class Supervisor:
         self._forker.to_close.append(self._signals.forget)
         signals.worker_started.send_robust(sender=None, worker=self._spec.worker)
         try:
+            self._tend()
             while not self._over():
-                self._tend()
                 pause = self._loops.poll()
+                if self._stopping:
+                    self._stop_loops()
                 self._sleep(min(CALM if self._calm() else PASS, pause))
+                self._tend()
         finally:
             self._end()
             self._signals.close()
@@ -204,8 +207,6 @@ class Supervisor:
         # Behind the filling: a burst without task processes is over at once, but its loops have work to do.
         if self._spec.burst and not self._stopping and all(slot.over for slot in self._tasks) and not self._leaving:
             self._stop(RECOVERY_END)
-        if self._stopping:
-            self._stop_loops()
         self._kill_late()
 
     def _calm(self) -> bool:

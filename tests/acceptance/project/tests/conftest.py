@@ -2,11 +2,19 @@
 
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import pytest
-from deployment import Deployment
+from deployment import Deployment, until
+from django.contrib.auth.models import User
+from django.test import Client
 from orders import provider
 from orders.models import Customer, Order, Tenant
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Live tests come last, so that nobody waits while the deployment starts."""
+    items.sort(key=lambda item: item.get_closest_marker("live") is not None)
 
 
 @pytest.fixture
@@ -16,6 +24,13 @@ def new_order(db: None) -> Callable[..., Order]:
         return Order.objects.create(customer=Customer.objects.create(tenant=tenant, email=email), total=total)
 
     return make
+
+
+@pytest.fixture
+def staff(client: Client, db: None) -> Client:
+    """Somebody who may do everything in the admin, logged in without a password, whose hash takes a quarter of a second."""
+    client.force_login(User.objects.create_superuser("ann"))
+    return client
 
 
 @pytest.fixture
@@ -33,25 +48,40 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str | Exception]:
     return said
 
 
+class Begun(NamedTuple):
+    """The deployment, and what needs the longest there."""
+
+    site: Deployment
+    deaf: str  # a job that does not hear its timeout
+    aborted: dict[str, str]  # jobs that were aborted as they ran, and what was said to that
+
+
+def begin(site: Deployment) -> Begun:
+    site.start()
+    deaf, *jobs = (site.post(f"/stock/{task}/", {"seconds": 60})["job"] for task in ("scan", "bake", "cool"))
+    until(lambda: {site.get(f"/jobs/{job}/")["state"] for job in jobs} == {"running"}, "they do not run")
+    return Begun(site, deaf, {job: site.post("/stock/abort/", {"job": job})["change"] for job in jobs})
+
+
 @pytest.fixture(scope="session", autouse=True)
-def starting(request: pytest.FixtureRequest) -> Generator[Future[tuple[Deployment, str]] | None]:
-    """The deployment starts beside the other tests, and with it the job that needs the longest."""
+def starting(request: pytest.FixtureRequest) -> Generator[Future[Begun] | None]:
+    """It begins beside the other tests."""
     if not any(item.get_closest_marker("live") for item in request.session.items):
         yield None
         return
     deployment = Deployment()
     with ThreadPoolExecutor(1) as beside:
-        yield beside.submit(lambda: (deployment.start(), deployment.post("/stock/scan/", {"seconds": 60})["job"]))
+        yield beside.submit(begin, deployment)
     assert deployment.stop() == 0
     assert len(deployment.heard("worker_started")) == len(deployment.heard("worker_stopped")) == 1
     deployment.remove()
 
 
 @pytest.fixture
-def site(starting: Future[tuple[Deployment, str]]) -> Deployment:
-    return starting.result()[0]
+def begun(starting: Future[Begun]) -> Begun:
+    return starting.result()
 
 
 @pytest.fixture
-def deaf(starting: Future[tuple[Deployment, str]]) -> str:
-    return starting.result()[1]
+def site(begun: Begun) -> Deployment:
+    return begun.site

@@ -82,10 +82,6 @@ def test_a_running_job_stops_when_it_is_asked_to(site: Deployment) -> None:
     until(lambda: job in site.heard("job_cancelled"), "nobody heard of it")
 
 
-def test_a_task_that_does_not_hear_its_timeout_ends_by_it(site: Deployment, deaf: str) -> None:
-    assert site.end_of(deaf) == ["failed", "timeout"]
-
-
 def test_a_job_that_takes_its_process_with_it_has_crashed(site: Deployment) -> None:
     job = site.post("/stock/label/")["job"]
     assert site.end_of(job) == ["failed", "crashed"]

@@ -67,15 +67,15 @@ def test_by_hand_it_counts_until_now(delayq: Kit, new_order: NewOrder) -> None:
     assert [figure for _, figure in figures("open")] == [1]
 
 
-def test_people_give_it_another_hour_in_the_admin(admin_client: Client, delayq: Kit) -> None:
+def test_people_give_it_another_hour_in_the_admin(staff: Client, delayq: Kit) -> None:
     delayq.follow(nightly_report)
     delayq.run_due()  # a worker has seen it
-    page = clicked(admin_client, "/admin/delayq/periodic/", "orders.tasks.nightly_report")
-    form = clicked(admin_client, page, "Other dates …")
-    admin_client.post(form, {"cron": "30 5 * * *", "timezone": "Europe/Berlin", "reason": "the bank is late this week"})
+    page = clicked(staff, "/admin/delayq/periodic/", "orders.tasks.nightly_report")
+    form = clicked(staff, page, "Other dates …")
+    staff.post(form, {"cron": "30 5 * * *", "timezone": "Europe/Berlin", "reason": "the bank is late this week"})
     (night,) = delayq.upcoming(nightly_report)
     assert night.astimezone(BERLIN).strftime("%H:%M") == "05:30"
-    shown = admin_client.get(page).content.decode()
+    shown = staff.get(page).content.decode()
     assert "30 5 * * *" in shown
     assert "0 3 * * *" in shown, "what the code says stands beside it"
     assert "the bank is late this week" in shown
@@ -83,16 +83,14 @@ def test_people_give_it_another_hour_in_the_admin(admin_client: Client, delayq: 
     assert [at for at, _ in figures("paid")] == [night]
 
 
-def test_people_run_it_now_and_turn_it_off(admin_client: Client, delayq: Kit) -> None:
+def test_people_run_it_now_and_turn_it_off(staff: Client, delayq: Kit) -> None:
     delayq.follow(nightly_report)
     delayq.run_due()
     call_command("delayq", "periodic", "orders.tasks.nightly_report", "--run-now", stdout=StringIO())
     assert [run.task for run in delayq.run_due()] == ["orders.tasks.nightly_report"]
     call_command("delayq", "periodic", "orders.tasks.nightly_report", "--off", "--reason", "holidays", stdout=StringIO())
     assert delayq.advance("2d") == []
-    assert (
-        "holidays" in admin_client.get(clicked(admin_client, "/admin/delayq/periodic/", "orders.tasks.nightly_report")).content.decode()
-    )
+    assert "holidays" in staff.get(clicked(staff, "/admin/delayq/periodic/", "orders.tasks.nightly_report")).content.decode()
 
 
 def clicked(client: Client, page: str, text: str) -> str:

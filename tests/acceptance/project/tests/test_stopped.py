@@ -1,0 +1,28 @@
+"""What does not ask whether it shall stop can be stopped all the same, by people and by its timeout."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import Begun
+from orders.tasks import bake
+
+from django_delayq.testing.kit import Kit
+
+
+@pytest.mark.live
+def test_running_jobs_are_stopped_and_may_clean_up(begun: Begun) -> None:
+    assert list(begun.aborted.values()) == ["running", "running"]
+    for job, cleaned in zip(begun.aborted, ("oven_is_off", "fan_is_off"), strict=True):
+        assert begun.site.end_of(job) == ["cancelled", "cancelled"]
+        assert job in begun.site.heard(cleaned), "it has not cleaned up"
+
+
+@pytest.mark.live
+def test_a_task_that_does_not_hear_its_timeout_ends_by_it(begun: Begun) -> None:
+    assert begun.site.end_of(begun.deaf) == ["failed", "timeout"]
+
+
+def test_a_job_that_waits_is_cancelled(delayq: Kit) -> None:
+    job = bake.using(delay="1h").schedule(60)
+    assert job.cancel(abort=True) == "done"
+    assert delayq.advance("2h") == []
