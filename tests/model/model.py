@@ -93,6 +93,7 @@ class Model(Grounds):
             if not asks:
                 self._expire(holder)
             return "free", due
+        waits = waits and not self._may_run(str(holder.date), here=True)
         if late and named != holder.id:
             return "contested", due
         if policy in ("keep", "error"):

@@ -188,3 +188,24 @@ def test_a_holder_that_is_moved_to_an_earlier_date_wakes_a_worker(held):
     held.link.execute("DEL", held.keys["wake"])
     assert publish(held, 2, NOW + 500, "earliest").status == "moved"
     assert held.tokens() == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "meanwhile", "then"),
+    [("replace", "running", "replaced"), ("earliest", "kept", "moved"), ("latest", "kept", "moved"), ("after", "behind", "replaced")],
+)
+def test_a_holder_that_came_back_overdue_is_left_alone_as_long_as_a_worker_of_before_may_hold_it(held, policy, meanwhile, then):
+    due = NOW + 1000 if policy == "earliest" else NOW + 9000
+    held.link.execute("HSET", held.keys["meta"], "brought_back", f"{NOW + 5000} {NOW + LEASE}")
+    before = held.dump()
+    assert publish(held, 2, due, policy, mode="ask").status == meanwhile
+    assert held.dump() == before
+    held.link.execute("HSET", held.keys["meta"], "brought_back", f"{NOW + 5000} {NOW}")
+    assert publish(held, 3, due, policy).status == then
+
+
+def test_a_holder_that_came_back_overdue_and_has_expired_holds_no_key(board):
+    confirm(board)
+    board.put(1, NOW - 2000, key="k", expires_ms=NOW - 1, now=NOW - 2000)
+    board.link.execute("HSET", board.keys["meta"], "brought_back", f"{NOW} {NOW + LEASE}")
+    assert publish(board, 2).status == "replaced"

@@ -103,9 +103,11 @@ if keyed then
   contest = function(id, holder, key, policy, due)
     local lane, _, expires = header(redis.call('HGET', k_jobs, holder))
     local date = tonumber(lane and redis.call('ZSCORE', LANES[lane], holder) or '') -- of a holder that waits
-    if date and expires <= now then
+    if date and expires <= now then -- before it is asked whether it may run: nothing is to wait for a job that never will
       leave(holder, lane)
       return 'free', due
+    elseif date and may_run(date, true) then
+      date = nil
     end
     local own, named = string.match(policy, '^(%l+)@(%w*)$')
     if own and named ~= holder then
