@@ -14,7 +14,7 @@ from django.db import transaction
 from django_delayq import clock, codec, ids
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.management.bench_worker import Trial
-from django_delayq.management.database_connections import hooks
+from django_delayq.mirror.database_connections import hooks
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job

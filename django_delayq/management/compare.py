@@ -10,9 +10,9 @@ from uuid import UUID
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
-from django_delayq.mirror import lost, rows
+from django_delayq.mirror import redis_only, rows
 from django_delayq.mirror.checkpoint import needs_restore
-from django_delayq.mirror.lost import end_of
+from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.signing import Signer
@@ -99,11 +99,11 @@ class Comparison:
             self._write_rows(batch)
             yield len(batch)
         for batch in _batches(orphans.lost):
-            lost.end(self.queue.name, self.loop.log.unknown(batch), self.using)
+            redis_only.end(self.queue.name, self.loop.log.unknown(batch), self.using)
             yield len(batch)
 
     def _of_redis(self) -> Any:
-        return lost.unfinished(self.queue.name, self.using)
+        return redis_only.unfinished(self.queue.name, self.using)
 
     def _lost(self, suspects: list[UUID], wait: Iterator[None]) -> list[UUID]:
         if self._of_redis().filter(pk__in=suspects, state=State.RUNNING).exists():

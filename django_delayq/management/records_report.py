@@ -10,7 +10,7 @@ from django_delayq.console.overview import DOWN
 from django_delayq.console.samples import Sample
 from django_delayq.logger import Logger
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.worker.board import Board
+from django_delayq.worker.latest_text import LatestText
 
 logger = Logger("django_delayq.worker")
 
@@ -23,8 +23,8 @@ class RecordsReport:
     also the queues in numbers. What Redis cannot tell is left out. It dies with its process; then what stands there becomes too old.
     """
 
-    def __init__(self, board: Board, mirrors: Sequence[MirrorLoop], samples: Callable[[], list[Sample]] | None = None) -> None:
-        self._board = board
+    def __init__(self, page: LatestText, mirrors: Sequence[MirrorLoop], samples: Callable[[], list[Sample]] | None = None) -> None:
+        self._page = page
         self._mirrors = mirrors
         self._samples = samples
         self._told: list[Sample] = []
@@ -36,7 +36,7 @@ class RecordsReport:
             self._told = self._samples()
             self._next = clock.monotonic() + SAMPLES_EVERY
         said = {"at": clock.monotonic(), "mirrors": list(map(_mirror, self._mirrors)), "samples": self._told}
-        if not self._board.write(codec.dumps(said)):
+        if not self._page.write(codec.dumps(said)):
             logger.warning("the metrics of these queues are too long to be told")
         return EVERY
 

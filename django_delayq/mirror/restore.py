@@ -15,7 +15,7 @@ from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.mirror import atomic_runs, lost, pauses, restore_rows, rows, unfinished
+from django_delayq.mirror import atomic_runs, pauses, redis_only, restore_rows, rows, unfinished
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint, needs_restore, note_restored, note_server
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
@@ -287,7 +287,7 @@ class RestoreLoop:
         yield from self._fold(target, phase)
         atomic_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name), self.using)
         if phase == SWEEP:
-            for _ in lost.leave(self.log, self.ground, self.using):
+            for _ in redis_only.leave(self.log, self.ground, self.using):
                 self._go_on(target, phase)
                 yield 0.0
         restore_rows.apply_unfolded(self.queue.name, self.using, checkpoint.last_event)
@@ -312,7 +312,7 @@ class RestoreLoop:
         note_server(self.queue.name, self.partition, ground.server, self.using, generation)
 
     def _mark_lost(self, ground: Ground) -> Iterator[float]:
-        yield from lost.mark(self.log, self.queue, self.using)
+        yield from redis_only.mark(self.log, self.queue, self.using)
         note_restored(self.queue.name, self.partition, ground.generation, self.using)
 
     def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:

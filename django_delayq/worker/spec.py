@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django_delayq.store.connection import Link
-from django_delayq.worker.board import Board
+from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.run import AnyTask, Receiver, Wrap
@@ -49,7 +49,7 @@ class WorkerSpec:
         wary: a mirror is at work here: nothing is claimed from a store that it has not confirmed.
         health_port: where GET /health is answered; None: nowhere. health_host: on which address, "" for all.
         version: of the package, for the beat.
-        board: where the process that keeps records says what it has done, for the metrics; None without one.
+        report: where the process that keeps records says what it has done, for the metrics; None without one.
     """
 
     worker: str
@@ -72,7 +72,7 @@ class WorkerSpec:
     tidy: bool = True
     wary: bool = False
     version: str = ""
-    board: Board | None = None
+    report: LatestText | None = None
 
     @property
     def health_address(self) -> str:

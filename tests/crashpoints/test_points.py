@@ -65,7 +65,7 @@ UNMARKED = {
         "forget_requeue": "the same",
     },
     "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
-    "mirror/lost.py": {"end": "a person asks for it, and asks again"},
+    "mirror/redis_only.py": {"end": "a person asks for it, and asks again"},
     "mirror/pauses.py": {
         "note": "the pause is in Redis already, and unnoted it is what it is without a database",
         "forget": "the same of a queue that goes on",

@@ -6,7 +6,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock, failpoints, ids
-from django_delayq.mirror import lost, restore, unfinished
+from django_delayq.mirror import redis_only, restore, unfinished
 from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Event, Job
@@ -233,7 +233,7 @@ def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders,
         ran.id: "failed",
         came.id: "scheduled",
     }
-    assert Job.objects.get(pk=waited.id).error == lost.LOST
+    assert Job.objects.get(pk=waited.id).error == redis_only.LOST
     assert Attempt.objects.get(job=ran.id).outcome == "crashed"
     assert delayq.requeue(waited.id) is delayq.Change.DONE
     settle_down(orders, loop)
@@ -267,7 +267,7 @@ def test_another_looks_for_the_lost_when_who_brought_all_back_has_died(orders, l
     looks_for_the_lost()
     another = RestoreLoop(stores.link, loop.queue, prefix="delayq", using="default")
     end_what_is_lost(orders, another)
-    assert Job.objects.get(pk=job.id).error == lost.LOST
+    assert Job.objects.get(pk=job.id).error == redis_only.LOST
 
 
 def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):

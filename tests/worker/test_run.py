@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection, connections, transaction
 
-from django_delayq.management.database_connections import Connections
+from django_delayq.mirror.database_connections import Connections
 from django_delayq.worker.run import Receivers
 from tests.worker.bench import Bench
 

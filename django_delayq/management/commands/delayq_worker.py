@@ -24,8 +24,8 @@ from django_delayq.console import samples
 from django_delayq.console.samples import Sample
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.management.database_connections import hooks
 from django_delayq.management.records_report import RecordsReport
+from django_delayq.mirror.database_connections import hooks
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import overlap, tick_loop
 from django_delayq.periodic.old_ticks import OldTicksLoop
@@ -37,8 +37,8 @@ from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
 from django_delayq.text import visible
 from django_delayq.worker import logs
-from django_delayq.worker.board import Board
 from django_delayq.worker.hanging_calls import PatientThread
+from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import lines_of
 from django_delayq.worker.loop import Stop
 from django_delayq.worker.loop_process import LoopProcess
@@ -184,7 +184,7 @@ class _LogStream(StringIO):
 def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
-    board = Board() if measured.metrics is not None and records else None
+    report = LatestText() if measured.metrics is not None and records else None
     return WorkerSpec(
         worker=worker_beat.new_worker_id(),
         prefix=config.prefix,
@@ -202,13 +202,13 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
         health_port=options["health_port"],
         health_host=options["health_host"],
         hooks=replace(measured, wrap=overlap.guarded(carriers.wrapped if config.carriers else None)),
-        loop_processes=[_records(config, queues, records, board, samples.of_all if options["metrics_queues"] else None)]
+        loop_processes=[_records(config, queues, records, report, samples.of_all if options["metrics_queues"] else None)]
         if records
         else [],
         tidy="mirror" not in roles,
         wary="mirror" in roles,
         version=django_delayq.__version__,
-        board=board,
+        report=report,
     )
 
 
@@ -240,7 +240,7 @@ def _metrics_page() -> Callable[..., bytes] | None:
 
 
 def _records(
-    config: Config, queues: Iterable[str], roles: Sequence[str], board: Board | None, counted: Callable[[], list[Sample]] | None
+    config: Config, queues: Iterable[str], roles: Sequence[str], report: LatestText | None, counted: Callable[[], list[Sample]] | None
 ) -> LoopProcess:
     def target(stop: Stop) -> None:
         link: Link = connect(config.redis, name="delayq-records")
@@ -251,8 +251,8 @@ def _records(
             service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
         if "mirror" in roles:
             service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
-        if board is not None:
-            service.add(LoopRunner("the report of records", RecordsReport(board, service.mirrors, counted)))
+        if report is not None:
+            service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
         service.run(stop=stop.is_set, wait=stop.wait)
         connections.close_all()
 

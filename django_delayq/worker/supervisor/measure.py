@@ -69,6 +69,6 @@ class Measure:
         )
 
     def _records(self) -> Mapping[str, Any] | None:
-        text = b"" if self._spec.board is None else self._spec.board.read()
+        text = b"" if self._spec.report is None else self._spec.report.read()
         said: dict[str, Any] = json.loads(text) if text else {}
         return said if said and clock.monotonic() - said["at"] < STALE else None

@@ -1,5 +1,5 @@
-"""Signals that the operating system delivers to the supervisor: noted when they come, and taken between its passes.
-What each of them does is decided in `Supervisor._obey_signals`.
+"""Signals that the operating system delivers to the supervisor: what each of them orders. They are noted when they come, and their
+orders taken between its passes.
 """
 
 from __future__ import annotations
@@ -7,13 +7,22 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from django_delayq import clock
 from django_delayq.worker.supervisor import fork
 
 CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
-STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+# stop: claim no more, finish what runs within the grace, leave; again: give back what runs, and leave at once; interrupt: the same by
+# Ctrl-C, which the second time ends with 130. quiet: claim no more. stacks: every process writes what its threads do.
+Order = Literal["stop", "interrupt", "quiet", "stacks"]
+ORDERS: Final[dict[int, Order]] = {
+    signal.SIGTERM: "stop",
+    signal.SIGINT: "interrupt",
+    signal.SIGUSR1: "quiet",
+    signal.SIGQUIT: "stacks",
+}
 
 
 class OsSignals:
@@ -27,7 +36,7 @@ class OsSignals:
         self.told_at = 0.0
         self.descriptor = -1
         self._write = -1
-        self._noted: list[int] = []
+        self._noted: list[Order] = []
         self._before: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
@@ -42,12 +51,12 @@ class OsSignals:
         fork.dump_stacks_on_quit(self._note)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
-    def add(self, sign: int) -> None:
-        """As if it had come: somebody asks for the same by another way."""
-        self._noted.append(sign)
+    def add(self, order: Order) -> None:
+        """As if its signal had come: somebody asks for the same by another way."""
+        self._noted.append(order)
 
-    def taken(self) -> Iterator[int]:
-        """Those that have come, and come meanwhile."""
+    def taken(self) -> Iterator[Order]:
+        """What those order that have come, and come meanwhile."""
         while self._noted:
             yield self._noted.pop(0)
 
@@ -68,6 +77,9 @@ class OsSignals:
         os.close(self._write)
 
     def _note(self, sign: int, _: object) -> None:
-        if sign in STOPS and not self.told_at:
+        order = ORDERS.get(sign)
+        if order is None:  # SIGCHLD only wakes
+            return
+        if order in ("stop", "interrupt") and not self.told_at:
             self.told_at = clock.monotonic()
-        self._noted.append(sign)
+        self._noted.append(order)

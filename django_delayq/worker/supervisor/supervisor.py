@@ -37,7 +37,7 @@ from django_delayq.worker.supervisor.fork import Child, Forker
 from django_delayq.worker.supervisor.host_recovery import HostRecovery
 from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
 from django_delayq.worker.supervisor.measure import Measure
-from django_delayq.worker.supervisor.os_signals import STOPS, OsSignals
+from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from django_delayq.worker.supervisor.reloader import Reloader
@@ -262,34 +262,34 @@ class Supervisor:
     # signals, and the end
 
     def _obey_signals(self) -> None:
-        for sign in self._signals.taken():
-            if sign == signal.SIGQUIT:
+        for order in self._signals.taken():
+            if order == "stacks":
                 for child in self._children():
                     child.send(signal.SIGQUIT)
-            elif sign == signal.SIGUSR1:
+            elif order == "quiet":
                 logger.info("quiet: no more jobs are claimed")
                 self._quiet = True
                 self._loops.soon(self._beat)
                 for child in self._in_slots():
                     child.tell(QUIET)
-            elif sign in STOPS:
-                self._stop_or_hurry(sign)
+            else:
+                self._stop_or_hurry(order)
 
     def _asked(self, act: str, by: str) -> None:
         logger.info("asked by %s: %s", by, act)
         if act == "quiet":
-            self._signals.add(signal.SIGUSR1)
+            self._signals.add("quiet")
         elif not self._stopping or self._reloading:  # else it would count as a second signal, and hurry
-            self._signals.add(signal.SIGTERM)
+            self._signals.add("stop")
 
-    def _stop_or_hurry(self, sign: int) -> None:
+    def _stop_or_hurry(self, order: Order) -> None:
         if not self._stopping or self._reloading:
             logger.info("leaving: running jobs have %.0f s to finish", self._spec.grace)
             self._reloading = False
             self._stop(self._spec.grace)
             return
         logger.warning("leaving at once: running jobs are given back")
-        if sign == signal.SIGINT:
+        if order == "interrupt":
             self._exit_code = 130
         self._leave_at = clock.monotonic()
         self._link.hurry(self._leave_at)

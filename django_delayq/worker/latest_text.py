@@ -12,7 +12,7 @@ LOOKS: Final = 3
 _HEAD: Final = struct.Struct("=QQ")  # how often it was begun and ended to write, and the length
 
 
-class Board:
+class LatestText:
     """One writer, which may be killed at any byte, and readers that never wait: the number in front is odd while the text is being
     written, and who finds another number behind his reading than before it reads again. Made before the fork.
     """

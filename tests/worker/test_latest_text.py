@@ -6,11 +6,11 @@ import os
 import signal
 import time
 
-from django_delayq.worker.board import Board
+from django_delayq.worker.latest_text import LatestText
 
 
 def test_what_was_written_last_is_read() -> None:
-    board = Board(4096)
+    board = LatestText(4096)
     assert board.read() == b""
     assert board.write(b"first, and longer")
     assert board.write(b"second")
@@ -18,14 +18,14 @@ def test_what_was_written_last_is_read() -> None:
 
 
 def test_what_is_too_long_leaves_the_last_text() -> None:
-    board = Board(4096)
+    board = LatestText(4096)
     board.write(b"short")
     assert board.write(b"x" * 5000) is False
     assert board.read() == b"short"
 
 
 def test_a_text_that_was_begun_is_none_until_another_was_written() -> None:
-    board = Board(4096)
+    board = LatestText(4096)
     board.write(b"whole")
     board._map[0] |= 1  # a writer was killed behind this
     board._map[16:18] = b"XX"
@@ -35,7 +35,7 @@ def test_a_text_that_was_begun_is_none_until_another_was_written() -> None:
 
 
 def test_a_reader_of_another_process_sees_whole_texts_only() -> None:
-    board = Board(1 << 20)
+    board = LatestText(1 << 20)
     pid = os.fork()
     if pid == 0:
         number = 0
