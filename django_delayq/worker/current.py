@@ -82,6 +82,11 @@ class CurrentJob:
         return self._run.job.crashes
 
     @property
+    def asked(self) -> int:
+        """How often the job has asked before this run, and heard "not yet"."""
+        return self._run.job.asks
+
+    @property
     def max_attempts(self) -> int:
         """How many attempts count before the job fails."""
         return self._run.header.max_attempts

@@ -41,6 +41,12 @@ def charge() -> None:
     raise RuntimeError("the card is empty")
 
 
+@delayq.task(queue="orders", poll="15s 3m 10m", max_attempts=1)
+def ask_bank(order_id: int) -> None:
+    SEEN.append(("ask_bank", delayq.current().attempt, delayq.current().asked))
+    raise delayq.NotYet("the bank has not booked it")
+
+
 class Luggage:
     """A carrier whose number is noted around each run."""
 

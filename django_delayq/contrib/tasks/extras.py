@@ -11,7 +11,7 @@ from django_delayq import clock
 from django_delayq.contrib.tasks.api import Task
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer.options import Conflict, Durability
-from django_delayq.producer.task import Backoff
+from django_delayq.producer.task_options import Backoff
 from django_delayq.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
