@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -12,10 +12,11 @@ from uuid import UUID
 from django_delayq import clock, ids, signing
 from django_delayq.exceptions import PayloadError
 from django_delayq.lanes import BY_LETTER, LETTERS, Lane
+from django_delayq.states import NO_LIMIT
 
 MAX_KEY: Final = 200  # characters; as wide as its column
 MAX_TASK: Final = 200
-MAX_ATTEMPTS: Final = 999_999_999
+MAX_ATTEMPTS: Final = NO_LIMIT  # as large as the header can say
 USUAL_ATTEMPTS: Final = 10  # which a record need not say
 
 # Control characters (a line end would end the header), the other line separators, and halves of surrogate pairs.
@@ -53,6 +54,15 @@ class JobRecord:
             validate_key(self.key)
         if type(self.payload) is not bytes:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
+
+    def revived(self, now_ms: int) -> JobRecord:
+        """As it is put back: without an expiry that has passed, else it would expire again at once; what then nothing would end has as
+        many attempts as is usual.
+        """
+        if not 0 < self.expires_ms <= now_ms:
+            return self
+        most = USUAL_ATTEMPTS if self.max_attempts == NO_LIMIT else self.max_attempts
+        return replace(self, expires_ms=0, max_attempts=most)
 
     def encode(self) -> bytes:
         """The bytes for Redis: `1<lane><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.

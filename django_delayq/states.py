@@ -20,6 +20,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
+NO_LIMIT: Final = 999_999_999  # as `max_attempts` of a record or a row: no number of attempts ends the job, but its expiry does
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 

@@ -307,6 +307,8 @@ def _follower(value: Any, where: str) -> Task[..., Any] | None:
         return None
     if not isinstance(value, Task):
         raise ConfigError(f"{where}: on_failure must be a task, made by @delayq.task, not {value!r}.")
+    if value.max_attempts == 0:
+        raise ConfigError(f"{where}: on_failure is scheduled without expires=, so {value.name} needs a limit of attempts.")
     try:
         value.check_typed(("id",), {})
     except PayloadError as error:

@@ -39,9 +39,9 @@ def integer(value: Any, option: str, where: str) -> int:
 
 
 def attempts(value: Any, where: str) -> int | None:
-    """`max_attempts`."""
-    if value is not None and integer(value, "max_attempts", where) < 1:
-        raise ConfigError(f"{where}: max_attempts must be at least 1.")
+    """`max_attempts`; 0: no limit, of jobs that expire."""
+    if value is not None and integer(value, "max_attempts", where) < 0:
+        raise ConfigError(f"{where}: max_attempts must be at least 1; or 0, for no limit, of jobs that are scheduled with expires=.")
     return None if value is None else int(value)
 
 

@@ -7,7 +7,7 @@ import pytest
 import django_delayq
 from django_delayq.exceptions import GaveUp
 from django_delayq.models import Attempt, Job
-from tests.testing.shop import SEEN, ask_bank
+from tests.testing.shop import SEEN, ask_bank, fail_always
 
 schedule = django_delayq.schedule
 
@@ -45,3 +45,21 @@ def test_who_performs_a_task_sees_what_it_raises(delayq):
         delayq.perform(ask_bank, 7)
     with pytest.raises(GaveUp):
         delayq.perform(ask_bank, 7, asked=3)
+
+
+def test_a_job_without_a_limit_is_tried_until_its_date_and_the_last_step_repeats(delayq):
+    job = schedule(fail_always, 1, max_attempts=0, expires="30m")
+    ran = delayq.advance("1h")
+    assert [one.outcome for one in ran] == ["retry"] * 5  # at 0 s, 15 s, 3 min 15 s, 13 min 15 s, 23 min 15 s
+    assert [("fail_always", attempt, 0, False) for attempt in range(1, 6)] == SEEN
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.attempts) == ("failed", 5)
+    assert row.error.endswith("Its last error: RuntimeError: the bank is closed")
+
+
+def test_a_job_that_has_only_asked_before_it_expires_has_failed_too(delayq):
+    job = schedule(ask_bank, 7, expires="2m")
+    assert [ran.outcome for ran in delayq.advance("1h")] == ["ask", "ask"]
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.attempts, row.asked, row.ending) == ("failed", 0, 2, None)
+    assert row.error.startswith("Expired: ")
