@@ -38,7 +38,8 @@ def delay_ms(
         found = backoff.delay(attempt, rand=rand) if isinstance(backoff, Ladder) else backoff(attempt, error)
         return None if found is None else clock.milliseconds(found)
     except Exception:
-        logger.exception("the backoff %r failed at attempt %d, so the queue's ladder is used", backoff, attempt)
+        # Not the ladder itself: to be written down, it would ask the formula that has just erred.
+        logger.exception("the backoff %s failed at attempt %d, so the queue's ladder is used", repr(backoff), attempt)
         return clock.milliseconds(default.delay(attempt, rand=rand))
 
 
@@ -52,7 +53,7 @@ def poll_ms(poll: Ladder | None, asks: int, *, rand: Callable[[], float] = rando
     try:
         return clock.milliseconds(ladder.delay(asks + 1, rand=rand))
     except Exception:
-        logger.exception("the poll ladder %r failed at step %d, so the usual one is used", ladder, asks + 1)
+        logger.exception("the poll ladder %s failed at step %d, so the usual one is used", repr(ladder), asks + 1)
         return clock.milliseconds(POLL.delay(asks + 1, rand=rand))
 
 

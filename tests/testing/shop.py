@@ -41,6 +41,13 @@ def charge() -> None:
     raise RuntimeError("the card is empty")
 
 
+@delayq.task(queue="orders", atomic=True)
+def book_or_wait(name: str) -> None:
+    User.objects.create(username=name)
+    if delayq.current().asked < 2:
+        raise delayq.NotYet("not booked")
+
+
 @delayq.task(queue="orders", backoff="15s 3m 10m")
 def fail_always(order_id: int) -> None:
     job = delayq.current()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth.models import User
 
 import django_delayq
 from django_delayq.exceptions import GaveUp
 from django_delayq.models import Attempt, Job
-from tests.testing.shop import SEEN, ask_bank, fail_always
+from tests.testing.shop import SEEN, ask_bank, book_or_wait, fail_always
 
 schedule = django_delayq.schedule
 
@@ -63,3 +64,12 @@ def test_a_job_that_has_only_asked_before_it_expires_has_failed_too(delayq):
     row = Job.objects.get(pk=job.id)
     assert (row.state, row.attempts, row.asked, row.ending) == ("failed", 0, 2, None)
     assert row.error.startswith("Expired: ")
+
+
+def test_what_an_atomic_run_has_written_before_it_asks_is_rolled_back(delayq):
+    schedule(book_or_wait, "ada")
+    assert [ran.outcome for ran in delayq.advance("15s")] == ["ask", "ask"]
+    assert User.objects.count() == 0
+    assert [ran.outcome for ran in delayq.advance("3m")] == ["ack"]
+    assert User.objects.count() == 1
+    assert Job.objects.get().asked == 2

@@ -17,7 +17,7 @@ from django_delayq.text import did_you_mean
 F = TypeVar("F", bound=Callable[..., Any])
 
 ATTRIBUTE: Final = "delayq_options"  # of a function
-OF_FUNCTIONS: Final = ("max_attempts", "backoff", "timeout", "atomic", "sensitive", "on_failure")
+OF_FUNCTIONS: Final = ("max_attempts", "backoff", "poll", "timeout", "atomic", "sensitive", "on_failure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

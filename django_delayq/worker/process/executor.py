@@ -186,9 +186,7 @@ class Executor:
             reason, shown = error.reason, error.__cause__ or error.__context__
         kind, delay = _verdict(run, error)
         if kind == "fail" and isinstance(error, NotYet):
-            given_up = GaveUp(steps=run.job.asks, reason=error.reason)
-            given_up.__cause__ = shown
-            error = shown = given_up
+            error = shown = _gave_up(run.job.asks, error, shown)
         if kind == "fail" and shown is None:
             shown = error.with_traceback(None)
         if self._holdings.is_cancelled(run.row, run.turn):
@@ -219,6 +217,14 @@ def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
     cause = (error.__cause__ or error) if isinstance(error, Retry) else error
     delay = retry.delay_ms(retry.choose(run.options, run.task.backoff, default), run.job.attempt, cause, default)
     return ("fail", 0) if delay is None else ("retry", delay)
+
+
+def _gave_up(steps: int, error: NotYet, cause: BaseException | None) -> GaveUp:
+    found = GaveUp(steps=steps, reason=error.reason)
+    if cause is not None:
+        found.__cause__ = cause
+        found.__traceback__ = error.__traceback__
+    return found
 
 
 def _poison(run: Run, code: str, text: str) -> Outcome:
