@@ -51,6 +51,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",
         "result_size": "{task}: the return value is {size:,} bytes of JSON, and at most {limit:,} can be kept (MAX_PAYLOAD); store the "
         "content in the database or a file, and return its id",
+        "gave_up": "{steps} times it has asked and waited, and the answer is still: not yet. {reason}",
         "job_failed": "Job {job} has {state}: {error}",
         "not_finished": "Job {job} has not ended yet. Give result() a longer timeout, or ask again.",
         "result_gone": "No row tells what came of job {job}: it is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the queue "
@@ -159,6 +160,17 @@ class StoreUnavailable(DelayqError):
         self.jobs = jobs
 
 
+class GaveUp(DelayqError):
+    """The job has walked its poll ladder to the end, and still its task raised `NotYet`. `fields` have `steps`, how many that were, and
+    `reason`, the last one.
+    """
+
+    code = "gave_up"
+
+    def __init__(self, message: str = "", *, steps: int, reason: str = "") -> None:
+        super().__init__(*filter(None, [message]), code=self.code, steps=steps, reason=reason)
+
+
 class JobFailed(DelayqError):
     """`Job.result()` of a job that has failed or was cancelled; `fields` have `job`, `state` and `error`, the text of its last
     attempt.
@@ -211,6 +223,19 @@ class Snooze(ControlFlow):
 
     def __str__(self) -> str:
         return self.reason or "snooze"
+
+
+class NotYet(ControlFlow):
+    """Somebody was asked, and the answer is: not yet. The job asks again after the next step of its task's poll ladder; that is no
+    attempt, and no failure. Behind the last step it fails (`GaveUp`).
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "not yet"
 
 
 class Fail(ControlFlow):

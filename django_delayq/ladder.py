@@ -25,10 +25,11 @@ class Ladder:
     hundredths of a per cent. What cannot be a ladder raises ValueError, naming the step.
     """
 
-    __slots__ = ("_formula", "_jitter", "_steps", "_times")
+    __slots__ = ("_formula", "_jitter", "_start", "_steps", "_times")
 
     _formula: Callable[[int], clock.Delay] | None
     _jitter: float
+    _start: int
     _steps: tuple[float, ...]
     _times: int
 
@@ -66,12 +67,17 @@ class Ladder:
         return cls._made((_step(delay, 1),) * _checked_times(times), jitter)
 
     @classmethod
-    def formula(cls, fn: Callable[[int], clock.Delay], *, times: int, jitter: float = 0.0) -> Ladder:
-        """Step n is `fn(n)`, n from 1 to `times`. `fn` is called when a step is first needed; the steps are kept."""
+    def formula(cls, fn: Callable[[int], clock.Delay], *, times: int, jitter: float = 0.0, start: int = 1) -> Ladder:
+        """The steps are `fn(n)`, `times` of them, n from `start` on, 0 or 1. `fn` is called when a step is first needed; the steps are
+        kept.
+        """
         if not callable(fn):
             raise ValueError(f"{fn!r} is not a formula; pass a function of the attempt, such as lambda n: 60 * n")
+        if isinstance(start, bool) or start not in (0, 1):
+            raise ValueError(f"start={start!r} is no first number of a formula; pass 0 or 1")
         ladder = cls._made((), jitter)
         object.__setattr__(ladder, "_formula", fn)
+        object.__setattr__(ladder, "_start", int(start))
         object.__setattr__(ladder, "_times", _checked_times(times))
         return ladder
 
@@ -168,7 +174,8 @@ class Ladder:
     def _all(self) -> tuple[float, ...]:
         if not self._steps and self._formula is not None:
             formula = self._formula
-            object.__setattr__(self, "_steps", tuple(_computed(formula, n) for n in range(1, self._times + 1)))
+            numbers = range(self._start, self._start + self._times)
+            object.__setattr__(self, "_steps", tuple(_computed(formula, n) for n in numbers))
         return self._steps
 
 
@@ -204,3 +211,6 @@ def _checked_jitter(jitter: float | None) -> float:
 
 def _cut(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+POLL: Final = Ladder("15s 3m 10m 30m 30m 1h 2h 6h 15h")  # of tasks that say nothing else: a day and an hour

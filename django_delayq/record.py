@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -12,10 +12,11 @@ from uuid import UUID
 from django_delayq import clock, ids, signing
 from django_delayq.exceptions import PayloadError
 from django_delayq.lanes import BY_LETTER, LETTERS, Lane
+from django_delayq.states import NO_LIMIT
 
 MAX_KEY: Final = 200  # characters; as wide as its column
 MAX_TASK: Final = 200
-MAX_ATTEMPTS: Final = 999_999_999
+MAX_ATTEMPTS: Final = NO_LIMIT  # as large as the header can say
 USUAL_ATTEMPTS: Final = 10  # which a record need not say
 
 # Control characters (a line end would end the header), the other line separators, and halves of surrogate pairs.
@@ -24,7 +25,7 @@ _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
 # What is usual is left out, and only then: each record has one way to be written.
 _HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n")
-_PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?")
+_PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?")
 _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
 
@@ -53,6 +54,15 @@ class JobRecord:
             validate_key(self.key)
         if type(self.payload) is not bytes:
             raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
+
+    def revived(self, now_ms: int) -> JobRecord:
+        """As it is put back: without an expiry that has passed, else it would expire again at once; what then nothing would end has as
+        many attempts as is usual.
+        """
+        if not 0 < self.expires_ms <= now_ms:
+            return self
+        most = USUAL_ATTEMPTS if self.max_attempts == NO_LIMIT else self.max_attempts
+        return replace(self, expires_ms=0, max_attempts=most)
 
     def encode(self) -> bytes:
         """The bytes for Redis: `1<lane><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.
@@ -146,7 +156,7 @@ class ClaimedJob(NamedTuple):
     `attempt` is the number of this run, from 1; `crashes` the runs before it whose worker vanished; `fence` proves the
     claim to extend and settle; `due_ms` is the date it was scheduled for; `ground` is what Redis stood on then. `evictions`: the runs
     before it, in a row, whose process was killed for a neighbour's sake; `unknown_ms`: how long ago the job was first put off because
-    no worker knew its task, 0 for never.
+    no worker knew its task, 0 for never; `asks`: how often the job has asked before, and heard "not yet".
     """
 
     id: str
@@ -159,14 +169,15 @@ class ClaimedJob(NamedTuple):
     ground: str = ""
     evictions: int = 0
     unknown_ms: int = 0
+    asks: int = 0
 
 
 def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[ClaimedJob]:
-    """The jobs, with what their `runs` say of evictions and of a task that nobody knew; `pasts`: "id=past …"."""
+    """The jobs, with what is known of evictions, of a task that nobody knew, and how often they asked; `pasts`: "id=past …"."""
     told = dict(past.split("=") for past in pasts.decode().split())
     found = {id: _PAST.fullmatch(past) for id, past in told.items()}
     return [
-        job._replace(evictions=int(past[1] or 0), unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0)
+        job._replace(evictions=int(past[1] or 0), unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0, asks=int(past[3] or 0))
         if (past := found.get(job.id))
         else job
         for job in jobs

@@ -20,6 +20,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
+NO_LIMIT: Final = 999_999_999  # as `max_attempts` of a record or a row: no number of attempts ends the job, but its expiry does
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
@@ -40,6 +41,7 @@ class OutcomeKind(StrEnum):
     ACK = "ack"
     RETRY = "retry"
     SNOOZE = "snooze"
+    ASK = "ask"
     EVICT = "evict"
     PARK = "park"
     FAIL = "fail"
@@ -54,13 +56,14 @@ class AttemptOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     RETRIED = "retried"
     SNOOZED = "snoozed"
+    ASKED = "asked"  # and heard "not yet"; told as snoozed, with how often
     EVICTED = "evicted"  # its process was killed for a neighbour's sake; told as snoozed
     FAILED = "failed"
     CRASHED = "crashed"
     CANCELLED = "cancelled"
 
 
-PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.EVICTED})  # attempts that do not count
+PUT_OFF: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.ASKED, AttemptOutcome.EVICTED})  # attempts that do not count
 
 
 class EndingKind(StrEnum):
@@ -124,8 +127,8 @@ class Transition:
 # rows may start in, or be carried out by, several places: a crash is seen by claim (the lease ran out; the job runs again at
 # once) or told to settle (the supervisor saw the process die), and a job that crashed too often fails there and then; a
 # cancel of a running job is a request which its settling, or the claim that finds its lease run out, carries out; a cancel
-# of one that is not published yet leaves a tombstone. A job that expires has failed if it has run before, else it is
-# cancelled. What sweep takes out of Redis stays what its row says, and has no row here.
+# of one that is not published yet leaves a tombstone. A job that expires has failed if it has run or asked before,
+# else it is cancelled. What sweep takes out of Redis stays what its row says, and has no row here.
 TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("schedule", None, State.SCHEDULED, "schedule"),
     Transition("merge", None, State.CANCELLED, "schedule"),
@@ -145,6 +148,7 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     Transition("ack", State.RUNNING, State.SUCCEEDED, "settle"),
     Transition("retry", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("snooze", State.RUNNING, State.SCHEDULED, "settle"),
+    Transition("ask", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("evict", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("park", State.RUNNING, State.SCHEDULED, "settle"),
     Transition("fail", State.RUNNING, State.FAILED, "settle"),

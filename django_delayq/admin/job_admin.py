@@ -22,12 +22,12 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf, ids
-from django_delayq.admin import editing, failures, job_page, live, timeline
+from django_delayq.admin import asked, editing, failures, job_page, live, timeline
 from django_delayq.admin.forms import EditForm, form_for
 from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen, linked_schedule
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
-from django_delayq.admin.show import badge, breakable, duration, second, visible
+from django_delayq.admin.show import allowed, badge, breakable, duration, second, visible
 from django_delayq.console import schedule_views
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.models import DERIVED, Job
@@ -132,9 +132,10 @@ class JobAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:
-        """Made and allowed."""
+        """Made and allowed, and how often it has asked."""
         crashes = f" +{job.crashes}\u2009✗" if job.crashes else ""
-        return f"{job.attempts}/{job.max_attempts}{crashes}"
+        text = f"{job.attempts}/{allowed(job.max_attempts)}{crashes}"
+        return ", ".join(filter(None, (text, asked.shortly(job, getattr(job, "live", None)))))
 
     @admin.display(description=_("last error"))
     def last_error(self, job: Job) -> str:

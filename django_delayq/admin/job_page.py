@@ -10,9 +10,9 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.admin import timeline
+from django_delayq.admin import asked, timeline
 from django_delayq.admin.listing import live
-from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.show import allowed, badge, duration, visible
 from django_delayq.admin.why_not_yet import why_not_yet
 from django_delayq.console import masking
 from django_delayq.console.error_texts import worded
@@ -49,6 +49,8 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "error": visible(job.error),
         "key": visible(job.key),
         "state": badge(timeline.state_of(job, view)),
+        "allowed": allowed(job.max_attempts),
+        "asked": asked.fully(job, view),
         "late": duration(job.late) if job.late >= 1 else "",
         "moments": moments,
         "cut": cut,

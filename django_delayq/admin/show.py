@@ -15,9 +15,10 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.models import OUTCOMES, STATES, Operation
+from django_delayq.states import NO_LIMIT
 from django_delayq.text import visible
 
-__all__ = ["badge", "breakable", "duration", "indented", "second", "utc", "visible", "word"]
+__all__ = ["allowed", "badge", "breakable", "duration", "indented", "second", "utc", "visible", "word"]
 
 MOST_INDENT: Final = 4  # times as long as on one line
 _INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
@@ -40,6 +41,7 @@ LOOKS = {
     "leaving": "late",
     "retried": "late",
     "snoozed": "waits",
+    "asked": "waits",
     "evicted": "late",
     "crashed": "bad",
     "on": "well",
@@ -120,6 +122,11 @@ def indented(value: Any) -> str:
 def word(name: str) -> str:
     """A state, an outcome or a kind of event in the language of the page; what is none of them as it is."""
     return str(WORDS.get(name, name.replace("_", " ")))
+
+
+def allowed(max_attempts: int) -> str:
+    """How many attempts a job may have."""
+    return "∞" if max_attempts == NO_LIMIT else str(max_attempts)
 
 
 def second(moment: datetime) -> str:

@@ -17,10 +17,10 @@ from django.utils.translation import gettext as now
 from django_delayq import clock
 from django_delayq.admin import ladder_ahead, tracebacks
 from django_delayq.admin.show import badge, duration, indented, second, visible, word
-from django_delayq.console import masking
+from django_delayq.console import asks, masking
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
-from django_delayq.states import FINISHED, UNFINISHED, AttemptOutcome, EventKind, State
+from django_delayq.states import FINISHED, NO_LIMIT, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.inspector import JobView
 
 ONE_LINE = 80  # characters
@@ -205,6 +205,7 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
         if wait > 0:
             found = [Moment(at=date, what=now("due"), delta=now("in %(duration)s") % {"duration": duration(wait)}, ahead=True)]
         found.append(Moment(at=None, what=what, ahead=True))
+    found += _asking(job, view)
     steps, more = ladder_ahead.ladder(job, made)
     for step in steps:
         text = now("if attempt %(number)d fails") % {"number": step.attempt - 1}
@@ -213,11 +214,24 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
         if step.wait is None:
             text = now("%(text)s, at a date that its task's own rule gives") % {"text": text}
         found.append(Moment(at=None, what=what, delta=wait_text, text=text, ahead=True))
+    if job.max_attempts == NO_LIMIT and job.expires_at is not None:
+        text = now("tried until it expires, at %(date)s") % {"date": second(job.expires_at)}
+        return [*found, Moment(at=None, what=now("failed"), text=text, ahead=True)]
     if more:
         found.append(Moment(at=None, what=now("and %(count)d more attempts") % {"count": more}, ahead=True))
     text = now("if attempt %(number)d fails") % {"number": job.max_attempts}
     found.append(Moment(at=None, what=now("failed"), text=text, ahead=True))
     return found
+
+
+def _asking(job: Job, view: JobView | None) -> list[Moment]:
+    """What comes if a job that has asked before hears once more that it is not yet."""
+    found, text = asks.of(job, view), now("if the answer is still: not yet")
+    if found is None or found.ladder is None:
+        return []
+    if found.next_wait is None:
+        return [Moment(at=None, what=now("failed"), text=text, ahead=True)]
+    return [Moment(at=None, what=word(AttemptOutcome.ASKED), delta=f"+{duration(found.next_wait)}", text=text, ahead=True)]
 
 
 def _here(moment: datetime) -> datetime:

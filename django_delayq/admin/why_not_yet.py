@@ -8,6 +8,7 @@ from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
 
 from django_delayq import clock, conf
+from django_delayq.admin import asked
 from django_delayq.admin.show import duration, second, visible
 from django_delayq.console import overview
 from django_delayq.models import Job
@@ -32,15 +33,15 @@ def why_not_yet(job: Job, view: JobView | None, trouble: str) -> str:
     wait = (view.date_ms - view.now_ms) / 1000
     depth, workers = _seen(job.queue)
     if depth.paused:
-        return _paused(depth) if wait <= 0 else f"{_later(view, wait)} {_paused(depth)}"
+        return _paused(depth) if wait <= 0 else f"{_later(job, view, wait)} {_paused(depth)}"
     serving = [worker for worker in workers if overview.claims(worker, job.queue)]
     if not serving:
         text = now("No worker serves the queue %(queue)s: start one that does.") % {"queue": job.queue}
         if any(not worker["silent"] and job.queue in overview.served(worker) for worker in workers):
             text = now("The workers of the queue %(queue)s are quiet or leaving, and claim no more.") % {"queue": job.queue}
-        return text if wait <= 0 else f"{_later(view, wait)} {text}"
+        return text if wait <= 0 else f"{_later(job, view, wait)} {text}"
     if wait > 0:
-        return _later(view, wait)
+        return _later(job, view, wait)
     return _crowded(depth, serving)
 
 
@@ -54,8 +55,10 @@ def _not_in_redis(job: Job, trouble: str) -> str:
     return now("Redis does not know it: it has ended a moment ago, or the mirror brings it back.")
 
 
-def _later(view: JobView, wait: float) -> str:
-    values = {"duration": duration(wait), "date": _date(view.date_ms), "number": view.attempt + 1}
+def _later(job: Job, view: JobView, wait: float) -> str:
+    values: dict[str, Any] = {"duration": duration(wait), "date": _date(view.date_ms), "number": view.attempt + 1}
+    if asks := asked.shortly(job, view):
+        return now("The answer was: not yet (%(asked)s). It asks again in %(duration)s, at %(date)s.") % {**values, "asked": asks}
     if view.attempt:
         return now("Attempt %(number)d is due in %(duration)s, at %(date)s.") % values
     return now("It is due in %(duration)s, at %(date)s.") % values

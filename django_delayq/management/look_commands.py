@@ -8,13 +8,14 @@ from typing import Any, TextIO
 from django.db import DatabaseError
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import masking, overview
+from django_delayq.console import asks, masking, overview
 from django_delayq.logger import told
 from django_delayq.management.job_filters import filtered, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.stores import stores
-from django_delayq.states import State
+from django_delayq.states import NO_LIMIT, State
+from django_delayq.store.inspector import JobView
 from django_delayq.text import one_line
 
 
@@ -55,7 +56,7 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
             job.task,
             job.key,
             job.run_at,
-            f"{job.attempts}/{job.max_attempts}",
+            str(job.attempts) if job.max_attempts == NO_LIMIT else f"{job.attempts}/{job.max_attempts}",
             job.error,
         )
         for job in jobs
@@ -79,6 +80,8 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
         trouble = trouble or f"Neither Redis nor the database knows a job {ids.short(id)}."
     document: dict[str, Any] = {"job": job_document(job) if job else None, "redis": None, "attempts": [], "events": []}
     document["trouble"] = trouble
+    if job is not None:
+        document["job"] |= _asked(job, redis)
     if redis is not None:
         document["redis"] = {
             "queue": redis.queue,
@@ -86,6 +89,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
             "date": clock.from_ms(redis.date_ms),
             "attempt": redis.attempt,
             "crashes": redis.crashes,
+            "asked": redis.asks,
             "cancel_by": redis.cancel_by,
             "aborts": redis.aborts,
             "progress": redis.progress,
@@ -103,6 +107,9 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if options["json"]:
         print_json(out, document)
         return 1 if trouble else 0
+    if job is not None:
+        document["job"]["asked"] = _asked_text(document["job"], job, redis)
+        del document["job"]["asked_of"]
     for part in ("job", "redis"):
         if document[part]:
             out.write(f"{part}\n")
@@ -119,6 +126,21 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if last:
         out.write(f"last traceback\n{last}\n")
     return 1 if trouble else 0
+
+
+def _asked(job: Job, redis: JobView | None) -> dict[str, int | None]:
+    """How often it has asked and heard "not yet", and how often it may: None where its task is not known here."""
+    found = asks.of(job, redis)
+    return {"asked": found.times, "asked_of": found.most} if found else {"asked": 0, "asked_of": None}
+
+
+def _asked_text(document: dict[str, Any], job: Job, redis: JobView | None) -> str:
+    if not document["asked"]:
+        return "never"
+    most = f" of {document['asked_of']}" if document["asked_of"] is not None else ""
+    waits = job.state == State.SCHEDULED if redis is None else redis.state == "scheduled"
+    wait = (clock.to_ms(job.run_at) - clock.wall_ms() if redis is None else redis.date_ms - redis.now_ms) / 1000
+    return f"{document['asked']}{most}" + (f", next in {clock.text(max(1, round(wait)))}" if waits and wait > 0 else "")
 
 
 def job_document(job: Job) -> dict[str, Any]:
@@ -140,8 +162,9 @@ def job_document(job: Job) -> dict[str, Any]:
         "started_at": job.started_at,
         "finished_at": job.finished_at,
         "attempts": job.attempts,
-        "max_attempts": job.max_attempts,
+        "max_attempts": 0 if job.max_attempts == NO_LIMIT else job.max_attempts,
         "crashes": job.crashes,
+        "asked": job.asked or 0,
         "worker": job.worker,
         "error": job.error,
         "result": masking.result(job.task, job.result),

@@ -294,7 +294,9 @@ class Batch:
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
 
     def _snoozed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        self._ended(job, item, entry, at, AttemptOutcome.SNOOZED)
+        asked = count(item.fields[5]) if len(item.fields) > 5 else None
+        self._ended(job, item, entry, at, AttemptOutcome.SNOOZED if asked is None else AttemptOutcome.ASKED)
+        job.asked = job.asked if asked is None else asked
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
         job.attempts = max(0, count(item.fields[1]) - 1)
 
@@ -322,6 +324,7 @@ class Batch:
     def _requeued(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[1]))
         job.attempts = job.crashes = 0
+        job.asked = None
         job.finished_at, job.cancel_requested, job.published = None, False, at
         job.ending = job.merged_into = None
 

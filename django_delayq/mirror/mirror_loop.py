@@ -52,6 +52,7 @@ JOB_FIELDS: Final = (
     "last_event",
     "ending",
     "merged_into",
+    "asked",
 )
 ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
 ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS)  # in the order of `RunRow`

@@ -71,12 +71,12 @@ class DatabaseOutbox:
 
     def ending(self, job: UUID, using: str) -> Ending | None:
         """How far the row of a job is; None if there is none."""
-        wanted = ("state", "result", "error", "attempts", "merged_into", "published", "durable")
+        wanted = ("state", "result", "error", "attempts", "asked", "merged_into", "published", "durable")
         row = Job.objects.using(using).only(*wanted).filter(pk=job).first()
         if row is None:
             return None
         unpublished = row.published is None and row.durable and row.state == State.SCHEDULED.value
-        return Ending(State(row.state), row.result, row.error, row.attempts, unpublished, row.merged_into)
+        return Ending(State(row.state), row.result, row.error, row.attempts, row.asked or 0, unpublished, row.merged_into)
 
     def keyed(self, queue: str, key: str, using: str) -> list[UUID]:
         """The durable rows of that key that are not finished, oldest first. Keys are compared here: some databases ignore case."""
@@ -298,6 +298,7 @@ def _read(row: Job, now: datetime | None) -> OutboxRow:
         created_at=row.created_at,
         attempts=row.attempts,
         crashes=row.crashes,
+        asked=row.asked or 0,
         published=row.published is not None,
         settled=row.settled not in ("", CANCELLED_HERE),
         cancel_requested=row.cancel_requested,

@@ -163,7 +163,8 @@ class RestoreLoop:
             attempts=row.attempts,
             crashes=row.crashes,
             due_ms=clock.to_ms(row.run_at),
-            asked=row.cancel_requested,
+            asks=row.asked or 0,
+            cancel=row.cancel_requested,
             lease_ms=self.queue.lease_ms,
         )
 

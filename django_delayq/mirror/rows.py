@@ -51,6 +51,7 @@ class JobRow:
     settled: str = ""
     ending: str | None = None
     merged_into: UUID | None = None
+    asked: int | None = None
     task: str = STUB
     args: Any = NO_LIST
     kwargs: Any = NO_DICT

@@ -26,6 +26,7 @@ FIELDS: Final = (
     "attempts",
     "max_attempts",
     "crashes",
+    "asked",
     "cancel_requested",
     "durable",
 )

@@ -67,6 +67,7 @@ OUTCOMES: Final = [
     (AttemptOutcome.SUCCEEDED.value, _("succeeded")),
     (AttemptOutcome.RETRIED.value, _("retried")),
     (AttemptOutcome.SNOOZED.value, _("snoozed")),
+    (AttemptOutcome.ASKED.value, _("asked")),
     (AttemptOutcome.EVICTED.value, _("evicted")),
     (AttemptOutcome.FAILED.value, _("failed")),
     (AttemptOutcome.CRASHED.value, _("crashed")),
@@ -79,7 +80,8 @@ class Job(models.Model):
     this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
     committed (see `Step`), whose word stands against any later event;
     `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
-    cancelled; `delay_ms`: the delay that was asked for, of a row that has not been published.
+    cancelled; `delay_ms`: the delay that was asked for, of a row that has not been published; `asked`: how often its
+    task has heard "not yet", NULL for never.
     """
 
     id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
@@ -113,6 +115,7 @@ class Job(models.Model):
     ending: models.CharField[str | None, str | None] = models.CharField(max_length=10, null=True)  # noqa: DJ001  # old code inserts rows without it
     merged_into: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     delay_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
+    asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("asked"), null=True)
 
     objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
 

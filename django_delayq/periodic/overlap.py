@@ -68,7 +68,7 @@ def check(tick: Any) -> None:
 def _has_begun(job: CurrentJob) -> bool:
     """Whether it ran before. A run that Redis has lost counts nothing there, and only the rows have heard of it."""
     lost = Attempt.objects.using(conf.get().database).filter(job_id=job.id, outcome__in=LOST).exclude(fence=job.nonce)
-    return job.attempt > 1 or job.crashes > 0 or lost.exists()
+    return job.attempt > 1 or job.crashes > 0 or job.asked > 0 or lost.exists()
 
 
 def _take(job: CurrentJob, name: str) -> str:

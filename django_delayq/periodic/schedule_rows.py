@@ -52,7 +52,8 @@ def withdraw(row: Periodic, now: datetime, using: str, *, actor: str = "") -> No
     """
     ticks = Tick.objects.using(using).filter(schedule=row, fate=Tick.Fate.SCHEDULED, by_hand=False)
     if row.retired_at is not None:
-        jobs = Job.objects.using(using).filter(pk=OuterRef("job_id"), state=State.SCHEDULED.value, attempts=0, crashes=0)
+        unrun = {"state": State.SCHEDULED.value, "attempts": 0, "crashes": 0, "asked": None}
+        jobs = Job.objects.using(using).filter(pk=OuterRef("job_id"), **unrun)
         ticks = ticks.filter(Exists(jobs))
     elif row.enabled:
         ticks = ticks.filter(at__gt=now)

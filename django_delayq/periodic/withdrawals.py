@@ -50,15 +50,15 @@ def _decide_anew(tick: Tick, using: str) -> None:
 
 
 def _has_run(job: UUID, using: str) -> bool:
-    """Whether it waits to be run again: its run has failed, or its worker vanished. Its row hears of that later than Redis."""
-    row = Job.objects.using(using).filter(pk=job).only("queue", "state", "attempts", "crashes").first()
+    """Whether it waits to be run again: its run has failed or asked, or its worker vanished. Its row hears of that later than Redis."""
+    row = Job.objects.using(using).filter(pk=job).only("queue", "state", "attempts", "crashes", "asked").first()
     if row is None:
         return False
     with stores.guarded():
         view = stores.inspector().job(row.queue, job)
     if view is None:
-        return row.state == State.SCHEDULED and bool(row.attempts or row.crashes)
-    return view.state == "scheduled" and bool(view.attempt or view.crashes)
+        return row.state == State.SCHEDULED and bool(row.attempts or row.crashes or row.asked)
+    return view.state == "scheduled" and bool(view.attempt or view.crashes or view.asks)
 
 
 def _cancelled(job: UUID, actor: str, why: str) -> bool:

@@ -31,6 +31,7 @@ class OutboxRow:
     created_at: datetime
     attempts: int
     crashes: int
+    asked: int
     published: bool
     settled: bool
     cancel_requested: bool
@@ -58,6 +59,7 @@ class Ending(NamedTuple):
     result: Any
     error: str
     attempts: int
+    asked: int
     unpublished: bool
     merged_into: UUID | None
 

@@ -86,5 +86,4 @@ def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], l
     except PayloadError:
         options = {}
     payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
-    expired = 0 < record.expires_ms <= clock.wall_ms()
-    return replace(record, payload=payload, expires_ms=0 if expired else record.expires_ms)
+    return replace(record, payload=payload).revived(clock.wall_ms())

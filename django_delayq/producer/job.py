@@ -46,6 +46,12 @@ class Job(JobRef):
         found = wait_for_result.look(self)
         return 0 if found is None else found.attempts
 
+    @property
+    def asked(self) -> int:
+        """How often its task has asked and heard "not yet" so far, by its row."""
+        found = wait_for_result.look(self)
+        return 0 if found is None else found.asked
+
     def wait(self, timeout: clock.Delay) -> State | None:
         """How the job has ended: waits for that, `timeout` at most. None: it has not.
 

@@ -14,6 +14,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
 from django_delayq.producer import database, equivalents
+from django_delayq.states import NO_LIMIT
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (
@@ -251,12 +252,17 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         inline=config.inline,
         priority=priority,
         lane=lane_of(priority),
-        max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
+        max_attempts=_most(options.max_attempts, task.max_attempts, queue.max_attempts),
         on_conflict=options.on_conflict,
         payload=_payload(options, where),
         carriers=bool(config.carriers),
         check=task.check_typed if config.check_types else task.check_arguments,
     )
+
+
+def _most(*said: int | None) -> int:
+    """The first that says how many attempts there may be. 0: no number of them ends the job."""
+    return next((most for most in said if most is not None), 0) or NO_LIMIT
 
 
 def _payload(options: Options, where: str) -> dict[str, Any] | None:
@@ -286,8 +292,10 @@ def _check_options(options: Options, where: str) -> None:
         raise ConfigError(f"{where}: durability={options.durability!r} must be 'outbox' or 'redis'.")
     if options.priority is not None and (isinstance(options.priority, bool) or not isinstance(options.priority, int)):
         raise ConfigError(f"{where}: priority={options.priority!r} must be a whole number: above 0 high, below 0 low.")
-    if options.max_attempts is not None and (type(options.max_attempts) is not int or options.max_attempts < 1):
-        raise ConfigError(f"{where}: max_attempts={options.max_attempts!r} must be a whole number of at least 1.")
+    if options.max_attempts is not None and (type(options.max_attempts) is not int or options.max_attempts < 0):
+        raise ConfigError(
+            f"{where}: max_attempts={options.max_attempts!r} must be a whole number of at least 1; or 0, for no limit, with expires=."
+        )
 
 
 def _check_outbox(alias: str, rows: str, where: str) -> None:

@@ -104,7 +104,8 @@ class Publisher:
                 runs=row.state is State.RUNNING,
                 attempts=row.attempts,
                 crashes=row.crashes,
-                asked=row.cancel_requested,
+                asks=row.asked,
+                cancel=row.cancel_requested,
                 due_ms=row.run_at_ms if due_ms is None else due_ms,
                 lease_ms=lease_ms,
             )

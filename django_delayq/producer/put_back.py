@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from uuid import UUID
 
 from django.db import transaction
@@ -32,9 +31,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         return where.everywhere(lambda other: requeue(id, other, actor, reason))
     if row is not None and row.state is State.SUCCEEDED:
         return Change.CONFLICT
-    record = row.record if row is not None else None
-    if record is not None and 0 < record.expires_ms <= clock.wall_ms():
-        record = replace(record, expires_ms=0)  # else it would expire again at once
+    record = row.record.revived(clock.wall_ms()) if row is not None else None
     if waits_for_commit():
         return _requeue_at_commit(id, name, record, actor, reason)
     vouched = row is not None and row.state in REQUEUEABLE

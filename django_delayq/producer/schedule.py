@@ -33,7 +33,7 @@ from django_delayq.producer.put import Flight, batches, put_all, put_one
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import like, refuse_loop, scheduled
 from django_delayq.producer.watchers import Call
-from django_delayq.states import CARRIED, PERIODIC
+from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.queue import MOST
 from django_delayq.text import did_you_mean
 
@@ -130,7 +130,8 @@ def schedule(
         key: unique among the unfinished jobs of the queue; on_conflict says what happens when one has it: "keep" (the job that is
             there is returned), "replace", "earliest", "latest", "after" (once more, behind a running one) or "error".
         queue, priority, max_attempts, backoff, timeout: in place of what the task says.
-        expires: when the job is cancelled if it has not run: a duration from now, or an aware datetime.
+        expires: when the job is cancelled if it has not run, or has failed if it has: a duration from now, or an aware datetime.
+            With max_attempts=0 it is tried until then, however often that is.
         meta: a dict of JSON that travels with the job.
         using: alias of the database whose transaction the job belongs to.
         durability: "outbox" or "redis", in place of what the queue says.
@@ -217,6 +218,10 @@ def plan(
         raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, mould.where)
     expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould.where)
+    if mould.max_attempts == NO_LIMIT and not expires_ms:
+        raise ConfigError(
+            f"{mould.where}: max_attempts=0 means that no number of attempts ends the job: give expires= as well, a date that does."
+        )
     meta = None if options.meta is None else _meta(options.meta, mould.where)
     if tick:
         meta = {**(meta or {}), PERIODIC: tick}

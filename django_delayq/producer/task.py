@@ -10,18 +10,16 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
-from django_delayq.producer import equivalents
+from django_delayq.producer import equivalents, task_options
 from django_delayq.producer.annotations import Annotations
 from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
-from django_delayq.record import MAX_TASK
+from django_delayq.producer.task_options import Backoff
 from django_delayq.refusal import misfit
-from django_delayq.text import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound="Task[Any, Any]")
-Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
 
 
 class Task(Bound[P, R]):
@@ -32,6 +30,7 @@ class Task(Bound[P, R]):
         name: how jobs name it; its module and qualified name by default. Renaming it orphans the jobs that wait.
         queue, priority, max_attempts, timeout: for its jobs, unless the job says otherwise; None: what the queue says.
         backoff: ladder, or `f(attempt, exception) -> delay or None` (None: fail now); None: what the queue says.
+        poll: ladder of the waits behind each `NotYet`; None: 15s 3m 10m 30m 30m 1h 2h 6h 15h.
         atomic: the run and the settling of the job's row are one transaction on `DELAYQ["DATABASE"]`: what a run writes there
             happens once, however often the job is delivered.
         sensitive: names of parameters that are masked wherever people look, beside those in `DELAYQ["SENSITIVE"]`.
@@ -48,6 +47,7 @@ class Task(Bound[P, R]):
         max_attempts: int | None,
         backoff: Backoff | None,
         timeout: float | None,
+        poll: Ladder | None = None,
         atomic: bool = False,
         sensitive: Collection[str] = (),
         on_failure: Task[..., Any] | None = None,
@@ -60,6 +60,7 @@ class Task(Bound[P, R]):
         self.priority = priority
         self.max_attempts = max_attempts
         self.backoff = backoff
+        self.poll = poll
         self.timeout = timeout
         self.atomic = atomic
         self.sensitive = frozenset(sensitive)
@@ -170,6 +171,7 @@ def task(
     priority: int = 0,
     max_attempts: int | None = None,
     backoff: Backoff | str | None = None,
+    poll: Ladder | str | None = None,
     timeout: clock.Delay | None = None,
     atomic: bool = False,
     sensitive: Collection[str] = (),
@@ -185,6 +187,7 @@ def task(
     priority: int = 0,
     max_attempts: int | None = None,
     backoff: Backoff | str | None = None,
+    poll: Ladder | str | None = None,
     timeout: clock.Delay | None = None,
     atomic: bool = False,
     sensitive: Collection[str] = (),
@@ -201,6 +204,7 @@ def task(
     priority: int = 0,
     max_attempts: int | None = None,
     backoff: Backoff | str | None = None,
+    poll: Ladder | str | None = None,
     timeout: clock.Delay | None = None,
     atomic: bool = False,
     sensitive: Collection[str] = (),
@@ -214,7 +218,7 @@ def task(
     """
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
-        where = f"@task on {_place(function)}"
+        where = f"@task on {task_options.place(function)}"
         if isinstance(function, Task):
             raise ConfigError(f"{where}: it is a task already. Write @task once, right above def, and @periodic above it.")
         ready = made(
@@ -226,6 +230,7 @@ def task(
             priority=priority,
             max_attempts=max_attempts,
             backoff=backoff,
+            poll=poll,
             timeout=timeout,
             atomic=atomic,
             sensitive=sensitive,
@@ -262,6 +267,7 @@ def made(
     priority: Any = 0,
     max_attempts: Any = None,
     backoff: Any = None,
+    poll: Any = None,
     timeout: Any = None,
     atomic: bool = False,
     sensitive: Any = (),
@@ -274,14 +280,15 @@ def made(
     """
     task = kind(
         function,
-        name=_name(name, function, where),
+        name=task_options.name_of(name, function, where),
         queue=queue,
-        priority=_integer(priority, "priority", where),
-        max_attempts=_attempts(max_attempts, where),
-        backoff=_backoff(backoff, where),
-        timeout=_timeout(timeout, where),
+        priority=task_options.integer(priority, "priority", where),
+        max_attempts=task_options.attempts(max_attempts, where),
+        backoff=task_options.backoff(backoff, where),
+        poll=task_options.poll(poll, where),
+        timeout=task_options.timeout(timeout, where),
         atomic=atomic,
-        sensitive=_sensitive(sensitive, function, where),
+        sensitive=task_options.sensitive(sensitive, function, where),
         on_failure=_follower(on_failure, where),
     )
     if atomic and task.is_async:
@@ -295,73 +302,13 @@ def made(
 _TASK_OPTIONS: Final = tuple(name for name, one in inspect.signature(task).parameters.items() if one.kind is one.KEYWORD_ONLY)
 
 
-def _name(name: str | None, fn: Callable[..., Any], where: str) -> str:
-    if inspect.isclass(fn):
-        raise ConfigError(f"{where}: a class is no task, since JSON does not have what a call of it gives. Write a function.")
-    if not name and not hasattr(fn, "__qualname__"):
-        raise ConfigError(f"{where}: an object that can be called has no name of its own. Give it a name=, or write a function.")
-    found = name or f"{fn.__module__}.{fn.__qualname__}"
-    if "<locals>" in found:
-        raise ConfigError(f"{where}: it is defined inside a function. Move it to a module, or give it a name=.")
-    if not found or len(found) > MAX_TASK or any(char.isspace() or not char.isprintable() for char in found):
-        raise ConfigError(f"{where}: the name {found!r} must be 1 to {MAX_TASK} printable characters without spaces.")
-    return found
-
-
-def _integer(value: Any, option: str, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{where}: {option} must be a whole number, not {value!r}.")
-    return value
-
-
-def _attempts(value: Any, where: str) -> int | None:
-    if value is not None and _integer(value, "max_attempts", where) < 1:
-        raise ConfigError(f"{where}: max_attempts must be at least 1.")
-    return None if value is None else int(value)
-
-
-def _backoff(value: Any, where: str) -> Backoff | None:
-    if value is None or isinstance(value, Ladder):
-        return value
-    if isinstance(value, str):
-        try:
-            return Ladder(value)
-        except ValueError as error:
-            raise ConfigError(f"{where}: backoff: {error}.") from None
-    if callable(value):
-        return value  # type: ignore[no-any-return]  # what it answers is looked at when it is called
-    raise ConfigError(f"{where}: backoff must be text, a Ladder, or f(attempt, exception), not {value!r}{Ladder.spelled(value)}.")
-
-
-def _timeout(value: Any, where: str) -> float | None:
-    if value is None:
-        return None
-    try:
-        seconds = clock.seconds(value)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{where}: timeout={error}.") from None
-    if seconds <= 0:
-        raise ConfigError(f"{where}: timeout must be above 0.")
-    return seconds
-
-
-def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str]:
-    if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(name, str) for name in value):
-        raise ConfigError(f"{where}: sensitive must be a list of parameters, such as ['iban'], not {value!r}.")
-    parameters = inspect.signature(fn).parameters
-    for name in value:
-        # A name with a slip of the pen would hide nothing. What `**kwargs` takes may be called anything.
-        if name not in parameters and not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            near = did_you_mean(name, parameters)
-            raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
-    return value
-
-
 def _follower(value: Any, where: str) -> Task[..., Any] | None:
     if value is None:
         return None
     if not isinstance(value, Task):
         raise ConfigError(f"{where}: on_failure must be a task, made by @delayq.task, not {value!r}.")
+    if value.max_attempts == 0:
+        raise ConfigError(f"{where}: on_failure is scheduled without expires=, so {value.name} needs a limit of attempts.")
     try:
         value.check_typed(("id",), {})
     except PayloadError as error:
@@ -386,12 +333,8 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
     return least, most
 
 
-def _place(fn: Callable[..., Any]) -> str:
-    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
-
-
 def _home(task: Task[Any, Any]) -> str:
-    return _place(task.fn)
+    return task_options.place(task.fn)
 
 
 def _by_name(name: str) -> Task[Any, Any]:

@@ -54,7 +54,8 @@ class QueueDepth:
 class JobView:
     """A job as Redis knows it now. `state`: scheduled, running, failed, or finished (a tombstone: succeeded or cancelled).
 
-    `date_ms`: due, lease end, failed at, finished at, by state. `record` is None for a tombstone or an unreadable record.
+    `date_ms`: due, lease end, failed at, finished at, by state. `asks`: how often it has
+    asked, and heard "not yet". `record` is None for a tombstone or an unreadable record.
     """
 
     id: UUID
@@ -64,6 +65,7 @@ class JobView:
     now_ms: int
     attempt: int
     crashes: int
+    asks: int
     fence: str
     cancel_by: str
     aborts: bool
@@ -117,7 +119,7 @@ class Inspector:
         keys = Keys(self.prefix, queue)
         reply = scripts.run(self._link, scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
         now_ms = int(reply[0])
-        return [_view(job, queue, now_ms, reply[1 + n * 8 : 9 + n * 8]) for n, job in enumerate(jobs)]
+        return [_view(job, queue, now_ms, reply[1 + n * 9 : 10 + n * 9]) for n, job in enumerate(jobs)]
 
     def job(self, queue: str, job: UUID) -> JobView | None:
         """The job of this id; None if Redis does not know it."""
@@ -216,6 +218,7 @@ def _depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
         *(("ZRANGE", keys[lane], 0, 0, "WITHSCORES") for lane in LANES),
         ("ZCARD", keys["leases"]),
         ("HLEN", keys["runs"]),
+        ("HLEN", keys["asks"]),
         ("ZCARD", keys["failed"]),
         ("XLEN", keys["events"]),
         ("XRANGE", keys["events"], "-", "+", "COUNT", 1),
@@ -225,7 +228,7 @@ def _depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
 
 def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
     dates = [decode.moment_ms(first[1]) for first in replies[6:9] if first]
-    running, runs, failed, events, oldest, meta = replies[9:]  # oldest: [[id, [b"at", ms, …]]]
+    running, runs, asks, failed, events, oldest, meta = replies[9:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
     paused, by, why, generation, restoring, surplus = ((value or b"").decode("utf-8", "replace") for value in meta)
     return QueueDepth(
@@ -233,7 +236,7 @@ def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         scheduled=sum(replies[0:3]),
         due=sum(replies[3:6]),
         running=running,
-        retrying=max(0, runs - running),
+        retrying=max(0, runs - running - asks),  # who has asked has not failed; of those that did both, too few are told
         failed=failed,
         oldest_late_ms=max(0, now_ms - first) if first else 0,
         next_due_ms=first,
@@ -254,7 +257,7 @@ def _info(raw: bytes) -> dict[str, str]:
 
 
 def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:
-    state, date, attempt, crashes, fence, cancel_by, progress, raw = values
+    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw = values
     if state == b"unknown":
         return None
     try:
@@ -269,6 +272,7 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         now_ms=now_ms,
         attempt=int(attempt),
         crashes=int(crashes),
+        asks=int(asks),
         fence=decode.text(fence),
         cancel_by=decode.text(cancel_by).lstrip("\1"),
         aborts=cancel_by.startswith(b"\1"),  # see cancel.lua

@@ -7,6 +7,7 @@
 | leases | zset | id by lease end ms | while the job runs |
 | runs | hash | id -> attempt:crashes:lane:nonce[:past]; nonce empty: nobody holds it, see runs.lua | from the first claim to the end |
 | cancels | hash | id -> who asked | while the job runs, or may be adopted |
+| asks | hash | id -> how often it has asked, and heard "not yet"; see asks.lua | from the first time to the end |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim | a day |
@@ -47,6 +48,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | progress | claim, extend, settle, sweep |
 | runs, keys | schedule, claim, settle, cancel, requeue, purge, restore, sweep |
 | cancels | claim, settle, cancel, requeue, tidy, restore, sweep |
+| asks | schedule, claim, settle, cancel, requeue, purge, tidy, restore, sweep |
 | claims | claim, tidy |
 | failed | schedule, claim, settle, requeue, tidy, sweep |
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
@@ -76,6 +78,7 @@ NAMES: dict[str, str] = {
     "leases": "leases",
     "runs": "runs",
     "cancels": "cancels",
+    "asks": "asks",
     "progress": "progress",
     "keys": "keys",
     "claims": "claims",

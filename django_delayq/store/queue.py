@@ -27,7 +27,7 @@ HOUR_MS: Final = 3_600_000
 FOREVER_MS: Final = 10**15
 DAY_MS: Final = 24 * HOUR_MS
 
-Kind = Literal["ack", "retry", "snooze", "evict", "park", "fail", "crash", "cancel"]
+Kind = Literal["ack", "retry", "snooze", "ask", "evict", "park", "fail", "crash", "cancel"]
 Extended = Literal["ok", "cancel", "abort", "lost", "gone", "wait"]
 Settled = Literal["done", "already", "lost", "gone"]
 SETTLED: Final[Mapping[bytes, Settled]] = {answer.encode(): answer for answer in get_args(Settled)}
@@ -56,7 +56,7 @@ class Claim:
 
 
 class Outcome(NamedTuple):
-    """The value that a run ends in. `id` is short; `delay_ms` counts for retry and snooze; `detail` is JSON for the mirror, opaque
+    """The value that a run ends in. `id` is short; `delay_ms` counts for retry, snooze and ask; `detail` is JSON for the mirror, opaque
     here; `ran_ms`: how long it ran, below 0 if nobody knows. What the worker's receivers hear besides: `error`, which the task raised,
     and `reason`, in words. Redis is told neither.
     """

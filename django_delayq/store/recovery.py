@@ -29,7 +29,7 @@ ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that 
 class RestoreItem(NamedTuple):
     """A job that Redis may not have. `id` is short. With a fence it is a run that this worker holds, else a row; `attempt` and
     `crashes` are then those behind it. Its date, or the end of its lease: `due_ms`, but `delay_ms` from Redis' now at least.
-    `unsure_ms`, `begun`: see restore.lua.
+    `unsure_ms`, `begun`, `asks`: see restore.lua.
     """
 
     id: str
@@ -41,6 +41,7 @@ class RestoreItem(NamedTuple):
     delay_ms: int = 0
     unsure_ms: int = 0
     begun: Literal["", "run", "cancel"] = ""
+    asks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +108,31 @@ class GroundStore:
         return self._restore(items, worker, "adopted", ground or "?", "", now_ms)
 
     def row(
-        self, record: JobRecord, *, runs: bool, attempts: int, crashes: int, due_ms: int, asked: bool, lease_ms: int
+        self,
+        record: JobRecord,
+        *,
+        runs: bool,
+        attempts: int,
+        crashes: int,
+        asks: int,
+        due_ms: int,
+        cancel: bool,
+        lease_ms: int,
     ) -> RestoreItem:
-        """An unfinished row, as it comes back. What runs by it gets a lease, in which its worker can adopt it (`asked`: to cancel);
-        what waits and is due may have begun unseen, and waits a little longer for the same reason.
+        """An unfinished row, as it comes back. What runs by it gets a lease, in which its worker can adopt it (`cancel`: that was asked
+        for); what waits and is due may have begun unseen, and waits a little longer for the same reason.
         """
         id, written = ids.short(record.id), self._store.written(record)
         if not runs:
-            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS, lease_ms)
+            return RestoreItem(id, written, attempts, crashes, "", due_ms, ADOPTION_MS, lease_ms, asks=asks)
         return RestoreItem(
             id=id,
             record=written,
             attempt=max(0, attempts - 1),
             crashes=crashes,
             delay_ms=lease_ms,
-            begun="cancel" if asked else "run",
+            begun="cancel" if cancel else "run",
+            asks=asks,
         )
 
     def restore(
@@ -155,6 +166,7 @@ class GroundStore:
                 item.delay_ms,
                 item.unsure_ms,
                 item.begun,
+                item.asks,
             )
         reply = self._store.run("restore", now_ms, by, why, *arguments)
         return decode.text(reply[0]), [answer.decode() for answer in reply[1:]]

@@ -91,10 +91,10 @@ def executor(holdings: OneRun, *receivers: Receiver) -> Executor:
     )
 
 
-def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int = 0, due_ms: int = 0) -> Outcome:
+def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int = 0, asked: int = 0, due_ms: int = 0) -> Outcome:
     """Runs a job that is neither in Redis nor in the database."""
     line = replace(*lines_of(conf.get(), {plan.queue: 1}), signer=None)
-    job = ClaimedJob(ids.short(plan.id), attempt, crashes, due_ms, plan.encode(), BY_HAND, plan.queue)
+    job = ClaimedJob(ids.short(plan.id), attempt, crashes, due_ms, plan.encode(), BY_HAND, plan.queue, asks=asked)
     holdings = OneRun(1)
     try:
         outcome = executor(holdings, *receivers).run(taken(holdings, line, 0, job))

@@ -267,7 +267,9 @@ class Kit:
 
     # one run by hand
 
-    def perform(self, task: Any, *args: Any, attempt: int = 1, crashes: int = 0, run_at: datetime | None = None, **kwargs: Any) -> Any:
+    def perform(
+        self, task: Any, *args: Any, attempt: int = 1, crashes: int = 0, asked: int = 0, run_at: datetime | None = None, **kwargs: Any
+    ) -> Any:
         """Runs a task with these arguments as a worker would, without a job: `delayq.current()` and `delayq.once()` work in it. Options
         of the job come by `task.using(key=…)`, and the tick of a schedule by `task.using(meta={"delayq.periodic": {"name": …, "tick":
         …}})`. Arguments and result go through JSON. Returns what the task returns, raises what it
@@ -281,7 +283,7 @@ class Kit:
         options, tick = _without_tick(task.options)
         planned = plan(task.task, options, args, kwargs, None, tick=tick)
         due_ms = self._clock.now_ms() if run_at is None else clock.to_ms(run_at)
-        outcome = run_by_hand(planned, attempt=attempt, crashes=crashes, due_ms=due_ms)
+        outcome = run_by_hand(planned, attempt=attempt, crashes=crashes, asked=asked, due_ms=due_ms)
         if outcome.error is not None:
             raise outcome.error
         return codec.loads(outcome.detail).get("r")

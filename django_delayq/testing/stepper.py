@@ -29,8 +29,8 @@ ENDS_OF_RUNS: Final = (Exception, SystemExit, GeneratorExit, CancelledError)  # 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One run. `outcome`: "ack", "retry", "snooze", "park", "fail" or "cancel"; "crash" where a test let its worker vanish. `error`:
-    what the task raised. `attempt` counts from 1.
+    """One run. `outcome`: "ack", "retry", "snooze", "ask", "park", "fail" or "cancel"; "crash" where a test let its worker vanish.
+    `error`: what the task raised. `attempt` counts from 1.
     """
 
     id: UUID

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import LeaseLost
-from django_delayq.states import CARRIED
+from django_delayq.states import CARRIED, NO_LIMIT
 
 if TYPE_CHECKING:
     from django_delayq.record import ClaimedJob, Header
@@ -82,14 +82,20 @@ class CurrentJob:
         return self._run.job.crashes
 
     @property
+    def asked(self) -> int:
+        """How often the job has asked before this run, and heard "not yet"."""
+        return self._run.job.asks
+
+    @property
     def max_attempts(self) -> int:
-        """How many attempts count before the job fails."""
-        return self._run.header.max_attempts
+        """How many attempts count before the job fails; 0: it is tried until it expires."""
+        most = self._run.header.max_attempts
+        return 0 if most == NO_LIMIT else most
 
     @property
     def is_last_attempt(self) -> bool:
         """Whether the job fails for good if this attempt does."""
-        return self.attempt >= self.max_attempts
+        return self.attempt >= self._run.header.max_attempts
 
     @property
     def args(self) -> list[Any]:

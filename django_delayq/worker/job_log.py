@@ -18,9 +18,11 @@ WORDS: Final = {
     "ack": "succeeded",
     "retry": "failed and is retried",
     "snooze": "is snoozed",
+    "ask": "asks again",
     "fail": "failed",
     "cancel": "is cancelled",
 }
+PUT_OFF: Final = ("snooze", "ask")  # no failures, whatever was raised
 
 
 class JobLog:
@@ -56,7 +58,7 @@ class JobLog:
         if outcome.kind != "ack" or outcome.reason:
             text += _further(outcome)
         shown = error.__cause__ or error.__context__ if isinstance(error, ControlFlow) else error
-        if shown is not None and outcome.kind != "snooze":
+        if shown is not None and outcome.kind not in PUT_OFF:
             text += f"; {summary(shown)}"
             if outcome.kind != "retry":
                 fields["traceback"] = traceback(shown)
@@ -81,12 +83,12 @@ def _level(outcome: Outcome) -> int:
     if outcome.kind == "fail":
         return logging.ERROR
     told = outcome.reason or (outcome.kind in ("retry", "cancel") and outcome.error is not None)
-    return logging.WARNING if told and outcome.kind != "snooze" else logging.INFO
+    return logging.WARNING if told and outcome.kind not in PUT_OFF else logging.INFO
 
 
 def _further(outcome: Outcome) -> str:
     words = [""]
-    if outcome.kind in ("retry", "snooze"):
+    if outcome.kind in ("retry", *PUT_OFF):
         words.append(f"again in {clock.text(outcome.delay_ms / 1000)}")
     if outcome.error is None and outcome.reason:
         words.append("its result was not kept")

@@ -1,4 +1,6 @@
-"""When a failed attempt is followed by another: the job's own ladder, else the task's backoff, else the queue's ladder."""
+"""When a failed attempt is followed by another: the job's own ladder, else the task's backoff, else the queue's ladder. And when a job
+asks again that has heard "not yet".
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from random import random
 from typing import Any
 
 from django_delayq import clock
-from django_delayq.ladder import Ladder
+from django_delayq.ladder import POLL, Ladder
 from django_delayq.logger import Logger
 from django_delayq.worker import holdings
 
@@ -36,8 +38,23 @@ def delay_ms(
         found = backoff.delay(attempt, rand=rand) if isinstance(backoff, Ladder) else backoff(attempt, error)
         return None if found is None else clock.milliseconds(found)
     except Exception:
-        logger.exception("the backoff %r failed at attempt %d, so the queue's ladder is used", backoff, attempt)
+        # Not the ladder itself: to be written down, it would ask the formula that has just erred.
+        logger.exception("the backoff %s failed at attempt %d, so the queue's ladder is used", repr(backoff), attempt)
         return clock.milliseconds(default.delay(attempt, rand=rand))
+
+
+def poll_ms(poll: Ladder | None, asks: int, *, rand: Callable[[], float] = random) -> int | None:
+    """Milliseconds from now until a job asks again that has asked `asks` times before this one; None: its ladder has ended, and it
+    gives up. A formula that errs gives way to the usual poll ladder.
+    """
+    ladder = POLL if poll is None else poll
+    if asks >= len(ladder):
+        return None
+    try:
+        return clock.milliseconds(ladder.delay(asks + 1, rand=rand))
+    except Exception:
+        logger.exception("the poll ladder %s failed at step %d, so the usual one is used", repr(ladder), asks + 1)
+        return clock.milliseconds(POLL.delay(asks + 1, rand=rand))
 
 
 def foreseen_ms(backoff: Backoff, attempt: int, max_attempts: int, default: Ladder) -> int:

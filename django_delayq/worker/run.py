@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from django.dispatch import Signal
 
 from django_delayq import signals
+from django_delayq.ladder import Ladder
 from django_delayq.logger import Logger
 from django_delayq.record import ClaimedJob, Header
 from django_delayq.store.queue import Kind, Outcome
@@ -22,6 +23,7 @@ ENDS: Final[Mapping[str, Signal]] = {
     "ack": signals.job_succeeded,
     "retry": signals.job_retried,
     "snooze": signals.job_snoozed,
+    "ask": signals.job_snoozed,
     "fail": signals.job_failed,
     "cancel": signals.job_cancelled,
 }
@@ -36,6 +38,7 @@ class AnyTask(Protocol):
     name: str
     fn: Callable[..., Any]
     backoff: Any
+    poll: Ladder | None
     timeout: float | None
     is_async: bool
     atomic: bool

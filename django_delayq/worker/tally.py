@@ -23,6 +23,7 @@ ENDS: Final[Mapping[Kind, str]] = {
     "ack": "succeeded",
     "retry": "retried",
     "snooze": "snoozed",
+    "ask": "asked",
     "park": "parked",
     "fail": "failed",
     "cancel": "cancelled",

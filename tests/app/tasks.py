@@ -65,7 +65,7 @@ def _run(op: str) -> Iterator[None]:
     except Trouble:
         how = "error"
         raise
-    except delayq.Snooze:
+    except (delayq.Snooze, delayq.NotYet):
         how = "snooze"
         raise
     finally:
@@ -118,6 +118,15 @@ def snoozer_once(op: str, seconds: float) -> None:
         said = record.lines(Path(settings.APP_FOLDER), "runs-*.jsonl")
         if not any(line.get("how") == "snooze" and line["job"] == delayq.current().id.hex for line in said):
             raise delayq.Snooze("200ms", "not now")
+
+
+@delayq.task(poll=delayq.Ladder.every("200ms", times=20))
+def asker(op: str, seconds: float) -> None:
+    """Hears "not yet" twice."""
+    with _run(op):
+        time.sleep(seconds)
+        if delayq.current().asked < 2:
+            raise delayq.NotYet("not yet")
 
 
 @delayq.task

@@ -66,6 +66,14 @@ def snooze() -> None:
     raise delayq.Snooze("1h", "not packed yet")
 
 
+@delayq.task(queue="orders", poll="1h")
+def ask() -> None:
+    try:
+        raise LookupError("no such parcel")
+    except LookupError as error:
+        raise delayq.NotYet("nobody has scanned it") from error
+
+
 @delayq.task(queue="orders")
 def fail() -> None:
     raise delayq.Fail("no such order")

@@ -248,7 +248,7 @@ def test_an_error_that_cannot_say_what_it_is_is_told_by_its_class(delayq, db, ex
     assert len(exported.points("messaging.process.duration")) == 1
 
 
-@pytest.mark.parametrize(("name", "outcome"), [("retry", "retry"), ("snooze", "snooze"), ("give_up", "cancel")])
+@pytest.mark.parametrize(("name", "outcome"), [("retry", "retry"), ("snooze", "snooze"), ("ask", "ask"), ("give_up", "cancel")])
 def test_an_end_that_the_task_has_chosen_is_no_error(delayq, db, exported, name, outcome):
     getattr(shipping, name).schedule()
     delayq.run_due()
@@ -257,6 +257,14 @@ def test_an_end_that_the_task_has_chosen_is_no_error(delayq, db, exported, name,
     assert run.status.status_code.name == "UNSET"
     assert exceptions(run) == []
     assert "error.type" not in run.attributes
+
+
+def test_who_gives_up_asking_has_failed_by_that_error(delayq, db, exported):
+    shipping.ask.schedule()
+    delayq.advance("1h")
+    first, last = exported.of("process")
+    assert (first.status.status_code.name, last.status.status_code.name) == ("UNSET", "ERROR")
+    assert last.attributes["error.type"] == "django_delayq.exceptions.GaveUp"
 
 
 @pytest.mark.parametrize(("cause", "told"), [("", "django_delayq.exceptions.Retry"), ("a flat tyre", "tests.contrib.shipping.Lost")])

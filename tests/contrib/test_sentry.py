@@ -193,7 +193,7 @@ def test_attempts_that_are_retried_are_reported_as_warnings_if_wanted(delayq, db
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("retry", "aborted"), ("snooze", "aborted"), ("give_up", "cancelled"), ("fail", "aborted")]
+    ("name", "status"), [("retry", "aborted"), ("snooze", "aborted"), ("ask", "aborted"), ("give_up", "cancelled"), ("fail", "aborted")]
 )
 def test_an_end_that_the_task_has_chosen_is_no_error(delayq, db, sentry, name, status):
     sent = sentry({"report_retried": True})
@@ -202,6 +202,14 @@ def test_an_end_that_the_task_has_chosen_is_no_error(delayq, db, sentry, name, s
     assert sent.errors == []
     wanted = "internal_error" if name == "fail" else status
     assert trace(sent.transactions[0])["status"] == wanted
+
+
+def test_who_gives_up_asking_is_reported_once(delayq, db, sentry):
+    sent = sentry({})
+    shipping.ask.schedule()
+    delayq.advance("1h")
+    [event] = sent.errors
+    assert event["exception"]["values"][-1]["type"] == "GaveUp"
 
 
 def test_fail_is_an_error_if_wanted(delayq, db, sentry):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-KINDS: Final = ("plain", "retrying", "snoozing", "atomic", "stepwise", "keyed", "asynchronous", "bulk", "redis")
+KINDS: Final = ("plain", "retrying", "snoozing", "asking", "atomic", "stepwise", "keyed", "asynchronous", "bulk", "redis")
 DURABLE: Final = tuple(kind for kind in KINDS if kind != "redis")  # where it is a row that is pushed, or brought back
 FEW: Final = ("plain",)  # where people change rows: what a job does when it runs has no part in that
 KEYED: Final = ("keyed",)  # where one job takes another in

@@ -231,6 +231,7 @@ class Web:
         return {
             "retrying": (tasks.flaky, (1, seconds / 2)),
             "snoozing": (tasks.snoozer_once, (seconds / 2,)),
+            "asking": (tasks.asker, (seconds / 2,)),
             "atomic": (tasks.atomic, (seconds,)),
             "stepwise": (tasks.stepwise, (0, seconds / 2)),
             "asynchronous": (tasks.asynchronous, (seconds,)),

@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from django_delayq.store.formats import FORMAT
+from django_delayq.store.queue import QueueStore
 from tests.formats.stage import ROOT, eventually
 from tests.formats.test_dumps import differs, go_on
+from tests.links import package_link
 
 EACH = 120
 
@@ -52,3 +54,18 @@ def test_the_release_without_formats_reads_what_format_1_is(stage, old_tree):
     stage.manage(ROOT, "migrate", "-v", "0")
     stage.manage(ROOT, "delayq", "upgrade", "--yes")
     go_on(stage, push(stage, ROOT, "new web"), "runs", "ends", tree=old_tree)
+
+
+@pytest.mark.slow
+def test_the_release_without_formats_runs_what_has_asked_and_leaves_its_count_to_tidy(stage, old_tree):
+    stage.manage(ROOT, "migrate", "-v", "0")
+    expected = dict(json.loads(stage.run(ROOT, "rolling.ask")))
+    asks = "delayq:{orders}:asks"
+    assert stage.link.execute("HLEN", asks) == 5
+    go_on(stage, expected, "runs", "ends", tree=old_tree)
+    assert stage.link.execute("HLEN", asks) == 5, "it knows nothing of them"
+    store = QueueStore(package_link(stage.link), prefix="delayq", queue="orders")
+    cursor = "0"
+    while (cursor := store.tidy(cursor=cursor).cursor) != "0":
+        pass
+    assert stage.link.execute("EXISTS", asks) == 0

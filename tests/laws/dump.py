@@ -15,8 +15,8 @@ from django_delayq.store.keys import Keys
 
 LANES: Final = ("high", "normal", "low")
 ZSETS: Final = (*LANES, "leases", "failed", "finished")
-HASHES: Final = ("jobs", "runs", "cancels", "progress", "keys", "claims", "meta")
-HELD: Final = (*LANES, "leases", "runs", "cancels", "progress", "keys")  # empty when nothing goes on
+HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "keys", "claims", "meta")
+HELD: Final = (*LANES, "leases", "runs", "cancels", "progress", "asks", "keys")  # empty when nothing goes on
 BOOKKEEPING: Final = (
     "paused",
     "paused_by",
@@ -66,6 +66,7 @@ class Dump:
     runs: dict[str, str] = field(default_factory=dict)
     cancels: dict[str, str] = field(default_factory=dict)
     progress: dict[str, str] = field(default_factory=dict)
+    asks: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
@@ -99,7 +100,7 @@ class Dump:
 
     def renamed(self, name: Callable[[str], str]) -> Dump:
         """The same with other ids, without claims and bookkeeping."""
-        by_id = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:4])}
+        by_id = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:5])}
         return Dump(**by_id, keys={key: name(id) for key, id in self.keys.items()})
 
 

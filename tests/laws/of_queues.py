@@ -76,12 +76,13 @@ def no_run_is_beyond_the_last_attempt(history: History) -> Findings:
 
 @law(Sees.QUEUES)
 def nothing_speaks_of_what_is_over(history: History) -> Findings:
-    """Tombstones are of jobs that are gone, cancel requests and progress of jobs that run."""
+    """Tombstones are of jobs that are gone, cancel requests and progress of jobs that run; who has asked has a run, or had one."""
     for look in history.moments:
         dump = look.after
         yield from ((id, f"has a tombstone and is {dump.state(id)}") for id in dump.finished.keys() & dump.jobs.keys())
         yield from ((id, "has a cancel request and does not run") for id in dump.cancels.keys() - dump.leases.keys() - look.noted)
         yield from ((id, "has progress and does not run") for id in dump.progress.keys() - dump.leases.keys())
+        yield from ((id, "has asked and has no run") for id in dump.asks.keys() - dump.runs.keys())
 
 
 # Of every change
@@ -240,6 +241,15 @@ def crashes_are_counted(history: History) -> Findings:
             yield page.id, f"{page}: {crashes} crashes after {known}"
         if poison != (crashes > history.max_crashes) and vanished and page.item.kind != "cancelled":
             yield page.id, f"{page}: {crashes} crashes of at most {history.max_crashes}"
+
+
+@law(Sees.STORY)
+def each_time_that_a_job_asks_is_counted(history: History) -> Findings:
+    """How often a job has asked is one more each time, whatever happens to it in between, and begins anew by a requeue alone."""
+    for page, known in _pages(history, "snoozed"):
+        asks = page.asks
+        if asks is not None and known.asks is not None and asks != known.asks + 1:
+            yield page.id, f"{page}: has asked {asks} times, after {known}"
 
 
 @law(Sees.STORY)

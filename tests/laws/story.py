@@ -20,7 +20,7 @@ TELLS: Final[dict[str, tuple[State, tuple[str, ...]]]] = {
     "crashed": (State.SCHEDULED, ("crash",)),
     "succeeded": (State.SUCCEEDED, ("ack",)),
     "retried": (State.SCHEDULED, ("retry",)),
-    "snoozed": (State.SCHEDULED, ("snooze", "evict", "park")),
+    "snoozed": (State.SCHEDULED, ("snooze", "ask", "evict", "park")),
     "failed": (State.FAILED, ("fail", "crash", "expire")),
     "cancelled": (State.CANCELLED, ("cancel", "purge", "replace")),
     "requeued": (State.SCHEDULED, ("requeue",)),
@@ -39,7 +39,9 @@ NOBODY: Final = "-"  # the fence of a job that is cancelled before it runs
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Where a job stands. `attempt`: of the run, or of the last one that counted."""
+    """Where a job stands. `attempt`: of the run, or of the last one that counted; `asks`: how often it has asked, None where nobody
+    has seen that.
+    """
 
     place: Place = None
     attempt: int = 0
@@ -48,6 +50,7 @@ class Chapter:
     due: int = 0
     asked: bool = False
     aborted: bool = False
+    asks: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,11 @@ class Page:
     def run(self) -> tuple[int, int, str]:
         """Attempt, crashes and fence of an event that names a run."""
         return int(self.item.fields[1]), int(self.item.fields[2]), self.item.fields[3]
+
+    @property
+    def asks(self) -> int | None:
+        """How often the job has asked, if the event says so."""
+        return int(self.item.fields[5]) if self.item.kind == "snoozed" and len(self.item.fields) > 5 else None
 
     def __str__(self) -> str:
         return f"{self.item.kind} at {self.entry.at_ms} by {self.entry.by}"
@@ -123,14 +131,16 @@ def after(page: Page) -> Chapter:
     if kind == "restored":
         due, attempt, crashes = map(int, fields[1:4])
         place, asked = (State.SCHEDULED, False) if waits(page.item) else (State.RUNNING, known.asked)
-        return Chapter(place, attempt, crashes, "" if fields[4] == NOBODY else fields[4], due, asked)
+        return Chapter(place, attempt, crashes, "" if fields[4] == NOBODY else fields[4], due, asked, asks=None)
     place = TELLS[kind][0]
     if kind == "claimed":
         attempt, crashes, fence = page.run
-        return Chapter(place, attempt, crashes, fence)
+        return Chapter(place, attempt, crashes, fence, asks=known.asks)
     if kind in ENDS:
         attempt, crashes, _ = page.run
         due = int(fields[4]) if len(fields) > 4 else 0
-        return Chapter("ended" if place is State.SUCCEEDED else place, attempt - (kind in ("snoozed", "crashed")), crashes, due=due)
+        ended: Place = "ended" if place is State.SUCCEEDED else place
+        asks = known.asks if page.asks is None else page.asks
+        return Chapter(ended, attempt - (kind in ("snoozed", "crashed")), crashes, due=due, asks=asks)
     due = int(fields[1]) if kind != "expired" else 0
     return Chapter(place, due=due) if kind in ("scheduled", "requeued") else replace(known, place=place, due=due)

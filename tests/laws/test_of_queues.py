@@ -83,6 +83,7 @@ def test_a_good_queue_breaks_nothing() -> None:
         (lambda dump: dump.finished.update(w=LATER), "has a tombstone"),
         (lambda dump: dump.cancels.update(w="clerk"), "cancel request and does not run"),
         (lambda dump: dump.progress.update(w="1/2"), "progress and does not run"),
+        (lambda dump: dump.asks.update(w="1"), "has asked and has no run"),
     ],
 )
 def test_a_broken_queue_is_noticed(harm: Callable[[Dump], object], sentence: str) -> None:
@@ -228,6 +229,7 @@ def test_a_story_that_may_be_is_good(events: list[tuple[str, ...]]) -> None:
         ([("scheduled", "j", "6"), CLAIMED], "1 ms before its date"),
         ([SCHEDULED, CLAIMED, ("succeeded", "j", "1", "0", "n2")], "which is not"),
         ([SCHEDULED, CLAIMED, ("retried", "j", "2", "0", "n1", "5")], "which is not"),
+        ([SCHEDULED, CLAIMED, ("snoozed", "j", "1", "0", "n1", "5", "2")], "has asked 2 times"),
         ([SCHEDULED, CLAIMED, ("cancelled", "j", "1", "0", "-")], "ended as if it did not"),
         ([SCHEDULED, CLAIMED, ("crashed", "j", "1", "0", "n1", "5")], "crashes are counted"),
         ([SCHEDULED, CLAIMED, ("succeeded", "j", "1", "1", "n1")], "crashes are counted"),

@@ -11,7 +11,7 @@ import django_delayq as delayq
 from django_delayq import ids
 from django_delayq.models import Job
 from tests.management.conftest import lose_redis
-from tests.tasks_for_tests import close_order, ping
+from tests.tasks_for_tests import ask_bank, close_order, ping
 
 FAILED = json.dumps({"c": "shop.Refused", "m": "no", "t": "Traceback (most recent call last):\n  \x1b[1mpay\x1b[0m"})
 
@@ -135,3 +135,23 @@ def test_inspect_without_redis_does_not_call_a_job_unknown(run, orders, settings
     assert answer.code == 1
     assert "is not available" in answer.out
     assert "Neither" not in answer.out
+
+
+def test_inspect_says_how_often_a_job_has_asked_and_when_it_does_again(run, orders):
+    job = delayq.schedule(ask_bank, 7, delay=0)
+    assert "  asked            never" in run("inspect", job.id).lines
+    for delay in (0, 600_400):
+        orders.settle(orders.claim()[0], "ask", delay=delay)
+    orders.fold()
+    assert "  asked            2 of 3, next in 10m" in run("inspect", job.id).lines
+    document = run("inspect", job.id, "--json").json
+    assert (document["job"]["asked"], document["job"]["asked_of"], document["redis"]["asked"]) == (2, 3, 2)
+    assert run("list", "--json").json[0]["asked"] == 2
+    Job.objects.update(task="shop.gone")
+    assert any(line.startswith("  asked            2, next in ") for line in run("inspect", job.id).lines)
+
+
+def test_of_a_job_without_a_limit_no_number_of_attempts_is_told(run, orders):
+    job = delayq.schedule(close_order, 7, max_attempts=0, expires="1h")
+    assert run("inspect", job.id, "--json").json["job"]["max_attempts"] == 0
+    assert "999999" not in run("list").out.replace(job.short_id, "")

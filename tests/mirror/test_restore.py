@@ -100,6 +100,26 @@ def test_attempts_and_crashes_come_back_and_what_ran_has_a_lease(orders, loop, w
     assert orders.settle(again, "retry") == "gone"
 
 
+def test_how_often_a_job_has_asked_comes_back_also_of_one_that_runs(orders, loop, wipe):
+    waiting, running = (delayq.schedule(close_order, number, delay=0) for number in (1, 2))
+    orders.fold()
+    for _ in range(2):
+        jobs = {job.id: job for job in orders.claim()}
+        for job in jobs.values():
+            orders.settle(job, "ask", delay=0)
+        orders.fold()
+    [job, again] = sorted(orders.claim(), key=lambda one: one.id)
+    assert (job.asks, again.asks) == (2, 2)
+    orders.settle(job, "ask", delay=60_000)
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    first, second = stores.inspector().jobs("orders", [waiting.id, running.id])
+    assert (first.state, first.attempt, first.asks) == ("scheduled", 0, 3)
+    assert (second.state, second.attempt, second.asks) == ("running", 0, 2)
+    assert [Job.objects.get(pk=one.id).asked for one in (waiting, running)] == [3, 2]
+
+
 def test_what_is_unpublished_is_left_to_the_relay(orders, loop, wipe):
     job = delayq.schedule(close_order, 1, delay="1h")
     wipe()  # before the mirror has seen it

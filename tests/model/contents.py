@@ -93,6 +93,8 @@ class Contents:
                     dump.keys[job.record.key] = id
                 if job.begun:
                     dump.runs[id] = job.run()
+                if job.asks:
+                    dump.asks[id] = str(job.asks)
             if job.progress:
                 dump.progress[id] = job.progress
         return dump
@@ -139,8 +141,9 @@ class Contents:
         self._unlease(job)
         self.jobs[job.id] = Job(job.id, job.record, self.now, State.FAILED)
 
-    def _back(self, job: Job, due: int, *, attempt: int, evictions: int = 0, unknown: int = 0) -> None:
+    def _back(self, job: Job, due: int, *, attempt: int, evictions: int = 0, unknown: int = 0, asked: bool = False) -> None:
         self._unlease(job)
+        asks = job.asks + asked
         self.jobs[job.id] = Job(
             job.id,
             job.record,
@@ -150,7 +153,8 @@ class Contents:
             keyless=job.keyless,
             evictions=evictions,
             unknown=unknown,
-            small=job.small and bool(attempt or job.crashes or evictions or unknown),
+            asks=asks,
+            small=job.small and bool(attempt or job.crashes or evictions or unknown or asks),
         )
 
     def _crash(self, job: Job, max_crashes: int) -> str:

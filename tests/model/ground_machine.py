@@ -26,7 +26,7 @@ from tests.store.board import LEASE
 
 WAIT = 3000  # ms that a restored job waits at least, as the mirror asks for
 PHASES = ("", "found", "sweep", "adopt", "rest")
-ends = st.sampled_from(["retry", "retry", "retry", "ack", "fail", "snooze", "crash", "cancel"])
+ends = st.sampled_from(["retry", "retry", "retry", "ack", "fail", "snooze", "ask", "ask", "crash", "cancel"])
 persons = st.sampled_from(["me", "me", "you", "restore"])
 
 
@@ -100,7 +100,7 @@ class GroundMachine(QueueMachine):
 
     def _mirror(self) -> None:
         for job in self.model.jobs.values():
-            item = RestoreItem(id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes)
+            item = RestoreItem(id=job.id, record=job.record.encode(), attempt=job.attempt, crashes=job.crashes, asks=job.asks)
             if job.state is State.FAILED:
                 self.rows.pop(job.id, None)
             elif job.state is State.RUNNING:
@@ -128,7 +128,15 @@ class GroundMachine(QueueMachine):
             mine = {(job.id, job.fence): job for job in reversed(held) if job.ground == ground}
             latest = {job.id: job for job in mine.values()}
             items = [
-                RestoreItem(id=job.id, record=job.record, attempt=job.attempt, crashes=job.crashes, fence=job.fence, delay_ms=LEASE)
+                RestoreItem(
+                    id=job.id,
+                    record=job.record,
+                    attempt=job.attempt,
+                    crashes=job.crashes,
+                    fence=job.fence,
+                    delay_ms=LEASE,
+                    asks=job.asks,
+                )
                 for job in latest.values()
             ]
             self.call("adopt", items, worker=worker, ground=ground)

@@ -127,6 +127,7 @@ class Grounds(Contents):
         job.state, job.date = State.RUNNING, self._date(item)
         job.attempt, job.crashes, job.fence = item.attempt, item.crashes, item.fence
         job.evictions = job.unknown = 0
+        job.asks = item.asks or job.asks
         self._event("restored", item.id, job.date, item.attempt, item.crashes, item.fence, body=body)
         return "adopted"
 
@@ -163,7 +164,7 @@ class Grounds(Contents):
             self.finished[item.id] = self.now + 0.75
             self._event("merged", item.id, holder.id, "restore", body=b"")
             return "merged"
-        job = Job(item.id, record, self._date(item), attempt=item.attempt, crashes=item.crashes)
+        job = Job(item.id, record, self._date(item), attempt=item.attempt, crashes=item.crashes, asks=item.asks)
         job.state = State.RUNNING if item.begun else State.SCHEDULED
         self.jobs[item.id] = job
         if item.begun == "cancel":

@@ -23,6 +23,7 @@ class Job:
     keyless: bool = False  # it was adopted when another job had its key
     evictions: int = 0
     unknown: int = 0  # since when nobody has known its task
+    asks: int = 0  # how often it has asked
     small: bool = False  # its run does not say that it has a key
 
     @property
@@ -36,7 +37,7 @@ class Job:
     @property
     def begun(self) -> bool:
         """Whether `runs` has something to say of it."""
-        return bool(self.state is State.RUNNING or self.attempt or self.crashes or self.past)
+        return bool(self.state is State.RUNNING or self.attempt or self.crashes or self.past or self.asks)
 
     def run(self) -> str:
         letter = self.letter.upper() if self.record.key and not self.small else self.letter

@@ -328,6 +328,16 @@ class QueueMachine(RuleBasedStateMachine):
         again = [one for one in self.running() if one.id == job.id]
         self.settle(*(self.ending(one, Ending(0, "snooze", delay, 0)) for one in again))
 
+    @precondition(lambda self: self.running())
+    @rule(pick=picks, between=st.sampled_from(["snooze", "retry", "crash", "ask", "park"]), delay=st.sampled_from([0, 1000]))
+    def a_run_asks_and_what_comes_between_leaves_that(self, pick: int, between: Any, delay: int) -> None:
+        job = self.running()[pick % len(self.running())]
+        for outcome in ("ask", between, "ask"):
+            again = [one for one in self.running() if one.id == job.id]
+            self.settle(*(self.ending(one, Ending(0, outcome, delay, 0)) for one in again))
+            self.now += delay
+            self.claim("w2", 5)
+
     @precondition(lambda self: self.held)
     @rule(those=st.lists(picks, min_size=1, max_size=3), progress=st.sampled_from(["", "1/3", "2/3"]))
     def leases_are_extended(self, those: list[int], progress: str) -> None:

@@ -175,7 +175,7 @@ class Model(Grounds):
         return [(job, date)]
 
     def _expire(self, job: Job) -> None:
-        if job.attempt or job.crashes:
+        if job.attempt or job.crashes or job.asks:
             self._fail(job)
             self._event("failed", job.id, job.attempt, job.crashes, "-")
         else:
@@ -195,6 +195,7 @@ class Model(Grounds):
                 ground=self.ground,
                 evictions=job.evictions,
                 unknown_ms=max(0, self.now - job.unknown) if job.unknown else 0,
+                asks=job.asks,
             )
             for job, due in taken
         ]
@@ -273,13 +274,13 @@ class Model(Grounds):
     def _unheld(self, item: Outcome, job: Job | None) -> str:
         if job is None:
             return "already" if item.id in self.finished else "gone"
-        back = item.kind in ("snooze", "evict", "park", "crash") or job.state is State.FAILED
+        back = item.kind in ("snooze", "ask", "evict", "park", "crash") or job.state is State.FAILED
         return "already" if back or job.attempt >= item.attempt else "gone"
 
     def _settle(self, job: Job, item: Outcome, max_crashes: int) -> None:
         fields = (job.id, job.attempt, job.crashes, job.fence)
         outcome, due = item.kind, self.now + item.delay_ms
-        if job.id in self.requests and outcome in ("retry", "snooze", "evict", "park"):
+        if job.id in self.requests and outcome in ("retry", "snooze", "ask", "evict", "park"):
             outcome = "cancel"
         if outcome == "crash":
             if self._crash(job, max_crashes) == "again":
@@ -291,17 +292,17 @@ class Model(Grounds):
         elif outcome == "retry":
             self._back(job, due, attempt=job.attempt)
             self._event("retried", *fields, due, body=item.detail)
-        elif outcome in ("snooze", "evict", "park"):
+        elif outcome in ("snooze", "ask", "evict", "park"):
             kept = self.format or outcome == "snooze"
             evictions, unknown = (job.evictions, job.unknown) if kept else (0, 0)
-            if outcome == "snooze" and item.delay_ms:
+            if outcome == "ask" or (outcome == "snooze" and item.delay_ms):
                 evictions = unknown = 0
             elif outcome == "evict" and self.format:
                 evictions += 1
             elif outcome == "park" and self.format:
                 unknown = unknown or self.now
-            self._back(job, due, attempt=job.attempt - 1, evictions=evictions, unknown=unknown)
-            self._event("snoozed", *fields, due, body=item.detail)
+            self._back(job, due, attempt=job.attempt - 1, evictions=evictions, unknown=unknown, asked=outcome == "ask")
+            self._event("snoozed", *fields, due, *([job.asks + 1] if outcome == "ask" else []), body=item.detail)
         else:
             self._finish(job, cancelled=outcome == "cancel")
             self._event("cancelled" if outcome == "cancel" else "succeeded", *fields, body=item.detail)

@@ -99,7 +99,7 @@ ALL = [
     Mutant(
         "a job that has run expires unseen",
         "store/lua/claim.lua",
-        "if attempt + crashes == 0 then",
+        "if attempt + crashes + asks == 0 then",
         "if true then",
         "lua",
         bug="a job that expired after it had run was cancelled, without its last error",

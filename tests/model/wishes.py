@@ -15,7 +15,7 @@ ages = st.sampled_from([0, 1, 10_000, 3_600_000, 3_600_000])
 modes = st.sampled_from(["", "", "told", "ask", "ask told"])
 grounds = st.sampled_from(["", "known", "known", "another:server"])
 lackings = st.sampled_from(["", "scheduled", "running", 0, 60_000])  # or a date, so many ms from now
-outcomes = st.sampled_from(["ack", "retry", "snooze", "evict", "park", "fail", "crash", "cancel"])
+outcomes = st.sampled_from(["ack", "retry", "snooze", "ask", "ask", "evict", "park", "fail", "crash", "cancel"])
 keys = st.sampled_from(["", "", "a", "b"])
 actors = st.sampled_from(["clerk", "boss"])
 

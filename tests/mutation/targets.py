@@ -27,6 +27,7 @@ SCRIPTS = {
     "include/spread": "tests/store/test_spread.py",
     "include/timer_election": "tests/store/test_timer_election.py",
     "include/alive": "tests/store/test_claim.py",
+    "include/asks": "tests/store/test_asks.py",
 }
 OTHERS = "tests/store/test_changes.py"
 STORE = [
@@ -35,6 +36,7 @@ STORE = [
     "tests/store/test_contests.py",
     "tests/store/test_fresh.py",
     "tests/store/test_claim.py",
+    "tests/store/test_asks.py",
     "tests/store/test_outages.py",
     "tests/store/test_timer_election.py",
     "tests/store/test_changes.py",
@@ -87,6 +89,7 @@ MODULES = {
     "worker/process/mover.py": ["tests/worker/test_loops.py"],
     "worker/process/executor.py": [
         "tests/worker/process/test_executor.py",
+        "tests/worker/process/test_asking.py",
         "tests/security/test_signing.py",
         "tests/worker/test_run.py",
         "tests/worker/test_loops.py",

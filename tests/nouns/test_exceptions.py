@@ -15,10 +15,12 @@ from django_delayq.exceptions import (
     ControlFlow,
     DelayqError,
     Fail,
+    GaveUp,
     JobFailed,
     KeyTaken,
     LeaseLost,
     NotFinished,
+    NotYet,
     PayloadError,
     PayloadTooLarge,
     QueueUnknown,
@@ -51,8 +53,9 @@ def test_every_exception_is_an_error_or_control_flow_or_interrupts_a_task() -> N
         JobFailed,
         NotFinished,
         ResultGone,
+        GaveUp,
     }
-    assert flow == {ControlFlow, Retry, Skip, Snooze, Fail}
+    assert flow == {ControlFlow, Retry, Skip, Snooze, NotYet, Fail}
     assert every - errors - flow == {SoftTimeout, Cancelled}
     assert not issubclass(Cancelled, Exception)
     assert issubclass(PayloadTooLarge, PayloadError)
@@ -64,6 +67,14 @@ def test_key_taken_names_the_holder() -> None:
     assert str(HOLDER) in str(error)
     assert "on_conflict" in str(error)
     assert str(KeyTaken("order 7 is taken", holder=HOLDER)) == "order 7 is taken"
+
+
+def test_gave_up_says_how_long_it_asked_and_what_it_heard_last() -> None:
+    error = GaveUp(steps=9, reason="the bank has not booked it")
+    assert str(error) == "9 times it has asked and waited, and the answer is still: not yet. the bank has not booked it"
+    assert (error.code, error.fields) == ("gave_up", {"steps": 9, "reason": "the bank has not booked it"})
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.fields) == (GaveUp, str(error), error.fields)
 
 
 @pytest.mark.parametrize("delay", [90, 90.0, "1m30s", timedelta(seconds=90)])

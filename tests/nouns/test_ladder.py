@@ -229,3 +229,20 @@ def test_a_ladder_does_not_change() -> None:
 def test_a_ladder_pickles_and_copies_also_a_formula() -> None:
     for ladder in (Ladder("1s 2s", jitter=0.5), Ladder.formula(lambda n: n, times=2)):
         assert pickle.loads(pickle.dumps(ladder)) == copy.deepcopy(ladder) == ladder
+
+
+@pytest.mark.parametrize(("start", "minutes"), [(0, [1, 3, 5, 7]), (1, [3, 5, 7, 9])])
+def test_the_numbers_of_a_formula_begin_where_it_says(start: int, minutes: list[int]) -> None:
+    ladder = Ladder.formula(lambda n: (2 * n + 1) * 60, times=4, start=start)
+    assert len(ladder) == 4
+    assert ladder.steps() == [60.0 * one for one in minutes]
+
+
+def test_the_numbers_of_a_formula_begin_at_one_unless_it_says_otherwise() -> None:
+    assert Ladder.formula(lambda n: n, times=3) == Ladder.formula(lambda n: n, times=3, start=1) == Ladder("1s 2s 3s")
+
+
+@pytest.mark.parametrize("start", [2, -1, "0", 0.5, True, None])
+def test_any_other_beginning_is_refused(start: object) -> None:
+    with pytest.raises(ValueError, match="pass 0 or 1"):
+        Ladder.formula(lambda n: n, times=3, start=start)  # type: ignore[arg-type]

@@ -128,7 +128,8 @@ def test_every_end_of_an_attempt_has_its_event() -> None:
     ends = {str(outcome) for outcome in AttemptOutcome} - {
         "running",
         "evicted",
-    }  # which is told as snoozed, with a word more
+        "asked",
+    }  # which are told as snoozed, with a word more
     assert ends <= {str(kind) for kind in EventKind}
 
 

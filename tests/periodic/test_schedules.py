@@ -81,7 +81,7 @@ def test_a_job_that_another_process_has_found_running_and_that_is_cancelled_afte
     assert Tick.objects.get(at__minute=10).job_id != first.pk
 
 
-@pytest.mark.parametrize("outcome", ["retry", "crash"])
+@pytest.mark.parametrize("outcome", ["retry", "crash", "ask"])
 def test_a_job_that_has_begun_before_it_can_be_cancelled_and_is_tried_again_keeps_its_tick(nightly, outcome):
     tick = Tick.objects.get()
     store, late = stores.queue("orders"), clocks.to_ms(tick.at) + 1  # the clock of Redis is ahead, and the mirror behind

@@ -200,14 +200,15 @@ def test_a_tick_that_waits_for_a_task_that_is_no_more_is_cancelled_with_its_sche
     assert (f"{tick.at:%H:%M}", tick.fate) == ("12:10", "cancelled")
 
 
-def test_a_tick_whose_run_was_cut_off_runs_again_though_its_schedule_is_retired(old, clock, fold):
+@pytest.mark.parametrize("outcome", ["crash", "ask"])
+def test_a_tick_whose_run_was_cut_off_or_asks_runs_again_though_its_schedule_is_retired(old, clock, fold, outcome):
     beside = Code()
     beside.declare("another", every_ms=3_600_000)
     side_by_side(clock, old, minutes=1)
     tick, store = Tick.objects.get(schedule__name="nightly"), stores.queue("orders")
     late = clocks.to_ms(tick.at) + 1
     (job,) = store.claim("host:1:w", "n1", want=1, lease_ms=60_000, max_crashes=9, now_ms=late).jobs
-    store.settle([Outcome(job.id, 1, job.fence, "crash")], worker="host:1:w", max_crashes=9, now_ms=late)
+    store.settle([Outcome(job.id, 1, job.fence, outcome)], worker="host:1:w", max_crashes=9, now_ms=late)
     fold()
     side_by_side(clock, beside, minutes=70)
     assert Periodic.objects.get(name="nightly").retired_at is not None

@@ -76,14 +76,14 @@ def test_a_row_that_ran_comes_back_under_a_lease_and_begins_again_without_a_cras
 @pytest.mark.parametrize(("attempts", "attempt"), [(3, 2), (1, 0), (0, 0)])
 def test_a_row_that_runs_comes_back_with_the_attempts_before_this_one(ground, asked, begun, attempts, attempt):
     given = record(1)
-    item = ground.row(given, runs=True, attempts=attempts, crashes=1, due_ms=NOW, asked=asked, lease_ms=LEASE)
+    item = ground.row(given, runs=True, attempts=attempts, crashes=1, asks=0, due_ms=NOW, cancel=asked, lease_ms=LEASE)
     assert item == RestoreItem(ids.short(given.id), given.encode(), attempt, 1, delay_ms=LEASE, begun=begun)
 
 
 def test_a_row_that_waits_comes_back_with_its_date_and_a_moment_in_which_its_run_can_be_adopted(ground):
     given = record(1)
-    item = ground.row(given, runs=False, attempts=3, crashes=1, due_ms=NOW, asked=True, lease_ms=LEASE)
-    assert item == RestoreItem(ids.short(given.id), given.encode(), 3, 1, due_ms=NOW, delay_ms=ADOPTION_MS, unsure_ms=LEASE)
+    item = ground.row(given, runs=False, attempts=3, crashes=1, asks=2, due_ms=NOW, cancel=True, lease_ms=LEASE)
+    assert item == RestoreItem(ids.short(given.id), given.encode(), 3, 1, due_ms=NOW, delay_ms=ADOPTION_MS, unsure_ms=LEASE, asks=2)
 
 
 def test_the_holders_of_keys_are_told_and_garbage_is_not(board, ground):

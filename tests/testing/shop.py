@@ -41,6 +41,26 @@ def charge() -> None:
     raise RuntimeError("the card is empty")
 
 
+@delayq.task(queue="orders", atomic=True)
+def book_or_wait(name: str) -> None:
+    User.objects.create(username=name)
+    if delayq.current().asked < 2:
+        raise delayq.NotYet("not booked")
+
+
+@delayq.task(queue="orders", backoff="15s 3m 10m")
+def fail_always(order_id: int) -> None:
+    job = delayq.current()
+    SEEN.append(("fail_always", job.attempt, job.max_attempts, job.is_last_attempt))
+    raise RuntimeError("the bank is closed")
+
+
+@delayq.task(queue="orders", poll="15s 3m 10m", max_attempts=1)
+def ask_bank(order_id: int) -> None:
+    SEEN.append(("ask_bank", delayq.current().attempt, delayq.current().asked))
+    raise delayq.NotYet("the bank has not booked it")
+
+
 class Luggage:
     """A carrier whose number is noted around each run."""
 

@@ -24,6 +24,12 @@ def pay_out(order_id: int, *, iban: str) -> None:
         assert_type(first, bool)
 
 
+@delayq.task(poll=delayq.Ladder.formula(lambda n: 60 * (2 * n + 1), times=10, start=0))
+def wait_for_booking(order_id: int) -> None:
+    if delayq.current().asked < 3:
+        raise delayq.NotYet("the bank has not booked it")
+
+
 @delayq.task(backoff=lambda attempt, error: None if isinstance(error, PermissionError) else 60 * attempt)
 async def mail(to: str) -> int:
     return len(to)

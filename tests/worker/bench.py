@@ -57,7 +57,7 @@ class FakeTask(SimpleNamespace):
 
 def task(fn: Callable[..., Any], **fields: Any) -> Any:
     """A registered task."""
-    usual = {"name": fn.__name__, "fn": fn, "backoff": None, "timeout": None, "is_async": False, "atomic": False}
+    usual = {"name": fn.__name__, "fn": fn, "backoff": None, "poll": None, "timeout": None, "is_async": False, "atomic": False}
     return FakeTask(**{**usual, **fields})
 
 

@@ -63,6 +63,31 @@ def test_a_task_may_snooze_ask_for_a_retry_and_fail(shop: Shop) -> None:
     assert shop.detail(id, "failed")["m"] == "enough"
 
 
+def test_a_task_asks_along_its_own_ladder_whose_count_outlasts_a_retry_and_gives_up_at_the_end(shop: Shop) -> None:
+    id = shop.put("ask", max_attempts=2)
+    shop.work()
+    eventually(lambda: "failed" in shop.happened(id))
+    assert shop.ran() == [
+        "asked 0 attempt 1",
+        "asked 1 attempt 1",  # fails, and is retried
+        "asked 1 attempt 2",
+        "asked 2 attempt 2",
+        "asked 3 attempt 2",
+    ]
+    assert shop.happened(id) == [
+        "scheduled",
+        *["claimed", "snoozed", "claimed", "retried"],
+        *["claimed", "snoozed"] * 2,
+        "claimed",
+        "failed",
+    ]
+    told = [item.fields for entry in shop.events() for item in entry.items if item.kind == "snoozed"]
+    assert [fields[5] for fields in told] == ["1", "2", "3"]
+    detail = shop.detail(id, "failed")
+    assert detail["c"] == "django_delayq.exceptions.GaveUp"
+    assert detail["m"] == "3 times it has asked and waited, and the answer is still: not yet. answer 5 is: not yet"
+
+
 def test_coroutines_run_side_by_side(shop: Shop) -> None:
     jobs = shop.put_many("async_nap", [(number, 1.0) for number in range(6)])
     shop.work("--threads", "6")

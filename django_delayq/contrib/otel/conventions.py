@@ -26,7 +26,7 @@ ERROR_TYPE: Final = "error.type"
 TASK: Final = "delayq.task"
 ATTEMPT: Final = "delayq.attempt"  # from 1
 LATENESS: Final = "delayq.lateness"  # seconds
-OUTCOME: Final = "delayq.outcome"  # ack, retry, snooze, fail, cancel
+OUTCOME: Final = "delayq.outcome"  # ack, retry, snooze, ask, fail, cancel
 CREATED: Final = "delayq.created"  # False, where another job holds the key
 
 SENT_MESSAGES: Final = "messaging.client.sent.messages"

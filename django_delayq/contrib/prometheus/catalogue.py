@@ -57,7 +57,7 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
     ),
     "delayq_jobs_due": Metric("gauge", ("queue",), "Scheduled jobs whose date has passed."),
     "delayq_jobs_delayed": Metric("gauge", ("queue",), "Scheduled jobs whose date is still to come."),
-    "delayq_jobs_retrying": Metric("gauge", ("queue",), "Scheduled jobs that have run before."),
+    "delayq_jobs_retrying": Metric("gauge", ("queue",), "Scheduled jobs that have run before, without those that ask."),
     "delayq_jobs_failed_lately": Metric(
         "gauge", ("queue", "within"), "Jobs that failed within the last hour (1h) or day (1d), and have not been requeued."
     ),

@@ -19,7 +19,8 @@ from django_delayq.exceptions import Fail
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.current import CurrentJob
 
-STATUS: Final = {"ack": "ok", "retry": "aborted", "snooze": "aborted", "fail": "aborted", "cancel": "cancelled"}  # but of errors
+# But of errors.
+STATUS: Final = {"ack": "ok", "retry": "aborted", "snooze": "aborted", "ask": "aborted", "fail": "aborted", "cancel": "cancelled"}
 
 
 class OpenRun(NamedTuple):

@@ -11,13 +11,13 @@ from django_delayq import clock
 from django_delayq.contrib.tasks.api import Task
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer.options import Conflict, Durability
-from django_delayq.producer.task import Backoff
+from django_delayq.producer.task_options import Backoff
 from django_delayq.text import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 ATTRIBUTE: Final = "delayq_options"  # of a function
-OF_FUNCTIONS: Final = ("max_attempts", "backoff", "timeout", "atomic", "sensitive", "on_failure")
+OF_FUNCTIONS: Final = ("max_attempts", "backoff", "poll", "timeout", "atomic", "sensitive", "on_failure")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,8 @@ def _wrong(where: str, name: str, value: Any) -> str:
     """What is wrong with a value; "" for nothing."""
     if name == "durability":
         return "" if value in DURABILITIES else f"{where}: durability={value!r} must be 'outbox' or 'redis'."
+    if name == "max_attempts" and value == 0:
+        return f"{where}: max_attempts=0 means no limit, which only a job that expires may have: say it of the task, by using()."
     try:
         made(Task, found, where=where, **{name: value})
     except ConfigError as error:

@@ -52,6 +52,7 @@ SAME: Final = {
     "last_event": "''",
     "ending": "NULL",
     "merged_into": "NULL",
+    "asked": "NULL",
 }
 SAME_COPIED: Final = {  # what is not named is NULL, and takes the driver no time
     name: text.strip("'") for name, text in SAME.items() if text != "NULL"

@@ -1,6 +1,6 @@
 -- cancel: scheduled -> cancelled; running -> running with a request, or with one to abort
--- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats
--- include: begin bulk lanes tombstone finish holder ground
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats asks
+-- include: begin bulk lanes tombstone asks finish holder ground
 -- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
 --   begins with '=' is a business key
 --   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
@@ -54,6 +54,7 @@ for i = FIRST, #ARGV do
       release(id, key)
       redis.call('HDEL', k_jobs, id)
       redis.call('HDEL', k_runs, id)
+      redis.call('HDEL', k_asks, id)
       redis.call('ZADD', k_finished, tombstone('cancelled'), id)
       event('cancelled', id .. ' 0 0 -')
       cancelled = cancelled + 1

@@ -1,15 +1,16 @@
 -- claim: scheduled and due, or lease run out -> running
--- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread
--- include: begin bulk runs lanes tombstone finish wake timer_election alive crash ground spread untold
+-- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks
+-- include: begin bulk runs lanes tombstone asks finish wake timer_election alive crash ground spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),
 --   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
 --   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has)
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
---   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua.
+--   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua, with a<n> behind it of those
+--   that have asked, see asks.lua.
 -- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1). A lease
 -- without a fence came back from a row: where its run is, nobody knows; no crash is counted, and it begins again (attempt + 1).
--- What has expired is not run: a job that has run before has failed, one that never ran is cancelled.
+-- What has expired is not run: a job that has run or asked before has failed, one that never ran is cancelled.
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
 -- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
 -- that has just been started, was wiped or has taken over: until the database's side has confirmed that the data is not older than the
@@ -51,7 +52,10 @@ end
 
 local reply, reply_n = head('0', '0'), JOBS
 local pasts = {}
-local function answer(id, attempt, crashes, due, record, past)
+local function answer(id, attempt, crashes, due, record, past, asks)
+  if asks > 0 then
+    past = past .. 'a' .. int(asks)
+  end
   if past ~= '' then
     pasts[#pasts + 1] = id .. '=' .. past
     reply[PASTS] = table.concat(pasts, ' ')
@@ -70,7 +74,7 @@ if last and string.match(last, '^(%S+)') == nonce then
     local attempt, crashes, _, held, past = run_of(redis.call('HGET', k_runs, id))
     local record = redis.call('HGET', k_jobs, id)
     if held == nonce and record then
-      answer(id, attempt, crashes, due, record, past)
+      answer(id, attempt, crashes, due, record, past, asks_of(id))
     end
   end
   return reply
@@ -97,7 +101,7 @@ end
 
 local claimed, mine, taken = 0, {}, {}
 
-local function take(id, attempt, crashes, lane, due, record, past)
+local function take(id, attempt, crashes, lane, due, record, past, asks)
   claimed = claimed + 1
   due = math.max(0, due) -- a date before 1970 was not written by us, and worker and mirror could not read it
   taken[id] = true
@@ -106,7 +110,7 @@ local function take(id, attempt, crashes, lane, due, record, past)
   gather('HSET', k_runs, id, run_value(attempt, crashes, lane, nonce, past))
   gather('ZADD', k_leases, int(now + lease), id)
   event('claimed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce)
-  answer(id, attempt, crashes, date, record, past)
+  answer(id, attempt, crashes, date, record, past, asks)
 end
 
 -- Why something was set aside: a code, by which the mirror goes, and behind it what people read, by which releases without codes go.
@@ -121,7 +125,7 @@ end
 -- A stray id, or a record that nobody can read: out of the way, with an event; the record stays with the failed ones.
 local function set_aside(id, code, record)
   unlease(id)
-  gather('HDEL', k_runs, id)
+  unrun(id)
   if record and is_id(id) then
     local _, _, _, key = header(record)
     release(id, key or '') -- else the next job of that key would be merged into this one, which does not run
@@ -144,15 +148,15 @@ local function tally(kind)
   count[kind] = (count[kind] or 0) + 1
 end
 
-local function expire(id, attempt, crashes, key)
-  if attempt + crashes == 0 then
+local function expire(id, attempt, crashes, key, asks)
+  if attempt + crashes + asks == 0 then
     finish(id, key, 'displaced')
     event('expired', id)
     tally('cancelled')
     return
   end
   release(id, key)
-  gather('HDEL', k_runs, id)
+  unrun(id)
   gather('ZADD', k_failed, int(now), id)
   event('failed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes)
     .. ' -\n{"c":"Expired","m":"it expired before it could run again","p":"expired"}')
@@ -185,10 +189,10 @@ for i = 1, #ended, 2 do
       end
       if expires <= now then
         unlease(id)
-        expire(id, attempt, crashes, key)
+        expire(id, attempt, crashes, key, 0) -- it has run
       else
         gather('HDEL', k_progress, id)
-        take(id, attempt, crashes, lane, tonumber(lease_end), record, past)
+        take(id, attempt, crashes, lane, tonumber(lease_end), record, past, asks_of(id))
       end
     end
   end
@@ -223,11 +227,12 @@ for _, letter in ipairs(LANE_ORDER) do
         event('cancelled', id .. ' ' .. int(attempt or 0) .. ' ' .. int(crashes or 0) .. ' -')
         tally('cancelled')
       elseif expires <= now then
-        expire(id, attempt or 0, crashes or 0, key)
+        expire(id, attempt or 0, crashes or 0, key, attempt and asks_of(id) or 0)
       else
         local date = tonumber(due[i * 2])
         spread(bucket(now - date))
-        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '')
+        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
+          attempt and asks_of(id) or 0)
       end
     end
   end

@@ -1,8 +1,8 @@
 -- inspect: reads for people; no state changes, nothing is written
--- keys: jobs high normal low runs leases cancels progress failed finished meta events
--- include: begin runs lanes
+-- keys: jobs high normal low runs leases cancels progress failed finished meta events asks
+-- include: begin runs lanes asks
 -- ARGV: now by why, then ids (at most 200)
--- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes fence cancel progress record.
+-- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record.
 --   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
 -- O(log N) per id.
 local reply = {int(now)}
@@ -10,6 +10,7 @@ for i = 4, #ARGV do
   local id = ARGV[i]
   local record = redis.call('HGET', k_jobs, id)
   local attempt, crashes, _, nonce = run_of(redis.call('HGET', k_runs, id))
+  local asks = attempt and asks_of(id) or 0
   local lane = record and header(record)
   local state, date = 'unknown', '0'
   local lease = redis.call('ZSCORE', k_leases, id)
@@ -27,7 +28,7 @@ for i = 4, #ARGV do
       state, date = 'finished', finished
     end
   end
-  local values = {state, date, int(attempt or 0), int(crashes or 0), nonce or '', redis.call('HGET', k_cancels, id) or '',
+  local values = {state, date, int(attempt or 0), int(crashes or 0), int(asks), nonce or '', redis.call('HGET', k_cancels, id) or '',
     redis.call('HGET', k_progress, id) or '', record or ''}
   for v = 1, #values do
     reply[#reply + 1] = values[v]

@@ -1,6 +1,6 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs go on
--- keys: jobs high normal low runs keys leases cancels progress finished events meta stats
--- include: begin bulk lanes tombstone finish
+-- keys: jobs high normal low runs keys leases cancels progress finished events meta stats asks
+-- include: begin bulk lanes tombstone asks finish
 -- ARGV: now by why, how many at most (up to 200)
 -- Returns: how many were cancelled, how many scheduled jobs remain. Call until none remains.
 -- O(log N) per job.

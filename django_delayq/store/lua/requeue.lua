@@ -1,5 +1,5 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
--- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats
+-- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks
 -- include: begin lanes tombstone wake holder
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
@@ -38,6 +38,7 @@ else
       redis.call('ZREM', k_failed, id)
       redis.call('ZREM', k_finished, id)
       redis.call('HDEL', k_runs, id)
+      redis.call('HDEL', k_asks, id)
       redis.call('HDEL', k_cancels, id) -- of an earlier run that Redis had lost
       redis.call('ZADD', LANES[lane], int(due), id)
       if key ~= '' then

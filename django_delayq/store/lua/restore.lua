@@ -1,13 +1,14 @@
 -- restore: nothing -> scheduled | running (from its row; or adopted by the worker that holds it)
--- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats
--- include: begin bulk runs lanes tombstone finish wake ground holder
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks
+-- include: begin bulk runs lanes tombstone asks finish wake ground holder
 -- ARGV: now by why, generation to give a store without one, ground, progress to note of rows (who done total; '' none), then per job
---   (at most 200): id record attempt crashes fence due delay unsure begun
+--   (at most 200): id record attempt crashes fence due delay unsure begun asks
 --   fence: that of a run which a worker holds; '' for a row. All are of one kind
 --   begun: of a row that runs: 'run', or 'cancel' when that was asked for; it comes back with a lease and without a fence, so that
 --     whoever runs it can take it up, and nobody else begins it before the lease has run out; '' of all others
 --   ground: of rows, the one that was known before they were read, generation:server, the server being the one confirmed last; of runs,
 --     that of their claims
+--   asks: how often it has asked, see asks.lua
 --   attempt, crashes: of a row those behind it, of a run its own
 --   date: due, but not before delay ms from Redis' now; of what runs, the end of its lease
 --   unsure: of a row that waits, for how many ms somebody may hold it all the same if it is overdue, see ground.lua; 0 of all others
@@ -19,7 +20,7 @@
 -- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
 -- O(log N) per job.
 local new, known, progress = ARGV[4], ARGV[5], ARGV[6]
-local STRIDE, FIRST = 9, 7
+local STRIDE, FIRST = 10, 7
 local items = (#ARGV - FIRST + 1) / STRIDE
 local ids, parsed = {}, {}
 for i = 1, items do
@@ -90,8 +91,15 @@ local function tell(id, date, attempt, crashes, fence, body)
   count = count + 1
 end
 
+-- How often the job has asked. Who has asked has a value in `runs`, too.
+local function note_asks(id, asks)
+  if asks > 0 then
+    gather('HSET', k_asks, id, int(asks))
+  end
+end
+
 -- A run that is not in Redis, or not as this one. Whoever went on from where this run stands has the word.
-local function adopt(id, here, record, attempt, crashes, fence, date, run)
+local function adopt(id, here, record, attempt, crashes, fence, date, run, asks)
   local a, c, _, holder = run_of(run)
   a, c, holder = a or 0, c or 0, holder or ''
   if holder == fence then
@@ -112,11 +120,12 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run)
   gather('ZREM', LANES[lane], id)
   gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. fence)
   gather('ZADD', k_leases, int(date), id)
+  note_asks(id, asks)
   tell(id, date, attempt, crashes, fence, (here or durable) and '' or '\n' .. record.text)
   return 'adopted'
 end
 
-local function bring_back(id, record, attempt, crashes, date, begun)
+local function bring_back(id, record, attempt, crashes, date, begun, asks)
   local lane, durable, key = record.lane, record.durable, record.key
   local other = take_key(id, key)
   if other ~= '' then
@@ -129,7 +138,8 @@ local function bring_back(id, record, attempt, crashes, date, begun)
   else
     redis.call('HSET', k_jobs, id, record.text) -- at once, for the next job of this key
   end
-  if attempt > 0 or crashes > 0 or begun ~= '' then
+  note_asks(id, asks)
+  if attempt > 0 or crashes > 0 or begun ~= '' or asks > 0 then
     gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. (key == '' and lane or string.upper(lane)) .. ':')
   end
   gather('ZADD', begun ~= '' and k_leases or LANES[lane], int(date), id)
@@ -143,15 +153,15 @@ end
 
 for i = 1, items do
   local record = parsed[i]
-  local id, _, attempt, crashes, fence, due, delay, unsure, begun = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
-  attempt, crashes = tonumber(attempt), tonumber(crashes)
+  local id, _, attempt, crashes, fence, due, delay, unsure, begun, asks = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  attempt, crashes, asks = tonumber(attempt), tonumber(crashes), tonumber(asks)
   local date = math.max(tonumber(due), now + tonumber(delay))
   if ended[i] or failed[i] then
     reply[i + 1] = 'finished'
   elseif held then
-    reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i])
+    reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i], asks)
   else
-    reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, begun)
+    reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks)
     if reply[i + 1] == 'restored' and unsure ~= '0' and tonumber(due) <= now then
       latest, unsure_until = math.max(latest, date), math.max(unsure_until, now + tonumber(unsure))
     end

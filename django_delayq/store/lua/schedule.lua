@@ -1,6 +1,6 @@
 -- schedule: nothing -> scheduled
--- keys: jobs high normal low runs keys failed finished events wake meta stats
--- include: fresh begin runs lanes tombstone wake holder untold ground
+-- keys: jobs high normal low runs keys failed finished events wake meta stats asks
+-- include: fresh begin runs lanes tombstone wake holder untold ground asks
 -- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the ground that the sender knows ('' any), mode,
 --   then per job (at most 200): id record policy date
 --   ground: generation:server as meta has them; on another one what the sender knows of its jobs may be out of date
@@ -82,9 +82,13 @@ if keyed then
       return
     end
     local attempt, crashes = run_of(redis.call('HGET', k_runs, holder))
+    local asks = attempt and asks_of(holder) or 0
     redis.call('ZREM', LANES[lane], holder)
     redis.call('HDEL', k_runs, holder)
-    if not id and (attempt or 0) + (crashes or 0) > 0 then
+    if asks > 0 then
+      redis.call('HDEL', k_asks, holder)
+    end
+    if not id and (attempt or 0) + (crashes or 0) + asks > 0 then
       redis.call('ZADD', k_failed, int(now), holder)
       event('failed', holder .. ' ' .. int(attempt) .. ' ' .. int(crashes)
         .. ' -\n{"c":"Expired","m":"it expired before it could run again","p":"expired"}')

@@ -1,14 +1,16 @@
--- settle: running -> succeeded (ack) | scheduled (retry, snooze, evict, park, crash) | failed (fail) | cancelled (cancel)
--- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread
--- include: begin bulk runs lanes tombstone finish wake crash spread
+-- settle: running -> succeeded (ack) | scheduled (retry, snooze, ask, evict, park, crash) | failed (fail) | cancelled (cancel)
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks
+-- include: begin bulk runs lanes tombstone asks finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
---   outcome: ack, retry, snooze, evict (its process was killed for a neighbour's sake), park (nobody knew its task), fail,
+--   outcome: ack, retry, snooze, ask (its answer was "not yet"), evict (its process was killed for a neighbour's sake), park (nobody
+--   knew its task), fail,
 --   crash (its process died), cancel · delay: ms from Redis' now · detail: opaque JSON for the mirror
 --   ran: bucket of its run time, see spread.lua; '' for a run that nobody timed
 -- Returns per job: done, already (settled before: a re-send), lost (another claim holds it), gone (this run is not known here: Redis has
 --   lost its contents, or was rolled back to before the claim; it may be adopted, and settled again).
--- A retry, snooze, evict, park or crash of a job whose cancel was requested ends it as cancelled.
--- Snooze, evict and park do not count the attempt, and are told as snoozed. Evict and park are noted in the job's past (see runs.lua);
+-- A retry, snooze, ask, evict, park or crash of a job whose cancel was requested ends it as cancelled.
+-- Snooze, ask, evict and park do not count the attempt, and are told as snoozed; ask counts in `asks`, and tells that number, too.
+-- Evict and park are noted in the job's past (see runs.lua);
 -- crash leaves that as it is, and so does a snooze without a delay: that run was given back and has not ended by itself.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that running jobs settle at maxmemory
@@ -24,7 +26,11 @@ for i = 1, items do
   ids[i] = ARGV[FIRST + (i - 1) * STRIDE]
 end
 local runs = redis.call('HMGET', k_runs, unpack(ids))
-local cancels = redis.call('EXISTS', k_cancels) == 1 and redis.call('HMGET', k_cancels, unpack(ids)) or {} -- mostly nobody asks
+local cancels = {}
+asks_there = redis.call('EXISTS', k_cancels, k_asks) > 0 -- mostly nobody wants anything cancelled, and no job has asked
+if asks_there then
+  cancels = redis.call('HMGET', k_cancels, unpack(ids))
+end
 
 local function key_of(id, lane)
   if lane ~= string.upper(lane) then
@@ -36,10 +42,10 @@ local function key_of(id, lane)
 end
 
 -- Puts a job back into the schedule; what it has behind it stays in `runs`.
-local function back(id, attempt, crashes, lane, due, past)
+local function back(id, attempt, crashes, lane, due, past, asks)
   unlease(id)
   gather('ZADD', LANES[lane], int(due), id)
-  if attempt == 0 and crashes == 0 and past == '' then
+  if attempt == 0 and crashes == 0 and past == '' and (asks or asks_of(id)) == 0 then
     gather('HDEL', k_runs, id)
   else
     gather('HSET', k_runs, id, run_value(attempt, crashes, lane, '', past))
@@ -61,13 +67,13 @@ local function noted_in(past, outcome)
   return (evictions ~= '' and 'e' .. evictions or '') .. (unknown ~= '' and 'u' .. unknown or '')
 end
 
-local BACK = {snooze = true, evict = true, park = true} -- the attempt does not count
+local BACK = {snooze = true, ask = true, evict = true, park = true} -- the attempt does not count
 
 local function tally(kind)
   count[kind] = (count[kind] or 0) + 1
 end
 
--- Nobody holds the job. A snooze (evict, park) or a crash leaves it as it was before the claim; after any other end, its attempt has been counted.
+-- Nobody holds the job. A snooze (ask, evict, park) or a crash leaves it as it was before the claim; after any other end, its attempt has been counted.
 local function unheld(id, number, outcome, attempt)
   if redis.call('ZSCORE', k_finished, id) or redis.call('ZSCORE', k_failed, id) then
     return 'already'
@@ -110,7 +116,7 @@ for i = 1, items do
     elseif kind == 'fail' then
       unlease(id)
       release(id, key_of(id, lane))
-      gather('HDEL', k_runs, id)
+      unrun(id)
       gather('ZADD', k_failed, int(now), id)
       event('failed', fields .. '\n' .. detail)
       tally('failed')
@@ -129,13 +135,17 @@ for i = 1, items do
       event('retried', fields .. ' ' .. int(now + delay) .. '\n' .. detail)
       tally('retried')
     else
-      if kind ~= 'snooze' then
+      local asks = nil
+      if kind == 'ask' then
+        past, asks = '', asks_of(id) + 1
+        gather('HSET', k_asks, id, int(asks))
+      elseif kind ~= 'snooze' then
         past = noted_in(past, kind)
       elseif delay > 0 then
         past = ''
       end
-      back(id, attempt - 1, crashes, lane, now + delay, past)
-      event('snoozed', fields .. ' ' .. int(now + delay) .. '\n' .. detail)
+      back(id, attempt - 1, crashes, lane, now + delay, past, asks)
+      event('snoozed', fields .. ' ' .. int(now + delay) .. (asks and ' ' .. int(asks) or '') .. '\n' .. detail)
       tally('snoozed')
     end
   end

@@ -1,6 +1,6 @@
 -- sweep: durable jobs leave Redis, whatever their state, and leave nothing behind: what is unfinished comes back from its row
--- keys: jobs high normal low runs leases cancels progress keys failed finished events meta
--- include: begin bulk lanes tombstone finish
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events meta asks
+-- include: begin bulk lanes tombstone asks finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to begin); or '' '' '' and ids (at most 200):
 --   jobs that have ended by their rows, which leave with an event
 -- Returns the cursor to go on with ('0': done; '' when this generation is not being swept, nothing has been done) and how many left.
@@ -13,7 +13,7 @@ local function leave(id, lane, key)
   release(id, key)
   gather('ZREM', LANES[lane], id)
   gather('ZREM', k_failed, id)
-  gather('HDEL', k_runs, id)
+  unrun(id)
   gather('HDEL', k_jobs, id)
   gone = gone + 1
 end

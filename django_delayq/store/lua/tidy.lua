@@ -1,9 +1,9 @@
 -- tidy: no state changes; drops what has had its time
--- keys: jobs cancels failed finished claims stats meta events
+-- keys: jobs cancels failed finished claims stats meta events asks
 -- include: begin ground tombstone
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
 --   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
---   which are looked through behind stats)
+--   which are looked through behind stats, 'a' before that of asks, which come last: older releases leave those of ended jobs)
 -- Returns: tombstones dropped, failed records dropped, cursor to go on with ('0': done).
 -- O(log N + 200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
@@ -35,7 +35,7 @@ if asked and not rolled and confirmed == server() then
     end
   end
 end
-if string.sub(cursor, 1, 1) ~= 'c' then
+if string.find(cursor, '^%d') then
   local oldest = math.floor(now / 60000) - tonumber(kept_minutes)
   local after, counts = unpack(redis.call('HSCAN', k_stats, cursor, 'COUNT', 200))
   for i = 1, #counts, 2 do
@@ -56,6 +56,16 @@ if string.sub(cursor, 1, 1) == 'c' then
       redis.call('HDEL', k_claims, worker)
     end
   end
-  cursor = after == '0' and '0' or 'c' .. after
+  cursor = after == '0' and 'a0' or 'c' .. after
+end
+if string.sub(cursor, 1, 1) == 'a' then
+  local after, asks = unpack(redis.call('HSCAN', k_asks, string.sub(cursor, 2), 'COUNT', 200))
+  for i = 1, #asks, 2 do
+    local id = asks[i]
+    if redis.call('HEXISTS', k_jobs, id) == 0 then
+      redis.call('HDEL', k_asks, id)
+    end
+  end
+  cursor = after == '0' and '0' or 'a' .. after
 end
 return {#old, #failed, cursor}

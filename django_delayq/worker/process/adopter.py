@@ -106,6 +106,7 @@ class Adopter:
                 crashes=run.job.crashes,
                 fence=run.job.fence,
                 delay_ms=line.lease_ms,
+                asks=run.job.asks,
             )
             for run in batch
         ]

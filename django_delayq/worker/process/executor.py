@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django_delayq import clock, codec, ids
-from django_delayq.exceptions import Cancelled, Fail, PayloadError, Retry, Skip, Snooze, UnknownTask
+from django_delayq.exceptions import Cancelled, Fail, GaveUp, NotYet, PayloadError, Retry, Skip, Snooze, UnknownTask
 from django_delayq.record import read
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker import once, outcome_detail, retry
@@ -181,10 +181,12 @@ class Executor:
         shown: BaseException | None = error
         if isinstance(error, Skip):
             message, shown = error.reason, None
-        elif isinstance(error, Retry | Snooze | Fail):
+        elif isinstance(error, Retry | Snooze | NotYet | Fail):
             # A task that says how its run ends has nothing to trace, unless it says so because of an error.
             reason, shown = error.reason, error.__cause__ or error.__context__
         kind, delay = _verdict(run, error)
+        if kind == "fail" and isinstance(error, NotYet):
+            error = shown = _gave_up(run.job.asks, error, shown)
         if kind == "fail" and shown is None:
             shown = error.with_traceback(None)
         if self._holdings.is_cancelled(run.row, run.turn):
@@ -202,6 +204,9 @@ def _ran_ms(run: Run, finished_ms: int) -> int:
 def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
     if isinstance(error, Snooze):
         return "snooze", clock.milliseconds(error.delay)
+    if isinstance(error, NotYet):
+        wait = retry.poll_ms(run.task.poll, run.job.asks)
+        return ("fail", 0) if wait is None else ("ask", wait)
     if isinstance(error, Skip):
         return "cancel", 0
     if isinstance(error, Fail) or run.job.attempt >= run.header.max_attempts:
@@ -212,6 +217,14 @@ def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
     cause = (error.__cause__ or error) if isinstance(error, Retry) else error
     delay = retry.delay_ms(retry.choose(run.options, run.task.backoff, default), run.job.attempt, cause, default)
     return ("fail", 0) if delay is None else ("retry", delay)
+
+
+def _gave_up(steps: int, error: NotYet, cause: BaseException | None) -> GaveUp:
+    found = GaveUp(steps=steps, reason=error.reason)
+    if cause is not None:
+        found.__cause__ = cause
+        found.__traceback__ = error.__traceback__
+    return found
 
 
 def _poison(run: Run, code: str, text: str) -> Outcome:

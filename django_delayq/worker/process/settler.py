@@ -163,7 +163,7 @@ class Settler:
             rows.append(run.row)
             if answer == "done":
                 kind = outcome.kind
-                done += kind not in ("snooze", "park")
+                done += kind not in ("snooze", "ask", "park")
                 failed += kind in ("fail", "retry")
             elif answer in ("lost", "gone"):
                 logger.warning(

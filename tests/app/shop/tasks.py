@@ -202,6 +202,15 @@ def moody() -> None:
     raise delayq.Fail("enough")
 
 
+@delayq.task(poll="50ms 60ms 70ms")
+def ask() -> None:
+    asked = link().execute("INCR", "questions")
+    note("asked", delayq.current().asked, "attempt", delayq.current().attempt)
+    if asked == 2:
+        raise ValueError("the line is busy")
+    raise delayq.NotYet(f"answer {asked} is: not yet")
+
+
 @delayq.task
 def noop() -> None:
     """Does nothing."""

@@ -74,6 +74,15 @@ def test_a_backoff_function_decides(bench: Bench, answer, kind: str, delay_ms: i
     assert (outcome.kind, outcome.delay_ms) == (kind, delay_ms)
 
 
+def test_a_formula_that_errs_gives_way_to_the_queues_ladder(bench: Bench, caplog) -> None:
+    def task():
+        raise ValueError("no")
+
+    outcome = run(bench, task, backoff=Ladder.formula(lambda n: 1 / 0, times=3))
+    assert (outcome.kind, outcome.delay_ms) == ("retry", 60_000)
+    assert "so the queue's ladder is used" in caplog.text
+
+
 def test_a_backoff_function_that_errs_gives_way_to_the_queues_ladder(bench: Bench, caplog) -> None:
     def task():
         raise ValueError("no")

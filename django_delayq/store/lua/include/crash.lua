@@ -13,7 +13,7 @@ local function crash(id, attempt, crashes, nonce, key, max_crashes, cancelled)
   if crashes > max_crashes then
     unlease(id)
     release(id, key)
-    gather('HDEL', k_runs, id)
+    unrun(id)
     gather('ZADD', k_failed, int(now), id)
     event('failed', fields .. ' ' .. nonce .. '\n{"c":"Poison","m":"its worker vanished ' .. int(crashes)
       .. ' times while it ran, more than MAX_CRASHES allows","p":"poison-crashes"}')

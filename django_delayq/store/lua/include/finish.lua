@@ -1,4 +1,4 @@
--- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin, bulk and
+-- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin, bulk, asks and
 -- tombstone, and the keys jobs runs leases cancels progress keys finished.
 local TOMBSTONES = 200000 -- about 90 bytes each, of what the database has heard; tidy drops those older than an hour
 
@@ -22,11 +22,19 @@ local function unlease(id)
   end
 end
 
+-- What the job has behind it goes.
+local function unrun(id)
+  gather('HDEL', k_runs, id)
+  if any_asks() then
+    gather('HDEL', k_asks, id)
+  end
+end
+
 -- Removes the job altogether and leaves a tombstone, so that a late re-send of `schedule` is recognised. `how`: see tombstone.lua.
 local function finish(id, key, how)
   release(id, key)
   gather('HDEL', k_jobs, id)
-  gather('HDEL', k_runs, id)
+  unrun(id)
   gather('ZADD', k_finished, tombstone(how), id)
 end
 

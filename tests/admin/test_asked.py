@@ -1,0 +1,81 @@
+"""What the admin says of jobs that ask and hear "not yet", and of those without a limit of attempts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.admin import asked
+from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from tests.admin.conftest import JOBS, page
+from tests.admin.test_job_page import moments, why, works
+from tests.tasks_for_tests import ask_bank, close_order
+
+
+def asks(orders, job: delayq.Job, times: int, delay: int) -> None:
+    for number in range(times):
+        [run] = orders.claim()
+        orders.settle(run, "ask", delay=delay if number == times - 1 else 0, detail=b'{"d":"the bank has not booked it"}')
+    orders.fold()
+
+
+@pytest.fixture
+def asking(orders):
+    """A job that has asked twice of three times, and asks again in ten minutes."""
+    job = delayq.schedule(ask_bank, 7, delay=0)
+    asks(orders, job, 2, 600_000)
+    return job
+
+
+def test_page_and_list_say_how_often_it_has_asked_and_when_it_does_again(orders, staff, asking):
+    works()
+    text = staff().get(page(asking)).content.decode()
+    assert "asked 2 of 3, next in" in text
+    assert "0/10, asked 2 of 3" in staff().get(JOBS).content.decode()
+    assert why(staff(), asking).startswith("The answer was: not yet (asked 2 of 3). It asks again in ")
+
+
+def test_the_timeline_has_each_time_it_asked_and_what_comes_if_the_answer_is_still_not_yet(orders, staff, asking):
+    seen = moments(staff(), asking)
+    assert seen.count("attempt 1 the bank has not booked it") == 2
+    assert "asked if the answer is still: not yet" in seen
+    Job.objects.filter(pk=asking.id).update(run_at=clock.now())
+    asking.run_now()
+    asks(orders, asking, 1, 600_000)
+    assert "failed if the answer is still: not yet" in moments(staff(), asking)
+
+
+def test_without_redis_or_its_task_the_page_says_what_is_known(orders, asking):
+    row = Job.objects.get(pk=asking.id)
+    assert asked.fully(row, None).startswith("asked 2 of 3, next in ")
+    row.task = "shop.gone"
+    assert asked.shortly(row) == "asked 2 times"
+    row.asked = 1
+    assert asked.shortly(row) == "asked once"
+    row.asked = None
+    assert asked.fully(row, None) == ""
+
+
+def test_of_a_job_that_runs_or_has_ended_no_next_date_is_told(orders, asking):
+    asking.run_now()
+    [run] = orders.claim()
+    orders.fold()
+    view = stores.inspector().job("orders", asking.id)
+    assert asked.fully(Job.objects.get(pk=asking.id), view) == "asked 2 of 3"
+    orders.settle(run, "ack")
+    orders.fold()
+    assert asked.fully(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "asked 2 of 3"
+
+
+def test_a_job_without_a_limit_of_attempts_is_tried_until_it_expires(orders, staff):
+    job = delayq.schedule(close_order, 7, max_attempts=0, expires=timedelta(hours=2), delay="1h")
+    orders.fold()
+    text = staff().get(page(job)).content.decode()
+    assert "0 / ∞" in text
+    assert "99999999" not in text
+    assert "0/∞" in staff().get(JOBS).content.decode()
+    assert moments(staff(), job)[-1].startswith("failed tried until it expires, at ")
