@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import IntegrityError
 
 from django_delayq import clock, conf, ids
-from django_delayq.console.documents import job_document, redis_document
+from django_delayq.console.documents import job_document, plain, redis_document
 from django_delayq.console.overview import DOWN
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.contrib.gateway.exchange import GatewayAnswer, GatewayCall
@@ -30,6 +30,8 @@ from django_delayq.text import visible
 
 SCHEDULED_BY: Final = "scheduled_by"  # in `meta`: the token, for the record
 LONGEST_DETAIL: Final = 1_000
+DISPLACES: Final = {"replace": "cancel", "earliest": "reschedule", "latest": "reschedule"}  # what a policy may do to the holder
+CHANGES: Final = tuple(change.value for change in Change)
 
 
 def schedule(call: GatewayCall) -> GatewayAnswer:
@@ -59,7 +61,10 @@ def schedule(call: GatewayCall) -> GatewayAnswer:
 
 def get(call: GatewayCall) -> GatewayAnswer:
     """A job, as its row and Redis know it."""
-    found = _find(call.token, call.path["id"])
+    return _told_of(_find(call.token, call.path["id"]))
+
+
+def _told_of(found: handles.Job) -> GatewayAnswer:
     row = Job.objects.using(conf.get().database).filter(pk=found.id).first()
     away, view = False, None
     try:
@@ -81,28 +86,53 @@ def get(call: GatewayCall) -> GatewayAnswer:
     return GatewayAnswer(status=200, body=body)
 
 
-def changed(verb: Verb) -> Callable[[GatewayCall], GatewayAnswer]:
-    """The handler of a verb for people: what had an effect is 200, all else 409 with the answer of the verb."""
-
-    def change(call: GatewayCall) -> GatewayAnswer:
-        found = _find(call.token, call.path["id"])
-        more: dict[str, Any] = {"abort": call.body.get("abort", False)} if verb.aborts else {}
-        if verb.needs_date:
-            more = _date(call.body)
-        try:
-            said = verb.act(found.id, queue=found.queue, actor=call.token.actor, reason=call.body.get("reason", ""), **more)
-        except ConfigError as error:
-            raise GatewayProblem("options", "", cause=_told(error)) from None
-        if said not in verb.effects:
-            raise GatewayProblem("not_changed", more={"id": ids.short(found.id), "change": said.value}, change=said.value)
-        return GatewayAnswer(status=200, body={"id": found.id, "change": said.value})
-
-    change.__doc__ = f"{verb.help}."
-    return change
+def find(call: GatewayCall) -> GatewayAnswer:
+    """The unfinished job that holds a key, as `get` tells it."""
+    key, queue = _key(call.query["key"], "query"), call.query["queue"]
+    if not call.token.allows("queues", queue) or queue not in conf.get().queues:
+        raise GatewayProblem("job_unknown")
+    return _told_of(_visible(call.token, handles.get(key=key, queue=queue)))
 
 
-cancel, reschedule, run_now, requeue = (changed(VERBS[name]) for name in ("cancel", "reschedule", "run_now", "requeue"))
-CHANGES: Final = tuple(change.value for change in Change)
+def change(verb: Verb, call: GatewayCall) -> GatewayAnswer:
+    """Does what a verb for people does to one job: what had an effect is 200, all else 409 with the answer of the verb."""
+    found = _find(call.token, call.path["id"])
+    _check_holder(call.token, found.id)
+    return _answered(verb, _act(verb, call, found.id, queue=found.queue), {"id": found.id})
+
+
+def change_of_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
+    """The same to all jobs of a key that are not finished; a requeue, to the latest. Of a token that leads to some tasks only, to the
+    one that holds the key, if its task is one of these.
+    """
+    key, queue = _key(call.body["key"], "/key"), call.body["queue"]
+    if not call.token.allows("queues", queue):
+        raise GatewayProblem("queue_denied", "/queue")
+    if queue not in conf.get().queues:
+        raise GatewayProblem("queue_unlisted", "/queue")
+    if call.token.allows_all("tasks"):
+        said = _act(verb, call, key=key, queue=queue)
+    else:
+        id = where.latest_of_key(queue, key) if verb is VERBS["requeue"] else None
+        one = _visible(call.token, handles.get(id) if id else handles.get(key=key, queue=queue))
+        said = _act(verb, call, one.id, queue=queue)
+    if said is Change.UNKNOWN:
+        raise GatewayProblem("job_unknown")
+    return _answered(verb, said, {"queue": queue, "key": key})
+
+
+def _act(verb: Verb, call: GatewayCall, *job: UUID, **named: str) -> Change:
+    more: dict[str, Any] = {"abort": call.body.get("abort", False)} if verb.aborts else {}
+    if verb.needs_date:
+        more = _date(call.body)
+    return verb.act(*job, **named, actor=call.token.actor, reason=call.body.get("reason", ""), **more)
+
+
+def _answered(verb: Verb, said: Change, named: dict[str, Any]) -> GatewayAnswer:
+    body = {**named, "change": said.value}
+    if said not in verb.effects:
+        raise GatewayProblem("not_changed", more=json.loads(json.dumps(body, default=plain)), change=said.value)
+    return GatewayAnswer(status=200, body=body)
 
 
 def _permitted(token: Token, body: dict[str, Any]) -> tuple[Task[..., Any], str]:
@@ -127,10 +157,10 @@ def _options(call: GatewayCall, queue: str) -> dict[str, Any]:
     found: dict[str, Any] = {name: body[name] for name in ("priority", "max_attempts") if name in body}
     found |= {"queue": queue, "on_conflict": body.get("on_conflict", "error" if "key" in body else "keep")}
     if "key" in body:
-        try:
-            found["key"] = validate_key(body["key"])
-        except PayloadError as error:
-            raise _wrong("/key", error) from None
+        found["key"] = _key(body["key"], "/key")
+        needed = DISPLACES.get(found["on_conflict"])
+        if needed is not None and not call.token.allows("verbs", needed):
+            raise GatewayProblem("verb_denied", "/on_conflict", verb=needed)
     elif "on_conflict" in body:
         raise GatewayProblem("field_missing", "/key")
     if "delay" in body or "run_at" in body:
@@ -180,10 +210,34 @@ def _find(token: Token, given: str) -> handles.Job:
         id = ids.parse(given)
     except ValueError:
         raise GatewayProblem("job_unknown") from None
-    found = handles.get(id)
+    return _visible(token, handles.get(id))
+
+
+def _visible(token: Token, found: handles.Job | None) -> handles.Job:
     if found is None or not (token.allows("queues", found.queue) and token.allows("tasks", found.task)):
         raise GatewayProblem("job_unknown")
     return found
+
+
+def _check_holder(token: Token, id: UUID) -> None:
+    """Of a job that was merged into another a change is one of that: which may be of a task that the token does not lead to."""
+    if token.allows_all("tasks"):
+        return
+    seen: set[UUID] = set()
+    row = where.row_of(id)
+    while row is not None and row.holder is not None and row.holder not in seen:
+        seen.add(row.holder)
+        _visible(token, handles.get(row.holder))
+        row = where.row_of(row.holder)
+
+
+def _key(given: str, place: str) -> str:
+    try:
+        return validate_key(given)
+    except PayloadError as error:
+        if place == "query":
+            raise GatewayProblem("job_unknown") from None
+        raise _wrong(place, error) from None
 
 
 def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
@@ -197,7 +251,15 @@ def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
         if policy == "error":
             raise _held(row.holder)
         return _scheduled(row.holder, queue, row.record.key, False, None)
-    return _scheduled(call.job, queue, row.record.key, True if row.published else None, row.run_at_ms)
+    return _scheduled(call.job, queue, row.record.key, True if row.published or _in_redis(queue, call.job) else None, row.run_at_ms)
+
+
+def _in_redis(queue: str, id: UUID) -> bool:
+    try:
+        with stores.guarded():
+            return stores.inspector().job(queue, id) is not None
+    except DOWN:
+        return False
 
 
 def _scheduled(id: UUID, queue: str, key: str, created: bool | None, due_ms: int | None) -> GatewayAnswer:

@@ -73,9 +73,13 @@ SCHEDULE: Final = record(
     },
     "task",
 )
-CHANGE: Final = record({"reason": REASON})
-CANCEL: Final = record({"reason": REASON, "abort": {"type": "boolean", "description": "End a run, instead of only asking it to stop."}})
-RESCHEDULE: Final = record({"reason": REASON, "delay": DURATION, "run_at": DATE})
+# What the body of a change holds, by its verb.
+CHANGES: Final[Mapping[str, Mapping[str, Schema]]] = {
+    "cancel": {"reason": REASON, "abort": {"type": "boolean", "description": "End a run, instead of only asking it to stop."}},
+    "reschedule": {"reason": REASON, "delay": DURATION, "run_at": DATE},
+    "run_now": {"reason": REASON},
+    "requeue": {"reason": REASON},
+}
 
 
 def check(schema: Schema, value: Any, *place: object) -> None:

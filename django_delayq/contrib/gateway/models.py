@@ -43,10 +43,7 @@ class Token(models.Model):
         verbose_name_plural = _("gateway tokens")
         ordering = ("name", "-id")
         default_permissions = ("view",)
-        permissions = (
-            ("make_token", "Can make and rotate gateway tokens"),
-            ("revoke_token", "Can revoke gateway tokens"),
-        )
+        permissions = (("revoke_token", "Can revoke gateway tokens"),)
         indexes = (models.Index(fields=["name", "id"], name="delayq_gateway_token_name"),)
 
     def __str__(self) -> str:
@@ -65,6 +62,10 @@ class Token(models.Model):
         """Whether a list of its names, `queues`, `verbs` or `tasks`, has that one. What is no list of ours allows nothing."""
         listed: Any = getattr(self, field)
         return isinstance(listed, list) and (ALL in listed or name in listed)
+
+    def allows_all(self, field: str) -> bool:
+        """Whether it allows every name."""
+        return self.allows(field, ALL)
 
 
 class KeptAnswer(models.Model):

@@ -29,6 +29,8 @@ PROBLEM: Final[Schema] = {
         "job": JOB_ID,
         "id": JOB_ID,
         "change": {"type": "string"},
+        "queue": {"type": "string"},
+        "key": {"type": "string"},
         "line": {"type": "integer"},
         "column": {"type": "integer"},
     },
@@ -74,17 +76,12 @@ def document(base: str) -> dict[str, Any]:
     }
 
 
-def operation_id(route: Route) -> str:
-    """The name of one operation: the verb, and "queue" for the one of several."""
-    return "queue" if route.path == "queues/{queue}" else route.verb
-
-
 def _operation(route: Route) -> dict[str, Any]:
     named = [
         {"name": name, "in": "path", "required": True, "schema": IN_PATH[name]} for name in re.findall(r"\{(\w+)\}", route.path)
     ] + [{"name": name, "in": "query", "required": True, "schema": schema} for name, schema in route.query.items()]
     found: dict[str, Any] = {
-        "operationId": operation_id(route),
+        "operationId": route.name,
         "summary": route.summary,
         "parameters": [*named, *([KEY_PARAMETER] if route.body is not None else [])],
         "responses": {**{str(status): _json(*said) for status, said in route.answers.items()}, **_problems(route.codes)},

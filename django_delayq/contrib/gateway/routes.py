@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
+from django_delayq.console.verbs import VERBS
 from django_delayq.contrib.gateway import job_routes, json_schemas, queue_routes
 from django_delayq.contrib.gateway.exchange import GatewayAnswer, GatewayCall
-from django_delayq.contrib.gateway.json_schemas import JOB_ID, Schema, record
+from django_delayq.contrib.gateway.json_schemas import JOB_ID, KEY, QUEUE, Schema, record
 from django_delayq.contrib.gateway.queue_routes import FIGURES
 from django_delayq.states import State
 
@@ -30,10 +32,11 @@ WITH_BODY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One verb at one address. `verb`: which a token must have; `path`: below the gateway, with `{names}`; `body`: None where none is
-    read; `answers`: by status, a sentence and a schema; `problems`: the codes that are its own.
+    """One verb at one address. `name`: of the operation; `verb`: which a token must have; `path`: below the gateway, with `{names}`;
+    `body`: None where none is read; `answers`: by status, a sentence and a schema; `problems`: the codes that are its own.
     """
 
+    name: str
     verb: str
     method: str
     path: str
@@ -73,7 +76,7 @@ _SCHEDULED: Final = record(
     "created",
     "run_at",
 )
-_CHANGED: Final = record({"id": JOB_ID, "change": {"type": "string", "enum": [*job_routes.CHANGES]}}, "id", "change")
+_CHANGED: Final[Schema] = {"type": "string", "enum": [*job_routes.CHANGES]}
 _JOB: Final = record(
     {
         "id": JOB_ID,
@@ -101,21 +104,37 @@ _TASK: Final = record(
 )
 
 
-def _change(verb: str, summary: str, handle: Callable[[GatewayCall], GatewayAnswer], body: Schema, *problems: str) -> Route:
-    return Route(
+def _changes(verb: str, summary: str) -> Iterator[Route]:
+    """A verb for people: of one job, and by key."""
+    act, fields = VERBS[verb], json_schemas.CHANGES[verb]
+    yield Route(
+        name=verb,
         verb=verb,
         method="POST",
-        path=f"jobs/{{id}}/{verb.replace('_', '-')}",
+        path=f"jobs/{{id}}/{act.command}",
         summary=summary,
-        handle=handle,
-        body=body,
-        answers={200: ("It was done, or asked for.", _CHANGED)},
-        problems=("job_unknown", "not_changed", *problems),
+        handle=partial(job_routes.change, act),
+        body=record(fields),
+        answers={200: ("It was done, or asked for.", record({"id": JOB_ID, "change": _CHANGED}, "id", "change"))},
+        problems=("job_unknown", "not_changed"),
+    )
+    named: dict[str, Schema] = {"queue": QUEUE, "key": KEY}
+    yield Route(
+        name=f"{verb}_by_key",
+        verb=verb,
+        method="POST",
+        path=f"keys/{act.command}",
+        summary=f"{summary}; by its key",
+        handle=partial(job_routes.change_of_key, act),
+        body=record({**named, **fields}, "queue", "key"),
+        answers={200: ("It was done, or asked for.", record({**named, "change": _CHANGED}, "queue", "key", "change"))},
+        problems=("field_missing", "queue_denied", "queue_unlisted", "job_unknown", "not_changed"),
     )
 
 
 ROUTES: Final = (
     Route(
+        name="schedule",
         verb="schedule",
         method="POST",
         path="jobs",
@@ -140,6 +159,7 @@ ROUTES: Final = (
         ),
     ),
     Route(
+        name="get",
         verb="get",
         method="GET",
         path="jobs/{id}",
@@ -148,11 +168,23 @@ ROUTES: Final = (
         answers={200: ("The job.", _JOB)},
         problems=("job_unknown",),
     ),
-    _change("cancel", "Cancel a job; one that runs is asked to stop", job_routes.cancel, json_schemas.CANCEL),
-    _change("reschedule", "Give a waiting job another date", job_routes.reschedule, json_schemas.RESCHEDULE, "options"),
-    _change("run_now", "Make a waiting job due at once", job_routes.run_now, json_schemas.CHANGE),
-    _change("requeue", "Put a failed or cancelled job back, with a fresh ladder", job_routes.requeue, json_schemas.CHANGE),
     Route(
+        name="find",
+        verb="get",
+        method="GET",
+        path="jobs",
+        summary="The unfinished job that holds a key",
+        handle=job_routes.find,
+        query={"queue": QUEUE, "key": KEY},
+        answers={200: ("The job.", _JOB)},
+        problems=("job_unknown",),
+    ),
+    *_changes("cancel", "Cancel a job; one that runs is asked to stop"),
+    *_changes("reschedule", "Give a waiting job another date"),
+    *_changes("run_now", "Make a waiting job due at once"),
+    *_changes("requeue", "Put a failed or cancelled job back, with a fresh ladder"),
+    Route(
+        name="queues",
         verb="queues",
         method="GET",
         path="queues",
@@ -161,6 +193,7 @@ ROUTES: Final = (
         answers={200: ("Every queue.", record({"queues": {"type": "array", "items": _FIGURES}}, "queues"))},
     ),
     Route(
+        name="queue",
         verb="queues",
         method="GET",
         path="queues/{queue}",
@@ -170,6 +203,7 @@ ROUTES: Final = (
         problems=("queue_unknown",),
     ),
     Route(
+        name="tasks",
         verb="tasks",
         method="GET",
         path="tasks",

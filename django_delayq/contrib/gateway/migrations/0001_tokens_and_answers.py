@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'gateway tokens',
                 'db_table': 'delayq_gateway_token',
                 'ordering': ('name', '-id'),
-                'permissions': (('make_token', 'Can make and rotate gateway tokens'), ('revoke_token', 'Can revoke gateway tokens')),
+                'permissions': (('revoke_token', 'Can revoke gateway tokens'),),
                 'default_permissions': ('view',),
                 'indexes': [models.Index(fields=['name', 'id'], name='delayq_gateway_token_name')],
             },
