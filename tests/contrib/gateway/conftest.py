@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.core.cache import cache
 from django.test import Client
 
@@ -76,3 +77,17 @@ def refused(answer: Any, status: int, code: str, place: str | None = None) -> di
     assert found["status"] == status
     assert all(found[name] for name in ("title", "detail", "remedy"))
     return found
+
+
+@pytest.fixture
+def clerk(transactional_db: None) -> Callable[..., Client]:
+    """`clerk("view_token")`: a browser in which somebody with just these permissions of the gateway is logged in."""
+
+    def log_in(*names: str, app: str = "delayq_gateway") -> Client:
+        user = User.objects.create_user(f"clerk{User.objects.count()}", is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(content_type__app_label=app, codename__in=names))
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return log_in
