@@ -174,6 +174,11 @@ def has_timezones() -> bool:
     return bool(settings.USE_TZ)
 
 
+def redirects_to_tls() -> bool:
+    """Whether Django turns plain requests away, or a proxy before it says which came by TLS."""
+    return bool(settings.SECURE_SSL_REDIRECT or settings.SECURE_PROXY_SSL_HEADER)
+
+
 def project_timezone() -> str:
     """`TIME_ZONE`, the name of a zone."""
     return str(settings.TIME_ZONE)

@@ -72,6 +72,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_delayq",
+    "django_delayq.contrib.gateway",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -198,7 +198,8 @@ def test_at_the_root_stand_nouns_and_what_django_asks_for():
 def test_no_two_modules_have_one_name():
     stems: dict[str, list[str]] = {}
     for name, path in MODULES.items():
-        if path.stem not in ("__init__", "urls") and name != "templatetags.delayq":  # `{% load delayq %}`, as the command is called
+        djangos = path.stem in ("__init__", "apps", "urls") or name == "templatetags.delayq"  # `{% load delayq %}`, as the command
+        if not djangos:
             stems.setdefault(path.stem, []).append(name)
     shared = {stem: names for stem, names in stems.items() if len(names) > 1}
     assert shared == {}

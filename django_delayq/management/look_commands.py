@@ -9,6 +9,7 @@ from django.db import DatabaseError
 
 from django_delayq import clock, conf, ids
 from django_delayq.console import asks, masking, overview
+from django_delayq.console.documents import job_document, redis_document
 from django_delayq.logger import told
 from django_delayq.management.job_filters import filtered, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
@@ -83,17 +84,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if job is not None:
         document["job"] |= _asked(job, redis)
     if redis is not None:
-        document["redis"] = {
-            "queue": redis.queue,
-            "state": redis.state,
-            "date": clock.from_ms(redis.date_ms),
-            "attempt": redis.attempt,
-            "crashes": redis.crashes,
-            "asked": redis.asks,
-            "cancel_by": redis.cancel_by,
-            "aborts": redis.aborts,
-            "progress": redis.progress,
-        }
+        document["redis"] = redis_document(redis)
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
     document["attempts"] = list(
         runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "traceback")
@@ -141,36 +132,6 @@ def _asked_text(document: dict[str, Any], job: Job, redis: JobView | None) -> st
     waits = job.state == State.SCHEDULED if redis is None else redis.state == "scheduled"
     wait = (clock.to_ms(job.run_at) - clock.wall_ms() if redis is None else redis.date_ms - redis.now_ms) / 1000
     return f"{document['asked']}{most}" + (f", next in {clock.text(max(1, round(wait)))}" if waits and wait > 0 else "")
-
-
-def job_document(job: Job) -> dict[str, Any]:
-    """A row as JSON documents show it. What SENSITIVE or its task names is masked."""
-    args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
-    return {
-        "id": job.id,
-        "uuid": str(job.id),
-        "queue": job.queue,
-        "task": job.task,
-        "state": job.state,
-        "derived": job.derived,
-        "key": job.key,
-        "args": args,
-        "kwargs": kwargs,
-        "priority": job.priority,
-        "run_at": job.run_at,
-        "created_at": job.created_at,
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
-        "attempts": job.attempts,
-        "max_attempts": 0 if job.max_attempts == NO_LIMIT else job.max_attempts,
-        "crashes": job.crashes,
-        "asked": job.asked or 0,
-        "worker": job.worker,
-        "error": job.error,
-        "result": masking.result(job.task, job.result),
-        "meta": masking.attached(job.task, job.meta),
-        "published": job.published,
-    }
 
 
 _HEAD = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest late", "workers", "mirror behind", "")

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TextIO
 from uuid import UUID
 
 from django_delayq import clock, ids
+from django_delayq.console.documents import plain
 from django_delayq.text import visible
 
 
@@ -31,15 +32,6 @@ class Visible(io.TextIOBase):
         """Text or JSON, with whole lines."""
         self._out.write(visible(text))
         return len(text)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, UUID):
-        return ids.short(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def print_json(out: TextIO, document: Any) -> None:

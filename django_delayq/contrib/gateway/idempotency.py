@@ -1,0 +1,138 @@
+"""`Idempotency-Key`: a request that is sent again is not carried out again; it gets the answer that was given."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import Error as DriverError
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
+
+from django_delayq import clock, conf, ids
+from django_delayq.contrib.gateway.exchange import GatewayAnswer
+from django_delayq.contrib.gateway.models import KeptAnswer, Token
+from django_delayq.contrib.gateway.problems import GatewayProblem
+from django_delayq.logger import Logger
+
+logger: Final = Logger("django_delayq.gateway")
+HEADER: Final = "Idempotency-Key"
+REPLAYED: Final = "Idempotency-Replayed"
+KEPT: Final = timedelta(hours=24)
+# How long a request holds its key if nothing is heard of it: its process may have died. Longer than a request takes that waits for
+# Redis and the database up to their time-outs; and should it live after all, the other one schedules the same job, not a second one.
+HOLD: Final = timedelta(seconds=60)
+PRUNED: Final = 100  # old answers per new one
+WORN: Final = re.compile(r"[\x20-\x7e]{1,255}")
+
+
+def rows() -> QuerySet[KeptAnswer]:
+    """All kept answers, in the database of the jobs."""
+    return KeptAnswer.objects.using(conf.get().database)
+
+
+def read(given: str | None) -> str | None:
+    """The key of a request; None without one.
+
+    Raises:
+        GatewayProblem: it is none.
+    """
+    if given is not None and not WORN.fullmatch(given):
+        raise GatewayProblem("idempotency_key")
+    return given
+
+
+def fingerprint(method: str, path: str, body: bytes) -> str:
+    """What tells one request from another."""
+    found = hashlib.sha256()
+    for part in (method.encode(), path.encode("utf-8", "surrogatepass"), body):
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.hexdigest()
+
+
+def once(token: Token, key: str, request: str, carry_out: Callable[[UUID, bool], GatewayAnswer]) -> GatewayAnswer:
+    """Carries a request out unless it has its answer. `carry_out` is given the id for a job, and whether another may have begun before.
+    What it raises (a server is away) leaves no answer: whoever sends the request again goes on with the same id.
+
+    Raises:
+        GatewayProblem: idempotency_reused, in_progress.
+    """
+    held, again = _hold(_digest(token, key), request)
+    if held.status is not None:
+        return GatewayAnswer(status=held.status, body=held.body, headers={**held.headers, REPLAYED: "true"})
+    mine = rows().filter(pk=held.pk, status=None, held_until=held.held_until)
+    try:
+        answer = carry_out(held.job, again).settled()
+    except BaseException:
+        _note(mine, held_until=clock.now())
+        raise
+    _note(mine, status=answer.status, body=answer.body, headers=dict(answer.headers))
+    return answer
+
+
+def _note(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
+    """Where this fails the answer is given all the same, or the error raised: the key is held until its time is over, and then whoever
+    sends the request again goes on with the same job.
+    """
+    try:
+        mine.update(**fields)
+    except DriverError as error:
+        logger.warning("The answer to a request could not be kept: %s", type(error).__name__)
+
+
+def prune(limit: int | None = None) -> int:
+    """Deletes answers that were kept long enough, at most so many. How many."""
+    old = rows().filter(created_at__lt=clock.now() - KEPT).order_by("created_at")
+    if limit is None:
+        return old.delete()[0]
+    return rows().filter(pk__in=list(old.values_list("pk", flat=True)[:limit])).delete()[0]
+
+
+def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
+    """The row of the request, held or answered; and whether another has held it before."""
+    prune(PRUNED)
+    now = clock.now()
+    fresh = KeptAnswer(digest=digest, request=request, job=ids.new(), created_at=now, held_until=now + HOLD)
+    if _inserted(fresh):
+        return fresh, False
+    found = rows().filter(digest=digest).first()
+    if found is not None and found.created_at < now - KEPT:  # one of many that wait to be deleted
+        rows().filter(pk=found.pk).delete()
+        if _inserted(fresh):
+            return fresh, False
+        found = None
+    if found is None:  # another was faster
+        raise _under_way(HOLD)
+    if found.request != request:
+        raise GatewayProblem("idempotency_reused")
+    if found.status is not None:
+        return found, True
+    if found.held_until > now:
+        raise _under_way(found.held_until - now)
+    if not rows().filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=now + HOLD):
+        raise _under_way(HOLD)
+    found.held_until = now + HOLD
+    return found, True
+
+
+def _inserted(fresh: KeptAnswer) -> bool:
+    using = conf.get().database
+    try:
+        with transaction.atomic(using=using):
+            fresh.save(using=using, force_insert=True)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _under_way(left: timedelta) -> GatewayProblem:
+    return GatewayProblem("in_progress", headers={"Retry-After": str(max(1, int(left.total_seconds()) + 1))})
+
+
+def _digest(token: Token, key: str) -> str:
+    """By the name of the token: a client keeps its keys when its token is rotated."""
+    return hashlib.sha256(f"{token.name}\n{key}".encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Subcommands of the gateway. May import the gateway; they query."""

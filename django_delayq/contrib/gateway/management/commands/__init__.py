@@ -1,0 +1,1 @@
+"""The command `delayq_gateway`. May import the gateway; it queries."""

@@ -1,0 +1,127 @@
+"""`manage.py delayq_gateway`: makes, lists, rotates and revokes tokens, and deletes old answers."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from django_delayq import clock
+from django_delayq.console.documents import plain
+from django_delayq.contrib.gateway import idempotency, tokens
+from django_delayq.contrib.gateway.models import ALL, VERBS, Token
+from django_delayq.exceptions import DelayqError
+from django_delayq.logger import told
+from django_delayq.text import visible
+
+LISTED = (
+    "name",
+    "shown",
+    "queues",
+    "verbs",
+    "tasks",
+    "per_minute",
+    "created_at",
+    "created_by",
+    "expires_at",
+    "revoked_at",
+    "last_used_at",
+)
+
+
+class Command(BaseCommand):
+    """Exit codes: 0 done, 1 it was not, 2 wrong usage."""
+
+    help = "Tokens of the gateway."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """One subparser per subcommand."""
+        parts = parser.add_subparsers(dest="subcommand", metavar="subcommand", required=True)
+
+        def add(name: str, text: str) -> ArgumentParser:
+            found = parts.add_parser(name, help=text, description=text)
+            found.set_defaults(run=getattr(self, f"_{name}"))
+            found.add_argument("--json", action="store_true", help="one JSON document instead of text")
+            return found
+
+        make = add("make", "a new token, which is shown once")
+        make.add_argument("name", metavar="NAME", help="of the client; its acts are told as those of token:NAME")
+        make.add_argument("--queues", required=True, type=_names, help=f"names with commas between them, or {ALL}")
+        make.add_argument("--verbs", required=True, type=_names, help=f"of {', '.join(VERBS)}; or {ALL}")
+        make.add_argument("--tasks", default=[ALL], type=_names, help=f"which it may schedule and see; {ALL} by default")
+        make.add_argument("--expires", help="from now, as in 90d; never by default")
+        make.add_argument("--per-minute", type=int, default=tokens.PER_MINUTE, help=f"requests; {tokens.PER_MINUTE} by default")
+        rotate = add("rotate", "another token of that name, which is shown once; the former one ends soon")
+        rotate.add_argument("name", metavar="NAME")
+        rotate.add_argument("--overlap", default=tokens.OVERLAP, help=f"for so long both live; {tokens.OVERLAP} by default")
+        revoke = add("revoke", "end all live tokens of that name at once, or the one that begins so")
+        revoke.add_argument("name", metavar="NAME")
+        revoke.add_argument("--begins-with", default="", metavar="TEXT", help="only this one, as list shows it")
+        add("list", "all tokens, without what they are")
+        add("prune", f"delete answers that were kept for {idempotency.KEPT.total_seconds() / 3600:.0f} hours")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Runs the subcommand; an error of ours is a sentence, not a traceback."""
+        try:
+            options["run"](options)
+        except DelayqError as error:
+            raise CommandError(visible(str(error))) from error
+        except DatabaseError as error:
+            raise CommandError(f"The database cannot be asked: {told(error)}") from error
+
+    def _make(self, options: dict[str, Any]) -> None:
+        given = {name: options[name] for name in ("queues", "verbs", "tasks", "per_minute", "expires")}
+        self._show_once(options, *tokens.make(options["name"], by=_person(), **given))
+
+    def _rotate(self, options: dict[str, Any]) -> None:
+        self._show_once(options, *tokens.rotate(options["name"], overlap=options["overlap"], by=_person()))
+
+    def _revoke(self, options: dict[str, Any]) -> None:
+        found = tokens.live(options["name"])
+        if options["begins_with"]:
+            found = found.filter(shown=options["begins_with"].rstrip("…"))
+        done = tokens.revoke(found)
+        if not done:
+            raise CommandError(f"No live token is called {visible(options['name'])}.")
+        self._say(options, {"revoked": done}, f"{done} revoked.")
+
+    def _list(self, options: dict[str, Any]) -> None:
+        now = clock.now()
+        rows = [{name: getattr(token, name) for name in LISTED} | {"live": token.lives(now)} for token in tokens.rows()]
+        lines = [
+            f"{row['name']}  {row['shown']}…  {'live' if row['live'] else 'ended'}  queues {','.join(row['queues'])}  "
+            f"verbs {','.join(row['verbs'])}  tasks {','.join(row['tasks'])}  last used {_day(row['last_used_at'])}"
+            for row in rows
+        ]
+        self._say(options, rows, "\n".join(lines) or "There is no token.")
+
+    def _prune(self, options: dict[str, Any]) -> None:
+        done = idempotency.prune()
+        self._say(options, {"deleted": done}, f"{done} answers are deleted.")
+
+    def _show_once(self, options: dict[str, Any], token: Token, text: str) -> None:
+        document = {"name": token.name, "token": text, "expires_at": token.expires_at}
+        self.stderr.write("This is the only time that the token is shown:")
+        self._say(options, document, text)
+
+    def _say(self, options: dict[str, Any], document: Any, text: str) -> None:
+        self.stdout.write(json.dumps(document, default=plain, indent=2) if options["json"] else visible(text))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _day(moment: Any) -> str:
+    return "never" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _person() -> str:
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (KeyError, OSError):  # a user without a name, as in many containers
+        return "cli"

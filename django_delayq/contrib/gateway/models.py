@@ -1,0 +1,100 @@
+"""Who may ask the gateway, and what it has answered to requests that may be repeated."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, ids
+from django_delayq.models import ExactJSONField
+
+ALL: Final = "*"
+VERBS: Final = ("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "queues", "tasks")  # what a token may be made for
+
+
+class Token(models.Model):
+    """One token. Of the token itself only the SHA-256 is kept: it has 256 random bits, so nobody finds it by trying, and a slow hash
+    would only slow every request. Several rows of one `name` are one client, whose token was rotated. `queues`, `verbs` and `tasks` are
+    lists of names; "*" is every one. `shown`: its first characters, by which people tell it from others.
+    """
+
+    name: models.CharField[str, str] = models.CharField(_("name"), max_length=100)
+    digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True, editable=False)
+    shown: models.CharField[str, str] = models.CharField(_("begins with"), max_length=12, editable=False)
+    queues: ExactJSONField = ExactJSONField(_("queues"), default=list)
+    verbs: ExactJSONField = ExactJSONField(_("verbs"), default=list)
+    tasks: ExactJSONField = ExactJSONField(_("tasks"), default=list)
+    per_minute: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("requests per minute"), default=600)
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"), default=clock.now)
+    created_by: models.CharField[str, str] = models.CharField(_("created by"), max_length=200, blank=True, default="")
+    expires_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("expires at"), null=True, blank=True)
+    revoked_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("revoked at"), null=True, blank=True)
+    last_used_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("last used"), null=True, blank=True)
+
+    objects: ClassVar[models.Manager[Token]]
+
+    class Meta:
+        db_table = "delayq_gateway_token"
+        verbose_name = _("gateway token")
+        verbose_name_plural = _("gateway tokens")
+        ordering = ("name", "-id")
+        default_permissions = ("view",)
+        permissions = (("revoke_token", "Can revoke gateway tokens"),)
+        indexes = (models.Index(fields=["name", "id"], name="delayq_gateway_token_name"),)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shown}…"
+
+    @property
+    def actor(self) -> str:
+        """Who acts, for the events."""
+        return f"token:{self.name}"
+
+    def lives(self, at: datetime) -> bool:
+        """Whether it opens anything at that moment."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > at)
+
+    def allows(self, field: str, name: str) -> bool:
+        """Whether a list of its names, `queues`, `verbs` or `tasks`, has that one. What is no list of ours allows nothing."""
+        listed: Any = getattr(self, field)
+        return isinstance(listed, list) and (ALL in listed or name in listed)
+
+    def may_schedule(self, task: str, queue: str) -> bool:
+        """Whether it may schedule that task, whose own queue this is. "*" is every task of the queues that it leads to: else one for
+        orders could have payments made, by naming its own queue for them.
+        """
+        return self.allows("tasks", task) and (task in self.tasks or self.allows("queues", queue))
+
+    def allows_all(self, field: str) -> bool:
+        """Whether it allows every name."""
+        return self.allows(field, ALL)
+
+
+class KeptAnswer(models.Model):
+    """A request that bears an `Idempotency-Key`, and its answer. `digest`: of the token's name and the key; `request`: of method,
+    address and body. `job`: the id of a job that this request schedules, drawn before: whoever carries it out again, after a crash,
+    schedules the same job. `status` NULL: not answered yet; until `held_until` somebody works on it.
+    """
+
+    digest: models.CharField[str, str] = models.CharField(max_length=64, unique=True)
+    request: models.CharField[str, str] = models.CharField(max_length=64)
+    job: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new)
+    status: models.PositiveSmallIntegerField[int | None, int | None] = models.PositiveSmallIntegerField(null=True)
+    body: ExactJSONField = ExactJSONField(null=True)
+    headers: ExactJSONField = ExactJSONField(default=dict)
+    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(default=clock.now)
+    held_until: models.DateTimeField[datetime, datetime] = models.DateTimeField()
+
+    objects: ClassVar[models.Manager[KeptAnswer]]
+
+    class Meta:
+        db_table = "delayq_gateway_answer"
+        default_permissions = ()
+        indexes = (models.Index(fields=["created_at"], name="delayq_gateway_answer_age"),)
+
+    def __str__(self) -> str:
+        return f"{self.digest[:12]} {self.status}"

@@ -1,0 +1,58 @@
+"""What a token may look at beside jobs: its queues and its tasks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Final
+
+from django_delayq import conf
+from django_delayq.contrib.gateway.exchange import GatewayAnswer, GatewayCall
+from django_delayq.contrib.gateway.models import Token
+from django_delayq.contrib.gateway.problems import GatewayProblem
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import Task, registry
+from django_delayq.store.inspector import QueueDepth
+
+# As `delayq status --json` calls them. Who has paused it and why is left out: these are people of the project.
+FIGURES: Final = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest_late_ms", "next_due_ms", "paused_ms")
+
+
+def queues(call: GatewayCall) -> GatewayAnswer:
+    """How full the queues of the token are."""
+    names = [name for name in conf.get().queues if call.token.allows("queues", name)]
+    with stores.guarded():
+        depths = stores.inspector().depths(names) if names else []
+    return GatewayAnswer(status=200, body={"queues": [_figures(depth) for depth in depths]})
+
+
+def queue(call: GatewayCall) -> GatewayAnswer:
+    """The same of one."""
+    name = call.path["queue"]
+    if name not in conf.get().queues or not call.token.allows("queues", name):
+        raise GatewayProblem("queue_unknown")
+    with stores.guarded():
+        return GatewayAnswer(status=200, body=_figures(stores.inspector().depth(name)))
+
+
+def tasks(call: GatewayCall) -> GatewayAnswer:
+    """The tasks that the token may schedule, by name, with the parameters of each."""
+    return GatewayAnswer(status=200, body={"tasks": [_task(task) for task in _permitted(call.token)]})
+
+
+def _permitted(token: Token) -> list[Task[..., Any]]:
+    return [task for name in registry.names() if token.may_schedule(name, (task := registry.get(name)).queue)]
+
+
+def _task(task: Task[..., Any]) -> dict[str, Any]:
+    parameters = [
+        {"name": one.name, "kind": one.kind.name.lower(), "required": one.default is one.empty and one.kind not in _REST}
+        for one in task.signature.parameters.values()
+    ]
+    return {"task": task.name, "queue": task.queue, "parameters": parameters}
+
+
+_REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _figures(depth: QueueDepth) -> dict[str, Any]:
+    return {name: getattr(depth, name) for name in FIGURES}

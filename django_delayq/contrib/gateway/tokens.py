@@ -1,0 +1,136 @@
+"""Tokens: made, found, rotated, revoked. The token itself is shown once, to whoever makes it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+
+from django_delayq import clock, conf
+from django_delayq.contrib.gateway.models import ALL, VERBS, Token
+from django_delayq.exceptions import ConfigError
+
+PREFIX: Final = "dqg_"  # so that scanners for secrets know one when they see it
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+USED_EVERY: Final = timedelta(minutes=1)
+OVERLAP: Final = "1d"
+PER_MINUTE: Final = 600
+MOST_PER_MINUTE: Final = 1_000_000
+LONGEST: Final = 200  # characters of what is sent as a token; no token is as long
+
+
+def rows() -> QuerySet[Token]:
+    """All tokens, in the database of the jobs."""
+    return Token.objects.using(conf.get().database)
+
+
+def live(name: str | None = None) -> QuerySet[Token]:
+    """Those that open anything, of one name or of all, newest first."""
+    found = rows().filter(Q(expires_at=None) | Q(expires_at__gt=clock.now()), revoked_at=None)
+    return (found if name is None else found.filter(name=name)).order_by("-id")
+
+
+def make(
+    name: str,
+    *,
+    queues: Sequence[str],
+    verbs: Sequence[str],
+    tasks: Sequence[str] = (ALL,),
+    per_minute: int = PER_MINUTE,
+    expires: clock.Delay | None = None,
+    by: str = "",
+) -> tuple[Token, str]:
+    """A new token, as a row and as the text that is kept nowhere. `expires`: from now; None: never.
+
+    Raises:
+        ConfigError: a name, a verb, a queue or a number that cannot be; or a live token has that name.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"{name!r} is no name of a token: 1 to 100 letters, digits, dots, dashes and underscores.")
+    for said, listed, known in (("queues", queues, list(conf.get().queues)), ("verbs", verbs, VERBS)):
+        strange = next((one for one in listed if one != ALL and one not in known), None)
+        if strange is not None or not listed:
+            raise ConfigError(f"{said} of the token {name}: {strange!r} is none. There are: {', '.join(known)}, and {ALL} for all.")
+    if not tasks:
+        raise ConfigError(f"tasks of the token {name}: name one at least, or {ALL} for all.")
+    if not 1 <= per_minute <= MOST_PER_MINUTE:
+        raise ConfigError(f"The token {name} may send 1 to {MOST_PER_MINUTE:,} requests per minute, not {per_minute}.")
+    if live(name).exists():
+        raise ConfigError(f"A live token is called {name} already. Rotate it, revoke it, or choose another name.")
+    try:
+        until = None if expires is None else clock.now() + timedelta(seconds=clock.seconds(expires))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"expires of the token {name}: {error}.") from None
+    lists = {"queues": list(queues), "verbs": list(verbs), "tasks": list(tasks)}
+    return _made(Token(name=name, **lists, per_minute=per_minute, created_by=by, expires_at=until))
+
+
+def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[Token, str]:
+    """Another token that may do the same; the former lives on for as long as clients need to take up the new one.
+
+    Raises:
+        ConfigError: no live token has that name, or two have it: then a rotation is under way.
+    """
+    try:
+        ends = clock.now() + timedelta(seconds=clock.seconds(overlap))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"overlap: {error}.") from None
+    with transaction.atomic(using=conf.get().database):
+        found = list(live(name).select_for_update())
+        if not found:
+            raise ConfigError(f"No live token is called {name}. Make one.")
+        if len(found) > 1:
+            raise ConfigError(f"Two tokens called {name} live: one was rotated a short while ago. Wait until it ends, or revoke it.")
+        former = found[0]
+        kept = former.expires_at
+        former.expires_at = ends if kept is None else min(kept, ends)
+        former.save(update_fields=["expires_at"])
+        fresh = Token(
+            name=name,
+            queues=former.queues,
+            verbs=former.verbs,
+            tasks=former.tasks,
+            per_minute=former.per_minute,
+            created_by=by,
+            expires_at=kept,
+        )
+        return _made(fresh)
+
+
+def revoke(tokens: QuerySet[Token]) -> int:
+    """Ends these at once, for good. How many were not revoked before."""
+    return tokens.filter(revoked_at=None).update(revoked_at=clock.now())
+
+
+def find(sent: str) -> Token | None:
+    """The live token of that text; notes that it was used, once a minute at most. Compared is the hash, by the database: how long that
+    takes tells nothing of the token.
+    """
+    if len(sent) > LONGEST:
+        return None
+    now = clock.now()
+    token = rows().filter(digest=digest(sent)).first()
+    if token is None or not token.lives(now):
+        return None
+    old = now - USED_EVERY
+    if token.last_used_at is None or token.last_used_at < old:
+        rows().filter(Q(last_used_at=None) | Q(last_used_at__lt=old), pk=token.pk).update(last_used_at=now)
+    return token
+
+
+def digest(text: str) -> str:
+    """What is kept of a token."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _made(token: Token) -> tuple[Token, str]:
+    text = PREFIX + secrets.token_urlsafe(32)
+    token.digest, token.shown = digest(text), text[: len(PREFIX) + 4]
+    token.save(using=conf.get().database)
+    return token, text

@@ -1,0 +1,84 @@
+"""What docs/gateway.md says is so, and its clients run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import ids
+from django_delayq.contrib.gateway.problems import REFUSALS
+from django_delayq.contrib.gateway.routes import ROUTES
+from django_delayq.models import Job
+from django_delayq.producer.task import registry
+from tests.contrib.gateway.conftest import Caller
+
+PAGE = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
+Run = Callable[..., str]
+
+
+def block(language: str) -> str:
+    return next(code for code in re.findall(rf"```{language}\n(.+?)```", PAGE, flags=re.DOTALL) if "QUEUE_URL" in code)
+
+
+@pytest.fixture
+def run_client(caller: Caller, live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a program with the address and the token of the project."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    delayq.task(name="orders.tasks.close_order", queue="orders")(lambda order_id: None)
+
+    def program(*words: str) -> str:
+        if shutil.which(words[0]) is None:
+            pytest.skip(f"{words[0]} is not installed")
+        environment = {**os.environ, "QUEUE_URL": f"{live_server.url}/queue/v1", "QUEUE_TOKEN": caller.text, "NO_PROXY": "*"}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return program
+
+
+def test_curl(run_client: Run) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    told = run_client("bash", "-ec", block("bash"))
+    job = Job.objects.get()
+    assert job.short_id in told
+    assert '"change": "done"' in told
+    assert (job.task, job.args, job.key, job.state) == ("orders.tasks.close_order", [42], "close-order:42", "cancelled")
+
+
+def test_python(run_client: Run) -> None:
+    assert lines(run_client(sys.executable, "-c", block("python"))) == ["scheduled", "done"]
+
+
+def test_node(run_client: Run, tmp_path: Path) -> None:
+    file = tmp_path / "client.mjs"
+    file.write_text(block("javascript"))
+    assert lines(run_client("node", str(file))) == ["scheduled", "done"]
+
+
+def lines(told: str) -> list[str]:
+    first, *others = told.splitlines()
+    assert first.split() == ["201", ids.short(Job.objects.get().pk)]
+    assert Job.objects.get().state == "cancelled"
+    return others
+
+
+def test_every_operation_is_told() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(\w+) ([^`?]+)", PAGE, flags=re.MULTILINE)
+    assert set(rows) == {(route.name, route.verb, route.method, route.path) for route in ROUTES}
+
+
+def test_every_refusal_is_told_with_its_status() -> None:
+    rows = re.findall(r"^\| (\d{3}) \| (.+) \|$", PAGE, flags=re.MULTILINE)
+    told = {code: int(status) for status, codes in rows for code in re.findall(r"`(\w+)`", codes)}
+    assert told == {code: kind.status for code, kind in REFUSALS.items()}
