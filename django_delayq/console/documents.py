@@ -7,14 +7,17 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import clock, ids
-from django_delayq.console import masking
+from django_delayq.console import asks, masking
 from django_delayq.models import Job
 from django_delayq.states import NO_LIMIT
 from django_delayq.store.inspector import JobView
 
 
-def job_document(job: Job) -> dict[str, Any]:
-    """A row as JSON documents show it. What SENSITIVE or its task names is masked."""
+def job_document(job: Job, view: JobView | None = None) -> dict[str, Any]:
+    """A row as JSON documents show it. What SENSITIVE or its task names is masked. How often the job has asked is Redis' word where
+    there is one; of how many times is None where nobody knows, or it never has.
+    """
+    asked = asks.of(job, view)
     args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
     return {
         "id": job.id,
@@ -34,7 +37,8 @@ def job_document(job: Job) -> dict[str, Any]:
         "attempts": job.attempts,
         "max_attempts": 0 if job.max_attempts == NO_LIMIT else job.max_attempts,
         "crashes": job.crashes,
-        "asked": job.asked or 0,
+        "asked": asked.times if asked else 0,
+        "asked_of": asked.most if asked else None,
         "worker": job.worker,
         "error": job.error,
         "result": masking.result(job.task, job.result),

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 from django.db import DatabaseError
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import asks, masking, overview
+from django_delayq.console import masking, overview
 from django_delayq.console.documents import job_document, redis_document
 from django_delayq.logger import told
 from django_delayq.management.job_filters import filtered, parse_id
@@ -79,10 +79,8 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
         trouble = str(error)
     if job is None and redis is None:
         trouble = trouble or f"Neither Redis nor the database knows a job {ids.short(id)}."
-    document: dict[str, Any] = {"job": job_document(job) if job else None, "redis": None, "attempts": [], "events": []}
+    document: dict[str, Any] = {"job": job_document(job, redis) if job else None, "redis": None, "attempts": [], "events": []}
     document["trouble"] = trouble
-    if job is not None:
-        document["job"] |= _asked(job, redis)
     if redis is not None:
         document["redis"] = redis_document(redis)
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
@@ -117,12 +115,6 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if last:
         out.write(f"last traceback\n{last}\n")
     return 1 if trouble else 0
-
-
-def _asked(job: Job, redis: JobView | None) -> dict[str, int | None]:
-    """How often it has asked and heard "not yet", and how often it may: None where its task is not known here."""
-    found = asks.of(job, redis)
-    return {"asked": found.times, "asked_of": found.most} if found else {"asked": 0, "asked_of": None}
 
 
 def _asked_text(document: dict[str, Any], job: Job, redis: JobView | None) -> str:

@@ -80,7 +80,7 @@ def _told_of(found: handles.Job) -> GatewayAnswer:
         "id": found.id,
         "queue": found.queue,
         "state": state,
-        "job": None if row is None else job_document(row),
+        "job": None if row is None else job_document(row, view),
         "redis": None if view is None else redis_document(view),
         "redis_answers": not away,
     }

@@ -162,7 +162,7 @@ def test_by_policy_the_holder_stands_for_the_job(caller):
         ({"key": "k", "on_conflict": "steal"}, "field_value", "/on_conflict"),
         ({"priority": 2**31}, "field_value", "/priority"),
         ({"priority": 1.5}, "field_type", "/priority"),
-        ({"max_attempts": 0}, "field_value", "/max_attempts"),
+        ({"max_attempts": -1}, "field_value", "/max_attempts"),
         ({"expires": "1s"}, "options", ""),
         ({"expires": "2020-01-01T00:00"}, "field_value", "/expires"),
         ({"args": [[]] * 2 + [deep(100)]}, "arguments", "/args"),
