@@ -271,7 +271,10 @@ def _put_batches(bindings: Iterable[Binding], using: str | None, call: Call | No
     with Flight() as flight:
         for batch in batches(bindings, MOST):
             fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)
-            plans = [plan(*binding[:4], using, binding.id or drawn, None, binding.tick) for binding, drawn in fresh]
+            plans = [
+                plan(task, options, args, kwargs, using, id or drawn, None, tick)
+                for (task, options, args, kwargs, id, tick), drawn in fresh
+            ]
             if call is not None:
                 call.plans += plans
             jobs += put_all(plans, flight)
