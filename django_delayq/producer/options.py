@@ -195,7 +195,7 @@ class Moulds:
         """The mould of jobs of this task with these options.
 
         Raises:
-            QueueUnknown, ConfigError: see `plan`.
+            QueueUnknown, ConfigError, PayloadError: see `plan`.
         """
         config, rest = conf.get(), options[OWN:]
         of, made = self._made
