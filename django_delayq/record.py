@@ -49,7 +49,7 @@ class JobRecord:
     _line: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._line = _line(self.task, self.lane, self.durable, self.max_attempts, self.expires_ms)
+        self._line = line(self.task, self.lane, self.durable, self.max_attempts, self.expires_ms)
         if self.key != "":
             validate_key(self.key)
         if type(self.payload) is not bytes:
@@ -110,8 +110,10 @@ def says_durable(record: bytes) -> bool:
 
 
 @lru_cache(maxsize=1024, typed=True)  # True equals 1, and is refused
-def _line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
-    """A header up to its key, which jobs of one task share, so that it is checked and written once."""
+def line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
+    """A header up to its key, which jobs of one task share, so that it is checked and written once. PayloadError for a field that it
+    could not carry.
+    """
     if not isinstance(task, str) or not _TASK.fullmatch(task):
         raise PayloadError(
             f"the task name {_shown(task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, such as "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -22,19 +21,39 @@ def is_open(connection: Any) -> bool:
     return bool(connection.in_atomic_block)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class Plan(ScheduleItem):
     """A job that has passed every check, on its way: the record that its row and Redis get, its date and its policy.
 
+    Args:
+        job: the `Job` that the caller gets, which stands above. Its date is that of the plan, unless a delay is given.
+        delay_ms: counts from now.
+
     `started`: when its delay began (monotonic); `ground`: what was known then of where the queue stands; `withdrawn`: its own
     transaction has cancelled it.
+
+    Raises:
+        PayloadError: a record cannot carry the key, or the expiry.
     """
 
-    mould: Mould
-    job: Any  # the `Job` that the caller gets, which stands above
-    started: float = 0.0
-    ground: str = ""
-    withdrawn: bool = False
+    __slots__ = ("ground", "job", "mould", "started", "withdrawn")
+
+    # Not that of a dataclass: one is made for each job, and most of it comes from the mould, checked.
+    def __init__(self, mould: Mould, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
+        self.mould, self.job = mould, job
+        self.id, self.task, self.queue, self.key = job.id, job.task, job.queue, job.key
+        self.lane, self.durable, self.max_attempts = mould.lane, mould.durable, mould.max_attempts
+        self.on_conflict, self.priority = mould.on_conflict, mould.priority
+        self.payload = payload
+        self.expires_ms = expires_ms
+        self.delay_ms = delay_ms
+        self.due_ms = job.due_ms if delay_ms is None else None
+        self.started = clock.monotonic()
+        self.ground = ""
+        self.withdrawn = False
+        if expires_ms or self.key != "":
+            self.__post_init__()
+        else:
+            self._line = mould.line
 
     def left_ms(self, now: float) -> int | None:
         """The rest of the delay, so that the transaction's own duration is not added to it."""

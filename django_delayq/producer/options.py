@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, get_arg
 
 from django.db import connections
 
-from django_delayq import clock, codec, conf
+from django_delayq import clock, codec, conf, record
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
@@ -170,6 +170,7 @@ class Mould:
     priority: int
     lane: Lane
     max_attempts: int
+    line: bytes  # of their records, unless they expire
     on_conflict: str
     payload: dict[str, Any] | None
     carriers: bool
@@ -195,7 +196,7 @@ class Moulds:
         """The mould of jobs of this task with these options.
 
         Raises:
-            QueueUnknown, ConfigError: see `plan`.
+            QueueUnknown, ConfigError, PayloadError: see `plan`.
         """
         config, rest = conf.get(), options[OWN:]
         of, made = self._made
@@ -242,17 +243,20 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         raise ConfigError(
             f"{where}: on_conflict='after' needs durability='outbox': what runs behind a running job waits as a row until then."
         )
+    durable = durable and not config.inline
+    lane, max_attempts = lane_of(priority), _most(options.max_attempts, task.max_attempts, queue.max_attempts)
     return Mould(
         task=task,
         where=where,
         queue=queue,
         using=alias,
         says_using=bool(options.using or using),
-        durable=durable and not config.inline,
+        durable=durable,
         inline=config.inline,
         priority=priority,
-        lane=lane_of(priority),
-        max_attempts=_most(options.max_attempts, task.max_attempts, queue.max_attempts),
+        lane=lane,
+        max_attempts=max_attempts,
+        line=record.line(task.name, lane, durable, max_attempts, 0),
         on_conflict=options.on_conflict,
         payload=_payload(options, where),
         carriers=bool(config.carriers),

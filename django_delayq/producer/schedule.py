@@ -208,7 +208,6 @@ def plan(
         PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `schedule`.
     """
     mould = moulds.get(task, options, using)
-    queue, name = mould.queue, task.name
     mould.check(args, kwargs)
     if mould.durable:
         database.need()
@@ -231,25 +230,12 @@ def plan(
         meta = carriers.pack(meta)
     if id is None:
         id = ids.new()
-    return Plan(
-        id=id,
-        task=name,
-        lane=mould.lane,
-        durable=mould.durable,
-        max_attempts=mould.max_attempts,
-        expires_ms=expires_ms,
-        key=options.key,
-        payload=mould.payload_of(args, kwargs, meta),
-        due_ms=due_ms if delay_ms is None else None,
-        delay_ms=delay_ms,
-        on_conflict=mould.on_conflict,
-        queue=queue.name,
-        priority=mould.priority,
-        mould=mould,
-        job=Job(id=id, queue=queue.name, task=name, key=options.key, due_ms=due_ms),
-        started=clock.monotonic(),
-        ground=stores.ground(queue.name) if mould.durable else "",
-    )
+    queue = mould.queue.name
+    payload = mould.payload_of(args, kwargs, meta)
+    planned = Plan(mould, Job(id, queue, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
+    if mould.durable:
+        planned.ground = stores.ground(queue)
+    return planned
 
 
 def put_in(
@@ -290,7 +276,10 @@ def _put_batches(bindings: Iterable[Binding], using: str | None, call: Call | No
     with Flight() as flight:
         for batch in batches(bindings, MOST):
             fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)
-            plans = [plan(*binding[:4], using, binding.id or drawn, None, binding.tick) for binding, drawn in fresh]
+            plans = [
+                plan(task, options, args, kwargs, using, id or drawn, None, tick)
+                for (task, options, args, kwargs, id, tick), drawn in fresh
+            ]
             if call is not None:
                 call.plans += plans
             jobs += put_all(plans, flight)

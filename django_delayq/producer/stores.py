@@ -49,13 +49,13 @@ class StoreSet:
         Raises:
             QueueUnknown: the settings do not list it.
         """
-        config = conf.get()
+        config, found = conf.get(), self._queues.get(name)
+        if found is not None and found[0] is config and found[1].link is self._link:  # mostly
+            return found[1]
         config.queue(name)
-        link = self.link
-        found = self._queues.get(name)
-        if found is None or found[0] is not config or found[1].link is not link:
-            found = self._queues[name] = (config, QueueStore(link, prefix=config.prefix, queue=name, signer=config.signer))
-        return found[1]
+        store = QueueStore(self.link, prefix=config.prefix, queue=name, signer=config.signer)
+        self._queues[name] = (config, store)
+        return store
 
     def inspector(self) -> Inspector:
         """Reads for people."""

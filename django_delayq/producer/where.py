@@ -25,7 +25,6 @@ class JobRef:
 
     def __init__(
         self,
-        *,
         id: UUID,
         queue: str,
         task: str = "",

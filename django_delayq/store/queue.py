@@ -114,6 +114,8 @@ class QueueStore:
 
     def written(self, record: JobRecord) -> bytes:
         """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
+        if self.signer is None:
+            return record.encode()
         raw, signs = record.encode(), self.signs()
         return raw if signs is None else signs.sign(raw, queue=self.queue, id=ids.short(record.id))
 
@@ -155,10 +157,12 @@ class QueueStore:
         arguments: list[Any] = [max_events, ground, mode]
         now = clock.monotonic()
         for item in items:
-            date, delay_ms = item.due_ms, item.left_ms(now)
-            if (date is None) == (delay_ms is None):
+            date: Any = item.due_ms
+            if (date is None) == (item.delay_ms is None):
                 raise ValueError(f"job {ids.short(item.id)}: give either due_ms or delay_ms")
-            arguments += (ids.short(item.id), self.written(item), item.on_conflict, f"+{delay_ms}" if date is None else date)
+            if date is None:
+                date = f"+{item.left_ms(now)}"
+            arguments += (ids.short(item.id), self.written(item), item.on_conflict, date)
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
         return lambda: _scheduled(items, arguments, answer())

@@ -6,6 +6,8 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq.producer.options import NAMES, NONE, OWN, Moulds, Options, moulds
+from django_delayq.producer.schedule import plan
+from django_delayq.record import JobRecord
 from tests.tasks_for_tests import close_order, ping
 
 
@@ -73,3 +75,22 @@ def test_moulds_are_not_kept_without_bound(monkeypatch):
     for priority in range(20):
         own.get(ping, Options(priority=priority), None)
     assert len(own._made[1]) <= 5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"key": "a b"}, {"expires": "2h"}, {"key": "a", "expires": "2h", "max_attempts": 3, "priority": 1}, {"max_attempts": 10}],
+    ids=lambda options: " ".join(options) or "none",
+)
+@pytest.mark.parametrize("durability", ["redis", "outbox"])
+def test_the_header_of_the_mould_is_the_one_that_the_record_would_write(options, durability, delayq_redis, db):
+    planned = plan(ping, Options(durability=durability, **options), (), {}, None)
+    record = JobRecord.decode(planned.id, planned.encode())
+    assert (record.key, record.max_attempts) == (options.get("key", ""), planned.max_attempts)
+    assert (record.lane, record.durable, bool(record.expires_ms)) == (planned.lane, durability == "outbox", "expires" in options)
+    assert record.encode() == planned.encode()
+
+
+def test_attempts_that_no_record_carries_are_refused_before_anything_is_kept():
+    with pytest.raises(delayq.PayloadError, match="max_attempts"):
+        made(max_attempts=10**9)
