@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from django_delayq import clock
 from django_delayq.logger import Logger
@@ -18,40 +18,61 @@ _Calls = SimpleQueue[tuple[Callable[[], None], threading.Event] | None]
 
 
 MOST_HANGING: Final = 4  # calls of one question that have not come back; beyond it the next ones are not made
-_hanging: Counter[Callable[[], Any]] = Counter()
-_lock: Final = threading.Lock()
 
 
-def answers(seconds: float, *questions: Callable[[], T], behind: Callable[[], None]) -> list[T | None]:
-    """What these functions return, all called at once, each in a thread of its own; `behind` is called there behind each. None for one
-    that has not come back within so many seconds, that raises (which is logged), or that was not called since it hangs too often.
-    """
-    found: list[T | None] = [None] * len(questions)
-    threads = []
+class _Call(Generic[T]):
+    """A question under way. `answer`: None until it is `done`, and if it has raised, which is logged."""
 
-    def ask(number: int, question: Callable[[], T]) -> None:
+    def __init__(self, question: Callable[[], T], behind: Callable[[], None]) -> None:
+        self.began = clock.monotonic()
+        self.done = threading.Event()
+        self.answer: T | None = None
+        self._question = question
+        self._behind = behind
+
+    def run(self) -> None:
         try:
             try:
-                found[number] = question()
+                self.answer = self._question()
             finally:
-                behind()
+                self._behind()
         except Exception:
             logger.exception("a question could not be answered")
         finally:
             with _lock:
-                _hanging[question] -= 1
+                calls = _under_way[self._question]
+                calls.remove(self)
+                if not calls:
+                    del _under_way[self._question]
+            self.done.set()
 
-    for number, question in enumerate(questions):
-        with _lock:
-            if _hanging[question] >= MOST_HANGING:
-                continue
-            _hanging[question] += 1
-        threads.append(threading.Thread(target=ask, args=(number, question), name="delayq-question", daemon=True))
-        threads[-1].start()
+
+_under_way: defaultdict[Callable[[], Any], list[_Call[Any]]] = defaultdict(list)  # of each question, the oldest first
+_lock: Final = threading.Lock()
+
+
+def answers(seconds: float, *questions: Callable[[], T], behind: Callable[[], None]) -> list[T | None]:
+    """What these functions return, all called at once, each in a thread of its own; `behind` is called there behind each. Who asks
+    while somebody else does waits for the same answer: many at once cost one call. None for what has not come back within so many
+    seconds, raises (which is logged), or is not called since it hangs too often.
+    """
     deadline = clock.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, deadline - clock.monotonic()))
-    return list(found)  # as it is now: a late answer changes nothing
+    calls = [_call(question, seconds, behind) for question in questions]
+    return [call.answer if call is not None and call.done.wait(max(0.0, deadline - clock.monotonic())) else None for call in calls]
+
+
+def _call(question: Callable[[], T], seconds: float, behind: Callable[[], None]) -> _Call[T] | None:
+    """One that is under way and does not hang, or a new one; None if too many hang."""
+    with _lock:
+        calls = _under_way[question]
+        if calls and clock.monotonic() - calls[-1].began < seconds:
+            return calls[-1]
+        if len(calls) >= MOST_HANGING:
+            return None
+        call = _Call(question, behind)
+        calls.append(call)
+    threading.Thread(target=call.run, name="delayq-question", daemon=True).start()
+    return call
 
 
 class PatientThread:

@@ -23,7 +23,7 @@ CRON = {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}
 def tick(task, *args, by_hand=False, **fields):
     """A job of that tick of a schedule, as those who keep schedules write it."""
     row = Periodic.objects.create(
-        name="shop.tasks.Nightly report",
+        name="shop.tasks.nightly_report",
         task=task.name,
         owner="code",
         decided_to=AT,
@@ -43,7 +43,7 @@ def test_a_tick_checks_in_when_it_begins_and_when_it_has_succeeded(delayq, db, s
     delayq.run_due()
     first, last = sent.of("check_in")
     assert told(sent) == [("in_progress", job.id.hex), ("ok", job.id.hex)]
-    assert first["monitor_slug"] == last["monitor_slug"] == "shop-tasks-nightly-report"
+    assert first["monitor_slug"] == last["monitor_slug"] == "shop-tasks-nightly_report"
     assert first["monitor_config"] == {
         "schedule": {"type": "crontab", "value": "0 3 * * *"},
         "timezone": "Europe/Berlin",
@@ -144,7 +144,12 @@ def test_periods_are_told_in_the_largest_unit(every, schedule):
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("shop.tasks.nightly", "shop-tasks-nightly"), ("Weekly EU", "weekly-eu"), ("42", "schedule-42")],
+    [
+        ("shop.tasks.nightly", "shop-tasks-nightly"),
+        ("shop_2.tasks.nightly_report", "shop_2-tasks-nightly_report"),
+        ("Weekly EU", "weekly-eu-0d8c0dc1"),
+        ("42", "schedule-42-73475cb4"),
+    ],
 )
 def test_slugs_are_such_as_sentry_takes(name, wanted):
     from django_delayq.contrib.sentry import check_ins
@@ -152,7 +157,17 @@ def test_slugs_are_such_as_sentry_takes(name, wanted):
     assert check_ins.slug(name) == wanted
 
 
-@pytest.mark.parametrize(("one", "other"), [("shop." * 30 + "one", "shop." * 30 + "other"), ("日報", "週報"), ("日報-eu", "週報-eu")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("shop." * 30 + "one", "shop." * 30 + "other"),
+        ("日報", "週報"),
+        ("日報-eu", "週報-eu"),
+        ("weekly.eu", "weekly-eu"),
+        ("shop.tasks.nightly", "Shop.Tasks.Nightly"),
+        ("schedule.42", "42"),
+    ],
+)
 def test_names_of_which_a_slug_lacks_something_stay_apart(one, other):
     from django_delayq.contrib.sentry import check_ins
 

@@ -19,6 +19,7 @@ from django_delayq.store.queue import Outcome
 from django_delayq.worker.current import CurrentJob
 
 LONGEST: Final = 50  # characters of a slug
+PLAIN: Final = re.compile(r"(?!\d+$)[a-z0-9_]+(\.[a-z0-9_]+)*")  # no two of these have one slug
 MINUTE_MS: Final = 60_000
 UNITS: Final = (("day", 1440), ("hour", 60), ("minute", 1))
 ENDS: Final = {"ack": MonitorStatus.OK, "fail": MonitorStatus.ERROR, "cancel": MonitorStatus.ERROR}  # others come again
@@ -49,13 +50,15 @@ def ends(job: CurrentJob, outcome: Outcome) -> None:
 
 
 def slug(name: str) -> str:
-    """What Sentry calls the monitor of a schedule: "shop-tasks-nightly" of "shop.tasks.nightly"."""
+    """What Sentry calls the monitor of a schedule: "shop-tasks-nightly" of "shop.tasks.nightly". Of any other name than words of small
+    letters, digits and underscores with dots between, something is left out: a hash behind it keeps such names apart.
+    """
     found = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
     if not found or found.isdigit():
         found = f"schedule-{found}".rstrip("-")
-    if len(found) <= LONGEST and name.isascii():
+    if len(found) <= LONGEST and PLAIN.fullmatch(name):
         return found
-    told = hashlib.sha256(name.encode()).hexdigest()[:8]  # what was left out tells names apart
+    told = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{found[: LONGEST - 9]}-{told}"
 
 

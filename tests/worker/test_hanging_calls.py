@@ -1,0 +1,61 @@
+"""Questions that may hang: how many are asked, and who gets the answer."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from django_delayq.worker.hanging_calls import MOST_HANGING, answers
+from tests.worker.conftest import eventually
+
+LONG = 20.0
+
+
+def nothing() -> None:
+    """To be done behind a call."""
+
+
+def test_who_asks_while_others_do_gets_their_answer_however_many_there_are() -> None:
+    asked, may_end = threading.Semaphore(0), threading.Event()
+    times: list[int] = []
+
+    def question() -> int:
+        times.append(len(times))
+        asked.release()
+        may_end.wait(LONG)
+        return 42
+
+    many = 8 * MOST_HANGING
+    with ThreadPoolExecutor(many) as threads:
+        found = [threads.submit(answers, LONG, question, behind=nothing) for _ in range(many)]
+        assert asked.acquire(timeout=LONG)
+        may_end.set()
+        assert [each.result() for each in found] == [[42]] * many
+    assert times[-1] < many - 1, "most of them have asked nobody"
+
+
+def test_a_question_that_hangs_is_asked_a_few_times_more_and_one_that_does_not_beside_it() -> None:
+    may_end = threading.Event()
+    times: list[int] = []
+
+    def hangs() -> None:
+        times.append(1)
+        may_end.wait(LONG)
+
+    for _ in range(MOST_HANGING + 2):
+        assert answers(0.05, hangs, lambda: 1, behind=nothing)[0] is None
+    assert len(times) <= MOST_HANGING
+    assert answers(LONG, lambda: 1, behind=nothing) == [1]
+    may_end.set()
+    assert eventually(lambda: answers(LONG, hangs, behind=nothing) == [None] and len(times) > 1)
+
+
+def test_what_raises_is_none_and_the_next_one_asks_again() -> None:
+    times: list[int] = []
+
+    def wrong() -> int:
+        times.append(1)
+        raise LookupError("no shop")
+
+    assert answers(LONG, wrong, behind=nothing) == answers(LONG, wrong, behind=nothing) == [None]
+    assert len(times) == 2
