@@ -69,6 +69,9 @@ SURVIVORS = {
     " [one less]": SCAN,
     "store/lua/tidy.lua: local after, claims = unpack(redis.call('HSCAN', k_claims, string.sub(cursor, 2), 'COUNT', 200))"
     " [one more] 2": SCAN,
+    "store/lua/tidy.lua: local after, asks = unpack(redis.call('HSCAN', k_asks, string.sub(cursor, 2), 'COUNT', 200)) [one less]": SCAN,
+    "store/lua/tidy.lua: local after, asks = unpack(redis.call('HSCAN', k_asks, string.sub(cursor, 2), 'COUNT', 200))"
+    " [one more] 2": SCAN,
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more] 2": NOTHING + "no event is so early.",
     "store/lua/pause.lua: return 1 [one more]": NOTHING + "whoever asks hears yes.",
@@ -87,7 +90,10 @@ SURVIVORS = {
     'worker/process/executor.py: return Outcome(job.id, job.attempt, job.fence, "ack", 0, written, _ran_ms(run, finished_ms), None,'
     " note) [one more]": NOTHING + "who has succeeded is not put off.",
     'worker/process/executor.py: kind, delay = "cancel", 0 [one more]': NOTHING + "who is cancelled is not put off.",
+    'worker/process/executor.py: return "cancel", 0 [one more]': NOTHING + "who is cancelled is not put off.",
     'worker/process/executor.py: return "fail", 0 [one more]': NOTHING + "who fails is not put off.",
+    'worker/process/executor.py: return ("fail", 0) if wait is None else ("ask", wait) [one more]': NOTHING
+    + "who gives up is not put off.",
     "worker/process/executor.py: stray_copies.end(None) # here, so that a fork does not commit the transaction of an atomic run"
     " [without stray_copies.end]": OPEN + "a task that forks; tests/worker/test_rough.py has those that fork.",
     'worker/process/executor.py: return ("fail", 0) if delay is None else ("retry", delay) [one more]': NOTHING

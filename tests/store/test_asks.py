@@ -111,6 +111,20 @@ def test_a_holder_that_has_asked_and_expires_has_failed_too(asking):
     assert "asks" not in asking.dump()
 
 
+@pytest.mark.parametrize("key", ["", "k"])
+def test_one_that_has_asked_as_often_as_it_has_failed_has_failed_when_it_expires(asking, key):
+    for attempt, nonce in ((1, "n3"), (2, "n4")):
+        asking.claim(nonce)
+        asking.settle(1, "retry", attempt=attempt, fence=nonce)
+    assert (asking.dump()["runs"], asking.dump()["asks"]) == ({1: "2:0:N:"}, {1: "2"})
+    if key:
+        asking.put(2, key=key, now=NOW + LEASE)
+    else:
+        asking.claim("n5", now=NOW + LEASE)
+    assert "failed 1" in asking.happened()
+    assert "asks" not in asking.dump()
+
+
 def test_a_holder_that_has_asked_has_begun(asking):
     assert asking.put(2, key="k", on_conflict="after@" + SHORT) == "behind"
 

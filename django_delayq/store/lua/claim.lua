@@ -53,7 +53,7 @@ end
 local reply, reply_n = head('0', '0'), JOBS
 local pasts = {}
 local function answer(id, attempt, crashes, due, record, past, asks)
-  if asks > 0 then
+  if asks ~= 0 then
     past = past .. 'a' .. int(asks)
   end
   if past ~= '' then

@@ -25,7 +25,7 @@ end
 -- What the job has behind it goes.
 local function unrun(id)
   gather('HDEL', k_runs, id)
-  if any_asks() then
+  if asks_there ~= false and any_asks() then
     gather('HDEL', k_asks, id)
   end
 end
