@@ -144,6 +144,7 @@ def test_what_projects_may_import_is_listed_in_one_place():
                 "exceptions",
                 "signals",
                 "models",
+                "contrib.http",
                 "contrib.tasks",
                 "contrib.otel",
                 "contrib.sentry",

@@ -28,6 +28,7 @@ from django_delayq.exceptions import (
     Snooze,
     SoftTimeout,
     StoreUnavailable,
+    TargetRefused,
     UnknownTask,
 )
 
@@ -51,6 +52,7 @@ def test_every_exception_is_an_error_or_control_flow_or_interrupts_a_task() -> N
         JobFailed,
         NotFinished,
         ResultGone,
+        TargetRefused,
     }
     assert flow == {ControlFlow, Retry, Skip, Snooze, Fail}
     assert every - errors - flow == {SoftTimeout, Cancelled}
