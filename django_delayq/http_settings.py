@@ -42,7 +42,8 @@ def signing_key(secret: str) -> bytes:
     if not secret.startswith(SIGNING):
         raise ValueError(f"a secret that signs begins with {SIGNING}")
     try:
-        key = base64.b64decode(secret.removeprefix(SIGNING), validate=True)
+        written = secret.removeprefix(SIGNING)
+        key = base64.b64decode(written + "=" * (-len(written) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(f"what stands behind {SIGNING} is not base64") from None
     if not SHORTEST <= len(key) <= LONGEST:

@@ -103,8 +103,8 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         ),
         "HTTP": Meaning(
             f"dict of {', '.join(conf.HTTP)}; or None",
-            "Deliveries by HTTP: ALLOW lists networks that may be reached though they are not public; SECRETS names what signs and what "
-            "headers may name; CONNECT, READ and TIMEOUT are durations, MAX_ANSWER bytes; by a status in GONE a delivery fails at once; "
+            "Deliveries by HTTP: ALLOW lists networks that may be reached though not public; SECRETS names what signs and what "
+            "headers may name; CONNECT, READ and TIMEOUT are durations, MAX_ANSWER bytes; statuses in GONE fail a delivery at once; "
             "PER_HOST and BREAKER (failures in a row) spare a host, for PAUSE at first. None: there are none.",
         ),
         "QUEUES": Meaning(

@@ -20,7 +20,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "{redirects} of them (redirects=…).",
     "name": "{target} has no address: {cause}.",
     "connect": "{target} could not be reached: {cause}.",
-    "timeout": "{target} did not answer within {limit}.",
+    "timeout": "{target} did not answer in time; {limit} is allowed for all of it.",
     "tls": "{target} did not prove who it is: {cause}.",
     "broken": "{target} broke off before it had answered: {cause}.",
     "unready": 'This worker cannot deliver: DELAYQ["HTTP"] is not set there, or the package urllib3 is missing.',

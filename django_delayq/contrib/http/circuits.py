@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import uniform
 from typing import Final, Literal, NamedTuple
 
-from django_delayq import clock
+from django_delayq import clock, under_test
 from django_delayq.http_settings import HttpConfig
 
 LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to that
@@ -48,7 +48,8 @@ class Visit:
 class _Host:
     failures: int = 0
     opened: int = 0  # how often in a row
-    until: float = 0.0  # monotonic seconds
+    pause: float = 0.0  # seconds
+    until_ms: int = 0
     probe: Visit | None = None
     running: int = 0
 
@@ -89,10 +90,8 @@ class Circuits:
     def snapshot(self) -> list[Circuit]:
         """How the hosts are doing that are asked now, or fail, in order of their names."""
         with self._lock:
-            now = clock.monotonic()
             return [
-                Circuit(target, _state(host), host.failures, max(0.0, host.until - now) if host.opened else 0.0, host.running)
-                for target, host in sorted(self._hosts.items())
+                Circuit(target, _state(host), host.failures, _left(host), host.running) for target, host in sorted(self._hosts.items())
             ]
 
     def clear(self) -> None:
@@ -101,9 +100,8 @@ class Circuits:
             self._hosts.clear()
 
     def _admit(self, host: _Host, visit: Visit, config: HttpConfig, forced: bool) -> None:
-        left = host.until - clock.monotonic()
         if host.opened and not forced:
-            if left > 0:
+            if left := _left(host):
                 raise HostHeld("open", _scattered(left, config.pause))
             if host.probe is not None:
                 raise HostHeld("open", _scattered(BUSY_PAUSE, config.pause))
@@ -116,17 +114,28 @@ class Circuits:
         if visit.well is None:
             return
         if visit.well:
-            host.failures, host.opened, host.until = 0, 0, 0.0
+            host.failures, host.opened, host.until_ms = 0, 0, 0
             return
         host.failures += 1
         # Of requests that began together, the first that fails opens it; the others tell nothing new.
-        if config.breaker is not None and host.failures >= config.breaker and host.until <= clock.monotonic():
-            host.until = clock.monotonic() + min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
+        if config.breaker is not None and host.failures >= config.breaker and not _left(host):
+            host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
+            host.until_ms = clock.wall_ms() + clock.milliseconds(host.pause)
             host.opened = min(host.opened + 1, 20)
 
     def _forget(self, target: str, host: _Host) -> None:
         if not (host.failures or host.running) and self._hosts.get(target) is host:
             del self._hosts[target]
+
+
+def _left(host: _Host) -> float:
+    """Seconds of its pause. By the wall clock, as all dates of jobs, so that a test that moves it moves this, too; one that is put back
+    makes no pause longer than it is.
+    """
+    left = (host.until_ms - clock.wall_ms()) / 1000
+    if left > host.pause:
+        left, host.until_ms = host.pause, clock.wall_ms() + clock.milliseconds(host.pause)
+    return max(0.0, left)
 
 
 def _state(host: _Host) -> State:
@@ -139,3 +148,4 @@ def _scattered(seconds: float, width: float) -> float:
 
 
 circuits: Final = Circuits()
+under_test.FORGETS.append(circuits.clear)

@@ -51,7 +51,7 @@ class Client:
             DeliveryFailed: there is no answer, or it leads elsewhere once too often.
             TargetRefused: an address to which nothing may go.
         """
-        began = clock.monotonic()
+        began = clock.uptime()
         here = to
         with limited(Limits(began + within, self._config.connect, self._config.read)):
             for followed in range(redirects + 1):
@@ -95,7 +95,7 @@ class Client:
         """Once the status is there, the host has said what it has to say: whatever else comes, or does not, changes nothing."""
         kept, complete, size = b"", False, 0
         try:
-            while chunk := response.read(KEPT if size < KEPT else CHUNK, decode_content=False):
+            while chunk := response.read1(CHUNK, decode_content=False):  # what is there, so that what is kept of a drip is
                 kept += chunk[: KEPT - len(kept)]
                 size += len(chunk)
                 if size > self._config.max_answer:
@@ -109,7 +109,7 @@ class Client:
             status=response.status,
             text=kept.decode("utf-8", "replace"),
             complete=complete,
-            ms=round((clock.monotonic() - began) * 1000),
+            ms=round((clock.uptime() - began) * 1000),
             retry_after=response.headers.get("Retry-After", ""),
             location=response.headers.get("Location", ""),
         )

@@ -42,7 +42,8 @@ class Endpoint(NamedTuple):
     @property
     def url(self) -> str:
         """The whole, in one way to write it."""
-        return f"{self.scheme}://{self.place}{self.path}"
+        name = self.place.removesuffix(f":{PORTS[self.scheme]}") if self.port == PORTS[self.scheme] else self.place
+        return f"{self.scheme}://{name}{self.path}"
 
 
 def refused(code: str, target: str = "", **fields: object) -> TargetRefused:

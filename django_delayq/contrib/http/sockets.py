@@ -16,7 +16,7 @@ from django_delayq.contrib.http.addresses import Place
 
 
 class Limits(NamedTuple):
-    """`end`: the moment (monotonic seconds) at which all of it ends; `connect` and `read`: how long one connect, one read may take."""
+    """`end`: the moment (`clock.uptime`) at which all of it ends; `connect`, `read`: how long one such call may take."""
 
     end: float
     connect: float
@@ -42,7 +42,7 @@ def left(most: float) -> float:
     Raises:
         TimeoutError: none are left.
     """
-    seconds = _LIMITS.get().end - clock.monotonic()
+    seconds = _LIMITS.get().end - clock.uptime()
     if seconds <= 0:
         raise TimeoutError("the time for the whole delivery is over")
     return min(seconds, most)

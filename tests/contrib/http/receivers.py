@@ -83,6 +83,8 @@ class Host:
         try:
             if self.context is not None:
                 connection = self.context.wrap_socket(connection, server_side=True)
+                with self._lock:
+                    self._open.append(connection)
             with connection, connection.makefile("rb") as lines:
                 while (request := _read(lines)) is not None:
                     with self._lock:
