@@ -31,7 +31,7 @@ class DelayqConfig(AppConfig):
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
         if conf.speaks_http():
-            import_string("django_delayq.contrib.http.delivery")  # by its name, as a project's own: its task, for the workers
+            import_string("django_delayq.contrib.http.delivery_checks.check_delivery")  # with the task, which workers must know
         for path in conf.task_backends():
             _register_tasks_of_django(path)
 

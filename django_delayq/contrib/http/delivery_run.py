@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
 from random import uniform
@@ -127,7 +128,7 @@ def _sent(
     visit: Visit, to: Endpoint, method: str, body: bytes, headers: _Headers, config: HttpConfig, within: float, redirects: int
 ) -> Reply:
     try:
-        answer: Reply = _client(config).send(to, method, body, headers, within=within, redirects=redirects)
+        answer: Reply = clients.get(config).send(to, method, body, headers, within=within, redirects=redirects)
     except DeliveryFailed as error:
         visit.well = error.code == "redirect"  # it has answered
         raise
@@ -171,20 +172,30 @@ def _about(seconds: float) -> float:
     return seconds * uniform(0.5, 1.5)
 
 
-# Made at the first delivery of a process, of the settings that hold then.
-_made: tuple[int, HttpConfig | None, Any] = (0, None, None)
+class _Clients:
+    """The client of this process, made at its first delivery of the settings that hold then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: tuple[int, HttpConfig | None, Any] = (0, None, None)
+
+    def get(self, config: HttpConfig) -> Any:
+        with self._lock:
+            pid, of, client = self._made
+            if of is not config or pid != os.getpid():
+                from django_delayq.contrib.http.client import Client  # needs urllib3, which nobody else does
+
+                client = Client(config)
+                self._made = (os.getpid(), config, client)
+            return client
+
+    def close(self) -> None:
+        with self._lock:
+            if self._made[2] is not None:
+                self._made[2].close()
+            self._made = (0, None, None)
 
 
-def _client(config: HttpConfig) -> Any:
-    global _made
-    pid, of, client = _made
-    if of is not config or pid != os.getpid():
-        from django_delayq.contrib.http.client import Client  # needs urllib3, which nobody else does
-
-        client = Client(config)
-        _made = (os.getpid(), config, client)
-    return client
-
-
+clients: Final = _Clients()
 delivery: Final = made(Delivery, attempt, where=f"the task {NAME}", name=NAME)
 registry.add(delivery)

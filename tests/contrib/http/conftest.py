@@ -33,9 +33,7 @@ def backend(monkeypatch, settings) -> Iterator[None]:
     circuits.clear()
     yield
     circuits.clear()
-    if delivery_run._made[2] is not None:
-        delivery_run._made[2].close()
-    delivery_run._made = (0, None, None)
+    delivery_run.clients.close()
     conf._config = None
 
 
