@@ -141,6 +141,7 @@ def _made(
         **({} if method == "POST" else {"method": method}),
         **{name: value for name, value in arguments.items() if value},
         "since": due_ms,
+        "host": to.host,
     }
 
 

@@ -54,8 +54,10 @@ def attempt(
     within: float | None = None,
     redirects: int = 0,
     since: int = 0,
+    host: str = "",
 ) -> dict[str, Any]:
-    """Sends it once. `body64`: of bytes that are no text; `within`: seconds; `since`: the job's first date, in ms.
+    """Sends it once. `body64`: of bytes that are no text; `within`: seconds; `since`: the job's first date, in ms; `host`: that of the URL, for
+    people who look for it.
 
     Returns `status`, `ms`, `answer` (its first 2 KB) and `complete` (whether that is all).
     """

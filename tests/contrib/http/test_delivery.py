@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from django.core.management import call_command
 
 import django_delayq
 from django_delayq.contrib.http import verify
@@ -80,3 +83,15 @@ def test_an_address_that_is_not_allowed_ends_it_at_once_and_nobody_is_asked(dela
     assert "127.0.0.1 (loopback)" in only.message
     assert partner.connections == 0
     assert job.state == "failed"
+
+
+def test_failed_deliveries_to_one_host_are_found_and_requeued_together(delayq, host):
+    partner, other = host(answer(410), answer(200)), host(answer(410))
+    found = deliver(partner.url(host="localhost"), json=1)
+    beside = deliver(other.url(), json=2)
+    delayq.run_due()
+    call_command(
+        "delayq", "requeue", "--search", "state:failed task:django_delayq.deliver arg:host=localhost", "--yes", stdout=io.StringIO()
+    )
+    delayq.run_due()
+    assert (found.state, beside.state) == ("succeeded", "failed")
