@@ -30,10 +30,12 @@ TEXTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a host said: `text` the first 2 KB, `complete` whether that is all and all of it came; `ms` since the request began."""
+    """What a host said: `body` is the beginning, more of it than is kept, so that no secret is cut in two before it is masked;
+    `complete` whether 2 KB are all of it, and came; `ms` since the request began.
+    """
 
     status: int
-    text: str
+    body: bytes
     complete: bool
     ms: int
     retry_after: str = ""
@@ -59,7 +61,7 @@ def wait(asked: str) -> float | None:
     else:
         try:
             date = parsedate_to_datetime(asked)
-        except ValueError:
+        except (ValueError, TypeError, IndexError, OverflowError):
             return None
         if date.tzinfo is None:
             date = date.replace(tzinfo=UTC)

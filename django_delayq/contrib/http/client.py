@@ -7,11 +7,13 @@ import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, ProxyError
 from urllib3.exceptions import TimeoutError as TimedOut
+from urllib3.util import parse_url
 
 from django_delayq import clock
 from django_delayq.contrib.http import addresses, endpoint
@@ -38,6 +40,8 @@ class Client:
             context.load_verify_locations(**{"capath" if Path(config.ca).is_dir() else "cafile": config.ca})
         context.sslsocket_class = TimedTls
         options: dict[str, Any] = {"num_pools": HOSTS, "maxsize": KEPT_OPEN, "ssl_context": context, "retries": False}
+        if config.proxy and (user := parse_url(config.proxy).auth):
+            options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=unquote(user))
         # A proxy of the environment is not looked at: it would be asked in place of the guard.
         manager = urllib3.ProxyManager(config.proxy, **options) if config.proxy else urllib3.PoolManager(**options)
         manager.pool_classes_by_scheme = _pools(config.allow, guarded=not config.proxy)
@@ -48,21 +52,20 @@ class Client:
         which it leads; `within`: seconds for all of it; `redirects`: how many are followed.
 
         Raises:
-            DeliveryFailed: there is no answer, or it leads elsewhere once too often.
+            DeliveryFailed: there is no answer.
             TargetRefused: an address to which nothing may go.
         """
         began = clock.uptime()
-        here = to
+        here, same = to, True
         with limited(Limits(began + within, self._config.connect, self._config.read)):
             for followed in range(redirects + 1):
-                answer = self._ask(here, method, body, headers(here.origin == to.origin), began, within)
+                answer = self._ask(here, method, body, headers(same), began, within)
                 if answer.status not in FOLLOWED or not answer.location or followed == redirects:
                     break
                 here = endpoint.joined(here, answer.location)
+                same = same and here.origin == to.origin  # another host that leads back here chooses what is asked
                 if (to.scheme, here.scheme) == ("https", "http"):
                     break  # what was to travel sealed does not travel open
-        if 300 <= answer.status < 400:
-            raise failure("redirect", to.place, status=answer.status, ms=answer.ms, answer=answer.text, redirects=redirects)
         return answer
 
     def close(self) -> None:
@@ -96,7 +99,7 @@ class Client:
         kept, complete, size = b"", False, 0
         try:
             while chunk := response.read1(CHUNK, decode_content=False):  # what is there, so that what is kept of a drip is
-                kept += chunk[: KEPT - len(kept)]
+                kept += chunk[: 2 * KEPT - len(kept)]
                 size += len(chunk)
                 if size > self._config.max_answer:
                     break
@@ -107,7 +110,7 @@ class Client:
             pass
         return Reply(
             status=response.status,
-            text=kept.decode("utf-8", "replace"),
+            body=kept,
             complete=complete,
             ms=round((clock.uptime() - began) * 1000),
             retry_after=response.headers.get("Retry-After", ""),

@@ -198,7 +198,12 @@ def _headers(given: Mapping[str, Any], config: HttpConfig) -> dict[str, Any]:
 
 def _named(header: str, value: Mapping[str, Any], config: HttpConfig) -> dict[str, str]:
     prefix = value.get("prefix", "")
-    if not {"secret"} <= value.keys() <= {"secret", "prefix"} or not isinstance(prefix, str) or not (prefix + "x").isprintable():
+    if (
+        not {"secret"} <= value.keys() <= {"secret", "prefix"}
+        or not isinstance(prefix, str)
+        or not (prefix + "x").isprintable()
+        or not prefix.isascii()
+    ):
         raise ConfigError(f'{WHERE}: the value of the header {header} must be text, or {{"secret": name, "prefix": text}}.')
     _check_secret(value["secret"], config, signs=False)
     return header_secret(value["secret"], prefix=prefix)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django_delayq import clock, conf
 from django_delayq.contrib.http import answers, endpoint, webhook
-from django_delayq.contrib.http.answers import BUSY, DeliveryFailed, Reply, failure
+from django_delayq.contrib.http.answers import BUSY, KEPT, DeliveryFailed, Reply, failure
 from django_delayq.contrib.http.circuits import HostHeld, Visit, circuits
 from django_delayq.contrib.http.endpoint import Endpoint
 from django_delayq.exceptions import Fail, Retry, Snooze, SoftTimeout, TargetRefused
@@ -56,8 +56,8 @@ def attempt(
     since: int = 0,
     host: str = "",
 ) -> dict[str, Any]:
-    """Sends it once. `body64`: of bytes that are no text; `within`: seconds; `since`: the job's first date, in ms; `host`: that of the URL, for
-    people who look for it.
+    """Sends it once. `body64`: of bytes that are no text; `within`: seconds; `since`: the first date of the job, in ms; `host`: that of
+    the URL, for people who look for it.
 
     Returns `status`, `ms`, `answer` (its first 2 KB) and `complete` (whether that is all).
     """
@@ -79,10 +79,11 @@ def attempt(
     except HostHeld as held:
         raise Snooze(held.seconds, HELD[held.code].format(target=to.place)) from None
     except TargetRefused as error:
-        raise Fail(str(error)) from error
-    except DeliveryFailed as error:
-        raise _hidden(error, wanted) from None
-    return _judged(answer, to, config, job, wanted)
+        raise Fail(str(error)) from error.with_traceback(None)
+    except (DeliveryFailed, SoftTimeout) as error:
+        # Not from where it was raised: frames of urllib3 have the headers, and tools that report errors show what frames have.
+        raise error.with_traceback(None) from None
+    return _judged(answer, to, config, redirects, job, wanted)
 
 
 HELD: Final = {
@@ -95,7 +96,9 @@ class _Headers:
     """The headers of this attempt: for the host itself all of them, for another one none that a secret has made."""
 
     def __init__(self, headers: Mapping[str, Any], wanted: Secrets, secret: str | None, id: str, body: bytes) -> None:
-        self._plain = {**SENT, **{name: value for name, value in headers.items() if isinstance(value, str)}}
+        given = {name.lower() for name in headers}
+        self._plain = {name: value for name, value in SENT.items() if name.lower() not in given}
+        self._plain |= {name: value for name, value in headers.items() if isinstance(value, str)}
         self._own = {
             name: value.get("prefix", "") + wanted[value["secret"]][0] for name, value in headers.items() if not isinstance(value, str)
         }
@@ -131,21 +134,19 @@ def _sent(
 ) -> Reply:
     try:
         answer: Reply = clients.get(config).send(to, method, body, headers, within=within, redirects=redirects)
-    except DeliveryFailed as error:
-        visit.well = error.code == "redirect"  # it has answered
-        raise
-    except SoftTimeout:
+    except (DeliveryFailed, SoftTimeout):
         visit.well = False
         raise
     visit.well = answer.status not in BUSY
     return answer
 
 
-def _judged(answer: Reply, to: Endpoint, config: HttpConfig, job: CurrentJob, wanted: Secrets) -> dict[str, Any]:
-    text = _masked(answer.text, wanted)
+def _judged(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job: CurrentJob, wanted: Secrets) -> dict[str, Any]:
+    text = _masked(answer.body, wanted)
     if 200 <= answer.status < 300:
         return {"status": answer.status, "ms": answer.ms, "answer": text, "complete": answer.complete}
-    error = failure("answer", to.place, status=answer.status, ms=answer.ms, answer=text)
+    code = "redirect" if 300 <= answer.status < 400 else "answer"
+    error = failure(code, to.place, status=answer.status, ms=answer.ms, answer=text, redirects=redirects)
     if answer.status in config.gone:
         raise Fail(f"{to.place} answered {answer.status}, which is for good") from error
     delay = answers.wait(answer.retry_after) if answer.retry_after else None
@@ -156,18 +157,12 @@ def _judged(answer: Reply, to: Endpoint, config: HttpConfig, job: CurrentJob, wa
     raise Retry(delay, f"{to.place} asked for {clock.text(delay)}") from error
 
 
-def _hidden(error: DeliveryFailed, wanted: Secrets) -> DeliveryFailed:
-    """The same, with no secret in what the host has said."""
-    if "answer" not in error.fields:
-        return error
-    return failure(error.code, **{**error.fields, "answer": _masked(error.fields["answer"], wanted)})
-
-
-def _masked(text: str, wanted: Secrets) -> str:
-    """What a host says may be what it was sent."""
+def _masked(body: bytes, wanted: Secrets) -> str:
+    """The first 2 KB of what a host says, which may be what it was sent."""
+    text = body.decode("utf-8", "replace")
     for value in (one for values in wanted.values() for one in values):
         text = text.replace(value, "***").replace(value.removeprefix(SIGNING), "***")
-    return clean(text)
+    return clean(text.encode()[:KEPT].decode("utf-8", "ignore"))
 
 
 def _about(seconds: float) -> float:

@@ -278,3 +278,50 @@ def test_three_days_behind_its_date_a_delivery_without_its_secret_fails_by_its_a
     delayq.travel(delayq.now + timedelta(days=3, minutes=1))
     assert [ran.outcome for ran in delayq.run_due()] == ["fail"]
     assert "'partner' is not in" in first(job).message
+
+
+def test_a_secret_that_lies_across_the_end_of_what_is_kept_is_kept_by_nobody(delayq, host, http, settings):
+    http(SECRETS={"token": "very-secret-token"})
+    job = deliver(
+        host(answer(500, "x" * 2040 + "very-secret-token")).url(), json=1, headers={"X-Token": {"secret": "token"}}, max_attempts=1
+    )
+    assert [ran.outcome for ran in delayq.run_due()] == ["fail"]
+    assert "very" not in first(job).message
+
+
+@pytest.mark.parametrize("bad", [drop, answer(307, Location="http://10.0.0.1/"), hang])
+def test_no_frame_that_knows_the_headers_is_in_what_is_raised(delayq, host, http, settings, bad):
+    http(SECRETS={"token": "very-secret-token"}, READ="200ms")
+    deliver(host(bad).url(), json=1, headers={"X-Token": {"secret": "token"}}, redirects=1)
+    (ran,) = delayq.run_due()
+    error, seen = ran.error, []
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            seen.append(trace.tb_frame.f_globals["__name__"])
+            trace = trace.tb_next
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    assert "django_delayq.contrib.http.delivery_run" in seen
+    assert not [name for name in seen if name.startswith(("urllib3", "http.", "django_delayq.contrib.http.client"))]
+
+
+def test_who_was_led_away_and_back_sends_no_secret_to_where_it_was_led(delayq, host):
+    partner = host()
+    away = host(leads(307, partner.url("/chosen-by-another")))
+    partner.script[:] = [leads(307, away.url()), answer(200)]
+    deliver(partner.url(), json=1, secret="partner", redirects=2)
+    assert [ran.outcome for ran in delayq.run_due()] == ["ack"]
+    assert ["webhook-signature" in request.headers for request in partner.requests] == [True, False]
+
+
+def test_a_redirect_may_be_an_answer_for_good(delayq, host, http):
+    http(GONE=[308, 410])
+    deliver(host(leads(308, "/moved")).url(), json=1)
+    assert [ran.outcome for ran in delayq.run_due()] == ["fail"]
+
+
+def test_a_header_of_ones_own_stands_in_place_of_ours(delayq, host):
+    partner = host()
+    deliver(partner.url(), json=1, headers={"user-agent": "shop/1.0"})
+    delayq.run_due()
+    assert partner.requests[0].headers["user-agent"] == "shop/1.0"

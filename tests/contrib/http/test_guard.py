@@ -204,3 +204,12 @@ def test_what_is_sealed_goes_through_the_proxy_unread(delayq, host, http):
     (request,) = proxy.requests
     assert request.line.startswith("CONNECT partner.example:443 HTTP/1.")
     assert request.body == b""
+
+
+@pytest.mark.django_db
+def test_a_proxy_may_ask_who_is_there(delayq, host, http):
+    proxy = host()
+    http(PROXY=proxy.url("").replace("http://", "http://user:w%40rd@"))
+    django_delayq.deliver("http://partner.example/hook", json=1)
+    assert [ran.outcome for ran in delayq.run_due()] == ["ack"]
+    assert proxy.requests[0].headers["proxy-authorization"] == "Basic dXNlcjp3QHJk"
