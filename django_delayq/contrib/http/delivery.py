@@ -19,6 +19,7 @@ from django_delayq.ladder import Ladder
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import Conflict, Durability, date
 from django_delayq.producer.schedule import Bound
+from django_delayq.producer.task import Task, follower_of
 from django_delayq.producer.twins import like, refuse_loop
 from django_delayq.text import did_you_mean
 
@@ -65,6 +66,7 @@ def deliver(
     secret: str | None = None,
     timeout: clock.Delay | None = None,
     redirects: int = 0,
+    on_failure: Task[..., Any] | None = None,
     **options: Unpack[DeliveryOptions],
 ) -> Job:
     """Puts a request in, which a worker sends at its date, and again along its ladder until the host has answered 2xx:
@@ -78,6 +80,7 @@ def deliver(
         secret: signs each attempt by the Standard Webhooks: a name in `DELAYQ["HTTP"]["SECRETS"]`.
         timeout: for a whole attempt, redirects included; None: `DELAYQ["HTTP"]["TIMEOUT"]`.
         redirects: how many 307 and 308 are followed; any other redirect is a failed attempt.
+        on_failure: the task of which a job is scheduled, with the id as its argument, when the delivery has failed for good.
         options: those of `schedule`, but for timeout.
 
     Raises:
@@ -86,7 +89,7 @@ def deliver(
         PayloadError, PayloadTooLarge, QueueUnknown, KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `schedule`.
     """
     refuse_loop("delayq.adeliver(…)")
-    bound, arguments = _made(url, json, data, method, headers, secret, timeout, redirects, options)
+    bound, arguments = _made(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
     return bound.schedule(**arguments)
 
 
@@ -101,10 +104,11 @@ async def adeliver(
     secret: str | None = None,
     timeout: clock.Delay | None = None,
     redirects: int = 0,
+    on_failure: Task[..., Any] | None = None,
     **options: Unpack[DeliveryOptions],
 ) -> Job:
     """Async twin of `deliver`. It commits by itself."""
-    bound, arguments = _made(url, json, data, method, headers, secret, timeout, redirects, options)
+    bound, arguments = _made(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
     return await bound.aschedule(**arguments)
 
 
@@ -117,6 +121,7 @@ def _made(
     secret: str | None,
     timeout: clock.Delay | None,
     redirects: int,
+    on_failure: Task[..., Any] | None,
     options: DeliveryOptions,
 ) -> tuple[Bound[..., Any], dict[str, Any]]:
     """The task with its options, and the arguments of the job. What is usual is left out of these."""
@@ -136,6 +141,8 @@ def _made(
     made = bound.options
     _, due_ms = date(made.delay, made.run_at, WHERE)
     arguments = {"headers": sent, "secret": secret, "within": _within(timeout), "redirects": redirects, **body}
+    if follower := follower_of(on_failure, WHERE):
+        arguments["on_failure"] = follower.name
     return bound, {
         "url": to.url,
         **({} if method == "POST" else {"method": method}),

@@ -32,6 +32,10 @@ SENT: Final = {"User-Agent": "django-delayq", "Accept-Encoding": "identity"}
 class Delivery(Task[..., Any]):
     """The task. Its jobs go to the queue of `DELAYQ["HTTP"]` unless they say otherwise."""
 
+    def follower(self, kwargs: Mapping[str, Any]) -> Task[..., Any] | None:
+        """That of the delivery, by its name; names are looked up, never imported."""
+        return registry.find(str(kwargs.get("on_failure", "")))
+
     @property
     def queue(self) -> str:
         """As the settings say now."""
@@ -55,9 +59,10 @@ def attempt(
     redirects: int = 0,
     since: int = 0,
     host: str = "",
+    on_failure: str = "",
 ) -> dict[str, Any]:
     """Sends it once. `body64`: of bytes that are no text; `within`: seconds; `since`: the first date of the job, in ms; `host`: that of
-    the URL, for people who look for it.
+    the URL, for people who look for it; `on_failure`: the name of a task, for the mirror.
 
     Returns `status`, `ms`, `answer` (its first 2 KB) and `complete` (whether that is all).
     """
@@ -196,3 +201,4 @@ class _Clients:
 clients: Final = _Clients()
 delivery: Final = made(Delivery, attempt, where=f"the task {NAME}", name=NAME)
 registry.add(delivery)
+registry.followed = True  # some deliveries are

@@ -17,6 +17,7 @@ __all__ = ["certificates"]
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the specification
 TASK = registry._tasks.pop(delivery_run.NAME)  # other tests do not deliver
+registry.followed = any(task.on_failure for task in registry)
 
 Settings = Callable[..., None]
 
@@ -29,6 +30,7 @@ def backend(monkeypatch, settings) -> Iterator[None]:
     monkeypatch.setattr(under_test, "ISOLATES", True)
     monkeypatch.setenv(under_test.URL, settings.REDIS_URL)
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks, TASK.name: TASK})
+    monkeypatch.setattr(registry, "followed", True)
     settings.DELAYQ = {**settings.DELAYQ, "HTTP": {"ALLOW": ["127.0.0.0/8"], "SECRETS": {"partner": SECRET}, "READ": 5, "TIMEOUT": 5}}
     circuits.clear()
     yield

@@ -8,14 +8,30 @@ import pytest
 from django.core.management import call_command
 
 import django_delayq
+from django_delayq import ConfigError
 from django_delayq.contrib.http import verify
 from django_delayq.models import Attempt, Job
+from django_delayq.producer.task import Task, made, registry
 from tests.contrib.http.conftest import SECRET
 from tests.contrib.http.receivers import answer
 
 pytestmark = pytest.mark.django_db
 
 deliver = django_delayq.deliver
+NOTED: list[str] = []
+
+
+def _note(job_id: str) -> None:
+    NOTED.append(job_id)
+
+
+note = made(Task, _note, where="these tests", name="tests.note")
+
+
+@pytest.fixture(autouse=True)
+def registered(backend, monkeypatch):
+    monkeypatch.setitem(registry._tasks, note.name, note)
+    NOTED.clear()
 
 
 def attempts(job) -> list[Attempt]:
@@ -95,3 +111,18 @@ def test_failed_deliveries_to_one_host_are_found_and_requeued_together(delayq, h
     )
     delayq.run_due()
     assert (found.state, beside.state) == ("succeeded", "failed")
+
+
+def test_a_delivery_that_has_failed_for_good_is_followed_by_the_task_that_it_names(delayq, host):
+    partner = host(answer(410), answer(410), answer(200))
+    failed = deliver(partner.url(), json=1, on_failure=note)
+    deliver(partner.url(), json=2)
+    deliver(partner.url(), json=3, on_failure=note)
+    delayq.drain()
+    assert [str(failed.id)] == NOTED
+
+
+def test_what_follows_a_delivery_must_be_a_task_that_takes_an_id(delayq):
+    for wrong in (print, "note", lambda id: id):
+        with pytest.raises(ConfigError, match="on_failure"):
+            deliver("https://partner.example/", json=1, on_failure=wrong)
