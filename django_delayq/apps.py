@@ -30,6 +30,8 @@ class DelayqConfig(AppConfig):
         once.install(DatabaseEffects())
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
+        if conf.speaks_http():
+            import_string("django_delayq.contrib.http.delivery_checks.check_delivery")  # with the task, which workers must know
         for path in conf.task_backends():
             _register_tasks_of_django(path)
 

@@ -54,6 +54,11 @@ def monotonic() -> float:
     return time.monotonic()
 
 
+def uptime() -> float:
+    """The same, for waits on networks: it goes on where a test holds the time of jobs still."""
+    return time.monotonic()
+
+
 def sleep(seconds: float) -> None:
     """Block this thread for `seconds` (nothing happens for zero or less)."""
     if seconds > 0:

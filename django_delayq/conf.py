@@ -17,6 +17,7 @@ from django.utils.crypto import salted_hmac
 from django_delayq import clock, under_test
 from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
+from django_delayq.http_settings import HttpConfig
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
 from django_delayq.text import did_you_mean, nearest
@@ -88,6 +89,7 @@ class Config:
     inline: bool
     check_types: bool
     metrics_token: str | None = field(repr=False)
+    http: HttpConfig | None = None
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
 
     @property
@@ -141,7 +143,22 @@ TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its defa
     "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
     "METRICS_TOKEN": (None, readers.optional(readers.secret)),
 }
-DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "QUEUES": {"default": {}}}
+HTTP: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # likewise, of what stands in DELAYQ["HTTP"]
+    "ALLOW": ([], readers.networks),
+    "SECRETS": ({}, readers.secrets),
+    "PROXY": (None, readers.optional(readers.proxy)),
+    "CA": (None, readers.optional(readers.certificates)),
+    "CONNECT": ("5s", readers.positive_duration),
+    "READ": ("15s", readers.positive_duration),
+    "TIMEOUT": ("30s", readers.positive_duration),
+    "MAX_ANSWER": (1_048_576, readers.whole(2048)),
+    "GONE": ([410], readers.statuses),
+    "PER_HOST": (None, readers.optional(readers.whole(1))),
+    "BREAKER": (5, readers.optional(readers.whole(1))),
+    "PAUSE": ("30s", readers.positive_duration),
+    "QUEUE": ("default", readers.text),
+}
+DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "HTTP": None, "QUEUES": {"default": {}}}
 READERS: Final = {key: read for key, (_, read) in TABLE.items()}
 PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
 
@@ -179,6 +196,12 @@ def redirects_to_tls() -> bool:
     return bool(settings.SECURE_SSL_REDIRECT or settings.SECURE_PROXY_SSL_HEADER)
 
 
+def speaks_http() -> bool:
+    """Whether `HTTP` is given, be it right or wrong: read before the rest is."""
+    given = getattr(settings, SETTING, {})
+    return isinstance(given, Mapping) and given.get("HTTP") is not None
+
+
 def project_timezone() -> str:
     """`TIME_ZONE`, the name of a zone."""
     return str(settings.TIME_ZONE)
@@ -210,11 +233,13 @@ def _forget(*, setting: str, **_: Any) -> None:
 def _read(given: Any) -> tuple[list[Problem], Config | None]:
     if not isinstance(given, Mapping):
         return [Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")], None
-    found = list(_unknown(given, (*READERS, "QUEUES"), SETTING))
+    found = list(_unknown(given, (*READERS, "HTTP", "QUEUES"), SETTING))
     values, wrong_values = _values(given, READERS, SETTING)
     found += wrong_values
     if "RETENTION" in values:
         values["RETENTION"] = MappingProxyType({**readers.retention(DEFAULTS["RETENTION"]), **values["RETENTION"]})
+    wrong_http, http = _http(given.get("HTTP"))
+    found += wrong_http
     queues_given = given.get("QUEUES", DEFAULTS["QUEUES"])
     queues: dict[str, QueueConfig] = {}
     if not isinstance(queues_given, Mapping) or not queues_given:
@@ -236,7 +261,19 @@ def _read(given: Any) -> tuple[list[Problem], Config | None]:
     if found:
         return found, None
     fields = {name.lower(): value for name, value in values.items()}
-    return [], Config(**fields, signer=signer, queues=MappingProxyType(queues))
+    return [], Config(**fields, signer=signer, http=http, queues=MappingProxyType(queues))
+
+
+def _http(given: Any) -> tuple[list[Problem], HttpConfig | None]:
+    where = f'{SETTING}["HTTP"]'
+    if given is None:
+        return [], None
+    if not isinstance(given, Mapping):
+        return [Problem("E002", where, f"must be a dict, not {type(given).__name__}.", "Write {} for the defaults.")], None
+    found = list(_unknown(given, tuple(HTTP), where))
+    values, wrong = _values(given, {key: read for key, (_, read) in HTTP.items()}, where, of="HTTP")
+    found += wrong
+    return found, None if found else HttpConfig(**{key.lower(): value for key, value in values.items()})
 
 
 def _signer(prefix: str, *, strict: bool) -> Signer:
@@ -296,22 +333,24 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
 def _unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> Iterator[Problem]:
     for key in given:
         if key not in known:
-            wrong = "holds for all queues alike." if key in READERS else f"is no setting{did_you_mean(str(key).upper(), known)}."
+            alike = key in READERS and where.startswith(f'{SETTING}["QUEUES"]')
+            wrong = "holds for all queues alike." if alike else f"is no setting{did_you_mean(str(key).upper(), known)}."
             hint = f"The keys known here are: {', '.join(sorted(known))}."
             yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint)
 
 
 def _values(
-    given: Mapping[str, Any], wanted: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False
+    given: Mapping[str, Any], wanted: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False, of: str = ""
 ) -> tuple[dict[str, Any], list[Problem]]:
+    usual = {key: default for key, (default, _) in HTTP.items()} if of else DEFAULTS
     values: dict[str, Any] = {}
     found: list[Problem] = []
     for key, read in wanted.items():
         if only_given and key not in given:
             continue
         try:
-            values[key] = read(given.get(key, DEFAULTS[key]))
+            values[key] = read(given.get(key, usual[key]))
         except readers.Wrong as error:
-            hint = error.hint or f"What may stand there: manage.py delayq settings {key}"
+            hint = error.hint or f"What may stand there: manage.py delayq settings {of or key}"
             found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
     return values, found

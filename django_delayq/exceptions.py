@@ -125,6 +125,12 @@ class UnknownTask(DelayqError):
     code = "task_unknown"
 
 
+class TargetRefused(DelayqError):
+    """An address to which nothing may be delivered; `code` says why, `fields` have `target`, its host and port."""
+
+    code = "target_refused"
+
+
 class PayloadError(DelayqError):
     """Arguments, options or a key that cannot be stored, or a stored record that cannot be read."""
 

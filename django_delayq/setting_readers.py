@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from ipaddress import ip_network
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from django_delayq import clock
+from django_delayq.http_settings import SIGNING, Network, signing_key
 from django_delayq.text import did_you_mean
 
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
@@ -125,3 +129,61 @@ def paths(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and "." in path for path in value):
         raise Wrong("must be a list of dotted paths, such as ['shop.tenants.TenantCarrier'].")
     return tuple(value)
+
+
+def networks(value: Any) -> tuple[Network, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise Wrong("must be a list of networks, such as ['10.1.0.0/16'].")
+    try:
+        return tuple(ip_network(one) for one in value)
+    except ValueError as error:
+        raise Wrong(f"names what is no network: {error}.", "Write networks such as '10.1.0.0/16', or addresses.") from None
+
+
+def secrets(value: Any) -> Mapping[str, tuple[str, ...]]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        raise Wrong('must be a dict of names to secrets, such as {"partner": "whsec_…"}.')
+    return MappingProxyType({name: _secret_values(name, given) for name, given in value.items()})
+
+
+def _secret_values(name: str, given: Any) -> tuple[str, ...]:
+    # Never the values themselves.
+    values = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    if not values or not all(isinstance(one, str) and re.fullmatch(r"[!-~]+( [!-~]+)*", one) for one in values):
+        raise Wrong(
+            f"has for {name!r} what is no secret: text of visible ASCII characters, or a list of such, the newest first.",
+            "Make one that signs: whsec_ and what `openssl rand -base64 32` prints.",
+        )
+    for one in values:
+        if one.startswith(SIGNING):
+            try:
+                signing_key(one)
+            except ValueError as error:
+                raise Wrong(
+                    f"has for {name!r} what cannot sign: {error}.", "Make one: whsec_ and what `openssl rand -base64 32` prints."
+                ) from None
+    return values
+
+
+def proxy(value: Any) -> str:
+    # Never the value itself.
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else urlsplit("")
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        good = False
+    if not good:
+        raise Wrong("must be the URL of a proxy with its port, such as 'http://proxy.internal:3128'.")
+    return str(value)
+
+
+def certificates(value: Any) -> str:
+    if not isinstance(value, (str, Path)) or not Path(value).exists():
+        raise Wrong(f"must be a file of certificates, or a folder of them, that is there, not {value!r}.")
+    return str(value)
+
+
+def statuses(value: Any) -> frozenset[int]:
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(type(one) is int and 300 <= one <= 599 for one in value):
+        raise Wrong("must be a list of statuses from 300 to 599, such as [404, 410].")
+    return frozenset(value)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ URL: Final = "DELAYQ_TEST_REDIS_URL"
 FOLDER: Final = "DELAYQ_TEST_DIR"
 RUN: Final = "DELAYQ_TEST_RUN"  # the process that has started the others of a run, where they do not know it
 ISOLATES = True  # the tests of this package, which have servers of their own, turn it off
+FORGETS: Final[list[Callable[[], None]]] = []  # what a process learns of others, which a test shall not know of the one before it
 
 MAIL: Final = vars(mail)
 SIGN: Final = "outbox"  # `setup_test_environment` gives mails one: asked first, since that costs next to nothing

@@ -115,6 +115,27 @@ def test_a_setting_is_described_with_its_default_and_place(key):
     assert cells[3] == ("yes" if key in conf.PER_QUEUE else "no"), f"docs/settings.md: may {key} stand in a queue?"
 
 
+def test_the_keys_of_http_are_described_with_their_defaults():
+    rows = [line.strip("|").split("|") for line in section("settings", "HTTP").splitlines() if line.startswith("| `")]
+    told = {row[0].strip(): row[1].strip() for row in rows}
+    assert told == {f"`{key}`": f"`{default!r}`".replace("'", '"') for key, (default, _) in conf.HTTP.items()}
+
+
+def test_every_option_of_deliver_is_described():
+    options = {name for name, one in inspect.signature(django_delayq.deliver).parameters.items() if one.kind is one.KEYWORD_ONLY}
+    the_same(options, table_column(section("http", "What is sent")), "docs/http.md, What is sent")
+    missing = {name for name in OPTIONS if name not in options and f"`{name}`" not in section("http", "What is sent")}
+    assert not missing, f"docs/http.md does not name: {', '.join(sorted(missing))}"
+
+
+def test_every_way_in_which_a_delivery_fails_is_described():
+    from django_delayq.contrib.http import answers, webhook
+
+    named = code_words("http")
+    missing = [code for code in (*answers.TEXTS, *webhook.TEXTS) if code not in named]
+    assert not missing, f"docs/http.md does not name the codes: {', '.join(missing)}"
+
+
 # tasks
 
 
@@ -144,6 +165,7 @@ def test_what_projects_may_import_is_listed_in_one_place():
                 "exceptions",
                 "signals",
                 "models",
+                "contrib.http",
                 "contrib.tasks",
                 "contrib.otel",
                 "contrib.sentry",

@@ -122,6 +122,7 @@ def test_three_packages_are_enough_at_run_time(metadata):
         "prometheus",
         "otel",
         "sentry",
+        "http",
     }
 
 

@@ -11,9 +11,9 @@ from django_delayq import clock, conf
 from django_delayq.admin import asked
 from django_delayq.admin.show import duration, second, visible
 from django_delayq.console import overview
-from django_delayq.models import Job
+from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
-from django_delayq.states import State
+from django_delayq.states import AttemptOutcome, State
 from django_delayq.store.inspector import JobView, QueueDepth
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -41,7 +41,7 @@ def why_not_yet(job: Job, view: JobView | None, trouble: str) -> str:
             text = now("The workers of the queue %(queue)s are quiet or leaving, and claim no more.") % {"queue": job.queue}
         return text if wait <= 0 else f"{_later(job, view, wait)} {text}"
     if wait > 0:
-        return _later(job, view, wait)
+        return f"{_later(job, view, wait)} {_put_off(job, view)}".rstrip()
     return _crowded(depth, serving)
 
 
@@ -62,6 +62,16 @@ def _later(job: Job, view: JobView, wait: float) -> str:
     if view.attempt:
         return now("Attempt %(number)d is due in %(duration)s, at %(date)s.") % values
     return now("It is due in %(duration)s, at %(date)s.") % values
+
+
+def _put_off(job: Job, view: JobView) -> str:
+    """Who has snoozed it last, if that was its last run, and why: a host that is left alone, a secret that is missing there."""
+    if view.asks:  # told already
+        return ""
+    last = Attempt.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").first()
+    if last is None or last.outcome != AttemptOutcome.SNOOZED or not last.message:
+        return ""
+    return now("%(worker)s has put it off: %(reason)s") % {"worker": visible(last.worker), "reason": visible(last.message)}
 
 
 def _paused(depth: QueueDepth) -> str:

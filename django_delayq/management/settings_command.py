@@ -101,6 +101,12 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "text of 16 characters at least, or None",
             "Who sends it as Authorization: Bearer may read the metrics and the health of the queues. None: staff only.",
         ),
+        "HTTP": Meaning(
+            f"dict of {', '.join(conf.HTTP)}; or None",
+            "Deliveries by HTTP: ALLOW lists networks that may be reached though not public; SECRETS names what signs and what "
+            "headers may name; CONNECT, READ and TIMEOUT are durations, MAX_ANSWER bytes; statuses in GONE fail a delivery at once; "
+            "PER_HOST and BREAKER (failures in a row) spare a host, for PAUSE at first. None: there are none.",
+        ),
         "QUEUES": Meaning(
             "dict of queue name to dict of settings",
             f"The queues; a queue that is not listed is refused. Each may have its own {', '.join(conf.PER_QUEUE)}.",

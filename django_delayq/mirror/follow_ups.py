@@ -36,11 +36,11 @@ def put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
 
 
 def _put(failed: Sequence[tuple[UUID, Entry]], using: str) -> None:
-    rows = Job.objects.using(using).filter(pk__in={id for id, _ in failed}).only("task", "options")
+    rows = Job.objects.using(using).filter(pk__in={id for id, _ in failed}).only("task", "options", "kwargs")
     followers = {
-        row.pk: (task.on_failure, carriers.luggage((row.options or {}).get("meta")))
+        row.pk: (follower, carriers.luggage((row.options or {}).get("meta")))
         for row in rows
-        if (task := registry.find(row.task)) is not None and task.on_failure is not None
+        if (task := registry.find(row.task)) is not None and (follower := task.follower(row.kwargs or {})) is not None
     }
     wanted: dict[UUID, tuple[Task[..., Any], UUID, dict[str, Any]]] = {}
     for id, entry in failed:

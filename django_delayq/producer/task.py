@@ -106,6 +106,10 @@ class Task(Bound[P, R]):
         self.check_arguments(args, kwargs)
         self._annotations.check(self.name, args, kwargs)
 
+    def follower(self, kwargs: Mapping[str, Any]) -> Task[..., Any] | None:
+        """Of which task a job is scheduled when one with these arguments has failed for good."""
+        return self.on_failure
+
     @cached_property
     def _annotations(self) -> Annotations:
         return Annotations(self.fn, self.signature)
@@ -289,7 +293,7 @@ def made(
         timeout=task_options.timeout(timeout, where),
         atomic=atomic,
         sensitive=task_options.sensitive(sensitive, function, where),
-        on_failure=_follower(on_failure, where),
+        on_failure=follower_of(on_failure, where),
     )
     if atomic and task.is_async:
         raise ConfigError(
@@ -302,7 +306,12 @@ def made(
 _TASK_OPTIONS: Final = tuple(name for name, one in inspect.signature(task).parameters.items() if one.kind is one.KEYWORD_ONLY)
 
 
-def _follower(value: Any, where: str) -> Task[..., Any] | None:
+def follower_of(value: Any, where: str) -> Task[..., Any] | None:
+    """What was given as `on_failure`.
+
+    Raises:
+        ConfigError: it is no task, or not one that takes an id.
+    """
     if value is None:
         return None
     if not isinstance(value, Task):

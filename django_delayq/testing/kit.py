@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 
-from django_delayq import clock, codec, conf
+from django_delayq import clock, codec, conf, under_test
 from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint, database_clock
 from django_delayq.mirror.writers import outbox_insert
@@ -79,6 +79,8 @@ class Kit:
         self._faults.waiting.clear()
         self._followed = FollowedSchedules()
         self._clock.reset()
+        for forget in under_test.FORGETS:
+            forget()
         if self._records is not None:
             self._records.may_lack = True
         for place, name, value in self._replaced():

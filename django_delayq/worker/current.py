@@ -143,6 +143,12 @@ class CurrentJob:
         return clock.from_ms(self._run.started_ms)
 
     @property
+    def expires_at(self) -> datetime | None:
+        """After which date it does not run again; None: never."""
+        expires_ms = self._run.header.expires_ms
+        return clock.from_ms(expires_ms) if expires_ms else None
+
+    @property
     def lateness(self) -> timedelta:
         """How long after `run_at` this run began, by this machine's clock; never negative."""
         return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))

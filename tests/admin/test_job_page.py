@@ -209,6 +209,17 @@ def test_a_job_waits_for_its_next_attempt(orders, staff):
     assert why(staff(), job).startswith("Attempt 2 is due in ")
 
 
+def test_who_has_put_a_job_off_is_named_with_the_reason(orders, staff):
+    works()
+    job = delayq.schedule(close_order, 7)
+    [claimed] = orders.claim()
+    orders.settle(claimed, "snooze", delay=60_000, detail=b'{"d":"partner.example:443 has failed <5> times"}')
+    orders.fold()
+    said = why(staff(), job)
+    assert said.startswith("It is due in ")
+    assert said.endswith("has put it off: partner.example:443 has failed <5> times")
+
+
 def test_a_paused_queue_holds_a_job(orders, staff):
     works()
     [job] = orders.scheduled(1, delay=0)

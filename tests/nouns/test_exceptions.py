@@ -30,6 +30,7 @@ from django_delayq.exceptions import (
     Snooze,
     SoftTimeout,
     StoreUnavailable,
+    TargetRefused,
     UnknownTask,
 )
 
@@ -54,6 +55,7 @@ def test_every_exception_is_an_error_or_control_flow_or_interrupts_a_task() -> N
         NotFinished,
         ResultGone,
         GaveUp,
+        TargetRefused,
     }
     assert flow == {ControlFlow, Retry, Skip, Snooze, NotYet, Fail}
     assert every - errors - flow == {SoftTimeout, Cancelled}

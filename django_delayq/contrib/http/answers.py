@@ -1,0 +1,69 @@
+"""What came of a request: an answer, or why there is none; and what the one and the other mean for the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from django_delayq import clock
+from django_delayq.exceptions import DelayqError
+
+KEPT: Final = 2048  # bytes of an answer
+LONGEST_WAIT: Final = 86_400.0  # seconds that a Retry-After may ask for
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # an answer that says: the host is not well
+TEXTS: Final[Mapping[str, str]] = {
+    "answer": "{target} answered {status} after {ms} ms: {answer}",
+    "redirect": "{target} answered {status} after {ms} ms, which leads elsewhere; a delivery follows 307 and 308 only, and "
+    "{redirects} of them (redirects=…).",
+    "name": "{target} has no address: {cause}.",
+    "connect": "{target} could not be reached: {cause}.",
+    "timeout": "{target} did not answer in time; {limit} is allowed for all of it.",
+    "tls": "{target} did not prove who it is: {cause}.",
+    "broken": "{target} broke off before it had answered: {cause}.",
+    "unready": 'This worker cannot deliver: DELAYQ["HTTP"] is not set there, or the package urllib3 is missing.',
+    "secret": "The secret {secret!r} is not in DELAYQ['HTTP']['SECRETS'] of this worker, or cannot sign.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a host said: `body` is the beginning, more of it than is kept, so that no secret is cut in two before it is masked;
+    `complete` whether 2 KB are all of it, and came; `ms` since the request began.
+    """
+
+    status: int
+    body: bytes
+    complete: bool
+    ms: int
+    retry_after: str = ""
+    location: str = ""
+
+
+class DeliveryFailed(DelayqError):
+    """A delivery that the host did not take; `fields`: `target`; `status`, `ms`, `answer` if it answered."""
+
+    code = "delivery_failed"
+
+
+def failure(code: str, target: str, **fields: Any) -> DeliveryFailed:
+    """The error of that code."""
+    return DeliveryFailed(TEXTS[code].format(target=target, **fields), code=code, target=target, **fields)
+
+
+def wait(asked: str) -> float | None:
+    """Seconds of a `Retry-After`, in either of its forms: at least one, at most a day; None for what is none."""
+    asked = asked.strip()
+    if asked.isascii() and asked.isdigit():
+        seconds = float(asked[:10])
+    else:
+        try:
+            date = parsedate_to_datetime(asked)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            return None
+        if date.tzinfo is None:
+            date = date.replace(tzinfo=UTC)
+        seconds = (date - clock.now()).total_seconds()
+    return min(max(seconds, 1.0), LONGEST_WAIT)

@@ -1,0 +1,151 @@
+"""How the hosts are doing, by what this process has seen: who fails again and again is left alone for a while, and no host gets more
+requests at once than is set. Nothing here is shared between processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import uniform
+from typing import Final, Literal, NamedTuple
+
+from django_delayq import clock, under_test
+from django_delayq.http_settings import HttpConfig
+
+LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to that
+BUSY_PAUSE: Final = 2.0  # seconds, about which a job waits for others of its host
+
+State = Literal["closed", "open", "probing"]
+
+
+class Circuit(NamedTuple):
+    """How one host is doing: `failures` in a row, `seconds` until it is tried again (0: now), `running` requests."""
+
+    target: str
+    state: State
+    failures: int
+    seconds: float
+    running: int
+
+
+class HostHeld(Exception):
+    """No request may go to the host now; `seconds` is when to ask again, `code` is "open" or "busy"."""
+
+    def __init__(self, code: str, seconds: float) -> None:
+        super().__init__(code, seconds)
+        self.code, self.seconds = code, seconds
+
+
+class Visit:
+    """A request under way. Who makes it says whether the host did `well`; unsaid, nothing is learnt of it."""
+
+    well: bool | None = None
+
+
+@dataclass(slots=True)
+class _Host:
+    failures: int = 0
+    opened: int = 0  # how often in a row
+    pause: float = 0.0  # seconds
+    until_ms: int = 0
+    probe: Visit | None = None
+    running: int = 0
+
+
+class Circuits:
+    """All hosts of which there is something to say. Threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._hosts: dict[str, _Host] = {}
+
+    @contextmanager
+    def visit(self, target: str, config: HttpConfig, *, forced: bool = False) -> Iterator[Visit]:
+        """Surrounds a request to the host. `forced`: it goes, whatever the host did before.
+
+        Raises:
+            HostHeld: it may not go now.
+        """
+        visit = Visit()
+        with self._lock:
+            host = self._hosts.setdefault(target, _Host())
+            try:
+                self._admit(host, visit, config, forced)
+            except HostHeld:
+                self._forget(target, host)
+                raise
+            host.running += 1
+        try:
+            yield visit
+        finally:
+            with self._lock:
+                host.running -= 1
+                if host.probe is visit:
+                    host.probe = None
+                self._learn(host, visit, config)
+                self._forget(target, host)
+
+    def snapshot(self) -> list[Circuit]:
+        """How the hosts are doing that are asked now, or fail, in order of their names."""
+        with self._lock:
+            return [
+                Circuit(target, _state(host), host.failures, _left(host), host.running) for target, host in sorted(self._hosts.items())
+            ]
+
+    def clear(self) -> None:
+        """Knows nothing any more."""
+        with self._lock:
+            self._hosts.clear()
+
+    def _admit(self, host: _Host, visit: Visit, config: HttpConfig, forced: bool) -> None:
+        if host.opened and not forced:
+            if left := _left(host):
+                raise HostHeld("open", _scattered(left, config.pause))
+            if host.probe is not None:
+                raise HostHeld("open", _scattered(BUSY_PAUSE, config.pause))
+        if config.per_host is not None and host.running >= config.per_host:
+            raise HostHeld("busy", _scattered(BUSY_PAUSE, BUSY_PAUSE))
+        if host.opened:
+            host.probe = visit
+
+    def _learn(self, host: _Host, visit: Visit, config: HttpConfig) -> None:
+        if visit.well is None:
+            return
+        if visit.well:
+            host.failures, host.opened, host.until_ms = 0, 0, 0
+            return
+        host.failures += 1
+        # Of requests that began together, the first that fails opens it; the others tell nothing new.
+        if config.breaker is not None and host.failures >= config.breaker and not _left(host):
+            host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
+            host.until_ms = clock.wall_ms() + clock.milliseconds(host.pause)
+            host.opened = min(host.opened + 1, 20)
+
+    def _forget(self, target: str, host: _Host) -> None:
+        if not (host.failures or host.running) and self._hosts.get(target) is host:
+            del self._hosts[target]
+
+
+def _left(host: _Host) -> float:
+    """Seconds of its pause. By the wall clock, as all dates of jobs, so that a test that moves it moves this, too; one that is put back
+    makes no pause longer than it is.
+    """
+    left = (host.until_ms - clock.wall_ms()) / 1000
+    if left > host.pause:
+        left, host.until_ms = host.pause, clock.wall_ms() + clock.milliseconds(host.pause)
+    return max(0.0, left)
+
+
+def _state(host: _Host) -> State:
+    return "closed" if not host.opened else "probing" if host.probe is not None else "open"
+
+
+def _scattered(seconds: float, width: float) -> float:
+    """So that those who wait do not all come at one moment."""
+    return seconds + uniform(0.0, width)
+
+
+circuits: Final = Circuits()
+under_test.FORGETS.append(circuits.clear)

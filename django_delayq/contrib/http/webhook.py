@@ -1,0 +1,112 @@
+"""The signature of the Standard Webhooks (https://www.standardwebhooks.com), symmetric: how a delivery bears it, and how a receiver
+looks at it. `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django_delayq import clock
+from django_delayq.exceptions import ConfigError, DelayqError
+from django_delayq.http_settings import signing_key
+
+ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
+HEADERS: Final = (ID, TIMESTAMP, SIGNATURE)
+VERSION: Final = "v1"
+MOST: Final = 20  # signatures of one request that are looked at
+TEXTS: Final[Mapping[str, str]] = {
+    "header_missing": "The request has no header {header}: it is no signed delivery, or something on its way took it off.",
+    "timestamp_wrong": "Its webhook-timestamp is no number of seconds since 1970.",
+    "timestamp_old": "It was signed {seconds} s ago, and {tolerance} s are tolerated: an old request sent again, or a wrong clock.",
+    "timestamp_new": "It was signed {seconds} s from now, and {tolerance} s are tolerated: one of the two clocks is wrong.",
+    "signature_wrong": "No signature of it is of one of these secrets: it is forged, was changed on its way, or signed with another "
+    "secret.",
+}
+
+
+class SignatureRefused(DelayqError):
+    """A request that does not bear a good signature: answer 400 or 401, and do nothing. `code` says what is wrong with it."""
+
+    code = "signature_wrong"
+
+
+class Verified(NamedTuple):
+    """A request that the holder of a secret has signed. `id`: the same for every attempt of a delivery, to do its work once;
+    `signed_at`: when this attempt was made.
+    """
+
+    id: str
+    signed_at: datetime
+
+
+def signatures(id: str, timestamp: int, body: bytes, secrets: Iterable[str]) -> str:
+    """The value of `webhook-signature`: one for each secret, so that receivers may change from one to the other."""
+    return " ".join(f"{VERSION},{_signature(id, str(timestamp), body, signing_key(secret))}" for secret in secrets)
+
+
+def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = None, tolerance: clock.Delay = "5m") -> Verified:
+    """Looks at the signature of a request, in constant time.
+
+    Args:
+        request: of Django; or a mapping of headers, with the bytes of the `body` as they came.
+        secrets: `"whsec_…"`, or several of which one must fit.
+        tolerance: how far its date may be from now, in either direction.
+
+    Raises:
+        SignatureRefused: it bears no good one.
+        ConfigError: a secret is none, or there is none; a body is missing.
+    """
+    headers, content = _parts(request, body)
+    keys = _keys(secrets)
+    id, stamp, given = (_header(headers, name) for name in HEADERS)
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
+        raise _refused("timestamp_wrong")
+    age, most = clock.wall_ms() // 1000 - int(stamp), clock.seconds(tolerance)
+    if abs(age) > most:
+        raise _refused("timestamp_old" if age > 0 else "timestamp_new", seconds=abs(age), tolerance=f"{most:g}")
+    offered = [one.partition(",")[2].encode() for one in given.split(" ")[:MOST] if one.startswith(f"{VERSION},")]
+    wanted = [_signature(id, stamp, content, key).encode() for key in keys]
+    good = False
+    for one in offered:
+        for other in wanted:  # all of them, however soon one fits
+            good |= hmac.compare_digest(one, other)
+    if not good:
+        raise _refused("signature_wrong")
+    return Verified(id, clock.from_ms(int(stamp) * 1000))
+
+
+def _signature(id: str, stamp: str, body: bytes, key: bytes) -> str:
+    return base64.b64encode(hmac.digest(key, f"{id}.{stamp}.".encode("utf-8", "surrogatepass") + body, "sha256")).decode()
+
+
+def _parts(request: Any, body: bytes | None) -> tuple[Mapping[str, str], bytes]:
+    if isinstance(request, Mapping):
+        if not isinstance(body, bytes):
+            raise ConfigError("verify() was given headers without the body. Pass body=, the bytes as they came.")
+        return request, body
+    return request.headers, request.body if body is None else body
+
+
+def _keys(secrets: str | Iterable[str]) -> list[bytes]:
+    try:
+        keys = [signing_key(one) for one in ([secrets] if isinstance(secrets, str) else secrets)]
+    except ValueError as error:
+        raise ConfigError(f"verify() was given a secret that is none: {error}.") from None
+    if not keys:
+        raise ConfigError("verify() was given no secret. Pass one, or a list: the new one and the old one while they change.")
+    return keys
+
+
+def _header(headers: Mapping[str, str], name: str) -> str:
+    for given in headers:
+        if given.lower() == name and headers[given]:
+            return headers[given]
+    raise _refused("header_missing", header=name)
+
+
+def _refused(code: str, **fields: object) -> SignatureRefused:
+    return SignatureRefused(TEXTS[code].format(**fields), code=code, **fields)
