@@ -20,6 +20,7 @@ class State(StrEnum):
     CANCELLED = "cancelled"
 
 
+MESSAGE: Final = "django_delayq.message"  # what stands for the task of a message, which has none: a consumer pulls it
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 

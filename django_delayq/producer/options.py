@@ -14,6 +14,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
 from django_delayq.producer import database, equivalents
+from django_delayq.states import MESSAGE
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (
@@ -226,9 +227,12 @@ moulds: Final = Moulds()
 
 
 def _mould(task: Planned, options: Options, using: str | None, config: conf.Config) -> Mould:
-    where = f"schedule({task.name})"
+    is_message = task.name == MESSAGE
+    where = f"push({options.queue})" if is_message else f"schedule({task.name})"
     _check_names(options, where)
     queue = config.queue(options.queue or task.queue)
+    if queue.pulled != is_message:
+        raise ConfigError(_misplaced(queue, where))
     _check_options(options, where)
     priority = task.priority if options.priority is None else options.priority
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
@@ -247,8 +251,8 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         queue=queue,
         using=alias,
         says_using=bool(options.using or using),
-        durable=durable and not config.inline,
-        inline=config.inline,
+        durable=durable and (is_message or not config.inline),
+        inline=config.inline and not is_message,
         priority=priority,
         lane=lane_of(priority),
         max_attempts=options.max_attempts or task.max_attempts or queue.max_attempts,
@@ -256,6 +260,18 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         payload=_payload(options, where),
         carriers=bool(config.carriers),
         check=task.check_typed if config.check_types else task.check_arguments,
+    )
+
+
+def _misplaced(queue: conf.QueueConfig, where: str) -> str:
+    if queue.pulled:
+        return (
+            f"{where}: the queue {queue.name!r} holds messages (CONSUMER is 'pull'), which no worker runs. "
+            f"Put a message in with delayq.push({queue.name!r}, …), or schedule into another queue."
+        )
+    return (
+        f"{where}: the queue {queue.name!r} is served by workers, which run tasks. For messages that you pull yourself, set "
+        f"DELAYQ['QUEUES'][{queue.name!r}]['CONSUMER'] = 'pull'."
     )
 
 
