@@ -211,6 +211,7 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
         loop_processes=[_records(config, queues, records, board, samples.of_all if options["metrics_queues"] else None)]
         if records
         else [],
+        records=sorted(queues) if "mirror" in roles else (),
         tidy="mirror" not in roles,
         wary="mirror" in roles,
         version=django_delayq.__version__,
