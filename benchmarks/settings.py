@@ -14,4 +14,5 @@ INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_
 DELAYQ = {
     "REDIS": os.environ.get("BENCH_REDIS", "redis://localhost:6379/9"),
     "DURABILITY": os.environ.get("BENCH_DURABILITY", "redis"),
+    "QUEUES": json.loads(os.environ.get("BENCH_QUEUES", "null")) or {"default": {}},
 }

@@ -36,6 +36,9 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
+from django_delayq.messages.message import Message, MessageBatch
+from django_delayq.messages.pull import apull, pull
+from django_delayq.messages.push import apush, push
 from django_delayq.periodic.declarations import periodic
 from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
 from django_delayq.producer.job import Job, aget, get
@@ -67,6 +70,8 @@ __all__ = [
     "KeyTaken",
     "Ladder",
     "LeaseLost",
+    "Message",
+    "MessageBatch",
     "NotFinished",
     "NotYet",
     "PayloadError",
@@ -85,6 +90,8 @@ __all__ = [
     "adeliver",
     "aget",
     "apause",
+    "apull",
+    "apush",
     "arequeue",
     "areschedule",
     "aresume",
@@ -98,6 +105,8 @@ __all__ = [
     "once",
     "pause",
     "periodic",
+    "pull",
+    "push",
     "requeue",
     "reschedule",
     "resume",

@@ -13,6 +13,7 @@
 | delayq.E009 | --deploy: jobs run inline |
 | delayq.W002 | jobs share a Redis database with a cache |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
+| delayq.E037 | a task names a queue of messages |
 | delayq.E036 | Django keeps dates without a zone |
 | delayq.E010 | --deploy: Redis may evict keys |
 | delayq.E011 | --deploy: server too old |
@@ -28,6 +29,7 @@
 | delayq.W018 | --deploy: the embedded server's directory is not private |
 | delayq.W019 | --deploy: workers answer probes on all addresses |
 | delayq.W020 | --deploy: a dependency newer than those tested |
+| delayq.W022 | --deploy: nobody keeps the records of a queue of messages |
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from django_delayq.store.fitness import (
     Finding,
     link_findings,
     probe_findings,
+    record_findings,
     server_findings,
     version_findings,
 )
@@ -83,6 +86,15 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
         )
         for task in registry
         if task.queue not in queues
+    ]
+    found += [
+        Error(
+            f"The task {task.name} names the queue {task.queue!r}, which holds messages: its CONSUMER is 'pull'.",
+            hint="Name a queue of workers; what consumers of your own are to get is put in by delayq.push.",
+            id="delayq.E037",
+        )
+        for task in registry
+        if task.queue in queues and queues[task.queue].pulled
     ]
     for name, places in registry.duplicates.items():
         found.append(
@@ -124,7 +136,9 @@ def check_server(**_: Any) -> list[CheckMessage]:
             facts = Inspector(link, prefix=config.prefix).server()
             found += messages(server_findings(facts))
             if facts.role in ("", "master"):
-                found += messages(probe_findings(WorkerRegistry(link, prefix=config.prefix).all()))
+                workers = WorkerRegistry(link, prefix=config.prefix).all()
+                found += messages(probe_findings(workers))
+                found += messages(record_findings([queue.name for queue in config.queues.values() if queue.pulled], workers))
         finally:
             link.close()
     except StoreUnavailable as error:

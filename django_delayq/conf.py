@@ -42,7 +42,7 @@ class Problem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
     """What holds for one queue. Durations in seconds; `retention` maps finished states, and
-    "set_aside", to seconds or None (kept for ever).
+    "set_aside", to seconds or None (kept for ever); `consumer`: "worker", or "pull" for messages that the project pulls itself.
     """
 
     name: str
@@ -56,6 +56,12 @@ class QueueConfig:
     audit: str
     retention: Mapping[str, float | None]
     partitions: int = 1
+    consumer: str = "worker"
+
+    @property
+    def pulled(self) -> bool:
+        """Whether it holds messages, which no worker runs."""
+        return self.consumer == "pull"
 
     @property
     def lease_ms(self) -> int:
@@ -160,6 +166,7 @@ HTTP: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # likewise, of wha
 }
 DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "HTTP": None, "QUEUES": {"default": {}}}
 READERS: Final = {key: read for key, (_, read) in TABLE.items()}
+OF_QUEUES: Final = {"CONSUMER": ("worker", readers.choice("worker", "pull"))}  # what only a queue has
 PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
 
 
@@ -314,8 +321,9 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
         return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):
         return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
-    found = list(_unknown(options, (*PER_QUEUE, "PARTITIONS"), where))
-    own, wrong = _values(options, {key: READERS[key] for key in PER_QUEUE}, where, only_given=True)
+    found = list(_unknown(options, (*PER_QUEUE, *OF_QUEUES, "PARTITIONS"), where))
+    known = {key: READERS[key] for key in PER_QUEUE} | {key: read for key, (_, read) in OF_QUEUES.items()}
+    own, wrong = _values(options, known, where, only_given=True)
     found += wrong
     if options.get("PARTITIONS", 1) != 1:
         hint = "Leave it out; one partition serves tens of thousands of jobs per second."
@@ -325,6 +333,7 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
     if any(key not in values for key in PER_QUEUE):
         return [], None  # the mistake stands above, with the default
     merged: dict[str, Any] = {key: own.get(key, values[key]) for key in PER_QUEUE}
+    merged |= {key: own.get(key, default) for key, (default, _) in OF_QUEUES.items()}
     merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})
     fields: dict[str, Any] = {key.lower(): value for key, value in merged.items()}
     return [], QueueConfig(name=name, **fields)
@@ -349,7 +358,7 @@ def _values(
         if only_given and key not in given:
             continue
         try:
-            values[key] = read(given.get(key, usual[key]))
+            values[key] = read(given[key] if key in given else usual[key])
         except readers.Wrong as error:
             hint = error.hint or f"What may stand there: manage.py delayq settings {of or key}"
             found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))

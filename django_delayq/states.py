@@ -21,6 +21,7 @@ class State(StrEnum):
 
 
 NO_LIMIT: Final = 999_999_999  # as `max_attempts` of a record or a row: no number of attempts ends the job, but its expiry does
+MESSAGE: Final = "django_delayq.message"  # what stands for the task of a message, which has none: a consumer pulls it
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 

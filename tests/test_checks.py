@@ -17,7 +17,7 @@ from django_delayq import checks
 from django_delayq.producer.task import Registry, Task, task
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
-from django_delayq.store.fitness import NEWEST, link_findings, server_findings, version_findings
+from django_delayq.store.fitness import NEWEST, link_findings, server_findings, unkept, version_findings
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
@@ -152,6 +152,13 @@ def test_e004_a_task_on_a_queue_that_is_not_listed(settings, tasks):
     assert "orders" in said
 
 
+def test_e037_a_task_on_a_queue_of_messages(settings, tasks):
+    task(name="shop.close", queue="mail")(lambda: None)
+    said = found(settings, QUEUES={"default": {}, "orders": {}, "redis": {}, "mail": {"CONSUMER": "pull"}})["delayq.E037"]
+    assert "shop.close" in said
+    assert "'mail'" in said
+
+
 def test_e005_two_tasks_of_one_name(settings, tasks):
     def first() -> None: ...
 
@@ -208,8 +215,8 @@ def test_w003_requests_in_transactions_of_another_database(settings, monkeypatch
     del connections["shop"]
 
 
-def deploy(settings, url: str | dict[str, object]) -> dict[str, str]:
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
+def deploy(settings, url: str | dict[str, object], **given: object) -> dict[str, str]:
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": url, **given}
     return {m.id: f"{m.msg} {m.hint}" for m in checks.check_server()}
 
 
@@ -346,6 +353,31 @@ def test_w020_a_dependency_newer_than_those_tested(settings, own_redis, monkeypa
     found = [m.msg for m in checks.check_server() if m.id == "delayq.W020"]
     assert [text.partition(" is newer")[0] for text in found] == ["Django 6.2a1", "django-redis 8.0"]
     assert list(deploy(settings, server.url)) == ["delayq.W020"]
+
+
+def test_w022_a_queue_of_messages_whose_records_nobody_keeps(settings, own_redis):
+    server = own_redis(appendonly="yes")
+    queues = {"default": {}, "orders": {}, "redis": {}, "mail": {"CONSUMER": "pull"}}
+    assert list(deploy(settings, server.url, QUEUES=queues)) == [], "nobody works at all: perhaps nobody has been started yet"
+    link = connect(server.url)
+    workers = WorkerRegistry(link, prefix="delayq")
+    workers.beat("host:1:a", {"queues": ["default"], "sides": ["records"], "records": ["default", "orders"]})
+    said = deploy(settings, server.url, QUEUES=queues)
+    assert list(said) == ["delayq.W022"]
+    assert "'mail'" in said["delayq.W022"]
+    workers.beat("host:1:b", {"queues": [], "sides": ["records"], "records": ["mail"]})
+    assert list(deploy(settings, server.url, QUEUES=queues)) == []
+    link.close()
+
+
+@pytest.mark.parametrize("said", [7, None, [[]], {"mail": 1}])
+def test_what_somebody_else_has_written_as_a_worker_keeps_no_records(said):
+    assert unkept(["mail"], [{"records": said, "sides": ["records"]}]) == ["mail"]
+
+
+def test_a_worker_of_the_release_before_keeps_the_records_of_all_queues():
+    assert unkept(["mail"], [{"sides": ["records"]}]) == []
+    assert unkept(["mail"], [{"sides": []}]) == ["mail"]
 
 
 def test_these_tests_run_on_nothing_newer_than_what_is_said_to_be_tested():

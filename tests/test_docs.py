@@ -34,7 +34,7 @@ WORDS = """
     quiet, stop, grace
 """
 NOT_OURS = """
-    message, broker, enqueue, enqueued, eta, countdown, dead, bury, revive, reaper, handle, handles, manager, util, helper, common, data
+    broker, enqueue, enqueued, eta, countdown, dead, bury, revive, reaper, handle, handles, manager, util, helper, common, data
 """
 CHECK = re.compile(r"\b[EWD]\d{3}\b")
 

@@ -39,6 +39,7 @@ FLOORS = {
     "migrations": 3,
     "producer": 4,
     "worker": 4,
+    "messages": 5,
     "worker.process": 5,
     "console": 5,
     "worker.supervisor": 6,
@@ -73,9 +74,20 @@ NOUNS = {
     "text",
 }
 DJANGOS = {"", "admin", "apps", "checks", "conf", "management", "migrations", "models", "signals", "templatetags", "under_test"}
-FOLDERS = {"console", "contrib", "mirror", "periodic", "producer", "store", "testing", "worker"}
+FOLDERS = {"console", "contrib", "messages", "mirror", "periodic", "producer", "store", "testing", "worker"}
 
 THREADS = {"threading", "multiprocessing", "signal", "concurrent", "asyncio"}
+LOOP = (
+    "CancelledError",
+    "Event",
+    "ensure_future",
+    "events",
+    "events._get_running_loop",
+    "get_running_loop",
+    "shield",
+    "sleep",
+    "timeout",
+)
 PROCESSES = {"fork", "forkpty", "kill", "killpg", "posix_spawn", "posix_spawnp", "execv", "execve", "waitpid"}
 CLOCK = {
     "time.time",
@@ -256,8 +268,8 @@ def test_only_the_worker_has_threads_processes_and_signals():
         return threads | spelt & {f"os.{verb}" for verb in PROCESSES}
 
     others = [name for name in MODULES if not room(name).startswith("worker")]
-    # The twins look at an event loop, and start none; the kit refuses one, and tells what ends a coroutine from what ends a test.
-    loop = {"asyncio", *(f"asyncio.{name}" for name in ("events", "events._get_running_loop", "CancelledError", "sleep"))}
+    # The twins wait in an event loop, and start none; the kit refuses one, and tells the end of a coroutine from that of a test.
+    loop = {"asyncio", *(f"asyncio.{name}" for name in LOOP)}
     kit = {"testing.kit": {"asyncio.async_unsafe"}, "testing.stepper": {"asyncio", "asyncio.CancelledError"}}
     known = {"producer.twins": loop, **kit}
     assert offenders(lambda name: active(name) - known.get(name, set()), others) == {}
@@ -267,7 +279,7 @@ def test_only_the_worker_has_threads_processes_and_signals():
 
 def test_below_the_mirror_nobody_knows_the_orm():
     engine = {"conf", "signals", *NOUNS}
-    below = [name for name in MODULES if name in engine or name.split(".")[0] in ("store", "producer", "worker")]
+    below = [name for name in MODULES if name in engine or name.split(".")[0] in ("store", "producer", "worker", "messages")]
     errors = {"DatabaseError", "Error", "InterfaceError", "OperationalError"}
     known = {"django.db.transaction", "django.db.connections", *(f"django.db.{name}" for name in errors)}
     assert offenders(lambda name: uses(name, "django.db", "django.contrib") - known, below) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -18,11 +19,13 @@ import django_delayq as delayq
 from benchmarks import tasks
 from benchmarks.adapters import base
 from django_delayq import clock, conf
+from django_delayq.messages.push import KIND
 from django_delayq.mirror import rows
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.service import Service
-from django_delayq.producer.options import NONE
+from django_delayq.producer.options import NONE, Options
+from django_delayq.producer.schedule import Binding
 from django_delayq.producer.schedule import plan as plan_of
 from django_delayq.producer.stores import stores
 
@@ -80,6 +83,43 @@ def restore(count: int) -> float:
     raise SystemExit(f"{loop.progress.back} of {count} jobs are back")
 
 
+def messages(count: int) -> float:
+    """Pushes so many; seconds."""
+    began = time.perf_counter()
+    delayq.schedule_many(Binding(KIND, Options(queue="messages"), (f"{number:0100d}",), {}) for number in range(count))
+    return time.perf_counter() - began
+
+
+def pull(count: int) -> float:
+    """Pulls and acks them, a hundred at a time; seconds."""
+    began = time.perf_counter()
+    done = 0
+    while done < count:
+        batch = delayq.pull("messages", 100, wait=10)
+        batch.ack()
+        done += len(batch)
+    return time.perf_counter() - began
+
+
+def wakes(share: int, count: int) -> float:
+    """From the beginning of a push in another process until the consumer that waits has it: seconds, by that share of them."""
+    pusher = os.fork()
+    if not pusher:
+        for _ in range(count):
+            time.sleep(0.005)
+            delayq.push("messages", time.time())
+        os._exit(0)
+    late: list[float] = []
+    while len(late) < count:
+        with delayq.pull("messages", 10, wait=10) as batch:
+            now = time.time()
+            for message in batch:
+                late.append(now - message.body)
+                message.ack()
+    os.waitpid(pusher, 0)
+    return sorted(late)[min(count - 1, count * share // 100)]
+
+
 class Delayq(base.Adapter):
     """Bulk: schedule_many."""
 
@@ -87,7 +127,16 @@ class Delayq(base.Adapter):
     version = delayq.__version__
     settings = "defaults: leases, fences and events for every job; no log line per job; no mirror unless said"
     many_by = "schedule_many"
-    verbs = {"users": users, "insert": insert, "fold": fold, "restore": restore}
+    verbs = {
+        "users": users,
+        "insert": insert,
+        "fold": fold,
+        "restore": restore,
+        "messages": messages,
+        "pull": pull,
+        "wakes50": partial(wakes, 50),
+        "wakes99": partial(wakes, 99),
+    }
 
     def put(self, task: str, args: Sequence[Any], due: float | None) -> None:
         """One job."""

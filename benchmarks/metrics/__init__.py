@@ -22,6 +22,7 @@ NAMES = (
     "crash",
     "mirror",
     "restore",
+    "pull",
     "growth",
     "workers",
     "deep",

@@ -27,7 +27,7 @@ from django_delayq.admin.forms import EditForm, form_for
 from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen, linked_schedule
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
-from django_delayq.admin.show import allowed, badge, breakable, duration, second, visible
+from django_delayq.admin.show import allowed, badge, breakable, duration, second, task_name, visible
 from django_delayq.console import schedule_views
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.models import DERIVED, Job
@@ -107,7 +107,7 @@ class JobAdmin(ReadOnlyAdmin):
     @admin.display(description=_("task"))
     def task_shown(self, job: Job) -> str:
         """The task's name, without characters that only pretend."""
-        return breakable(job.task)
+        return breakable(task_name(job.task))
 
     @admin.display(description=_("key"))
     def key_shown(self, job: Job) -> str:
@@ -319,7 +319,7 @@ class JobAdmin(ReadOnlyAdmin):
         allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
         context = self.page_context(
             request,
-            visible(job.task),
+            task_name(job.task),
             **found,
             verbs=[verb for verb in allowed if not verb.needs_date],
             dated=[verb for verb in allowed if verb.needs_date],

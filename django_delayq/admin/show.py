@@ -11,11 +11,12 @@ from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone
+from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.models import OUTCOMES, STATES, Operation
-from django_delayq.states import NO_LIMIT
+from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.text import visible
 
 __all__ = ["allowed", "badge", "breakable", "duration", "indented", "second", "utc", "visible", "word"]
@@ -99,6 +100,11 @@ WORDS: dict[str, Promise] = {
 def badge(state: str) -> str:
     """A state in its colour; the word is always there, since colour alone says nothing to some."""
     return format_html('<span class="delayq-state delayq-{}">{}</span>', LOOKS.get(state, "plain"), word(state))
+
+
+def task_name(task: str) -> str:
+    """What stands where a job has its task: the name, or that it is a message."""
+    return now("a message") if task == MESSAGE else visible(task)
 
 
 def breakable(text: str) -> SafeString:

@@ -34,6 +34,8 @@ def why_not_yet(job: Job, view: JobView | None, trouble: str) -> str:
     depth, workers = _seen(job.queue)
     if depth.paused:
         return _paused(depth) if wait <= 0 else f"{_later(job, view, wait)} {_paused(depth)}"
+    if conf.get().queue(job.queue).pulled:
+        return _later(job, view, wait) if wait > 0 else now("It is due, and waits for a consumer to pull it.")
     serving = [worker for worker in workers if overview.claims(worker, job.queue)]
     if not serving:
         text = now("No worker serves the queue %(queue)s: start one that does.") % {"queue": job.queue}

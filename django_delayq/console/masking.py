@@ -11,6 +11,7 @@ from typing import Any, Final
 from django_delayq import conf
 from django_delayq.exceptions import UnknownTask
 from django_delayq.producer.task import registry
+from django_delayq.states import MESSAGE
 
 MASK: Final = "***"
 
@@ -30,6 +31,9 @@ def hides() -> bool:
 
 def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments, masked."""
+    if task == MESSAGE:
+        hidden = names_of(task)
+        return value(list(args), hidden), value(dict(kwargs), hidden)
     try:
         signature = registry.get(task).signature
     except UnknownTask:
@@ -80,6 +84,8 @@ def value(given: Any, names: frozenset[str]) -> Any:
 
 
 def _is_gone(task: str) -> bool:
+    if task == MESSAGE:
+        return False
     try:
         registry.get(task)
     except UnknownTask:

@@ -31,13 +31,16 @@ FRESH: Final = 10.0  # seconds; a younger row is not yet said to be unpublished
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, `slots` how many jobs they run at once."""
+    """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, `slots` how many jobs they run at once;
+    `pulled`: consumers of the project's own do.
+    """
 
     name: str
     depth: QueueDepth
     lag: Lag
     workers: int
     slots: int
+    pulled: bool = False
 
     @property
     def oldest_late(self) -> float:
@@ -158,4 +161,5 @@ def claims(worker: dict[str, Any], queue: str) -> bool:
 def _queue(depth: QueueDepth, workers: Iterable[dict[str, Any]]) -> QueueView:
     serving = [worker for worker in workers if claims(worker, depth.queue)]
     lag = Lag(depth.events, depth.events_late_ms / 1000)
-    return QueueView(name=depth.queue, depth=depth, lag=lag, workers=len(serving), slots=sum(map(slots, serving)))
+    pulled = conf.get().queue(depth.queue).pulled
+    return QueueView(name=depth.queue, depth=depth, lag=lag, workers=len(serving), slots=sum(map(slots, serving)), pulled=pulled)

@@ -75,7 +75,7 @@ def _reach(facts: ServerFacts | None) -> Vital:
 
 def _queues(seen: Overview) -> list[Vital]:
     late = max((queue.oldest_late for queue in seen.queues if not queue.depth.paused), default=0.0)
-    silent, unserved = len(seen.workers) - len(seen.present), sum(not queue.workers for queue in seen.queues)
+    silent, unserved = len(seen.workers) - len(seen.present), sum(not (queue.workers or queue.pulled) for queue in seen.queues)
     workers = ngettext("%(count)d alive", "%(count)d alive", len(seen.present)) % {"count": len(seen.present)}
     if silent:
         workers += ", " + now("%(count)d gone") % {"count": silent}

@@ -30,7 +30,7 @@ from django_delayq.models import UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import is_embedded, way
-from django_delayq.store.fitness import Finding, link_findings, probe_findings, server_findings, version_findings
+from django_delayq.store.fitness import Finding, link_findings, probe_findings, server_findings, unkept, version_findings
 from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
@@ -165,8 +165,18 @@ def _redis_findings() -> list[dict[str, str]]:
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
         found += _told(probe_findings(workers))
         served = {name for worker in workers for name in worker.get("queues", ())}
+        unkept_queues = unkept(list(config.queues), workers)
         for name, queue in config.queues.items():
-            if name not in served:
+            if queue.pulled and name in unkept_queues:
+                found.append(
+                    _finding(
+                        "D004",
+                        "warning",
+                        f"No worker keeps the records of the queue {name!r}, from which consumers pull.",
+                        f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
+                    )
+                )
+            elif not queue.pulled and name not in served:
                 found.append(
                     _finding(
                         "D004",

@@ -16,7 +16,7 @@ from django_delayq.producer import database, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.record import JobRecord
-from django_delayq.states import REQUEUEABLE, Change, State
+from django_delayq.states import MESSAGE, REQUEUEABLE, Change, State
 
 logger = Logger("django_delayq")
 
@@ -29,6 +29,11 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
         PayloadError, PayloadTooLarge: the task could not be called with them, or they are not JSON, or too long.
         QueueUnknown: the settings do not list it.
     """
+    if task == MESSAGE:
+        if len(args) != 1 or kwargs:
+            raise PayloadError("a message has one positional argument, its body, and no others")
+        codec.encode_payload(tuple(args), {}, None, limit=conf.get().queue(queue).max_payload, task=task)
+        return
     found = registry.get(task)
     (found.check_typed if conf.get().check_types else found.check_arguments)(tuple(args), kwargs)
     codec.encode_payload(tuple(args), dict(kwargs), None, limit=conf.get().queue(queue).max_payload, task=task)

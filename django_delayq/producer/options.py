@@ -14,7 +14,7 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
 from django_delayq.producer import database, equivalents
-from django_delayq.states import NO_LIMIT
+from django_delayq.states import MESSAGE, NO_LIMIT
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (
@@ -228,9 +228,12 @@ moulds: Final = Moulds()
 
 
 def _mould(task: Planned, options: Options, using: str | None, config: conf.Config) -> Mould:
-    where = f"schedule({task.name})"
+    is_message = task.name == MESSAGE
+    where = f"push({options.queue})" if is_message else f"schedule({task.name})"
     _check_names(options, where)
     queue = config.queue(options.queue or task.queue)
+    if queue.pulled != is_message:
+        raise ConfigError(_misplaced(queue, where))
     _check_options(options, where)
     priority = task.priority if options.priority is None else options.priority
     if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
@@ -243,7 +246,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         raise ConfigError(
             f"{where}: on_conflict='after' needs durability='outbox': what runs behind a running job waits as a row until then."
         )
-    durable = durable and not config.inline
+    durable = durable and (is_message or not config.inline)
     lane, max_attempts = lane_of(priority), _most(options.max_attempts, task.max_attempts, queue.max_attempts)
     return Mould(
         task=task,
@@ -252,7 +255,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         using=alias,
         says_using=bool(options.using or using),
         durable=durable,
-        inline=config.inline,
+        inline=config.inline and not is_message,
         priority=priority,
         lane=lane,
         max_attempts=max_attempts,
@@ -267,6 +270,18 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
 def _most(*said: int | None) -> int:
     """The first that says how many attempts there may be. 0: no number of them ends the job."""
     return next((most for most in said if most is not None), 0) or NO_LIMIT
+
+
+def _misplaced(queue: conf.QueueConfig, where: str) -> str:
+    if queue.pulled:
+        return (
+            f"{where}: the queue {queue.name!r} holds messages (CONSUMER is 'pull'), which no worker runs. "
+            f"Put a message in with delayq.push({queue.name!r}, …), or schedule into another queue."
+        )
+    return (
+        f"{where}: the queue {queue.name!r} is served by workers, which run tasks. For messages that you pull yourself, set "
+        f"DELAYQ['QUEUES'][{queue.name!r}]['CONSUMER'] = 'pull'."
+    )
 
 
 def _payload(options: Options, where: str) -> dict[str, Any] | None:

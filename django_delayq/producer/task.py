@@ -16,6 +16,7 @@ from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task_options import Backoff
 from django_delayq.refusal import misfit
+from django_delayq.states import MESSAGE
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -240,12 +241,12 @@ def task(
             sensitive=sensitive,
             on_failure=on_failure,
         )
+        if ready.name == MESSAGE:
+            raise ConfigError(f"{where}: the name {MESSAGE!r} stands for messages, which have no task. Give it another.")
         clash = [parameter for parameter in ready.signature.parameters if parameter in OPTIONS]
         if clash:
-            raise ConfigError(
-                f"{where}: its parameter {clash[0]!r} is also an option of schedule(), so the two could not be told apart. "
-                f"Rename the parameter, for example to {clash[0]}_value."
-            )
+            said = f"{where}: its parameter {clash[0]!r} is also an option of schedule(), so the two could not be told apart."
+            raise ConfigError(f"{said} Rename the parameter, for example to {clash[0]}_value.")
         registry.add(ready)
         return ready
 

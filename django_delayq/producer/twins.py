@@ -60,9 +60,34 @@ async def in_thread(of: Callable[..., R], *args: Any) -> R:
     return await sync_to_async(of)(*args)
 
 
+async def unbroken(of: Callable[..., R], *args: Any, back: Callable[[R], None]) -> R:
+    """The same, to its end whoever cancels the caller: `back` then gets what the caller does not."""
+    under_way = asyncio.ensure_future(sync_to_async(of)(*args))
+    try:
+        return await asyncio.shield(under_way)
+    except asyncio.CancelledError:
+        await sync_to_async(back)(await under_way)
+        raise
+
+
 async def pause(seconds: float) -> None:
     """Lets the event loop go on."""
     await asyncio.sleep(seconds)
+
+
+async def readable(descriptor: int, seconds: float) -> bool:
+    """Waits until there is something to read, for so long at most. Whether there is."""
+    loop = asyncio.get_running_loop()
+    came = asyncio.Event()
+    loop.add_reader(descriptor, came.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await came.wait()
+    except TimeoutError:
+        pass
+    finally:
+        loop.remove_reader(descriptor)
+    return came.is_set()
 
 
 async def scheduled(drawn: Sequence[UUID], put: Callable[..., R], *args: Any) -> R:

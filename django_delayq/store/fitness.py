@@ -5,7 +5,7 @@ checks share it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -147,6 +147,30 @@ def probe_findings(workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
             "W019",
             f"{count} of the workers answer{'s' if count == 1 else ''} probes on all addresses of the host (--health-port).",
             "Add --health-host with the address by which probes come in; or let a firewall see to it, and silence this.",
+        )
+
+
+def unkept(queues: Sequence[str], workers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those of the queues whose records none of these workers keeps, by what they say of themselves; of older releases, which do not
+    say of which queues they keep them, it is all.
+    """
+    kept: set[Any] = set()
+    for worker in workers:
+        said = worker.get("records", list(queues) if worker.get("sides") else [])
+        if isinstance(said, list) and not worker.get("silent"):
+            kept |= {name for name in said if isinstance(name, str)}
+    return sorted(set(queues) - kept)
+
+
+def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """What speaks against how records are kept of these queues, which are pulled: nobody would miss a worker."""
+    if all(worker.get("silent") for worker in workers):
+        return  # where this is looked at, no worker runs: perhaps none has been started yet
+    for name in unkept(queues, workers):
+        yield _warning(
+            "W022",
+            f"Consumers pull from the queue {name!r}, and no worker keeps its records: rows stand still, nothing is restored.",
+            f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
         )
 
 

@@ -189,17 +189,21 @@ class QueueStore:
         max_events: int = 0,
         wary: bool = False,
         away_ms: int = 0,
+        pulled_ms: int = 0,
+        older_ms: int = 0,
         now_ms: int | None = None,
     ) -> Claim:
         """Scheduled and due, or lease run out -> running. Repeated with the same `worker` and `nonce` it gives the same jobs.
         `ground`: what the worker stands on; on another one it gets nothing. `max_events` above 0: it gets nothing while the mirror is
         behind by twice as many jobs. `wary`: a mirror serves this queue, and confirms a new store before anything is claimed.
-        `away_ms`: for how long its calls have failed.
+        `away_ms`: for how long its calls have failed. `pulled_ms` above 0: a consumer of the project's own asks, the queue's lease is
+        that long, and the leases of `lost` jobs ran out: the caller settles these. `older_ms`: only what has been due for as long.
 
         `want` 0 claims nothing and hands the timer over. `nonce` must be new for each new claim; letters and digits.
         """
         told = (nonce, min(want, MOST), lease_ms, max_crashes, ground, max_events, encode.flag(wary), away_ms)
-        reply = self.run("claim", self._word.now(now_ms), worker, "", *told)
+        pulled = (pulled_ms, older_ms) if pulled_ms else ()
+        reply = self.run("claim", self._word.now(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
         ground = f"{generation}:{server}"
         jobs = [
@@ -225,13 +229,15 @@ class QueueStore:
         worker: str,
         lease_ms: int,
         progress: Mapping[str, str] | None = None,
+        pulled_ms: int = 0,
         now_ms: int | None = None,
     ) -> dict[str, Extended]:
         """Running -> running, later lease, for pairs of short id and fence. `progress`: short id -> "done/total"."""
         bounded(items)
         done = progress or {}
         arguments = [value for id, fence in items for value in (id, fence, done.get(id, ""))]
-        reply = self.run("extend", now_ms, worker, "", lease_ms, *arguments)
+        lease = f"{lease_ms}/{pulled_ms}" if pulled_ms else lease_ms
+        reply = self.run("extend", now_ms, worker, "", lease, *arguments)
         return {id: answer.decode() for (id, _), answer in zip(items, reply, strict=True)}
 
     def settle(self, items: Sequence[Outcome], *, worker: str, max_crashes: int, now_ms: int | None = None) -> list[Settled]:

@@ -42,6 +42,11 @@ class WakeLine:
                 self._broken(error)
             self._armed = True
 
+    @property
+    def listens(self) -> bool:
+        """Whether a token that is pushed now may come here."""
+        return self._armed
+
     def fileno(self) -> int:
         """The descriptor to select on; -1 while there is no connection."""
         sock = getattr(self._connection, "_sock", None)

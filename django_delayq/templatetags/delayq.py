@@ -41,6 +41,12 @@ def visible(text: object) -> str:
 
 
 @register.filter
+def task_name(task: object) -> str:
+    """The name of a task without hidden characters; what a message has in its place."""
+    return show.task_name(str(task))
+
+
+@register.filter
 def breakable(text: object) -> SafeString:
     """The same of a name or a path, which may break at its joints."""
     return show.breakable(str(text))

@@ -69,6 +69,7 @@ class WorkerSpec:
     health_host: str = ""
     hooks: Hooks = field(default_factory=Hooks)
     loop_processes: Sequence[LoopProcess] = ()
+    records: Sequence[str] = ()
     tidy: bool = True
     wary: bool = False
     version: str = ""

@@ -124,9 +124,9 @@ def lose_redis(settings: Any) -> None:
     stores.reset()
 
 
-def beat(*queues: str, worker: str = "host:1:w") -> None:
-    """A worker that serves these queues is alive."""
-    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, {"queues": list(queues)})
+def beat(*queues: str, worker: str = "host:1:w", **facts: Any) -> None:
+    """A worker that serves these queues is alive, and says this of itself."""
+    WorkerRegistry(stores.link, prefix=conf.get().prefix).beat(worker, {"queues": list(queues), **facts})
 
 
 def without_database(settings: Any, monkeypatch: pytest.MonkeyPatch, name: str = "/nowhere/db.sqlite3", **options: Any) -> None:

@@ -84,6 +84,14 @@ def test_d004_no_worker_serves_a_queue(run, orders):
     ]
 
 
+def test_d004_nobody_keeps_the_records_of_a_queue_of_messages(run, orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {}, "mail": {"CONSUMER": "pull"}}}
+    beat("orders", records=["orders"])
+    assert only(run, "D004")["message"] == "No worker keeps the records of the queue 'mail', from which consumers pull."
+    beat("orders", records=["orders", "mail"])
+    assert findings(run("doctor", "--json"), "D004") == []
+
+
 def test_a_worker_that_fell_silent_serves_nothing(run, healthy, monkeypatch):
     later = clock.wall_ms() + 31_000
     monkeypatch.setattr(clock, "wall_ms", lambda: later)

@@ -111,6 +111,11 @@ class Command(BaseCommand):
         roles = _words(options["roles"], ROLES, "role")
         _check_metrics(options, roles)
         queues = _queues(config, options["queues"], options["exclude_queues"])
+        if roles == ["move"] and all(config.queue(name).pulled for name in queues):
+            raise CommandError(
+                f"Nothing is left to run: what is in {', '.join(queues)} is for consumers of your own. Give the role mirror as well.",
+                returncode=USAGE,
+            )
         self._check_server(config, burst=options["burst"])
         spec = _spec(config, queues, roles, options)
         self._banner(config, queues, roles, spec)
@@ -185,14 +190,15 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
     report = LatestText() if measured.metrics is not None and records else None
+    run = {name: weight for name, weight in queues.items() if not config.queue(name).pulled}
     return WorkerSpec(
         worker=worker_beat.new_worker_id(),
         prefix=config.prefix,
         connect=lambda name: connect(config.redis, name=name),
-        lines=lines_of(config, queues),
+        lines=lines_of(config, run),
         tasks=registry.names(),
         find_task=registry.get,
-        processes=options["processes"] if "move" in roles else 0,
+        processes=options["processes"] if "move" in roles and run else 0,
         threads=options["threads"],
         burst=options["burst"],
         grace=options["grace"],
@@ -205,6 +211,7 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
         loop_processes=[_records(config, queues, records, report, samples.of_all if options["metrics_queues"] else None)]
         if records
         else [],
+        records=sorted(queues) if "mirror" in roles else (),
         tidy="mirror" not in roles,
         wary="mirror" in roles,
         version=django_delayq.__version__,

@@ -3,13 +3,16 @@
 -- include: begin bulk runs lanes tombstone asks finish wake timer_election alive crash ground spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),
 --   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
---   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has)
+--   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has), lease ms of the queue
+--   (left out: a worker asks; else a consumer of the project's own does, whose silence proves nothing), ms for which a job must have been due
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
 --   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua, with a<n> behind it of those
 --   that have asked, see asks.lua.
 -- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1). A lease
 -- without a fence came back from a row: where its run is, nobody knows; no crash is counted, and it begins again (attempt + 1).
+-- To a consumer of the project's own a lost lease is handed as it is, with its old fence in the job's past ("x<nonce>"), for a RESPITE:
+-- it was an attempt, no crash, and the caller, who knows the ladder, settles it so.
 -- What has expired is not run: a job that has run or asked before has failed, one that never ran is cancelled.
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
 -- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
@@ -20,10 +23,12 @@
 -- O(want * log N).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that claiming goes on at maxmemory
 local worker = by
-local nonce, want, lease, max_crashes, expected, limit, wary, away = unpack(ARGV, 4, 11)
+local nonce, want, lease, max_crashes, expected, limit, wary, away, pulled, older = unpack(ARGV, 4, 13)
 want, lease, max_crashes, limit, away = tonumber(want), tonumber(lease), tonumber(max_crashes), tonumber(limit), tonumber(away)
+pulled, older = tonumber(pulled or ''), tonumber(older or '0')
 local PATIENCE = 60000 -- ms; how long a confirmation is waited for when nobody works on it: a database that is away, too, comes back
 local SOON = 50 -- ms
+local RESPITE = 5000 -- ms; in which a consumer settles the lost lease of another
 
 local paused, timer, timer_until, backup, backup_until, moved_to, moved_at, restoring, run, asked = values_of(k_meta,
   'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'moved_to', 'moved_at', 'restoring', 'run', 'asked')
@@ -35,7 +40,7 @@ if not generation or not string.find(generation, '^%w+$') or #generation > 64 th
   redis.call('HSET', k_meta, 'generation', generation)
 end
 local moved = here ~= '' and run ~= here
-local takeover = alive(lease, away, moved and run)
+local takeover = alive(pulled or lease, away, moved and run, pulled)
 if moved then
   redis.call('HSET', k_meta, 'run', here)
 end
@@ -176,13 +181,17 @@ for i = 1, #ended, 2 do
   else
     local cancelled = redis.call('HEXISTS', k_cancels, id) == 1
     local unowned = held == ''
-    attempt, crashes = attempt + (unowned and 1 or 0), crashes + (unowned and 0 or 1)
-    local fate = crash(id, attempt, crashes, unowned and '-' or held, key, max_crashes, cancelled)
-    if not unowned then
+    local counts = not unowned and not pulled -- as a crash
+    attempt, crashes = attempt + (unowned and 1 or 0), crashes + (counts and 1 or 0)
+    local fate = crash(id, attempt, crashes, unowned and '-' or held, key, pulled and math.huge or max_crashes, cancelled)
+    if counts then
       tally('crashed')
     end
     if fate == 'failed' then
       tally('failed')
+    elseif fate == 'again' and pulled and not unowned then
+      gather('ZADD', k_leases, int(now + RESPITE), id)
+      answer(id, attempt, crashes, lease_end, record, past .. 'x' .. held)
     elseif fate == 'again' then
       if not unowned then
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(now))
@@ -204,7 +213,7 @@ for _, letter in ipairs(LANE_ORDER) do
     break
   end
   local lane = LANES[letter]
-  local due = redis.call('ZRANGEBYSCORE', lane, '-inf', int(now), 'WITHSCORES', 'LIMIT', 0, room)
+  local due = redis.call('ZRANGEBYSCORE', lane, '-inf', int(now - older), 'WITHSCORES', 'LIMIT', 0, room)
   if #due ~= 0 then
     local ids = {}
     for i = 1, #due / 2 do
@@ -244,6 +253,9 @@ if claimed > 0 then
 end
 
 local next_date = first_date()
+if next_date and older > 0 then
+  next_date = next_date + older
+end
 local more = next_date and next_date <= now
 local _, lease_end = unpack(redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES'))
 lease_end = tonumber(lease_end)

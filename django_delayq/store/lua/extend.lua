@@ -1,7 +1,7 @@
 -- extend: running -> running, later lease
 -- keys: runs leases cancels progress meta events
 -- include: begin runs alive
--- ARGV: now by(worker) why, lease ms, then per job (at most 200): id nonce progress ("done/total" or '')
+-- ARGV: now by(worker) why, lease ms (for a consumer of the project's own, "/" and the lease of its queue behind), then per job (at most 200): id nonce progress ("done/total" or '')
 -- Returns per job: ok, cancel (held; the task is asked to stop), abort (held; it is to be ended, see cancel.lua), lost (another
 --   claim holds it), gone (no claim does: it has ended, or Redis lost its contents and the job is still to be adopted), wait
 --   (likewise, and none can be adopted yet, see restore.lua).
@@ -9,8 +9,9 @@
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that leases are extended at maxmemory
 local STRIDE, FIRST = 3, 5
-local lease = tonumber(ARGV[4])
-alive(lease, 0)
+local lease, pulled = string.match(ARGV[4], '^(%d+)/?(%d*)$')
+lease, pulled = tonumber(lease), tonumber(pulled)
+alive(pulled or lease, 0, false, pulled)
 local ids = {}
 for i = FIRST, #ARGV, STRIDE do
   ids[#ids + 1] = ARGV[i]

@@ -109,6 +109,7 @@ def facts(spec: WorkerSpec, held: Sequence[Held], processes: Iterable[int]) -> d
         "processes": spec.processes,
         "threads": spec.threads,
         "sides": [one.name for one in spec.loop_processes],
+        "records": list(spec.records),
         "busy": states.count(RUNNING),
         "waiting": states.count(WAITING),
         "jobs": running(held, [line.queue for line in spec.lines], spec.tasks),

@@ -6,8 +6,8 @@
 local BREATH = 5000 -- ms
 
 -- Records that a worker is here. `away`: the ms for which calls of the caller have failed, until this one; `moved`: the server is not the
--- one on which a worker was last. Returns the moment before which a lease must have ended to be taken over now.
-local function alive(lease, away, moved)
+-- one on which a worker was last; `patient`: the caller asks when it likes, so silence is no sign of anything. Returns the moment before which a lease must have ended to be taken over now.
+local function alive(lease, away, moved, patient)
   local last, from, till, up, kept = values_of(k_meta, 'alive', 'guard_from', 'guard_until', 'guard_since', 'guard_next')
   last, from, till = tonumber(last), tonumber(from), tonumber(till)
   if now ~= last then
@@ -19,7 +19,7 @@ local function alive(lease, away, moved)
   end
   local breath = math.min(BREATH, lease / 2)
   local gap = last and math.max(0, now - last) or 0
-  local silent, failed = gap > lease / 2, away > lease / 2
+  local silent, failed = not patient and gap > lease / 2, away > lease / 2
   -- Time in which nobody could come uses up no guard, but for its last breath: else rare polls would renew it. "nan" lies nowhere.
   local guarded = from and till and from < now and (silent and last + breath or now) < till
   if not (silent or failed or (moved and guarded)) then

@@ -1,0 +1,44 @@
+"""How fast one consumer of the project's own pulls and acks messages, and how soon one that waits has what is pushed."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.metrics import Column, Figures, Metric, counted
+from benchmarks.stage import Stage
+from benchmarks.systems import System
+
+QUEUES = {"BENCH_QUEUES": json.dumps({"default": {}, "messages": {"CONSUMER": "pull"}})}
+
+
+def measure(system: System, size: float) -> Figures:
+    """100,000 messages in batches of 100; then 2,000 that come while one waits."""
+    found: dict[str, float | None] = {}
+    count = counted(100_000, size, 1000)
+    with Stage(system, QUEUES) as stage:
+        stage.run("messages", f"--count={count}")
+        between = stage.redis.cpu()
+        found["rate"] = count / float(stage.run("pull", f"--count={count}")["seconds"])
+        found["redis_us"] = (stage.redis.cpu() - between) / count * 1e6
+    for share in (50, 99):
+        with Stage(system, QUEUES) as stage:
+            found[f"p{share}"] = float(stage.run(f"wakes{share}", f"--count={counted(2000, size)}")["seconds"]) * 1000
+    return found
+
+
+METRIC = Metric(
+    name="pull",
+    title="Messages pulled",
+    text=(
+        "One Python consumer, one process and one thread: 100,000 messages of 100 bytes, pulled and acked in batches of 100. Then one "
+        "that waits, and a process that pushes 2,000 messages, one every 5 ms: how long after the push began its consumer has it."
+    ),
+    columns={
+        "rate": Column(title="messages per second acked", reach="≥ 10,000"),
+        "redis_us": Column(title="Redis CPU per message", unit="µs", better="less", digits=1),
+        "p50": Column(title="wake-up p50", unit="ms", better="less", digits=2),
+        "p99": Column(title="wake-up p99", unit="ms", better="less", digits=2, reach="≤ 10"),
+    },
+    measure=measure,
+    own_only=True,
+)

@@ -1,0 +1,303 @@
+"""What `pull` gives: messages under a lease, and the batch that they came in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Self, overload
+from uuid import UUID
+
+from django_delayq import clock, ids, setting_readers
+from django_delayq.exceptions import ConfigError, LeaseLost, StoreUnavailable
+from django_delayq.logger import Logger
+from django_delayq.messages import settling
+from django_delayq.messages.settling import Holder
+from django_delayq.producer.options import duration
+from django_delayq.producer.twins import in_thread, refuse_loop, twin
+from django_delayq.record import ClaimedJob, Header
+from django_delayq.states import CARRIED
+from django_delayq.store.queue import MOST, Outcome
+
+logger = Logger("django_delayq.messages")
+
+LONGEST_LEASE = 12 * 3600.0  # seconds
+
+
+class Message:
+    """One message in this consumer's hands, until its lease ends. `body` is what was pushed; `attempt` counts from 1; `key` is "" for
+    none; `cancel_requested`: somebody has asked to cancel it, as `extend` has heard.
+
+    Within `with delayq.pull(…)` the verbs decide, and the end of the block tells Redis, in one call; elsewhere they tell it at once.
+
+    Raises (all verbs):
+        LeaseLost: it is held no more, so nothing was written.
+        StoreUnavailable: whether the verb counts is not known. It may be said again.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_job",
+        "_options",
+        "attempt",
+        "body",
+        "cancel_requested",
+        "end",
+        "key",
+        "max_attempts",
+        "settled",
+        "unsure",
+    )
+
+    def __init__(self, batch: MessageBatch, job: ClaimedJob, header: Header, body: Any, options: dict[str, Any]) -> None:
+        self._batch = batch
+        self._job = job
+        self._options = options
+        self.body = body
+        self.attempt = job.attempt
+        self.key = header.key
+        self.max_attempts = header.max_attempts
+        self.cancel_requested = False
+        self.end: Outcome | None = None  # decided, and perhaps not told yet
+        self.settled = False
+        self.unsure = False  # its end was told, and no reply came
+
+    def __repr__(self) -> str:
+        return f"<Message {self.short_id} of {self.queue}, attempt {self.attempt}>"
+
+    @property
+    def id(self) -> UUID:
+        """The same in every attempt; that of the job which `push` has returned."""
+        return ids.full(self._job.id)
+
+    @property
+    def short_id(self) -> str:
+        """The same in 22 characters, as lists, logs and pages show it."""
+        return self._job.id
+
+    @property
+    def queue(self) -> str:
+        """Where it came from."""
+        return self._job.queue
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What `push` was given as meta. A dict of its own: changes change nothing."""
+        return {name: value for name, value in (self._options.get("meta") or {}).items() if name != CARRIED}
+
+    @property
+    def fence(self) -> str:
+        """Text that no other attempt of any message has."""
+        return f"{self._job.fence}/{self._job.id}"
+
+    @property
+    def run_at(self) -> datetime:
+        """When it was due."""
+        return clock.from_ms(self._job.due_ms)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether it fails for good if this attempt does."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def held(self) -> tuple[str, str]:
+        """Short id, and the nonce of the claim."""
+        return self._job.id, self._job.fence
+
+    def ack(self) -> None:
+        """It has been dealt with, and does not come again."""
+        refuse_loop_unless(self._batch.gathers, "message.aack()")
+        self._decide(settling.ack(self._job.id, self.attempt, self._job.fence, self._batch.started_ms))
+
+    def retry(self, delay: clock.Delay | None = None, reason: str = "") -> None:
+        """The attempt has failed: again after `delay`, or as its ladder says. After the last attempt it has failed for good."""
+        refuse_loop_unless(self._batch.gathers, "message.aretry(…)")
+        if self.is_last_attempt:
+            self._put_off("fail", 0, reason or "no attempt is left")
+        elif delay is None:
+            self._put_off("retry", settling.next_ms(self._options, self._batch.holder.queue, self.attempt), reason)
+        else:
+            self._put_off("retry", duration(delay, "delay", "message.retry()"), reason)
+
+    def snooze(self, delay: clock.Delay, reason: str = "") -> None:
+        """Not now: again after `delay`. The attempt does not count."""
+        refuse_loop_unless(self._batch.gathers, "message.asnooze(…)")
+        self._put_off("snooze", duration(delay, "delay", "message.snooze()"), reason)
+
+    def fail(self, reason: str = "") -> None:
+        """It has failed for good, whatever attempts are left. People see it, and may requeue it."""
+        refuse_loop_unless(self._batch.gathers, "message.afail(…)")
+        self._put_off("fail", 0, reason or "failed by its consumer")
+
+    def extend(self, lease: clock.Delay | None = None) -> None:
+        """Holds it for longer: for `lease` from now, as long as it was pulled for by default. Done at once, also within `with`."""
+        refuse_loop("message.aextend(…)")
+        self._batch.prolong([self], lease)
+
+    aack, aretry, asnooze, afail, aextend = twin(ack), twin(retry), twin(snooze), twin(fail), twin(extend)
+
+    def _put_off(self, kind: str, delay_ms: int, reason: str) -> None:
+        job = self._job
+        self._decide(settling.put_off(kind, job.id, self.attempt, job.fence, self._batch.started_ms, delay_ms, reason))
+
+    def _decide(self, end: Outcome) -> None:
+        if self.settled:
+            raise settling.lost([self.short_id])
+        if not self.unsure:  # else what was told stands, until it is known whether it counts
+            self.end = end
+        if not self._batch.gathers:
+            self._batch.tell([self])
+
+
+class MessageBatch(Sequence[Message]):
+    """Messages that were pulled together; empty when there were none in time. As a context, `with delayq.pull(…) as batch:`, what is
+    decided within is told to Redis at its end, in one call. What was not decided comes again when its lease has ended.
+    """
+
+    def __init__(self, holder: Holder, lease_ms: int) -> None:
+        self.holder = holder
+        self.lease_ms = lease_ms
+        self.started_ms = clock.wall_ms()
+        self.gathers = False  # decisions, until the block ends
+        self._messages: list[Message] = []
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        return self._messages[place]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        for message in self._messages:
+            yield message
+
+    def __repr__(self) -> str:
+        return f"<MessageBatch of {len(self)} of {self.holder.queue.name}>"
+
+    def __enter__(self) -> Self:
+        self.gathers = True
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.gathers = False
+        self._close(error)
+
+    async def __aenter__(self) -> Self:
+        self.gathers = True
+        return self
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.gathers = False
+        await in_thread(self._close, error)
+
+    def add(self, job: ClaimedJob, header: Header, body: Any, options: dict[str, Any]) -> None:
+        """One more that was claimed."""
+        self._messages.append(Message(self, job, header, body, options))
+
+    def settle(self) -> None:
+        """Tells Redis now what has been decided so far.
+
+        Raises:
+            LeaseLost: some were held no more (`fields["messages"]` names them); all others are settled.
+            StoreUnavailable: whether they count is not known. It may be asked again.
+        """
+        refuse_loop("batch.asettle()")
+        self._settle()
+
+    def ack(self) -> None:
+        """Acks all that have not been decided otherwise, and tells Redis of the whole batch in one call. Raises: see `settle`."""
+        refuse_loop("batch.aack()")
+        for message in self._messages:
+            if message.end is None:
+                id, nonce = message.held
+                message.end = settling.ack(id, message.attempt, nonce, self.started_ms)
+        self._settle()
+
+    def extend(self, lease: clock.Delay | None = None) -> None:
+        """Holds all that are not settled for longer: for `lease` from now. Raises: see `Message`."""
+        refuse_loop("batch.aextend(…)")
+        self.prolong([message for message in self._messages if not message.settled], lease)
+
+    asettle, aack, aextend = twin(settle), twin(ack), twin(extend)
+
+    def prolong(self, messages: Sequence[Message], lease: clock.Delay | None) -> None:
+        """See `extend`."""
+        if any(message.settled for message in messages):
+            raise settling.lost([message.short_id for message in messages if message.settled])
+        if not messages:
+            return
+        lease_ms = self.lease_ms if lease is None else lease_of(lease, "extend()")
+        answers = self.holder.extend([message.held for message in messages], lease_ms)
+        gone = []
+        for message in messages:
+            answer = answers[message.short_id]
+            if answer in ("cancel", "abort"):
+                message.cancel_requested = True
+            elif answer != "ok":
+                message.settled = True
+                gone.append(message.short_id)
+        if gone:
+            raise settling.lost(gone)
+
+    def give_back(self) -> None:
+        """Nobody wants them: others may have them at once, and the attempt does not count."""
+        for message in self._messages:
+            message.end = Outcome(*message.held[:1], message.attempt, message.held[1], "snooze")
+        with contextlib.suppress(LeaseLost, StoreUnavailable):  # then they come again at the ends of their leases
+            self._settle()
+
+    def tell(self, messages: Sequence[Message]) -> None:
+        """Tells Redis of the ends of these, in one call."""
+        for start in range(0, len(messages), MOST):
+            self._tell(messages[start : start + MOST])
+
+    def _tell(self, messages: Sequence[Message]) -> None:
+        ends = [message.end for message in messages if message.end is not None]
+        try:
+            counts = self.holder.settle(ends, unsure=any(message.unsure for message in messages))
+        except StoreUnavailable:
+            for message in messages:
+                message.unsure = True
+            raise
+        for message in messages:
+            message.settled, message.unsure = True, False
+        if gone := [message.short_id for message, counted in zip(messages, counts, strict=True) if not counted]:
+            raise settling.lost(gone)
+
+    def _settle(self) -> None:
+        self.tell([message for message in self._messages if message.end is not None and not message.settled])
+
+    def _close(self, error: BaseException | None) -> None:
+        try:
+            self._settle()
+        except (LeaseLost, StoreUnavailable) as other:
+            if error is None:
+                raise
+            logger.warning("what was decided of a batch before an error was not taken: %s", other)
+
+
+def lease_of(lease: clock.Delay, where: str) -> int:
+    """Milliseconds of a lease, else ConfigError."""
+    ms = duration(lease, "lease", where)
+    if not setting_readers.SHORTEST_LEASE <= ms / 1000 <= LONGEST_LEASE:
+        raise ConfigError(
+            f"{where}: lease={lease!r} must be from {setting_readers.SHORTEST_LEASE:g} seconds to 12 hours. A shorter one would be "
+            "lost to a short pause of the host; a longer one keeps a message for as long when its consumer dies."
+        )
+    return ms
+
+
+def refuse_loop_unless(gathers: bool, twin: str) -> None:
+    """SynchronousOnlyOperation in an event loop, unless nothing is sent now."""
+    if not gathers:
+        refuse_loop(twin)

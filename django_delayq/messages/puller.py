@@ -1,0 +1,203 @@
+"""One who asks for messages: claims under a name of its own, and between two claims sleeps until a date or a call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from django_delayq import clock, codec, conf, ids
+from django_delayq.conf import QueueConfig
+from django_delayq.exceptions import DelayqError, PayloadError, StoreUnavailable
+from django_delayq.logger import Logger
+from django_delayq.messages import settling
+from django_delayq.messages.message import MessageBatch
+from django_delayq.messages.settling import Holder
+from django_delayq.producer.stores import stores
+from django_delayq.record import ClaimedJob, Header, read
+from django_delayq.states import MESSAGE
+from django_delayq.store.queue import Claim, Outcome, QueueStore
+from django_delayq.store.wake import WakeLine
+
+logger = Logger("django_delayq.messages")
+
+LEASE_LOST: Final = "the lease of its consumer ran out"
+PUT_AWAY_MS: Final = 600_000  # how long a job of a task is left alone that has come into a queue of messages
+STANDING: Final = {
+    "unsigned": "its record is not signed, and SIGNING is on; if you trust it: delayq resign --unsigned, then requeue",
+    "wrong": "its record was changed, or signed with a key that is neither SECRET_KEY nor in SECRET_KEY_FALLBACKS",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What a pull asks for: at most `want` messages, under a lease, that have been due for `older_ms`."""
+
+    want: int
+    lease_ms: int
+    older_ms: int = 0
+
+
+class Puller:
+    """1. `look` claims under a fresh nonce; after a lost reply under the same one, also in the next pull. 2. What it finds of others
+    whose lease ran out, it settles as their attempts. 3. `listen` and `sleep` are the wait between two looks. 4. `leave` hands the
+    timer over. It dies with its process: what it held comes again when the leases have ended.
+
+    One call at a time has it, see `borrowed`.
+    """
+
+    def __init__(self, queue: QueueConfig, store: QueueStore) -> None:
+        self.worker = f"{socket.gethostname() or 'localhost'}:{os.getpid()}:{os.urandom(3).hex()}"
+        self.queue = queue
+        self._store = store
+        self._holder = Holder(self.worker, queue, store)
+        self.wake = WakeLine(store.link, [store.keys])
+        self._tag = os.urandom(5).hex()
+        self._claims = 0
+        self._nonce = ""  # of a claim whose reply has not come
+        self._asked = Ask(want=0, lease_ms=0)  # by that claim
+        self._failing = 0.0  # since when calls fail
+        self._idle = False  # it may be who keeps the timer
+
+    def look(self, ask: Ask) -> tuple[MessageBatch, float]:
+        """What can be had now, and in how many seconds to look again if that is nothing (0: at once).
+
+        Raises:
+            StoreUnavailable: Redis did not answer, twice. What it has claimed for this call, the next one gets.
+        """
+        again = bool(self._nonce)
+        if not again:
+            self._nonce, self._asked = self._fresh(), ask
+        batch = MessageBatch(self._holder, self._asked.lease_ms)
+        reply = self._claim(self._nonce, self._asked)
+        self._nonce = ""
+        self._idle = len(reply.jobs) < ask.want
+        self._sort(batch, reply, ask.want if again else len(reply.jobs))
+        pause = 0.0 if again or len(batch) < len(reply.jobs) else reply.wait_ms / 1000
+        return batch, pause
+
+    def listen(self) -> int:
+        """Hears calls from now on. Returns the descriptor to wait on, see `WakeLine`."""
+        self.wake.arm()
+        return self.wake.fileno()
+
+    def sleep(self, seconds: float) -> None:
+        """Until a call comes, or the time is over."""
+        if select.select([self.listen()], [], [], seconds)[0]:
+            self.wake.drain()
+
+    def leave(self) -> None:
+        """Nobody looks from here for a while."""
+        if self.wake.listens:  # else a call might be lost here
+            self.wake.close()
+        if self._idle:
+            self._idle = False
+            with contextlib.suppress(DelayqError):  # the others then find out by their own look, within a second
+                self._claim(self._fresh(), Ask(want=0, lease_ms=self.queue.lease_ms))
+
+    def _fresh(self) -> str:
+        self._claims += 1
+        return f"{self._tag}{self._claims:x}"
+
+    def _claim(self, nonce: str, ask: Ask) -> Claim:
+        for last in (False, True):
+            try:
+                reply = self._store.claim(
+                    self.worker,
+                    nonce,
+                    want=ask.want,
+                    lease_ms=ask.lease_ms,
+                    max_crashes=0,  # a lease that ends is an attempt here
+                    max_events=conf.get().most_events,
+                    away_ms=int((clock.monotonic() - self._failing) * 1000) if self._failing else 0,
+                    pulled_ms=self.queue.lease_ms,
+                    older_ms=ask.older_ms,
+                )
+            except StoreUnavailable:
+                self._failing = self._failing or clock.monotonic()
+                if last:
+                    raise
+            else:
+                break
+        self._failing = 0.0
+        return reply
+
+    def _sort(self, batch: MessageBatch, reply: Claim, want: int) -> None:
+        """What is for the caller goes into the batch, all else is settled here."""
+        ends: list[Outcome] = []
+        for job in reply.jobs:
+            found = self._read(job, reply.now_ms)
+            if isinstance(found, Outcome):
+                ends.append(found)
+            elif len(batch) < want:
+                batch.add(job, *found)
+            else:  # the pull before this one, whose reply was lost, wanted more
+                ends.append(Outcome(job.id, job.attempt, job.fence, "snooze"))
+        try:
+            self._holder.settle(ends)
+        except DelayqError as error:  # what was claimed is the caller's all the same; these come again
+            logger.warning("queue %s: lost leases could not be settled: %s", self.queue.name, error)
+
+    def _read(self, job: ClaimedJob, now_ms: int) -> tuple[Header, object, dict[str, object]] | Outcome:
+        signer = self._store.signer
+        if signer is not None and (why := STANDING.get(signer.standing(job.record, queue=job.queue, id=job.id))):
+            return _poison(job, "poison-signature", why)
+        try:
+            ids.check(job.id)
+            header, payload = read(job.record)
+            args, _, options = codec.decode_payload(payload)
+            if header.task == MESSAGE and len(args) != 1:
+                raise PayloadError("it has no body")
+        except (PayloadError, ValueError) as error:
+            return _poison(job, "poison-record", f"the message cannot be read: {error}")
+        if header.task != MESSAGE:
+            reason = f"the queue {job.queue!r} holds messages, and this is a job of {header.task}: no worker claims it here"
+            return settling.put_off("park", job.id, job.attempt, job.fence, 0, PUT_AWAY_MS, reason)
+        if job.lost:
+            if job.attempt >= header.max_attempts:
+                return settling.put_off("fail", job.id, job.attempt, job.fence, 0, 0, LEASE_LOST)
+            waited = max(0, now_ms - job.due_ms)  # since the lease ended
+            left = max(0, settling.next_ms(options, self.queue, job.attempt) - waited)
+            return settling.put_off("retry", job.id, job.attempt, job.fence, 0, left, LEASE_LOST)
+        return header, args[0], options
+
+
+@contextmanager
+def borrowed(name: str) -> Iterator[Puller]:
+    """A puller that nobody else has: each thread that pulls at a time has one, with a name and a connection of its own, and they are
+    used again.
+
+    Raises:
+        QueueUnknown: the settings do not list it.
+    """
+    free = _free(name)
+    try:
+        puller = free.pop()
+    except IndexError:
+        puller = Puller(conf.get().queue(name), stores.queue(name))
+    try:
+        yield puller
+    finally:
+        free.append(puller)
+
+
+_pools: dict[str, tuple[int, QueueStore, deque[Puller]]] = {}
+
+
+def _free(name: str) -> deque[Puller]:
+    """Those of this process, under the settings as they are."""
+    store, process = stores.queue(name), os.getpid()
+    found = _pools.get(name)
+    if found is None or found[:2] != (process, store):
+        found = _pools[name] = (process, store, deque())
+    return found[2]
+
+
+def _poison(job: ClaimedJob, code: str, text: str) -> Outcome:
+    return Outcome(job.id, job.attempt, job.fence, "fail", 0, codec.dumps({"c": "Poison", "m": text, "p": code}))

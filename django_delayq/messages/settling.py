@@ -1,0 +1,97 @@
+"""Ends of pulled messages, told to Redis: many in one call, once more where the reply was lost, and exact about who was too late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from django_delayq import clock, ids
+from django_delayq.conf import QueueConfig
+from django_delayq.exceptions import LeaseLost, StoreUnavailable
+from django_delayq.producer.stores import stores
+from django_delayq.store.queue import Outcome, QueueStore, Settled
+from django_delayq.worker import outcome_detail, retry
+
+UNHELD: Final = ("scheduled", "running")
+
+
+class Holder(NamedTuple):
+    """Who has pulled messages: under which name, from which queue."""
+
+    worker: str
+    queue: QueueConfig
+    store: QueueStore
+
+    def settle(self, ends: Sequence[Outcome], *, unsure: bool = False) -> list[bool]:
+        """Tells Redis of at most 200 ends. Whether each counts: it does unless the lease was lost before, and somebody else has or had
+        the message. `unsure`: they were told before, and the reply did not come.
+
+        Raises:
+            StoreUnavailable: whether they count is not known.
+        """
+        if not ends:
+            return []
+        try:
+            answers = self.store.settle(ends, worker=self.worker, max_crashes=self.queue.max_crashes)
+        except StoreUnavailable:
+            answers, unsure = self.store.settle(ends, worker=self.worker, max_crashes=self.queue.max_crashes), True
+        if answers.count("done") == len(ends):
+            return [True] * len(ends)
+        return self._counting(ends, answers, unsure=unsure)
+
+    def extend(self, held: Sequence[tuple[str, str]], lease_ms: int) -> dict[str, str]:
+        """Later lease ends, for pairs of short id and nonce. Short id -> ok, cancel, abort, or what says that it was lost.
+
+        Raises:
+            StoreUnavailable: whether they hold for longer is not known.
+        """
+        call = partial(self.store.extend, held, worker=self.worker, lease_ms=lease_ms, pulled_ms=self.queue.lease_ms)
+        try:
+            return dict(call())
+        except StoreUnavailable:
+            return dict(call())
+
+    def _counting(self, ends: Sequence[Outcome], answers: Sequence[Settled], *, unsure: bool) -> list[bool]:
+        """ "already" is what a second telling hears of the first, and likewise who comes behind somebody else. Told once, it is the
+        latter; else an end that is final is looked at: a message that is to be pulled again was not acked.
+        """
+        if not unsure:
+            return [answer == "done" for answer in answers]
+        final = [end for end, answer in zip(ends, answers, strict=True) if answer == "already" and end.kind in ("ack", "fail")]
+        views = stores.inspector().jobs(self.queue.name, [ids.full(end.id) for end in final])
+        again = {end.id for end, view in zip(final, views, strict=True) if view is not None and view.state in UNHELD}
+        return [answer == "done" or (answer == "already" and end.id not in again) for end, answer in zip(ends, answers, strict=True)]
+
+
+def ack(id: str, attempt: int, nonce: str, started_ms: int) -> Outcome:
+    """It has been dealt with."""
+    now_ms = clock.wall_ms()
+    detail = b'{"s":%d,"f":%d}' % (started_ms, now_ms)
+    return Outcome(id, attempt, nonce, "ack", 0, detail, max(0, now_ms - started_ms))
+
+
+def put_off(kind: str, id: str, attempt: int, nonce: str, started_ms: int, delay_ms: int, reason: str) -> Outcome:
+    """It has not: `kind` is retry, snooze or fail."""
+    now_ms = clock.wall_ms()
+    said = {"reason": reason} if kind == "snooze" else {"message": reason}
+    detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=now_ms, **said)  # type: ignore[arg-type]
+    return Outcome(id, attempt, nonce, kind, delay_ms, detail, max(0, now_ms - started_ms))  # type: ignore[arg-type]
+
+
+def next_ms(options: object, queue: QueueConfig, attempt: int) -> int:
+    """Milliseconds from a failed attempt to the next, by the message's own ladder, else the queue's."""
+    given = options if isinstance(options, dict) else {}
+    found = retry.delay_ms(retry.choose(given, None, queue.backoff), attempt, TimeoutError(), queue.backoff)
+    return found or 0
+
+
+def lost(messages: Sequence[str]) -> LeaseLost:
+    """The error about these messages, by short id."""
+    shown = ", ".join(messages[:20]) + (" …" if len(messages) > 20 else "")
+    return LeaseLost(
+        f"{'The message' if len(messages) == 1 else f'{len(messages)} messages:'} {shown}: the lease ran out before this, or it was "
+        "settled before, so nothing was written, and another consumer may have it. Take what was done for it as done by an attempt "
+        "that failed; pull with a longer lease, or extend it.",
+        messages=tuple(messages),
+    )

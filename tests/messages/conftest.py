@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from django_delayq import conf, setting_readers
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.producer.stores import stores
+
+
+@pytest.fixture(autouse=True)
+def messages(settings, delayq_redis, monkeypatch) -> None:
+    """Queues of messages, whose leases may be short."""
+    monkeypatch.setattr(setting_readers, "SHORTEST_LEASE", 0.05)
+    own = {"CONSUMER": "pull", "BACKOFF": "300ms", "MAX_ATTEMPTS": 3}
+    queues = {**settings.DELAYQ["QUEUES"], "mail": own, "quick": {**own, "DURABILITY": "redis"}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+
+
+@pytest.fixture
+def mirrored() -> Callable[[str], None]:
+    """Folds what Redis tells of a queue into rows."""
+
+    def fold(queue: str) -> None:
+        MirrorLoop(stores.link, conf.get().queue(queue), prefix="delayq", using="default").drain()
+
+    return fold

@@ -1,0 +1,54 @@
+"""A consumer of the sample project: `python -m tests.messages.consumer NAME [BATCH WHERE]` pulls until nothing is left, and writes down
+what it holds. In that batch it kills itself there: `taken`, `half` (of it is settled) or `settled`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import django
+
+LEASE = 1.0  # seconds
+
+
+def main(name: str, batch_number: int = 0, where: str = "") -> None:
+    django.setup()
+    import django_delayq as delayq
+    from django_delayq.producer.stores import stores
+    from tests.app import record
+
+    ledger = record.own(os.environ["APP_FOLDER"], f"consumer-{name}")
+    number = 0
+
+    def dies(place: str) -> None:
+        if (number, place) == (batch_number, where):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    while True:
+        sent = time.monotonic_ns()
+        batch = delayq.pull("mail", 5, wait="500ms", lease=LEASE)
+        number += 1
+        for message in batch:
+            ledger.write(what="took", id=message.short_id, fence=message.fence, attempt=message.attempt, sent=sent)
+        if not batch and not _left(stores.inspector().depth("mail")):
+            return
+        if batch:
+            dies("taken")
+        for place, message in enumerate(batch):
+            if place == 2:
+                dies("half")
+            ledger.write(what="ends", id=message.short_id, fence=message.fence)  # before: from here on others may have it
+            message.ack()
+        if batch:
+            dies("settled")
+
+
+def _left(depth) -> int:
+    return depth.scheduled + depth.running
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *(int(word) if word.isdigit() else word for word in sys.argv[2:]))

@@ -1,0 +1,126 @@
+"""Redis has done it, and the reply does not come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq.producer.stores import stores
+from django_delayq.store.queue import QueueStore
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def lose(monkeypatch) -> Callable[..., None]:
+    """Loses the replies of the next calls of a script, which are carried out; or the calls themselves."""
+
+    def lose_next(script: str, times: int, *, sent: bool = True) -> None:
+        real = getattr(QueueStore, script)
+        left = [times]
+
+        def lossy(*args, **kwargs):
+            if not left[0]:
+                return real(*args, **kwargs)
+            left[0] -= 1
+            if sent:
+                real(*args, **kwargs)
+            raise delayq.StoreUnavailable("the line broke")
+
+        monkeypatch.setattr(QueueStore, script, lossy)
+
+    return lose_next
+
+
+def test_a_pull_whose_reply_was_lost_is_asked_again_and_takes_nothing_twice(lose):
+    for number in range(4):
+        delayq.push("quick", number)
+    lose("claim", 1)
+    batch = delayq.pull("quick", 3)
+    assert sorted(message.body for message in batch) == [0, 1, 2]
+    assert stores.inspector().depth("quick").running == 3
+    batch.ack()
+
+
+def test_what_was_taken_for_a_pull_that_never_heard_of_it_goes_to_the_next_one(lose):
+    for number in range(3):
+        delayq.push("quick", number)
+    lose("claim", 2)
+    with pytest.raises(delayq.StoreUnavailable):
+        delayq.pull("quick", 3)
+    batch = delayq.pull("quick", 3)
+    assert sorted(message.body for message in batch) == [0, 1, 2]
+    assert [message.attempt for message in batch] == [1, 1, 1]
+
+
+def test_a_next_pull_that_wants_less_gives_the_rest_back(lose):
+    for number in range(3):
+        delayq.push("quick", number)
+    lose("claim", 2)
+    with pytest.raises(delayq.StoreUnavailable):
+        delayq.pull("quick", 3)
+    assert len(delayq.pull("quick", 1)) == 1
+    assert [message.attempt for message in delayq.pull("quick", 3)] == [1, 1]
+
+
+def test_an_end_whose_reply_was_lost_counts_once(lose):
+    delayq.push("quick", 1)
+    (message,) = delayq.pull("quick")
+    lose("settle", 1)
+    message.ack()
+    assert len(delayq.pull("quick")) == 0
+
+
+def test_an_end_of_which_nothing_is_known_may_be_told_again(lose):
+    job = delayq.push("quick", 1)
+    (message,) = delayq.pull("quick")
+    lose("settle", 2)
+    with pytest.raises(delayq.StoreUnavailable):
+        message.ack()
+    message.ack()
+    assert stores.inspector().job("quick", job.id).state == "finished"
+
+
+def test_an_ack_that_never_arrived_before_the_lease_was_lost_does_not_pass_for_done(lose):
+    delayq.push("quick", 1, backoff="1ms")
+    (first,) = delayq.pull("quick", lease="50ms")
+    lose("settle", 2, sent=False)
+    with pytest.raises(delayq.StoreUnavailable):
+        first.ack()
+    (second,) = delayq.pull("quick", wait="10s")
+    second.retry("1h")
+    with pytest.raises(delayq.LeaseLost):
+        first.ack()
+
+
+def test_in_a_batch_those_that_were_too_late_are_named_and_the_others_count():
+    late, held = delayq.push("quick", "late", backoff="1h"), delayq.push("quick", "held")
+    with pytest.raises(delayq.LeaseLost) as told, delayq.pull("quick", 2, lease="100ms") as batch:
+        next(message for message in batch if message.id == held.id).extend("10s")
+        for _ in range(200):
+            delayq.pull("quick", wait="50ms")
+            if stores.inspector().job("quick", late.id).state == "scheduled":
+                break
+        for message in batch:
+            message.ack()
+    assert told.value.fields["messages"] == (late.short_id,)
+    assert stores.inspector().job("quick", held.id).state == "finished"
+
+
+def test_an_error_in_the_block_is_not_hidden_and_what_was_decided_before_counts():
+    delayq.push("quick", 1)
+    delayq.push("quick", 2)
+    with pytest.raises(ZeroDivisionError), delayq.pull("quick", 2) as batch:
+        batch[0].ack()
+        raise ZeroDivisionError
+    assert stores.inspector().depth("quick").running == 1
+
+
+def test_after_a_wipe_an_end_is_refused(redis_server):
+    delayq.push("quick", 1)
+    (message,) = delayq.pull("quick")
+    redis_server.link.execute("FLUSHALL")
+    with pytest.raises(delayq.LeaseLost):
+        message.ack()
