@@ -6,9 +6,10 @@ import hashlib
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
+from django.db import Error as DriverError
 from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 
@@ -16,7 +17,9 @@ from django_delayq import clock, conf, ids
 from django_delayq.contrib.gateway.exchange import GatewayAnswer
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from django_delayq.contrib.gateway.problems import GatewayProblem
+from django_delayq.logger import Logger
 
+logger: Final = Logger("django_delayq.gateway")
 HEADER: Final = "Idempotency-Key"
 REPLAYED: Final = "Idempotency-Replayed"
 KEPT: Final = timedelta(hours=24)
@@ -65,10 +68,20 @@ def once(token: Token, key: str, request: str, carry_out: Callable[[UUID, bool],
     try:
         answer = carry_out(held.job, again).settled()
     except BaseException:
-        mine.update(held_until=clock.now())  # where even that fails, it ends by itself
+        _note(mine, held_until=clock.now())
         raise
-    mine.update(status=answer.status, body=answer.body, headers=dict(answer.headers))
+    _note(mine, status=answer.status, body=answer.body, headers=dict(answer.headers))
     return answer
+
+
+def _note(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
+    """Where this fails the answer is given all the same, or the error raised: the key is held until its time is over, and then whoever
+    sends the request again goes on with the same job.
+    """
+    try:
+        mine.update(**fields)
+    except DriverError as error:
+        logger.warning("The answer to a request could not be kept: %s", type(error).__name__)
 
 
 def prune(limit: int | None = None) -> int:
@@ -83,16 +96,16 @@ def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
     """The row of the request, held or answered; and whether another has held it before."""
     prune(PRUNED)
     now = clock.now()
-    using = conf.get().database
     fresh = KeptAnswer(digest=digest, request=request, job=ids.new(), created_at=now, held_until=now + HOLD)
-    rows().filter(digest=digest, created_at__lt=now - KEPT).delete()
-    try:
-        with transaction.atomic(using=using):
-            fresh.save(using=using, force_insert=True)
+    if _inserted(fresh):
         return fresh, False
-    except IntegrityError:
-        found = rows().filter(digest=digest).first()
-    if found is None:  # another has deleted it just now
+    found = rows().filter(digest=digest).first()
+    if found is not None and found.created_at < now - KEPT:  # one of many that wait to be deleted
+        rows().filter(pk=found.pk).delete()
+        if _inserted(fresh):
+            return fresh, False
+        found = None
+    if found is None:  # another was faster
         raise _under_way(HOLD)
     if found.request != request:
         raise GatewayProblem("idempotency_reused")
@@ -104,6 +117,16 @@ def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
         raise _under_way(HOLD)
     found.held_until = now + HOLD
     return found, True
+
+
+def _inserted(fresh: KeptAnswer) -> bool:
+    using = conf.get().database
+    try:
+        with transaction.atomic(using=using):
+            fresh.save(using=using, force_insert=True)
+    except IntegrityError:
+        return False
+    return True
 
 
 def _under_way(left: timedelta) -> GatewayProblem:

@@ -26,6 +26,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
 from django_delayq.record import validate_key
 from django_delayq.states import CARRIED, PERIODIC, Change, EndingKind
+from django_delayq.store.inspector import JobView
 from django_delayq.text import visible
 
 SCHEDULED_BY: Final = "scheduled_by"  # in `meta`: the token, for the record
@@ -143,6 +144,8 @@ def _permitted(token: Token, body: dict[str, Any]) -> tuple[Task[..., Any], str]
     task = registry.find(name)
     if task is None:
         raise GatewayProblem("task_unknown", "/task")
+    if not token.may_schedule(name, task.queue):
+        raise GatewayProblem("task_denied", "/task")
     queue = body.get("queue", task.queue)
     if not token.allows("queues", queue):
         raise GatewayProblem("queue_denied", "/queue")
@@ -251,15 +254,18 @@ def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
         if policy == "error":
             raise _held(row.holder)
         return _scheduled(row.holder, queue, row.record.key, False, None)
-    return _scheduled(call.job, queue, row.record.key, True if row.published or _in_redis(queue, call.job) else None, row.run_at_ms)
+    view = _seen(queue, call.job)
+    due_ms = view.date_ms if view is not None and view.state == "scheduled" else row.run_at_ms
+    return _scheduled(call.job, queue, row.record.key, True if row.published or view is not None else None, due_ms)
 
 
-def _in_redis(queue: str, id: UUID) -> bool:
+def _seen(queue: str, id: UUID) -> JobView | None:
+    """As Redis knows it; None also where Redis does not answer."""
     try:
         with stores.guarded():
-            return stores.inspector().job(queue, id) is not None
+            return stores.inspector().job(queue, id)
     except DOWN:
-        return False
+        return None
 
 
 def _scheduled(id: UUID, queue: str, key: str, created: bool | None, due_ms: int | None) -> GatewayAnswer:

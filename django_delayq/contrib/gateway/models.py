@@ -63,6 +63,12 @@ class Token(models.Model):
         listed: Any = getattr(self, field)
         return isinstance(listed, list) and (ALL in listed or name in listed)
 
+    def may_schedule(self, task: str, queue: str) -> bool:
+        """Whether it may schedule that task, whose own queue this is. "*" is every task of the queues that it leads to: else one for
+        orders could have payments made, by naming its own queue for them.
+        """
+        return self.allows("tasks", task) and (task in self.tasks or self.allows("queues", queue))
+
     def allows_all(self, field: str) -> bool:
         """Whether it allows every name."""
         return self.allows(field, ALL)

@@ -40,7 +40,7 @@ def tasks(call: GatewayCall) -> GatewayAnswer:
 
 
 def _permitted(token: Token) -> list[Task[..., Any]]:
-    return [registry.get(name) for name in registry.names() if token.allows("tasks", name)]
+    return [task for name in registry.names() if token.may_schedule(name, (task := registry.get(name)).queue)]
 
 
 def _task(task: Task[..., Any]) -> dict[str, Any]:

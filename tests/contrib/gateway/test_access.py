@@ -144,7 +144,8 @@ def test_jobs_of_other_queues_are_as_if_they_were_not_there(delayq_redis, make):
         refused(outsider.post(f"jobs/{id}/{verb}"), 404, "job_unknown")
     refused(outsider.get("jobs?queue=orders&key=o:7"), 404, "job_unknown")
     refused(outsider.post("keys/cancel", {"queue": "orders", "key": "o:7"}), 403, "queue_denied", "/queue")
-    refused(outsider.schedule(), 403, "queue_denied", "/queue")
+    refused(outsider.schedule(), 403, "task_denied", "/task")
+    refused(outsider.post("jobs", {"task": PING, "queue": "orders"}), 403, "queue_denied", "/queue")
     refused(outsider.get("queues/orders"), 404, "queue_unknown")
     assert [queue["queue"] for queue in outsider.get("queues").json()["queues"]] == ["redis"]
     assert outsider.post("jobs", {"task": PING}).status_code == 201
@@ -160,6 +161,15 @@ def test_a_token_for_some_tasks_sees_and_changes_no_others(delayq_redis, make):
     refused(outsider.post("keys/requeue", {"queue": "orders", "key": "o:7"}), 404, "job_unknown")
     assert [task["task"] for task in outsider.get("tasks").json()["tasks"]] == [ping.name]
     assert everyone.get(f"jobs/{id}").json()["state"] == "scheduled"
+
+
+def test_a_task_of_another_queue_is_not_brought_into_ones_own_unless_the_token_names_it(delayq_redis, make):
+    body = {"task": TASK, "args": [7], "queue": "redis"}
+    refused(make(queues=["redis"]).post("jobs", body), 403, "task_denied", "/task")
+    named = make("named", queues=["redis"], tasks=[TASK])
+    assert named.post("jobs", body).status_code == 201
+    assert [task["task"] for task in named.get("tasks").json()["tasks"]] == [TASK]
+    assert not Job.objects.filter(queue="orders").exists()
 
 
 def test_a_merged_job_leads_to_no_holder_of_a_task_that_the_token_lacks(delayq_redis, make):

@@ -170,6 +170,20 @@ def test_a_database_that_goes_away_leaves_no_lock(caller, monkeypatch):
     assert caller.post("jobs", BODY, key="one").json()["id"] == told["job"]
 
 
+def test_an_answer_that_cannot_be_kept_is_given_all_the_same(caller, monkeypatch):
+    def failing(*_, **__):
+        raise OperationalError("gone away")
+
+    caller.get("tasks")  # notes the last use of the token
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency.QuerySet, "update", failing)
+        first = caller.post("jobs", BODY, key="one")
+    assert first.status_code == 201
+    KeptAnswer.objects.update(held_until=clock.now())
+    assert caller.post("jobs", BODY, key="one").json() == first.json()
+    assert scheduled() == 1
+
+
 def test_two_at_once_schedule_one_job(caller, monkeypatch):
     if connection.vendor == "sqlite" and connection.is_in_memory_db():
         pytest.skip("a database in memory has one connection")
