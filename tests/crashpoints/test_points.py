@@ -115,6 +115,18 @@ UNMARKED |= {
         "_decide_anew": "the second of two at one tick, behind a run that was put off: if it dies here, the tick shows a cancelled job",
     },
 }
+UNMARKED |= {
+    "contrib/gateway/idempotency.py": {
+        "_note": "unnoted, the key is held for a minute; who sends the request again goes on with the same job; tests/contrib/gateway",
+        "_hold": "an old answer, which the next request deletes as well",
+        "_inserted": "held by nobody who lives, it is given up after a minute; tests/contrib/gateway plays that",
+        "prune": "old answers, which the next request deletes as well",
+    },
+    "contrib/gateway/tokens.py": {
+        "find": "the last use, which promises nothing",
+        "rotate": "by hand: who has not seen the token revokes it",
+    },
+}
 COMMITTED_THERE = {"_rows_first": "_publish_rows"}  # called by the commit
 # People do these by hand, see what became of it, and do them again: nothing goes on by itself afterwards.
 BY_HAND = ("admin/", "management/", "migrations/")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 from datetime import timedelta
 
@@ -122,6 +127,47 @@ def test_a_crash_half_way_makes_no_second_job_and_locks_no_key(caller, monkeypat
     assert caller.post("jobs", body, key="one").content == answer.content
     assert stores.inspector().depth("orders" if durable else "redis").scheduled == 1
     assert Job.objects.count() == int(durable)
+
+
+@pytest.mark.parametrize(
+    ("task", "point"),
+    [
+        *((TASK, f"producer.{point}") for point in ("ask1", "commit", "committed", "ask3", "asked3")),
+        *((PING, f"producer.{point}") for point in ("ask2", "asked2")),  # it has no row to be committed
+    ],
+)
+def test_a_process_that_is_killed_makes_no_second_job(caller, task, point):
+    body = {"task": task, "args": [7], "delay": "1h", "key": "o:7"}
+    script = textwrap.dedent("""
+        import os, sys, django
+        django.setup()
+        from django.db import connections
+        connections.settings["default"]["NAME"] = os.environ["TEST_NAME"]
+        from django.test import Client
+        from django.conf import settings
+        settings.ROOT_URLCONF = "tests.contrib.gateway.gateway_urls"
+        from django_delayq import failpoints
+        from tests import tasks_for_tests
+        name = sys.argv[1].rstrip("123")
+        failpoints.arm(name + "=kill@" + (sys.argv[1][len(name):] or "1"))
+        headers = {"Authorization": "Bearer " + sys.argv[2], "Idempotency-Key": "one"}
+        print(Client().post("/queue/v1/jobs", sys.argv[3], content_type="application/json", headers=headers).content)
+    """)
+    name = connection.settings_dict["NAME"]
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "TEST_NAME": str(name)}
+    words = [sys.executable, "-c", script, point, caller.text, json.dumps(body)]
+    done = subprocess.run(words, env=environment, check=False, capture_output=True)
+    assert done.returncode == 137, done.stdout + done.stderr
+    refused(caller.post("jobs", body, key="one"), 409, "in_progress")
+    held = KeptAnswer.objects.get()
+    KeptAnswer.objects.update(held_until=clock.now() - timedelta(seconds=1))
+    answer = caller.post("jobs", body, key="one")
+    assert answer.status_code in (201, 202), answer.content  # 202: its row was committed, and the relay brings it to Redis
+    assert ids.full(answer.json()["id"]) == held.job
+    again = caller.post("jobs", body, key="one")
+    assert (again.content, again["Idempotency-Replayed"]) == (answer.content, "true")
+    assert {job.pk for job in Job.objects.all()} <= {held.job}
+    assert sum(stores.inspector().depth(queue).scheduled for queue in ("orders", "redis")) == (answer.status_code == 201)
 
 
 def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller, monkeypatch):
