@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from django_delayq import clock, conf, ids
+from django_delayq import clock, codec, conf, ids
 from django_delayq.console.documents import job_document, plain, redis_document
 from django_delayq.console.overview import DOWN
 from django_delayq.console.verbs import VERBS, Verb
@@ -98,6 +98,8 @@ def find(call: GatewayCall) -> GatewayAnswer:
 def change(verb: Verb, call: GatewayCall) -> GatewayAnswer:
     """Does what a verb for people does to one job: what had an effect is 200, all else 409 with the answer of the verb."""
     found = _find(call.token, call.path["id"])
+    if found.queue not in conf.get().queues:  # its row was written when the project had that queue
+        raise GatewayProblem("queue_unlisted")
     _check_holder(call.token, found.id)
     return _answered(verb, _act(verb, call, found.id, queue=found.queue), {"id": found.id})
 
@@ -159,6 +161,11 @@ def _options(call: GatewayCall, queue: str) -> dict[str, Any]:
     body = call.body
     found: dict[str, Any] = {name: body[name] for name in ("priority", "max_attempts") if name in body}
     found |= {"queue": queue, "on_conflict": body.get("on_conflict", "error" if "key" in body else "keep")}
+    for name in ("args", "kwargs", "meta"):
+        try:
+            codec.check(body.get(name), name)
+        except PayloadError as error:
+            raise GatewayProblem("arguments", pointer(name), cause=_told(error)) from None
     if "key" in body:
         found["key"] = _key(body["key"], "/key")
         needed = DISPLACES.get(found["on_conflict"])

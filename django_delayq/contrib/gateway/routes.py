@@ -116,7 +116,7 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
         handle=partial(job_routes.change, act),
         body=record(fields),
         answers={200: ("It was done, or asked for.", record({"id": JOB_ID, "change": _CHANGED}, "id", "change"))},
-        problems=("job_unknown", "not_changed"),
+        problems=("queue_unlisted", "job_unknown", "not_changed"),
     )
     named: dict[str, Schema] = {"queue": QUEUE, "key": KEY}
     yield Route(

@@ -75,6 +75,13 @@ def test_an_id_may_be_the_uuid(caller):
     assert caller.get(f"jobs/{ids.full(id)}").json()["id"] == id
 
 
+def deep(levels: int) -> list:
+    found: list = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize("id", ["x", "0" * 22, "z" * 22, "%00", "a%20b", "é" * 22, "01890000-0000-7000-8000-000000000000"])
 def test_an_id_that_nobody_knows_is_404(caller, id):
     refused(caller.get(f"jobs/{id}"), 404, "job_unknown")
@@ -158,6 +165,9 @@ def test_by_policy_the_holder_stands_for_the_job(caller):
         ({"max_attempts": 0}, "field_value", "/max_attempts"),
         ({"expires": "1s"}, "options", ""),
         ({"expires": "2020-01-01T00:00"}, "field_value", "/expires"),
+        ({"args": [[]] * 2 + [deep(100)]}, "arguments", "/args"),
+        ({"kwargs": {"note": deep(101)}}, "arguments", "/kwargs"),
+        ({"meta": {"a": deep(101)}}, "arguments", "/meta"),
         ({"meta": []}, "field_type", "/meta"),
         ({"meta": {"scheduled_by": "me"}}, "field_value", "/meta/scheduled_by"),
         ({"meta": {"delayq.carried": {}}}, "field_value", "/meta/delayq.carried"),
@@ -208,6 +218,20 @@ def test_it_works_where_requests_run_in_transactions(caller, settings):
         assert caller.schedule(key="o:1").json()["created"] is True
     finally:
         connections.settings["default"]["ATOMIC_REQUESTS"] = False
+
+
+def test_it_works_where_every_view_asks_for_a_login(caller, settings):
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+    assert caller.schedule().status_code == 201
+    assert caller.client.get("/queue/v1/openapi.json").status_code == 200
+
+
+def test_a_job_of_a_queue_that_the_project_has_given_up_is_told_and_not_changed(caller, settings):
+    id = caller.schedule().json()["id"]
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
+    assert caller.get(f"jobs/{id}").json()["job"]["queue"] == "orders"
+    for verb in ("cancel", "run-now", "requeue"):
+        refused(caller.post(f"jobs/{id}/{verb}"), 422, "queue_unlisted")
 
 
 def test_what_the_gateway_has_scheduled_the_project_cancels_by_key(caller):
