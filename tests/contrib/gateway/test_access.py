@@ -212,6 +212,13 @@ def test_too_many_requests_in_a_minute_are_429_until_the_next(delayq_redis, make
     assert caller.get("tasks").status_code == 200
 
 
+def test_a_rotation_brings_no_more_requests(delayq_redis, make, monkeypatch):
+    monkeypatch.setattr(rate_limit.clock, "wall_ms", lambda: 1_000 * MINUTE_MS)
+    caller = make(per_minute=2)
+    assert [caller.get("tasks").status_code for _ in range(2)] == [200] * 2
+    refused(Caller(tokens.rotate("partner")[1]).get("tasks"), 429, "rate")
+
+
 def test_a_cache_that_does_not_count_lets_nobody_in(caller, settings, monkeypatch):
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
     answer = caller.get("tasks")

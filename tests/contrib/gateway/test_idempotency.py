@@ -186,6 +186,22 @@ def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller,
         assert answer.json().get("holder", answer.json().get("id")) == holder
 
 
+def test_after_a_crash_the_job_is_the_answer_whoever_holds_its_key_since(caller, monkeypatch):
+    real = job_routes.put_in
+    body = {**BODY, "key": "o:7"}
+    with monkeypatch.context() as patch:
+        patch.setattr(job_routes, "put_in", lambda *args: die(real, *args))
+        with pytest.raises(Killed):
+            caller.post("jobs", body, key="one")
+    first = KeptAnswer.objects.get().job
+    caller.post("keys/cancel", {"queue": "orders", "key": "o:7"})
+    second = caller.post("jobs", body).json()["id"]
+    answer = caller.post("jobs", body, key="one")
+    assert (answer.status_code, answer.json()["id"]) == (201, ids.short(first))
+    assert second != ids.short(first)
+    assert scheduled() == 1
+
+
 def die(real, *args):
     try:
         real(*args)
