@@ -258,7 +258,7 @@ def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
     if row is None:
         return None
     if row.ending == EndingKind.MERGED and row.holder is not None:
-        if policy == "error":
+        if policy in ("error", "replace"):  # the latter where the holder ran and could not be replaced
             raise _held(row.holder)
         return _scheduled(row.holder, queue, row.record.key, False, None)
     view = _seen(queue, call.job)
