@@ -81,7 +81,7 @@ def _note(mine: QuerySet[KeptAnswer], **fields: Any) -> None:
     try:
         mine.update(**fields)
     except DriverError as error:
-        logger.warning("The answer to a request could not be kept: %s", type(error).__name__)
+        logger.warning("The answer to a request could not be kept: %s", error)
 
 
 def prune(limit: int | None = None) -> int:

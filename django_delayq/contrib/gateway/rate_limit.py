@@ -34,7 +34,7 @@ def _counted(key: str) -> int:
         cache.add(key, 0, timeout=2 * WINDOW_MS // 1000)
         found = cache.incr(key)
     except Exception as error:  # what a cache raises when it is away is its own
-        logger.error("The requests of a token cannot be counted, so it is not let in: %s", type(error).__name__)
+        logger.error("The requests of a token cannot be counted, so it is not let in: %s", error)
         raise GatewayProblem("limit_away", headers={"Retry-After": "5"}) from error
     if not isinstance(found, int):  # a cache that keeps silent about its errors
         raise GatewayProblem("limit_away", headers={"Retry-After": "5"})
