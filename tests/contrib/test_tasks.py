@@ -440,7 +440,8 @@ def test_the_key_of_meta_under_which_the_backend_packs_is_refused(delayq, db, ma
 
 def test_who_does_not_use_it_does_not_import_it():
     code = (
-        "import os, sys, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'tests.settings'; django.setup();"
+        "import os, sys, django; os.environ['DJANGO_SETTINGS_MODULE'] = 'tests.settings'; from tests import settings;"
+        "settings.INSTALLED_APPS.remove('django_delayq.contrib.gateway'); django.setup();"
         "import django_delayq.testing.kit, django_delayq.management.commands.delayq_worker;"
         "print([name for name in sys.modules if name.startswith(('django_delayq.contrib', 'django.tasks', 'django_tasks'))])"
     )
