@@ -131,8 +131,8 @@ class Registry:
     def add(self, task: Task[Any, Any]) -> None:
         """Registers a task. Two functions of one name are reported by a system check; the first one stays."""
         known = self._tasks.get(task.name)
-        if known is not None and _home(known) != _home(task):
-            self.duplicates.setdefault(task.name, [_home(known)]).append(_home(task))
+        if known is not None and _place(known.fn) != _place(task.fn):
+            self.duplicates.setdefault(task.name, [_place(known.fn)]).append(_place(task.fn))
             return
         self._tasks[task.name] = task
         self.followed = self.followed or task.on_failure is not None
@@ -362,11 +362,7 @@ def _sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str
 
 
 def follower_of(value: Any, where: str) -> Task[..., Any] | None:
-    """What was given as `on_failure`.
-
-    Raises:
-        ConfigError: it is no task, or not one that takes an id.
-    """
+    """What was given as `on_failure`, or ConfigError: it is no task, or not one that takes an id."""
     if value is None:
         return None
     if not isinstance(value, Task):
@@ -397,10 +393,6 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
 
 def _place(fn: Callable[..., Any]) -> str:
     return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
-
-
-def _home(task: Task[Any, Any]) -> str:
-    return _place(task.fn)
 
 
 def _by_name(name: str) -> Task[Any, Any]:
