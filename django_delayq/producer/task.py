@@ -133,8 +133,8 @@ class Registry:
     def add(self, task: Task[Any, Any]) -> None:
         """Registers a task. Two functions of one name are reported by a system check; the first one stays."""
         known = self._tasks.get(task.name)
-        if known is not None and _home(known) != _home(task):
-            self.duplicates.setdefault(task.name, [_home(known)]).append(_home(task))
+        if known is not None and task_options.place(known.fn) != task_options.place(task.fn):
+            self.duplicates.setdefault(task.name, [task_options.place(known.fn)]).append(task_options.place(task.fn))
             return
         self._tasks[task.name] = task
         self.followed = self.followed or task.on_failure is not None
@@ -308,11 +308,7 @@ _TASK_OPTIONS: Final = tuple(name for name, one in inspect.signature(task).param
 
 
 def follower_of(value: Any, where: str) -> Task[..., Any] | None:
-    """What was given as `on_failure`.
-
-    Raises:
-        ConfigError: it is no task, or not one that takes an id.
-    """
+    """What was given as `on_failure`, or ConfigError: it is no task, or not one that takes an id."""
     if value is None:
         return None
     if not isinstance(value, Task):
@@ -341,10 +337,6 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
         elif parameter.kind is parameter.KEYWORD_ONLY and required:
             return 1, 0
     return least, most
-
-
-def _home(task: Task[Any, Any]) -> str:
-    return task_options.place(task.fn)
 
 
 def _by_name(name: str) -> Task[Any, Any]:
