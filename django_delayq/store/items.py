@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, get_args
+from itertools import repeat
+from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
+from django_delayq import ids
 from django_delayq.record import JobRecord
 from django_delayq.states import Change, State
+from django_delayq.store import decode
 
 OnConflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 ScheduleStatus = Literal[
@@ -115,6 +119,22 @@ ENDS: Final = {
 }
 CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # what was displaced never was in
 DECIDED: Final = CREATED | ENDS.keys()  # nothing is to be asked or told beside
+
+
+def schedule_replies(items: Sequence[ScheduleItem], told: list[Any], reply: list[bytes]) -> tuple[str, list[ScheduleReply]]:
+    """What schedule.lua has said of these items: the ground, and a reply to each. `told`: the arguments of the call, from `most jobs
+    behind` on.
+    """
+    ground = decode.text(reply[0])
+    if len(reply) == 2:  # mostly: all were created as asked
+        now_ms = int(reply[1])
+        dues = [now_ms + int(date) if type(date) is str else date for date in told[6::4]]
+        return ground, list(map(ScheduleReply, repeat(STATUSES[b"created"]), [item.id for item in items], dues))
+    answers = zip(items, told[3::4], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
+    return ground, [
+        ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))
+        for item, short, status, holder, due in answers
+    ]
 
 
 class Changed(NamedTuple):

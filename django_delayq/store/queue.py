@@ -8,7 +8,6 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
@@ -19,7 +18,7 @@ from django_delayq.spread import bucket
 from django_delayq.states import Change
 from django_delayq.store import decode, encode, formats, scripts
 from django_delayq.store.connection import Link, StoreError
-from django_delayq.store.items import STATUSES, Changed, ScheduleItem, ScheduleMode, ScheduleReply
+from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, schedule_replies
 from django_delayq.store.keys import Keys
 
 MOST: Final = 200  # jobs per script call
@@ -31,7 +30,6 @@ Kind = Literal["ack", "retry", "snooze", "ask", "evict", "park", "fail", "crash"
 Extended = Literal["ok", "cancel", "abort", "lost", "gone", "wait"]
 Settled = Literal["done", "already", "lost", "gone"]
 SETTLED: Final[Mapping[bytes, Settled]] = {answer.encode(): answer for answer in get_args(Settled)}
-_CREATED: Final = STATUSES[b"created"]
 Resigned = Literal["done", "changed", "gone"]
 
 
@@ -165,7 +163,7 @@ class QueueStore:
             arguments += (ids.short(item.id), self.written(item), item.on_conflict, date)
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
-        return lambda: _scheduled(items, arguments, answer())
+        return lambda: schedule_replies(items, arguments, answer())
 
     def ground(self) -> str:
         """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
@@ -379,20 +377,6 @@ class QueueStore:
         failed = "" if failed_before_ms is None else failed_before_ms
         tombstones, dropped, next_cursor = self.run("tidy", now_ms, "", "", tombstones_ms, failed, stats_minutes, claims_ms, cursor)
         return Tidied(int(tombstones), int(dropped), next_cursor.decode())
-
-
-def _scheduled(items: Sequence[ScheduleItem], told: list[Any], reply: list[bytes]) -> tuple[str, list[ScheduleReply]]:
-    """`told`: the arguments of the call, from `most jobs behind` on."""
-    ground = decode.text(reply[0])
-    if len(reply) == 2:  # mostly: all were created as asked
-        now_ms = int(reply[1])
-        dues = [now_ms + int(date) if type(date) is str else date for date in told[6::4]]
-        return ground, list(map(ScheduleReply, repeat(_CREATED), [item.id for item in items], dues))
-    answers = zip(items, told[3::4], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
-    return ground, [
-        ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))
-        for item, short, status, holder, due in answers
-    ]
 
 
 def bounded(items: Sequence[Any]) -> None:
