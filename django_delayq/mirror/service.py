@@ -53,6 +53,7 @@ class LoopRunner:
     Args:
         idle: what the loop answers when it has found nothing. asleep: for how long it is left alone then, while an event would call it.
         races: of several workers one does the work, and the others find that they were called in vain.
+        of_redis: no pass of it does without the service's link.
     """
 
     def __init__(
@@ -64,11 +65,14 @@ class LoopRunner:
         idle: float = 0.0,
         asleep: float = 0.0,
         races: bool = False,
+        of_redis: bool = False,
     ) -> None:
         self.name = name
         self.loop = loop
         self.next = 0.0
         self.failures = 0
+        self.of_redis = of_redis
+        self.away = False  # whether its last pass found that Redis does not answer
         self._longest = longest
         self._idle = idle
         self._asleep = asleep
@@ -95,6 +99,10 @@ class LoopRunner:
         """Something has happened to Redis: now, whatever it has said."""
         self.next = 0.0
 
+    def put_off(self) -> None:
+        """Not in this pass."""
+        self.next = clock.monotonic() + AGAIN
+
     def run_once(self, *, listening: bool = False) -> None:
         """One pass. Trouble with a server is said once when it begins and once when it is over. `listening`: an event will call it."""
         raced, self._called, self._raced = self._raced, False, False
@@ -102,6 +110,7 @@ class LoopRunner:
             sleep = self.loop.poll()
         except (StoreUnavailable, StoreError, DriverError) as error:  # InterfaceError is no DatabaseError
             self.failures += 1
+            self.away = isinstance(error, StoreUnavailable)
             if self.failures == 1:
                 logger.warning("%s waits, nothing is lost: %s", self.name, error)
             self.next = clock.monotonic() + min(self._longest, 0.25 * 2 ** min(self.failures, 10))
@@ -109,7 +118,7 @@ class LoopRunner:
             return
         if self.failures:
             logger.warning("%s goes on after %d failed passes", self.name, self.failures)
-        self.failures = 0
+        self.failures, self.away = 0, False
         found = sleep != self._idle
         if found or raced:
             self._extra_wait = 0.0 if found else min(MOST_EXTRA_WAIT, max(self._idle, 2 * self._extra_wait))
@@ -150,27 +159,30 @@ class Service:
                 longest=0.5,
                 idle=restore.IDLE,
                 asleep=GROUND,
+                of_redis=True,
             )
             for queue in queues
             if roles
         ]
         self._restores = list(self._runners)
         self._folders = [
-            LoopRunner(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True) for one in self.mirrors
+            LoopRunner(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True, of_redis=True)
+            for one in self.mirrors
         ]
         self._runners += self._folders
         if "relay" in roles:
             self._runners += [
-                LoopRunner(f"the relay of {queue.name}", RelayLoop(link, queue, **signed), idle=relay.IDLE, asleep=ROWS)
+                LoopRunner(f"the relay of {queue.name}", RelayLoop(link, queue, **signed), idle=relay.IDLE, asleep=ROWS, of_redis=True)
                 for queue in queues
             ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
         if "mirror" in roles:
             self._runners += [LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues]
             self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
-            self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(link, queue, **common)) for queue in queues]
+            self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(link, queue, **common), of_redis=True) for queue in queues]
             self._runners += [
-                LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix)) for queue in queues
+                LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix), of_redis=True)
+                for queue in queues
             ]
             self._runners.append(
                 LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
@@ -187,7 +199,8 @@ class Service:
     def poll(self) -> float:
         """Gives every loop its turn. Returns seconds until the next is due.
 
-        Never raises for trouble with Redis or the database: the loops wait and go on.
+        Never raises for trouble with Redis or the database: the loops wait and go on. Once one has found that Redis does not answer,
+        the others that need it wait for the next pass: of many queues each would wait for a server that hangs, and schedules meanwhile.
         """
         self._tend_connections()
         if self._line is not None:
@@ -197,9 +210,15 @@ class Service:
                 self._broke = True
             self._listen(self._line)
         now = clock.monotonic()
+        away = False
         for runner in self._runners:
-            if runner.next <= now:
-                runner.run_once(listening=self.descriptor >= 0)
+            if runner.next > now:
+                continue
+            if away and runner.of_redis:
+                runner.put_off()
+                continue
+            runner.run_once(listening=self.descriptor >= 0)
+            away = away or runner.away
         return max(0.0, min((runner.next for runner in self._runners), default=1.0) - clock.monotonic())
 
     def drain(self) -> None:

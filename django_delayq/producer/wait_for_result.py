@@ -14,7 +14,7 @@ from django_delayq.producer import database, twins
 from django_delayq.producer.database import Ending
 from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
-from django_delayq.states import FINISHED, State
+from django_delayq.states import FINISHED, UNFINISHED, State
 
 FIRST_LOOK: Final = 0.05  # seconds until the row is looked at again; twice as long each time
 LAST_LOOK: Final = 1.0
@@ -69,20 +69,23 @@ def waits(job: Asked, timeout: clock.Delay) -> Iterator[float]:
 
 
 def ended(job: Asked, since: float) -> Ending | None:
-    """The row, if it has ended; None while it may still end. `since`: when the wait began (monotonic seconds).
+    """The row, if it has ended; None while it may still end. `since`: when the wait began (monotonic seconds). Of a job that was put
+    back the row tells the old end until the mirror has heard of that, so Redis has a word, too.
 
     Raises:
         ResultGone: no row tells of it, and none will.
     """
     found = look(job)
-    if found is not None:
-        return found if found.state in FINISHED else None
+    if found is not None and found.state not in FINISHED:
+        return None
     view = None
     try:
         with stores.guarded():
             view = stores.inspector().job(job.queue, job.id)
     except StoreUnavailable:
-        return None  # nobody knows
+        return found  # without it, nobody knows
+    if found is not None:
+        return None if view is not None and view.state in UNFINISHED else found
     unfinished = view is not None and view.state != "finished"
     if unfinished or (view is not None and _kept(job.queue) and clock.monotonic() - since < MIRROR_GRACE):
         return None

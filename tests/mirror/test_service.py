@@ -146,6 +146,28 @@ class Scripted:
         return self.answers.pop(0)
 
 
+def test_a_server_that_hangs_is_waited_for_once_in_a_pass_whatever_the_queues(server, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {name: {} for name in ("orders", "mail", "stock")}}
+    config = conf.get()
+    service = Service(connect(server.url, timeout=0.2), config, config.queues.values())
+    service.add(beside := LoopRunner("schedules", Scripted(1.0, 1.0)))
+    service.poll()
+    assert not any(runner.failures for runner in service._runners)
+    server.pause()
+    for runner in service._runners:
+        runner.wake()
+    service.poll()
+    assert [runner.name for runner in service._runners if runner.failures] == ["restore of orders"]
+    assert beside.loop.answers == [], "what needs no Redis has its turn"
+    server.resume()
+    until = clock.monotonic() + 10
+    while any(runner.failures or runner.next == 0.0 for runner in service._runners):
+        assert clock.monotonic() < until, "the others have their turns when it answers"
+        clock.sleep(0.05)
+        beside.loop.answers.append(1.0)
+        service.poll()
+
+
 def test_who_is_called_in_vain_comes_later_the_next_time_and_who_finds_something_does_not(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(services.clock, "monotonic", lambda: now[0])

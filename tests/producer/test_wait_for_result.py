@@ -14,12 +14,14 @@ import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Job
 from django_delayq.producer import wait_for_result
+from django_delayq.producer.stores import stores
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def end(job: delayq.Job, state: delayq.State, **values: object) -> None:
+    stores.queue(job.queue).cancel([job.id])  # so that Redis knows of an end
     Job.objects.filter(pk=job.id).update(state=state.value, finished_at=clock.now(), published=clock.now(), **values)
 
 
@@ -69,6 +71,21 @@ def test_who_waits_gets_the_result_when_it_comes(delayq_redis, monkeypatch):
     monkeypatch.setattr(clock, "sleep", sleep)
     assert job.result("1m") == 7
     assert slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_a_job_that_was_put_back_has_not_ended_though_its_row_says_so_still(delayq_redis):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    assert job.cancel() == "done"
+    end(job, delayq.State.CANCELLED)
+    assert job.wait(0) is delayq.State.CANCELLED
+    assert job.requeue() == "done"
+    end_of_before = Job.objects.filter(pk=job.id)
+    end_of_before.update(state="cancelled", finished_at=clock.now())
+    assert job.wait(0) is None
+    with pytest.raises(delayq.NotFinished):
+        job.result()
+    with pytest.raises(delayq.NotFinished):
+        async_to_sync(job.aresult)()
 
 
 def test_a_job_that_was_merged_gives_the_result_of_the_other(delayq_redis):
