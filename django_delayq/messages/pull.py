@@ -72,7 +72,7 @@ def _steps(puller: Puller, ask: Ask, seconds: float) -> Generator[float, None, M
         if batch:
             return batch
         if pause > 0:
-            if left <= 0:
+            if left <= 0 or not puller.may_wait:
                 return batch
             yield min(pause, left)
 

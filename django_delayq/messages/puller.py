@@ -82,6 +82,11 @@ class Puller:
         pause = 0.0 if again or len(batch) < len(reply.jobs) else reply.wait_ms / 1000
         return batch, pause
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether time passes where it waits: not in a test that moves it."""
+        return not self._store.link.stands_still
+
     def listen(self) -> int:
         """Hears calls from now on. Returns the descriptor to wait on, see `WakeLine`."""
         self.wake.arm()

@@ -105,6 +105,7 @@ class Link:
         self._pid = os.getpid()
         self._failed_at = 0.0  # when the last call failed; 0: it did not
         self._deadline: float | None = None
+        self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
 
     @property

@@ -24,6 +24,7 @@ class JobsLink(Link):
     def __init__(self, link: Link, now_ms: Callable[[], int]) -> None:
         super().__init__(link.factory, link.where)
         self._now_ms = now_ms
+        self.stands_still = True
         self.down = False
         self.lacks_rows = False  # of some row Redis has not been told, or would not take it yet
 

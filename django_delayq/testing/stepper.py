@@ -88,7 +88,7 @@ class Stepper:
         dates: list[tuple[int, int, bool]] = []
         for number, line in enumerate(self.lines):
             paused, *waiting, leases = replies[number * 5 : number * 5 + 5]
-            if not paused and line not in stuck:
+            if not paused and line not in stuck and not self.config.queue(line.queue).pulled:
                 dates += [(int(float(found[1])), number, False) for found in waiting if found]
                 dates += [(int(float(leases[1])) + 1, number, True)] if leases else []
         if not dates:
