@@ -11,6 +11,7 @@ delayq.schedule(close_order, order.pk, delay="30m", key=f"close-order:{order.pk}
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
 
 from django_delayq.exceptions import (
     Cancelled,
@@ -31,6 +32,7 @@ from django_delayq.exceptions import (
     Snooze,
     SoftTimeout,
     StoreUnavailable,
+    TargetRefused,
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
@@ -43,6 +45,9 @@ from django_delayq.producer.task import Task, task
 from django_delayq.states import Change, State
 from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.once import once
+
+if TYPE_CHECKING:
+    from django_delayq.contrib.destinations.offering import aoffer, offer
 
 __version__ = "0.1.0"
 
@@ -73,10 +78,12 @@ __all__ = [
     "SoftTimeout",
     "State",
     "StoreUnavailable",
+    "TargetRefused",
     "Task",
     "UnknownTask",
     "acancel",
     "aget",
+    "aoffer",
     "apause",
     "arequeue",
     "areschedule",
@@ -87,6 +94,7 @@ __all__ = [
     "cancel",
     "current",
     "get",
+    "offer",
     "once",
     "pause",
     "periodic",
@@ -98,3 +106,12 @@ __all__ = [
     "schedule_many",
     "task",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Who offers nothing has nothing of it in memory.
+    if name in ("aoffer", "offer"):
+        from django_delayq.contrib.destinations import offering
+
+        return getattr(offering, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

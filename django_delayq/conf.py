@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
+from django_delayq.target import KINDS, OfferTarget
 from django_delayq.text import did_you_mean, nearest
 from django_delayq.under_test import MAIL, SIGN
 
@@ -88,6 +89,7 @@ class Config:
     inline: bool
     check_types: bool
     metrics_token: str | None = field(repr=False)
+    targets: Mapping[str, OfferTarget] = field(default_factory=dict)
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
 
     @property
@@ -141,7 +143,12 @@ TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its defa
     "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
     "METRICS_TOKEN": (None, readers.optional(readers.secret)),
 }
-DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "QUEUES": {"default": {}}}
+TARGET: Final[dict[str, Callable[[Any], Any]]] = {  # likewise, the readers of one of DELAYQ["TARGETS"]; there are no defaults
+    "KEY": readers.key,
+    "KIND": readers.choice(*KINDS),
+    "MAXLEN": readers.optional(readers.whole(1)),
+}
+DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "TARGETS": {}, "QUEUES": {"default": {}}}
 READERS: Final = {key: read for key, (_, read) in TABLE.items()}
 PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
 
@@ -160,7 +167,7 @@ def get() -> Config:
         if config is None:
             first = problems[0]
             raise ConfigError(f"{first.where}: {first.message}", hint=first.hint)
-        _config = config
+        _config = replace(config, targets=_apart(config)) if _place and config.targets else config
     return _config
 
 
@@ -172,6 +179,12 @@ def runs_inline_in_production() -> bool:
 def has_timezones() -> bool:
     """`USE_TZ`: whether Django keeps dates as moments, and not as what a clock shows."""
     return bool(settings.USE_TZ)
+
+
+def has_targets() -> bool:
+    """Whether `TARGETS` has any, be they right or wrong: read before the rest is."""
+    given = getattr(settings, SETTING, {})
+    return isinstance(given, Mapping) and bool(given.get("TARGETS"))
 
 
 def project_timezone() -> str:
@@ -205,11 +218,13 @@ def _forget(*, setting: str, **_: Any) -> None:
 def _read(given: Any) -> tuple[list[Problem], Config | None]:
     if not isinstance(given, Mapping):
         return [Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")], None
-    found = list(_unknown(given, (*READERS, "QUEUES"), SETTING))
+    found = list(_unknown(given, (*READERS, "TARGETS", "QUEUES"), SETTING))
     values, wrong_values = _values(given, READERS, SETTING)
     found += wrong_values
     if "RETENTION" in values:
         values["RETENTION"] = MappingProxyType({**readers.retention(DEFAULTS["RETENTION"]), **values["RETENTION"]})
+    wrong_targets, targets = _targets(given.get("TARGETS", {}), values.get("PREFIX", ""))
+    found += wrong_targets
     queues_given = given.get("QUEUES", DEFAULTS["QUEUES"])
     queues: dict[str, QueueConfig] = {}
     if not isinstance(queues_given, Mapping) or not queues_given:
@@ -231,7 +246,45 @@ def _read(given: Any) -> tuple[list[Problem], Config | None]:
     if found:
         return found, None
     fields = {name.lower(): value for name, value in values.items()}
-    return [], Config(**fields, signer=signer, queues=MappingProxyType(queues))
+    return [], Config(**fields, signer=signer, targets=MappingProxyType(targets), queues=MappingProxyType(queues))
+
+
+def _targets(given: Any, prefix: str) -> tuple[list[Problem], dict[str, OfferTarget]]:
+    place = f'{SETTING}["TARGETS"]'
+    if not isinstance(given, Mapping):
+        hint = 'Write {"shipping": {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": 100000}}.'
+        return [Problem("E002", place, f"must be a dict of names to targets, not {type(given).__name__}.", hint)], {}
+    found: list[Problem] = []
+    targets: dict[str, OfferTarget] = {}
+    for name, options in given.items():
+        where = f"{place}[{name!r}]".replace("'", '"')
+        if not isinstance(name, str) or not name or not isinstance(options, Mapping):
+            found.append(Problem("E002", where, "must be text that names a dict.", f"Its keys are: {', '.join(TARGET)}."))
+            continue
+        wrong = list(_unknown(options, tuple(TARGET), where))
+        for lacking in TARGET.keys() - options.keys():
+            hint = "Write how many entries it may hold, of which the oldest go; or None, for any number." if lacking == "MAXLEN" else ""
+            wrong.append(Problem("E002", f'{where}["{lacking}"]', "must be said.", hint or "Name the key of Redis, and what it holds."))
+        values, refused = _values(options, TARGET, where, only_given=True, of="TARGETS")
+        wrong += refused or ([] if wrong else list(_shared(values["KEY"], where, prefix, targets)))
+        found += wrong
+        if not wrong:
+            targets[name] = OfferTarget(name=name, key=values["KEY"], kind=values["KIND"], maxlen=values["MAXLEN"])
+    return found, targets
+
+
+def _shared(key: str, where: str, prefix: str, others: Mapping[str, OfferTarget]) -> Iterator[Problem]:
+    place = f'{where}["KEY"]'
+    if prefix and (key == prefix or key.startswith(f"{prefix}:")):
+        yield Problem("E050", place, f"begins as the keys of the queues do ({prefix}:), where nobody else may write.", "Rename it.")
+    for other in others.values():
+        if other.key == key:
+            yield Problem("E050", place, f"is that of the target {other.name!r}, too.", "Give each a key of its own, or take one out.")
+
+
+def _apart(config: Config) -> Mapping[str, OfferTarget]:
+    """In tests, where the keys are that nobody else reads or writes."""
+    return MappingProxyType({name: replace(target, key=f"{config.prefix}:to:{target.key}") for name, target in config.targets.items()})
 
 
 def _signer(prefix: str, *, strict: bool) -> Signer:
@@ -297,7 +350,7 @@ def _unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> It
 
 
 def _values(
-    given: Mapping[str, Any], wanted: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False
+    given: Mapping[str, Any], wanted: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False, of: str = ""
 ) -> tuple[dict[str, Any], list[Problem]]:
     values: dict[str, Any] = {}
     found: list[Problem] = []
@@ -305,8 +358,8 @@ def _values(
         if only_given and key not in given:
             continue
         try:
-            values[key] = read(given.get(key, DEFAULTS[key]))
+            values[key] = read(given[key] if key in given else DEFAULTS[key])
         except readers.Wrong as error:
-            hint = error.hint or f"What may stand there: manage.py delayq settings {key}"
+            hint = error.hint or f"What may stand there: manage.py delayq settings {of or key}"
             found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
     return values, found

@@ -125,6 +125,12 @@ class UnknownTask(DelayqError):
     code = "task_unknown"
 
 
+class TargetRefused(DelayqError):
+    """A place to which nothing may go: a target that is not listed. `code` says why, `fields` have `target`."""
+
+    code = "target_refused"
+
+
 class PayloadError(DelayqError):
     """Arguments, options or a key that cannot be stored, or a stored record that cannot be read."""
 

@@ -80,6 +80,13 @@ def text(value: Any) -> str:
     return value
 
 
+def key(value: Any) -> str:
+    # Braces may stand in it: they say in which slot of a cluster it lies.
+    if not isinstance(value, str) or not value or len(value) > 512 or not value.isprintable() or " " in value:
+        raise Wrong(f"must be a key of Redis, text of 512 characters at most without spaces, not {value!r}.")
+    return value
+
+
 def redis(value: Any) -> str | Mapping[str, Any]:
     if isinstance(value, str) and value:
         return value

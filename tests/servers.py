@@ -23,6 +23,7 @@ from typing import Any, Self
 WAIT = 30.0
 USER, PASSWORD = "delayq", "only-for-tests"  # who the package is on test servers
 OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
+DESTINATIONS = OPERATIONS.with_name("destinations.md")
 
 
 class ServerMissing(Exception):
@@ -173,7 +174,12 @@ def acl() -> list[str]:
     """The rules of the Redis user as docs/operations.md gives them, from `resetchannels` on: what is documented is what is tested."""
     command = OPERATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("```")[0]
     rules = shlex.split(command.replace("\\\n", " "))
-    return rules[rules.index("resetchannels") :]
+    return [*rules[rules.index("resetchannels") :], *target_rules()]
+
+
+def target_rules() -> list[str]:
+    """What docs/destinations.md adds for the keys of targets, likewise."""
+    return shlex.split(DESTINATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
 
 
 def as_package(url: str) -> str:

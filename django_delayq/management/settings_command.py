@@ -101,6 +101,12 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "text of 16 characters at least, or None",
             "Who sends it as Authorization: Bearer may read the metrics and the health of the queues. None: staff only.",
         ),
+        "TARGETS": Meaning(
+            f"dict of name to dict of {', '.join(conf.TARGET)}",
+            "Lists and streams into which delayq.offer puts: KEY is the key of Redis, KIND 'stream' or 'list', MAXLEN how many entries "
+            "it may hold, of which the oldest go, or None for any number. The Redis user needs more rights for them; "
+            "manage.py delayq doctor has the line.",
+        ),
         "QUEUES": Meaning(
             "dict of queue name to dict of settings",
             f"The queues; a queue that is not listed is refused. Each may have its own {', '.join(conf.PER_QUEUE)}.",

@@ -30,6 +30,7 @@ from django_delayq.exceptions import (
     Snooze,
     SoftTimeout,
     StoreUnavailable,
+    TargetRefused,
     UnknownTask,
 )
 
@@ -53,6 +54,7 @@ def test_every_exception_is_an_error_or_control_flow_or_interrupts_a_task() -> N
         JobFailed,
         NotFinished,
         ResultGone,
+        TargetRefused,
         GaveUp,
     }
     assert flow == {ControlFlow, Retry, Skip, Snooze, NotYet, Fail}
