@@ -31,7 +31,7 @@ class DelayqConfig(AppConfig):
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
         if conf.has_targets():
-            import_string("django_delayq.contrib.destinations.offering")  # by its name, as a project's own: its task, for the workers
+            import_string("django_delayq.contrib.destinations.offering.offers")  # by its name, as a project's own: the task
         for path in conf.task_backends():
             _register_tasks_of_django(path)
 

@@ -174,7 +174,7 @@ def acl() -> list[str]:
     """The rules of the Redis user as docs/operations.md gives them, from `resetchannels` on: what is documented is what is tested."""
     command = OPERATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("```")[0]
     rules = shlex.split(command.replace("\\\n", " "))
-    return [*rules[rules.index("resetchannels") :], *target_rules()]
+    return rules[rules.index("resetchannels") :]
 
 
 def target_rules() -> list[str]:
@@ -228,7 +228,7 @@ class RedisServer(Server):
 
     def users(self) -> list[str]:
         """Options that make users."""
-        return ["--user", USER, "on", f">{PASSWORD}", "~t:*", "~waking*", *acl()]
+        return ["--user", USER, "on", f">{PASSWORD}", "~t:*", "~waking*", *acl(), *target_rules()]
 
     def ready(self) -> bool:
         return self.call("PING") == "+PONG"

@@ -1,4 +1,4 @@
-"""What runs offer to others: the script offer. How an entry looks is a contract with other languages, see docs/destinations.md."""
+"""What runs offer to others: the script offer. How an entry looks is a contract with other languages."""
 
 from __future__ import annotations
 

@@ -233,6 +233,7 @@ class Web:
             "snoozing": (tasks.snoozer_once, (seconds / 2,)),
             "atomic": (tasks.atomic, (seconds,)),
             "stepwise": (tasks.stepwise, (0, seconds / 2)),
+            "offering": (tasks.offering, (seconds,)),
             "asynchronous": (tasks.asynchronous, (seconds,)),
         }.get(self.case.kind, (tasks.long, (seconds,)))
 

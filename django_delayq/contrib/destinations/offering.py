@@ -100,7 +100,6 @@ def push(message: Any, *, to: str) -> dict[str, str]:
     if target is None:
         raise Snooze(_about(UNLISTED_PAUSE), TEXTS["unlisted"].format(target=to))
     reply = _pushed(job, target, codec.dumps(message))
-    failpoint("offer.pushed")
     if reply.status == "lost":
         raise LeaseLost(f"job {job.short_id}: another worker has it; nothing was pushed")
     if reply.status == "gone":
@@ -117,7 +116,10 @@ def _pushed(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
         left -= 1
         try:
             store = OfferStore(stores.queue(job.queue))
-            return store.offer(target, body, id=job.short_id, attempt=job.attempt, nonce=job.nonce, worker=job.worker)
+            failpoint("offer.push")
+            reply = store.offer(target, body, id=job.short_id, attempt=job.attempt, nonce=job.nonce, worker=job.worker)
+            failpoint("offer.pushed")
+            return reply
         except StoreUnavailable as error:
             if isinstance(error, StoreRefused) and error.full:
                 raise _failure("target_full", **told) from None
