@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 
 from django_delayq import conf, under_test
 from django_delayq.contrib.destinations import offering
-from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 
 TARGETS = {
@@ -30,17 +28,9 @@ def backend(monkeypatch, settings) -> Iterator[None]:
 
 
 @pytest.fixture
-def taken() -> Callable[[str], list[dict[str, Any]]]:
+def taken(delayq) -> Callable[[str], list[dict[str, Any]]]:
     """What stands in a target, oldest first: id and body of each."""
-
-    def look(to: str) -> list[dict[str, Any]]:
-        target = conf.get().targets[to]
-        if target.kind == "list":
-            return [json.loads(text) for text in stores.link.execute("LRANGE", target.key, 0, -1)]
-        found = stores.link.execute("XRANGE", target.key, "-", "+")
-        return [{"id": fields[1].decode(), "body": json.loads(fields[3])} for _, fields in found]
-
-    return look
+    return delayq.offered
 
 
 @pytest.fixture

@@ -159,3 +159,31 @@ def test_a_test_begins_with_empty_targets(delayq, taken):
     delayq.stop()
     delayq.start()
     assert taken("shipping") == []
+
+
+def test_a_test_that_asks_for_a_target_that_is_not_there_is_told(delayq):
+    with pytest.raises(django_delayq.ConfigError, match="did you mean 'shipping'"):
+        delayq.offered("shiping")
+
+
+def test_with_inline_an_offer_is_checked_and_goes_nowhere(settings, delayq):
+    settings.DELAYQ = {**settings.DELAYQ, "INLINE": True}
+    with pytest.raises(TargetRefused):
+        offer(1, to="shiping")
+    offer(1, to="shipping")
+    assert delayq.offered("shipping") == []
+
+
+def test_while_redis_is_down_nothing_is_lost(delayq, taken):
+    with delayq.redis_down():
+        job = offer({"order": 7}, to="shipping")
+        assert delayq.run_due() == []
+    delayq.run_due()
+    assert (job.state, len(taken("shipping"))) == ("succeeded", 1)
+
+
+def test_a_worker_that_vanishes_behind_the_push_leaves_one(delayq, taken):
+    job = offer({"order": 7}, to="shipping")
+    delayq.crash_next(at="end")
+    delayq.advance("5m")
+    assert (job.state, len(taken("shipping")), Job.objects.get(pk=job.id).crashes) == ("succeeded", 1, 1)
