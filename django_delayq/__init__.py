@@ -50,6 +50,7 @@ from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.once import once
 
 if TYPE_CHECKING:
+    from django_delayq.contrib.destinations.offering import aoffer, offer
     from django_delayq.contrib.http.delivery import adeliver, deliver
 
 __version__ = "0.1.0"
@@ -89,6 +90,7 @@ __all__ = [
     "acancel",
     "adeliver",
     "aget",
+    "aoffer",
     "apause",
     "apull",
     "apush",
@@ -102,6 +104,7 @@ __all__ = [
     "current",
     "deliver",
     "get",
+    "offer",
     "once",
     "pause",
     "periodic",
@@ -123,4 +126,9 @@ def __getattr__(name: str) -> Any:
         from django_delayq.contrib.http import delivery
 
         return getattr(delivery, name)
+    # Who offers nothing has nothing of it in memory.
+    if name in ("aoffer", "offer"):
+        from django_delayq.contrib.destinations import offering
+
+        return getattr(offering, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

@@ -32,6 +32,8 @@ class DelayqConfig(AppConfig):
         autodiscover_modules("tasks")
         if conf.speaks_http():
             import_string("django_delayq.contrib.http.delivery_checks.check_delivery")  # with the task, which workers must know
+        if conf.has_targets():
+            import_string("django_delayq.contrib.destinations.offering.offers")  # by its name, as a project's own: the task
         for path in conf.task_backends():
             _register_tasks_of_django(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,24 +19,11 @@ from django_delayq import setting_readers as readers
 from django_delayq.exceptions import ConfigError, QueueUnknown
 from django_delayq.http_settings import HttpConfig
 from django_delayq.ladder import Ladder
+from django_delayq.setting_readers import SETTING, Problem
 from django_delayq.signing import Signer
-from django_delayq.text import did_you_mean, nearest
+from django_delayq.target import OfferTarget
+from django_delayq.text import nearest
 from django_delayq.under_test import MAIL, SIGN
-
-SETTING: Final = "DELAYQ"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One mistake in the settings: a check id, the place (`DELAYQ["QUEUES"]["orders"]["LEASE"]`), what is wrong, the way out."""
-
-    code: str
-    where: str
-    message: str
-    hint: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.message} {self.hint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +83,7 @@ class Config:
     check_types: bool
     metrics_token: str | None = field(repr=False)
     http: HttpConfig | None = None
+    targets: Mapping[str, OfferTarget] = field(default_factory=dict)
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
 
     @property
@@ -149,22 +137,12 @@ TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its defa
     "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
     "METRICS_TOKEN": (None, readers.optional(readers.secret)),
 }
-HTTP: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # likewise, of what stands in DELAYQ["HTTP"]
-    "ALLOW": ([], readers.networks),
-    "SECRETS": ({}, readers.secrets),
-    "PROXY": (None, readers.optional(readers.proxy)),
-    "CA": (None, readers.optional(readers.certificates)),
-    "CONNECT": ("5s", readers.positive_duration),
-    "READ": ("15s", readers.positive_duration),
-    "TIMEOUT": ("30s", readers.positive_duration),
-    "MAX_ANSWER": (1_048_576, readers.whole(2048)),
-    "GONE": ([410], readers.statuses),
-    "PER_HOST": (None, readers.optional(readers.whole(1))),
-    "BREAKER": (5, readers.optional(readers.whole(1))),
-    "PAUSE": ("30s", readers.positive_duration),
-    "QUEUE": ("default", readers.text),
+DEFAULTS: Final = {
+    **{key: default for key, (default, _) in TABLE.items()},
+    "HTTP": None,
+    "TARGETS": {},
+    "QUEUES": {"default": {}},
 }
-DEFAULTS: Final = {**{key: default for key, (default, _) in TABLE.items()}, "HTTP": None, "QUEUES": {"default": {}}}
 READERS: Final = {key: read for key, (_, read) in TABLE.items()}
 OF_QUEUES: Final = {"CONSUMER": ("worker", readers.choice("worker", "pull"))}  # what only a queue has
 PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
@@ -184,7 +162,7 @@ def get() -> Config:
         if config is None:
             first = problems[0]
             raise ConfigError(f"{first.where}: {first.message}", hint=first.hint)
-        _config = config
+        _config = replace(config, targets=_apart(config)) if _place and config.targets else config
     return _config
 
 
@@ -207,6 +185,12 @@ def speaks_http() -> bool:
     """Whether `HTTP` is given, be it right or wrong: read before the rest is."""
     given = getattr(settings, SETTING, {})
     return isinstance(given, Mapping) and given.get("HTTP") is not None
+
+
+def has_targets() -> bool:
+    """Whether `TARGETS` has any, be they right or wrong: read before the rest is."""
+    given = getattr(settings, SETTING, {})
+    return isinstance(given, Mapping) and bool(given.get("TARGETS"))
 
 
 def project_timezone() -> str:
@@ -240,13 +224,15 @@ def _forget(*, setting: str, **_: Any) -> None:
 def _read(given: Any) -> tuple[list[Problem], Config | None]:
     if not isinstance(given, Mapping):
         return [Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")], None
-    found = list(_unknown(given, (*READERS, "HTTP", "QUEUES"), SETTING))
-    values, wrong_values = _values(given, READERS, SETTING)
+    found = list(readers.unknown(given, (*READERS, "HTTP", "TARGETS", "QUEUES"), SETTING))
+    values, wrong_values = readers.values(given, READERS, SETTING, usual=DEFAULTS)
     found += wrong_values
     if "RETENTION" in values:
         values["RETENTION"] = MappingProxyType({**readers.retention(DEFAULTS["RETENTION"]), **values["RETENTION"]})
-    wrong_http, http = _http(given.get("HTTP"))
+    wrong_http, http = readers.http(given.get("HTTP"))
     found += wrong_http
+    wrong_targets, targets = readers.targets(given.get("TARGETS", {}), values.get("PREFIX", ""))
+    found += wrong_targets
     queues_given = given.get("QUEUES", DEFAULTS["QUEUES"])
     queues: dict[str, QueueConfig] = {}
     if not isinstance(queues_given, Mapping) or not queues_given:
@@ -268,19 +254,12 @@ def _read(given: Any) -> tuple[list[Problem], Config | None]:
     if found:
         return found, None
     fields = {name.lower(): value for name, value in values.items()}
-    return [], Config(**fields, signer=signer, http=http, queues=MappingProxyType(queues))
+    return [], Config(**fields, signer=signer, http=http, targets=MappingProxyType(targets), queues=MappingProxyType(queues))
 
 
-def _http(given: Any) -> tuple[list[Problem], HttpConfig | None]:
-    where = f'{SETTING}["HTTP"]'
-    if given is None:
-        return [], None
-    if not isinstance(given, Mapping):
-        return [Problem("E002", where, f"must be a dict, not {type(given).__name__}.", "Write {} for the defaults.")], None
-    found = list(_unknown(given, tuple(HTTP), where))
-    values, wrong = _values(given, {key: read for key, (_, read) in HTTP.items()}, where, of="HTTP")
-    found += wrong
-    return found, None if found else HttpConfig(**{key.lower(): value for key, value in values.items()})
+def _apart(config: Config) -> Mapping[str, OfferTarget]:
+    """In tests, where the keys are that nobody else reads or writes."""
+    return MappingProxyType({name: replace(target, key=f"{config.prefix}:to:{target.key}") for name, target in config.targets.items()})
 
 
 def _signer(prefix: str, *, strict: bool) -> Signer:
@@ -321,9 +300,9 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
         return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):
         return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
-    found = list(_unknown(options, (*PER_QUEUE, *OF_QUEUES, "PARTITIONS"), where))
+    found = list(readers.unknown(options, (*PER_QUEUE, *OF_QUEUES, "PARTITIONS"), where, general=READERS))
     known = {key: READERS[key] for key in PER_QUEUE} | {key: read for key, (_, read) in OF_QUEUES.items()}
-    own, wrong = _values(options, known, where, only_given=True)
+    own, wrong = readers.values(options, known, where)
     found += wrong
     if options.get("PARTITIONS", 1) != 1:
         hint = "Leave it out; one partition serves tens of thousands of jobs per second."
@@ -337,29 +316,3 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
     merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})
     fields: dict[str, Any] = {key.lower(): value for key, value in merged.items()}
     return [], QueueConfig(name=name, **fields)
-
-
-def _unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str) -> Iterator[Problem]:
-    for key in given:
-        if key not in known:
-            alike = key in READERS and where.startswith(f'{SETTING}["QUEUES"]')
-            wrong = "holds for all queues alike." if alike else f"is no setting{did_you_mean(str(key).upper(), known)}."
-            hint = f"The keys known here are: {', '.join(sorted(known))}."
-            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint)
-
-
-def _values(
-    given: Mapping[str, Any], wanted: Mapping[str, Callable[[Any], Any]], where: str, *, only_given: bool = False, of: str = ""
-) -> tuple[dict[str, Any], list[Problem]]:
-    usual = {key: default for key, (default, _) in HTTP.items()} if of else DEFAULTS
-    values: dict[str, Any] = {}
-    found: list[Problem] = []
-    for key, read in wanted.items():
-        if only_given and key not in given:
-            continue
-        try:
-            values[key] = read(given[key] if key in given else usual[key])
-        except readers.Wrong as error:
-            hint = error.hint or f"What may stand there: manage.py delayq settings {of or key}"
-            found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
-    return values, found

@@ -126,7 +126,7 @@ class UnknownTask(DelayqError):
 
 
 class TargetRefused(DelayqError):
-    """An address to which nothing may be delivered; `code` says why, `fields` have `target`, its host and port."""
+    """A place to which nothing may go: an address, a target that is not listed. `code` says why, `fields` have `target`."""
 
     code = "target_refused"
 

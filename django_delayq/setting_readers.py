@@ -1,9 +1,10 @@
-"""What each setting may be: a reader per kind of value, which gives what the package works with."""
+"""What each setting may be: a reader per kind of value, which gives what the package works with; and what is said of mistakes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from types import MappingProxyType
@@ -11,11 +12,26 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from django_delayq import clock
-from django_delayq.http_settings import SIGNING, Network, signing_key
+from django_delayq.http_settings import SIGNING, HttpConfig, Network, signing_key
+from django_delayq.target import KINDS, OfferTarget
 from django_delayq.text import did_you_mean
 
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
 KEPT: Final = ("succeeded", "cancelled", "failed", "set_aside")  # what RETENTION may name
+SETTING: Final = "DELAYQ"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in the settings: a check id, the place (`DELAYQ["QUEUES"]["orders"]["LEASE"]`), what is wrong, the way out."""
+
+    code: str
+    where: str
+    message: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message} {self.hint}"
 
 
 class Wrong(Exception):
@@ -81,6 +97,13 @@ def choice(*words: str) -> Callable[[Any], str]:
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value or any(char in value for char in "{} \t\n"):
         raise Wrong(f"must be text without spaces and braces, not {value!r}.")
+    return value
+
+
+def key(value: Any) -> str:
+    # Braces may stand in it: they say in which slot of a cluster it lies.
+    if not isinstance(value, str) or not value or len(value) > 512 or not value.isprintable() or " " in value:
+        raise Wrong(f"must be a key of Redis, text of 512 characters at most without spaces, not {value!r}.")
     return value
 
 
@@ -187,3 +210,104 @@ def statuses(value: Any) -> frozenset[int]:
     if not isinstance(value, (list, tuple, set, frozenset)) or not all(type(one) is int and 300 <= one <= 599 for one in value):
         raise Wrong("must be a list of statuses from 300 to 599, such as [404, 410].")
     return frozenset(value)
+
+
+HTTP: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key of DELAYQ["HTTP"] -> its default, and what it may be
+    "ALLOW": ([], networks),
+    "SECRETS": ({}, secrets),
+    "PROXY": (None, optional(proxy)),
+    "CA": (None, optional(certificates)),
+    "CONNECT": ("5s", positive_duration),
+    "READ": ("15s", positive_duration),
+    "TIMEOUT": ("30s", positive_duration),
+    "MAX_ANSWER": (1_048_576, whole(2048)),
+    "GONE": ([410], statuses),
+    "PER_HOST": (None, optional(whole(1))),
+    "BREAKER": (5, optional(whole(1))),
+    "PAUSE": ("30s", positive_duration),
+    "QUEUE": ("default", text),
+}
+TARGET: Final[dict[str, Callable[[Any], Any]]] = {  # key of one of DELAYQ["TARGETS"] -> what it may be; there are no defaults
+    "KEY": key,
+    "KIND": choice(*KINDS),
+    "MAXLEN": optional(whole(1)),
+}
+
+
+def unknown(given: Mapping[Any, Any], known: tuple[str, ...], where: str, *, general: Container[str] = ()) -> Iterator[Problem]:
+    """Keys that are none. `general`: those that may stand above, for all queues."""
+    for key in given:
+        if key not in known:
+            wrong = "holds for all queues alike." if key in general else f"is no setting{did_you_mean(str(key).upper(), known)}."
+            hint = f"The keys known here are: {', '.join(sorted(known))}."
+            yield Problem("E001", f"{where}[{key!r}]".replace("'", '"'), wrong, hint)
+
+
+def values(
+    given: Mapping[str, Any],
+    wanted: Mapping[str, Callable[[Any], Any]],
+    where: str,
+    *,
+    usual: Mapping[str, Any] | None = None,
+    of: str = "",
+) -> tuple[dict[str, Any], list[Problem]]:
+    """What is given, read. `usual`: what stands for what is not; None: nothing does. `of`: the setting of which these are keys."""
+    read_values: dict[str, Any] = {}
+    found: list[Problem] = []
+    for key, read in wanted.items():
+        if usual is None and key not in given:
+            continue
+        try:
+            read_values[key] = read(given[key] if key in given or usual is None else usual[key])
+        except Wrong as error:
+            hint = error.hint or f"What may stand there: manage.py delayq settings {of or key}"
+            found.append(Problem("E002", f'{where}["{key}"]', error.message, hint))
+    return read_values, found
+
+
+def http(given: Any) -> tuple[list[Problem], HttpConfig | None]:
+    """`HTTP`."""
+    where = f'{SETTING}["HTTP"]'
+    if given is None:
+        return [], None
+    if not isinstance(given, Mapping):
+        return [Problem("E002", where, f"must be a dict, not {type(given).__name__}.", "Write {} for the defaults.")], None
+    found = list(unknown(given, tuple(HTTP), where))
+    usual = {key: default for key, (default, _) in HTTP.items()}
+    found_values, wrong = values(given, {key: read for key, (_, read) in HTTP.items()}, where, usual=usual, of="HTTP")
+    found += wrong
+    return found, None if found else HttpConfig(**{key.lower(): value for key, value in found_values.items()})
+
+
+def targets(given: Any, prefix: str) -> tuple[list[Problem], dict[str, OfferTarget]]:
+    """`TARGETS`, none of which may be among the keys of the queues."""
+    place = f'{SETTING}["TARGETS"]'
+    if not isinstance(given, Mapping):
+        hint = 'Write {"shipping": {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": 100000}}.'
+        return [Problem("E002", place, f"must be a dict of names to targets, not {type(given).__name__}.", hint)], {}
+    found: list[Problem] = []
+    listed: dict[str, OfferTarget] = {}
+    for name, options in given.items():
+        where = f"{place}[{name!r}]".replace("'", '"')
+        if not isinstance(name, str) or not name or not isinstance(options, Mapping):
+            found.append(Problem("E002", where, "must be text that names a dict.", f"Its keys are: {', '.join(TARGET)}."))
+            continue
+        wrong = list(unknown(options, tuple(TARGET), where))
+        for lacking in TARGET.keys() - options.keys():
+            hint = "Write how many entries it may hold, of which the oldest go; or None, for any number." if lacking == "MAXLEN" else ""
+            wrong.append(Problem("E002", f'{where}["{lacking}"]', "must be said.", hint or "Name the key of Redis, and what it holds."))
+        told, refused = values(options, TARGET, where, of="TARGETS")
+        wrong += refused or ([] if wrong else list(_shared(told["KEY"], where, prefix, listed)))
+        found += wrong
+        if not wrong:
+            listed[name] = OfferTarget(name=name, key=told["KEY"], kind=told["KIND"], maxlen=told["MAXLEN"])
+    return found, listed
+
+
+def _shared(key: str, where: str, prefix: str, others: Mapping[str, OfferTarget]) -> Iterator[Problem]:
+    place = f'{where}["KEY"]'
+    if prefix and (key == prefix or key.startswith(f"{prefix}:")):
+        yield Problem("E050", place, f"begins as the keys of the queues do ({prefix}:), where nobody else may write.", "Rename it.")
+    for other in others.values():
+        if other.key == key:
+            yield Problem("E050", place, f"is that of the target {other.name!r}, too.", "Give each a key of its own, or take one out.")

@@ -23,6 +23,7 @@ from typing import Any, Self
 WAIT = 30.0
 USER, PASSWORD = "delayq", "only-for-tests"  # who the package is on test servers
 OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
+DESTINATIONS = OPERATIONS.with_name("destinations.md")
 
 
 class ServerMissing(Exception):
@@ -176,6 +177,11 @@ def acl() -> list[str]:
     return rules[rules.index("resetchannels") :]
 
 
+def target_rules() -> list[str]:
+    """What docs/destinations.md adds for the keys of targets, likewise."""
+    return shlex.split(DESTINATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
+
+
 def as_package(url: str) -> str:
     """The same server for the package: as the user with no more rights than documented."""
     scheme, _, rest = url.partition("://")
@@ -222,7 +228,7 @@ class RedisServer(Server):
 
     def users(self) -> list[str]:
         """Options that make users."""
-        return ["--user", USER, "on", f">{PASSWORD}", "~t:*", "~waking*", *acl()]
+        return ["--user", USER, "on", f">{PASSWORD}", "~t:*", "~waking*", *acl(), *target_rules()]
 
     def ready(self) -> bool:
         return self.call("PING") == "+PONG"

@@ -123,6 +123,54 @@ def test_e002_carriers_are_paths(settings):
     assert found(settings, CARRIERS=["tests.test_checks.Good"]) == {}
 
 
+SHIPPING = {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": None}
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (["shipping"], r'DELAYQ\["TARGETS"\] must be a dict'),
+        ({"shipping": "shipping-out"}, r'\["shipping"\] must be text that names a dict'),
+        ({7: SHIPPING}, "must be text that names a dict"),
+        ({"shipping": {**SHIPPING, "KEY": ""}}, r'\["KEY"\] must be a key of Redis'),
+        ({"shipping": {**SHIPPING, "KEY": "a b"}}, "must be a key of Redis"),
+        ({"shipping": {**SHIPPING, "KIND": "hash"}}, r'\["KIND"\] must be one of \'stream\', \'list\''),
+        ({"shipping": {**SHIPPING, "MAXLEN": 0}}, r'\["MAXLEN"\] must be a whole number of at least 1.*settings TARGETS'),
+        ({"shipping": {"KEY": "shipping-out", "KIND": "list"}}, r'\["MAXLEN"\] must be said.*or None'),
+        ({"shipping": {"KIND": "list", "MAXLEN": 1}}, r'\["KEY"\] must be said'),
+    ],
+)
+def test_e002_a_target_that_cannot_be_one(settings, targets, said):
+    assert re.search(said, found(settings, TARGETS=targets)["delayq.E002"])
+
+
+def test_e001_a_target_with_an_unknown_key(settings):
+    said = found(settings, TARGETS={"shipping": {**SHIPPING, "MAX_LEN": 5}})["delayq.E001"]
+    assert 'DELAYQ["TARGETS"]["shipping"]["MAX_LEN"]' in said
+    assert "did you mean 'MAXLEN'" in said
+
+
+@pytest.mark.parametrize("key", ["delayq", "delayq:{orders}:jobs", "delayq:out"])
+def test_e050_a_target_among_the_keys_of_the_queues(settings, key):
+    said = found(settings, TARGETS={"shipping": {**SHIPPING, "KEY": key}})["delayq.E050"]
+    assert 'DELAYQ["TARGETS"]["shipping"]["KEY"]' in said
+    assert "(delayq:)" in said
+
+
+def test_e050_a_key_of_two_targets(settings):
+    said = found(settings, TARGETS={"shipping": SHIPPING, "again": {**SHIPPING, "KIND": "list"}})["delayq.E050"]
+    assert "that of the target 'shipping', too" in said
+
+
+def test_targets_that_can_be_are_clean(settings):
+    targets = {
+        "shipping": SHIPPING,
+        "invoices": {"KEY": "{orders}-invoices", "KIND": "list", "MAXLEN": 1000},
+        "x": {**SHIPPING, "KEY": "delayqs"},
+    }
+    assert found(settings, TARGETS=targets) == {}
+
+
 def test_e002_settings_that_are_no_dict(settings):
     settings.DELAYQ = ["REDIS"]
     assert [m.id for m in checks.check_settings()] == ["delayq.E002"]

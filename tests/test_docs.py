@@ -14,7 +14,7 @@ from django.apps import apps
 from django.dispatch import Signal
 
 import django_delayq
-from django_delayq import conf, signals
+from django_delayq import conf, setting_readers, signals
 from django_delayq.management.commands.delayq import Command as Delayq
 from django_delayq.management.commands.delayq_worker import Command as Worker
 from django_delayq.periodic import declarations
@@ -118,7 +118,7 @@ def test_a_setting_is_described_with_its_default_and_place(key):
 def test_the_keys_of_http_are_described_with_their_defaults():
     rows = [line.strip("|").split("|") for line in section("settings", "HTTP").splitlines() if line.startswith("| `")]
     told = {row[0].strip(): row[1].strip() for row in rows}
-    assert told == {f"`{key}`": f"`{default!r}`".replace("'", '"') for key, (default, _) in conf.HTTP.items()}
+    assert told == {f"`{key}`": f"`{default!r}`".replace("'", '"') for key, (default, _) in setting_readers.HTTP.items()}
 
 
 def test_every_option_of_deliver_is_described():

@@ -30,7 +30,15 @@ from django_delayq.models import UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import is_embedded, way
-from django_delayq.store.fitness import Finding, link_findings, probe_findings, server_findings, unkept, version_findings
+from django_delayq.store.fitness import (
+    Finding,
+    link_findings,
+    probe_findings,
+    server_findings,
+    target_findings,
+    unkept,
+    version_findings,
+)
 from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
@@ -162,6 +170,7 @@ def _redis_findings() -> list[dict[str, str]]:
     try:
         inspector = stores.inspector()
         found += [*_told(server_findings(inspector.server())), *_rights_findings(inspector)]
+        found += _told(target_findings(inspector.targets(config.targets.values())))
         workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
         found += _told(probe_findings(workers))
         served = {name for worker in workers for name in worker.get("queues", ())}

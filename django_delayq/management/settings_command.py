@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TextIO
 from django.core.management.base import CommandError
 
 from django_delayq import conf
+from django_delayq import setting_readers as readers
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json
 from django_delayq.text import did_you_mean
@@ -102,10 +103,16 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "Who sends it as Authorization: Bearer may read the metrics and the health of the queues. None: staff only.",
         ),
         "HTTP": Meaning(
-            f"dict of {', '.join(conf.HTTP)}; or None",
+            f"dict of {', '.join(readers.HTTP)}; or None",
             "Deliveries by HTTP: ALLOW lists networks that may be reached though not public; SECRETS names what signs and what "
             "headers may name; CONNECT, READ and TIMEOUT are durations, MAX_ANSWER bytes; statuses in GONE fail a delivery at once; "
             "PER_HOST and BREAKER (failures in a row) spare a host, for PAUSE at first. None: there are none.",
+        ),
+        "TARGETS": Meaning(
+            f"dict of name to dict of {', '.join(readers.TARGET)}",
+            "Lists and streams into which delayq.offer puts: KEY is the key of Redis, KIND 'stream' or 'list', MAXLEN how many entries "
+            "it may hold, of which the oldest go, or None for any number. The Redis user needs more rights for them; "
+            "manage.py delayq doctor has the line.",
         ),
         "QUEUES": Meaning(
             "dict of queue name to dict of settings",

@@ -11,6 +11,7 @@ from django.dispatch import receiver
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer.breaker import Breaker
+from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection import Link, connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
@@ -119,5 +120,5 @@ stores: Final = StoreSet()
 
 @receiver(setting_changed, dispatch_uid="delayq.stores")
 def _forget(*, setting: str, **_: object) -> None:
-    if setting in (conf.SETTING, "CACHES"):
+    if setting in (SETTING, "CACHES"):
         stores.reset()

@@ -66,9 +66,10 @@ class StoreError(DelayqError):
 
 
 class StoreRefused(StoreUnavailable):
-    """Redis answered, at once, that it will not do this now: no memory, loading, a replica. It can be reached."""
+    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached."""
 
     replica = False
+    full = False
 
 
 class ScriptMissing(StoreError):
@@ -255,6 +256,7 @@ class Link:
                 away = self._unavailable(error)
                 refused = StoreRefused(code=away.code, **away.fields)
                 refused.replica = type(error).__name__ == "ReadOnlyError" or "READONLY" in str(error)
+                refused.full = type(error).__name__ == "OutOfMemoryError" or "OOM" in str(error)
                 return refused
             wrong = StoreError(code="redis_answered", where=self.where, cause=str(error))
             wrong.reply = str(error)

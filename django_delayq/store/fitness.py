@@ -5,12 +5,14 @@ checks share it.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from django_delayq.store.address import RedisSpec, embedded_fault, is_embedded, way
 from django_delayq.store.inspector import ServerFacts
+from django_delayq.target import OfferTarget
 
 OLDEST: Final = {"redis": (6, 2), "valkey": (7, 2)}
 MOST_SKEW: Final = 1.0  # seconds
@@ -32,6 +34,33 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}"
+
+
+def target_findings(targets: Sequence[tuple[OfferTarget, str]]) -> list[Finding]:
+    """What stands in the way of offers, see `Inspector.targets`."""
+    found = [
+        Finding(
+            "D051",
+            "error",
+            f"At the key {target.key!r} of the target {target.name!r} stands something else than a {target.kind}: its offers fail.",
+            "Rename one of the two, or delete what stands there.",
+        )
+        for target, wrong in targets
+        if wrong == "type"
+    ]
+    refused = [target.name for target, wrong in targets if wrong == "rights"]
+    if refused:
+        lists = any(target.kind == "list" for target, _ in targets)  # they need commands that nothing else does
+        rules = [*(shlex.quote(f"~{target.key}") for target, _ in targets), *(("+rpush", "+ltrim") if lists else ())]
+        found.append(
+            Finding(
+                "D050",
+                "error",
+                f"The Redis user of this project may not write to the keys of these targets: {', '.join(refused)}. Their offers fail.",
+                f"Allow it: redis-cli ACL SETUSER <user> {' '.join(rules)}",
+            )
+        )
+    return found
 
 
 def server_findings(facts: ServerFacts) -> list[Finding]:

@@ -4,7 +4,7 @@ decide. Numbers of several keys are read in one write and may differ by what hap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -15,8 +15,9 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.lanes import LANES
 from django_delayq.record import JobRecord
 from django_delayq.store import decode, scripts
-from django_delayq.store.connection import Link
+from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
+from django_delayq.target import OfferTarget
 
 MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.lua has it
 
@@ -179,6 +180,20 @@ class Inspector:
             skew=skew,
             round_trip=round_trip,
         )
+
+    def targets(self, targets: Iterable[OfferTarget]) -> list[tuple[OfferTarget, str]]:
+        """What stands in the way of offers to each: "" for nothing; "type", something else is there; "rights", our user may not.
+        Nothing is changed: a list is cut to what it has.
+        """
+        found: list[tuple[OfferTarget, str]] = []
+        for target in targets:
+            looks: list[tuple[Any, ...]] = [("XLEN", target.key)]
+            if target.kind == "list":
+                looks = [("LLEN", target.key), ("LTRIM", target.key, 0, -1)]
+            errors = [reply for reply in self._ask(*looks, strict=False) if isinstance(reply, StoreError)]
+            wrong = any(error.reply.startswith("WRONGTYPE") for error in errors)
+            found.append((target, "type" if wrong else "rights" if errors else ""))
+        return found
 
     def may(self, *commands: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Which of these commands the server would let our user send; none is sent. None of them, too, where the user may not even ask

@@ -8,6 +8,7 @@
 | runs | hash | id -> attempt:crashes:lane:nonce[:past]; nonce empty: nobody holds it, see runs.lua | from the first claim to the end |
 | cancels | hash | id -> who asked | while the job runs, or may be adopted |
 | asks | hash | id -> how often it has asked, and heard "not yet"; see asks.lua | from the first time to the end |
+| offered | hash | id -> where its offer was put; see offer.lua | from then on to the settling; of other ends: to tidy |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim | a day |
@@ -49,6 +50,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | runs, keys | schedule, claim, settle, cancel, requeue, purge, restore, sweep |
 | cancels | claim, settle, cancel, requeue, tidy, restore, sweep |
 | asks | schedule, claim, settle, cancel, requeue, purge, tidy, restore, sweep |
+| offered | settle, offer, tidy |
 | claims | claim, tidy |
 | failed | schedule, claim, settle, requeue, tidy, sweep |
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
@@ -79,6 +81,7 @@ NAMES: dict[str, str] = {
     "runs": "runs",
     "cancels": "cancels",
     "asks": "asks",
+    "offered": "offered",
     "progress": "progress",
     "keys": "keys",
     "claims": "claims",
@@ -131,9 +134,11 @@ class Keys:
     def __getitem__(self, short: str) -> str:
         return self._names[short]
 
-    def opening(self, sha: str, needed: Sequence[str]) -> Opening:
-        """How a call of the script with that SHA-1 begins, which takes the keys `needed`."""
-        found = self._openings.get(sha)
+    def opening(self, sha: str, needed: Sequence[str], beside: str = "") -> Opening:
+        """How a call of the script with that SHA-1 begins, which takes the keys `needed`, and behind them one of others, `beside`."""
+        called = sha + beside
+        found = self._openings.get(called)
         if found is None:
-            found = self._openings[sha] = Opening.of("EVALSHA", sha, len(needed), *(self._names[short] for short in needed))
+            names = [*(self._names[short] for short in needed), *([beside] if beside else ())]
+            found = self._openings[called] = Opening.of("EVALSHA", sha, len(names), *names)
         return found

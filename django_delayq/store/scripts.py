@@ -23,6 +23,7 @@ SCRIPTS = (
     "claim",
     "extend",
     "settle",
+    "offer",
     "cancel",
     "reschedule",
     "requeue",
@@ -77,14 +78,15 @@ def load(name: str) -> Script:
     return Script(name=name, text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys=keys)
 
 
-def run(link: Link, script: Script, keys: Keys, *arguments: Any) -> Any:
+def run(link: Link, script: Script, keys: Keys, *arguments: Any, beside: str = "") -> Any:
     """Runs a script: EVALSHA, and SCRIPT LOAD first if the server does not have it (restarted, flushed, failed over).
+    `beside`: a key of others, behind ours.
 
     Raises:
         StoreUnavailable, StoreError: as `Link.execute`.
         FormatNewer: the queue has a newer format than this process knows.
     """
-    return _run(link, script, keys, (keys.opening(script.sha, script.keys), *arguments))
+    return _run(link, script, keys, (keys.opening(script.sha, script.keys, beside), *arguments))
 
 
 def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:

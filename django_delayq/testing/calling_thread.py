@@ -14,8 +14,10 @@ from django_delayq import clock, conf, ids
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers
 from django_delayq.producer.commit import Plan
+from django_delayq.producer.options import Options
 from django_delayq.producer.task import registry
 from django_delayq.record import ClaimedJob
+from django_delayq.states import PERIODIC
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.holdings import Holdings
@@ -109,3 +111,12 @@ def taken(holdings: OneRun, line: Line, number: int, job: ClaimedJob) -> Run:
     now = clock.monotonic()
     turn = holdings.put(0, line=number, id=job.id, fence=job.fence, attempt=job.attempt, taken=now, good_until=now + FOREVER)
     return Run(job, line, holdings, 0, turn, now)
+
+
+def without_tick(options: Options) -> tuple[Options, Any]:
+    """Options, and the tick that their meta says: a job cannot say that it is one of a tick, but a run by hand is no job."""
+    if not isinstance(options.meta, Mapping) or PERIODIC not in options.meta:
+        return options, None
+    meta = dict(options.meta)
+    tick = meta.pop(PERIODIC)
+    return options._replace(meta=meta), tick

@@ -18,18 +18,17 @@ from django_delayq.exceptions import ConfigError
 from django_delayq.mirror import checkpoint, database_clock
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.producer import commit
-from django_delayq.producer.options import Options
 from django_delayq.producer.schedule import Bound, plan
 from django_delayq.producer.stores import stores
-from django_delayq.states import PERIODIC
 from django_delayq.store.connection import connect
 from django_delayq.store.keys import NAMES, Keys, asked_key, workers_key
 from django_delayq.testing import project_commits
-from django_delayq.testing.calling_thread import run_by_hand
+from django_delayq.testing.calling_thread import run_by_hand, without_tick
 from django_delayq.testing.faults import Fault, Faults, Moment
 from django_delayq.testing.followed_schedules import FollowedSchedules, named, upcoming
 from django_delayq.testing.jobs_clock import JobsClock
 from django_delayq.testing.jobs_link import JobsLink
+from django_delayq.testing.offered import entries
 from django_delayq.testing.record_keeper import RecordKeeper
 from django_delayq.testing.scheduled_jobs import ScheduledJob, table, waiting
 from django_delayq.testing.stepper import Due, Ran, Stepper
@@ -122,6 +121,7 @@ class Kit:
         link.down = False
         lines = [(name, partition) for name, queue in config.queues.items() for partition in range(queue.partitions)]
         own = [Keys.of(config.prefix, *line)[short] for line in lines for short in NAMES]
+        own += (target.key for target in config.targets.values())
         link.execute("UNLINK", *own, workers_key(config.prefix), asked_key(config.prefix))
         stores.stand_in(link)
 
@@ -260,6 +260,12 @@ class Kit:
         if found := wanted.among(self._waiting()):
             raise AssertionError(f"A job is scheduled: {wanted}.\n{table(found)}")
 
+    def offered(self, to: str) -> list[dict[str, Any]]:
+        """What stands in that target: `id` and `body` of each entry, the oldest first. Raises ConfigError if none has that name."""
+        link = self._link(conf.get())
+        with link.aside():
+            return entries(link, to)
+
     def _waiting(self) -> list[ScheduledJob]:
         stepper, records = self._at_work()
         link = self._link(stepper.config)
@@ -282,7 +288,7 @@ class Kit:
         """
         if not isinstance(task, Bound):
             raise ConfigError(f"perform() was given {task!r}, which is no task. Pass the function that @delayq.task decorates.")
-        options, tick = _without_tick(task.options)
+        options, tick = without_tick(task.options)
         planned = plan(task.task, options, args, kwargs, None, tick=tick)
         due_ms = self._clock.now_ms() if run_at is None else clock.to_ms(run_at)
         outcome = run_by_hand(planned, attempt=attempt, crashes=crashes, asked=asked, due_ms=due_ms)
@@ -388,12 +394,3 @@ class Kit:
 def one_kit() -> Kit:
     """The kit of this process: all its tests go by one connection to Redis."""
     return Kit()
-
-
-def _without_tick(options: Options) -> tuple[Options, Any]:
-    """Options, and the tick that their meta says: a job cannot say that it is one of a tick, but a run by hand is no job."""
-    if not isinstance(options.meta, Mapping) or PERIODIC not in options.meta:
-        return options, None
-    meta = dict(options.meta)
-    tick = meta.pop(PERIODIC)
-    return options._replace(meta=meta), tick

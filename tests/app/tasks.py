@@ -194,6 +194,16 @@ def stepwise(op: str, fails: int = 0, seconds: float = 0.01) -> None:
             raise Trouble("not yet")
 
 
+@delayq.task(max_attempts=30, backoff=LADDER)
+def offering(op: str, seconds: float = 0.02) -> None:
+    """Its effect is an entry of a stream, put there as the task of an offer does it."""
+    from django_delayq.contrib.destinations.offering import push  # where there are no targets, nothing knows of offers
+
+    with _run(op):
+        time.sleep(seconds)
+        push({"op": op}, to="shipping")
+
+
 unknown_tasks.STEPS = (1.0, 2.0)  # a campaign has no minute to wait
 if settings.APP_CALENDAR:
     importlib.import_module("tests.app.schedules")

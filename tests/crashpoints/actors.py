@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -61,6 +62,11 @@ class Actor:
             self.code = os.waitstatus_to_exitcode(status)
 
 
+def target(prefix: str) -> dict[str, Any]:
+    """Where the offers of a case go."""
+    return {"KEY": f"{prefix}-out", "KIND": "stream", "MAXLEN": 1000}
+
+
 def fork(folder: Path, prefix: str, name: str, work: Callable[[], None], armed: str = "", once: str = "once") -> Actor:
     """Starts a process of the case of that folder and prefix."""
     sys.stdout.flush()
@@ -93,7 +99,7 @@ def fork(folder: Path, prefix: str, name: str, work: Callable[[], None], armed: 
 
 def _configure(folder: Path, prefix: str) -> None:
     settings.APP_FOLDER = str(folder)
-    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": prefix}
+    settings.DELAYQ = {**settings.DELAYQ, "PREFIX": prefix, "TARGETS": {"shipping": target(prefix)}}
     setting_changed.send(sender=None, setting="DELAYQ", value=settings.DELAYQ, enter=True)
     connections.databases["default"]["NAME"] = str(folder / "db.sqlite3")
     RelayLoop.__init__.__kwdefaults__["young"] = YOUNG

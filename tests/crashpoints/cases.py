@@ -50,6 +50,7 @@ class Point:
 
 CHANGES: Final = ("cancel", "reschedule", "run_now", "requeue")
 EFFECTS: Final = ("atomic", "stepwise")
+OFFERING: Final = ("offering",)
 TOLD: Final = ("cancel", "reschedule", "run_now", "withdraw", "postpone")  # what is answered, and told to the row
 POINTS: Final = (
     Point("producer.commit", "web", kinds=DURABLE),
@@ -102,6 +103,8 @@ POINTS: Final = (
     Point("consumer.ran"),
     Point("effects.commit", kinds=EFFECTS),
     Point("effects.committed", kinds=EFFECTS),
+    Point("offer.push", kinds=OFFERING),
+    Point("offer.pushed", reply=True, kinds=OFFERING),
     Point("settler.settle"),
     Point("settler.settled", reply=True),
     Point("keeper.extend", "long"),

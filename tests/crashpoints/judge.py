@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+from django_delayq import ids
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 from tests.app import seen
 from tests.app.record import lines
-from tests.crashpoints.cases import Case
+from tests.crashpoints.cases import OFFERING, Case
 from tests.laws.history import CRASHPOINTS, HOPELESS, History, Op
 from tests.laws.judge import Breach, judge
 
@@ -57,6 +60,15 @@ def breaches(case: Case, folder: Path, link: Link, keys: Keys) -> list[Breach]:
     _settle_calls(case, history)
     history.fates = _fates(case, folder, history)
     return judge(history)
+
+
+def offers(case: Case, folder: Path, link: Link, key: str) -> list[str]:
+    """What is wrong with the entries that jobs have offered: each that has succeeded has one, and nobody else has any."""
+    if case.kind not in OFFERING:
+        return []
+    there = Counter(ids.full(fields[1].decode()) for _, fields in link.execute("XRANGE", key, "-", "+"))
+    wanted = Counter(UUID(id) for (id,) in select(folder, "select id from delayq_job where state = 'succeeded'"))
+    return [] if there == wanted and wanted else [f"offered: {dict(there)}; succeeded: {dict(wanted)}"]
 
 
 def _settle_calls(case: Case, history: History) -> None:

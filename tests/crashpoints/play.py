@@ -12,7 +12,7 @@ from pathlib import Path
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys, workers_key
 from tests.crashpoints import judge
-from tests.crashpoints.actors import READ, Actor, fork, worker
+from tests.crashpoints.actors import READ, Actor, fork, target, worker
 from tests.crashpoints.cases import LEASE, Case
 from tests.crashpoints.web import Web
 
@@ -52,6 +52,7 @@ class Play:
         try:
             yield from self._play()
             self.wrong += map(str, judge.breaches(self.case, self.folder, self.link, self.keys))
+            self.wrong += judge.offers(self.case, self.folder, self.link, str(target(self.prefix)["KEY"]))
         except Trouble as trouble:
             self.wrong.append(str(trouble))
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from django_delayq.store.scripts import SCRIPTS
-from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, POINTS, cases, tenth
+from tests.crashpoints.cases import AFTER, BEFORE, DURABLE, FEW, KEYED, KINDS, OFFERING, POINTS, cases, tenth
 
 PACKAGE = Path(__file__).parents[2] / "django_delayq"
 CALLS = {*SCRIPTS, "cancel_one", "resume", "adopt", "beat", "leave"} - {"inspect"}
@@ -298,7 +298,7 @@ def test_every_case_is_there_once() -> None:
             if (kind, operation) != ("redis", "requeue")
         )
     )
-    assert {case.kind for case in cases()} == set(KINDS)
+    assert {case.kind for case in cases()} == {*KINDS, *OFFERING}
     for point in POINTS:
         if point.kinds == DURABLE:  # there is a row, and Redis has to hear of it, once more perhaps
             assert point.name in ("producer.commit", "producer.committed") or point.name.startswith(("relay.", "restore.", "adopter."))
@@ -306,12 +306,12 @@ def test_every_case_is_there_once() -> None:
             changing = ("publish.", "outbox.", "operations.", "prune.", "relay.", "restore.cancel", "restore.note", "ticks.")
             assert point.name.startswith(changing)
         else:
-            assert point.kinds == KINDS or point.name.startswith("effects.")
+            assert point.kinds == KINDS or point.name.startswith(("effects.", "offer."))
 
 
 def test_the_tenth_of_every_day_has_every_failpoint_kind_and_action() -> None:
     chosen = list(tenth())
     assert len(chosen) < len(list(cases())) / 8
     assert {case.point for case in chosen} == set(POINTS)
-    assert {case.kind for case in chosen} == set(KINDS)
+    assert {case.kind for case in chosen} == {*KINDS, *OFFERING}
     assert {case.action for case in chosen} == set(AFTER)

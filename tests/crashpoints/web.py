@@ -234,6 +234,7 @@ class Web:
             "asking": (tasks.asker, (seconds / 2,)),
             "atomic": (tasks.atomic, (seconds,)),
             "stepwise": (tasks.stepwise, (0, seconds / 2)),
+            "offering": (tasks.offering, (seconds,)),
             "asynchronous": (tasks.asynchronous, (seconds,)),
         }.get(self.case.kind, (tasks.long, (seconds,)))
 

@@ -192,6 +192,33 @@ def test_a_user_with_the_documented_rights_is_no_finding(run, orders, own_redis,
     assert not codes & {"D014", "W014", "W015", "W016", "W017"}
 
 
+TARGETS = {
+    "shipping": {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": 100},
+    "invoices": {"KEY": "invoices-out", "KIND": "list", "MAXLEN": None},
+}
+
+
+def test_d050_a_user_that_may_not_write_to_targets_is_told_the_line_that_allows_it(run, orders, own_redis, settings):
+    server = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers.as_package(server.url), "TARGETS": TARGETS}
+    assert not findings(run("doctor", "--json"), "D050")
+    server.call("ACL", "SETUSER", servers.USER, "resetkeys", "~delayq:*", "-rpush", "-ltrim")
+    found = only(run, "D050")
+    assert "shipping, invoices" in found["message"]
+    assert found["hint"] == "Allow it: redis-cli ACL SETUSER <user> '~shipping-out' '~invoices-out' +rpush +ltrim"
+    server.call("ACL", "SETUSER", servers.USER, *servers.target_rules())
+    assert not findings(run("doctor", "--json"), "D050")
+
+
+def test_d051_something_else_stands_at_the_key_of_a_target_and_the_look_changes_nothing(run, orders, own_redis, settings):
+    server = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url, "TARGETS": TARGETS}
+    server.call("SET", "shipping-out", "theirs")
+    server.call("RPUSH", "invoices-out", "1", "2")
+    assert "'shipping-out' of the target 'shipping' stands something else than a stream" in only(run, "D051")["message"]
+    assert (server.call("LLEN", "invoices-out"), server.call("STRLEN", "shipping-out")) == (":2", ":6")
+
+
 def test_the_doctor_speaks_of_jobs_that_are_not_signed(run, orders, own_redis, settings):
     by_network(settings, own_redis(port=True))
     settings.DELAYQ = {**settings.DELAYQ, "SIGNING": False}

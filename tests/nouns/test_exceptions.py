@@ -54,6 +54,7 @@ def test_every_exception_is_an_error_or_control_flow_or_interrupts_a_task() -> N
         JobFailed,
         NotFinished,
         ResultGone,
+        TargetRefused,
         GaveUp,
         TargetRefused,
     }

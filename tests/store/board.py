@@ -17,7 +17,7 @@ NOW = 1_800_000_000_000  # ms; every test passes its own time
 LEASE = 30_000
 
 ZSETS = ("high", "normal", "low", "leases", "failed", "finished")
-HASHES = ("runs", "asks", "cancels", "progress", "keys")
+HASHES = ("runs", "asks", "offered", "cancels", "progress", "keys")
 
 
 def job_id(number: int) -> UUID:

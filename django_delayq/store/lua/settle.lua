@@ -1,5 +1,5 @@
 -- settle: running -> succeeded (ack) | scheduled (retry, snooze, ask, evict, park, crash) | failed (fail) | cancelled (cancel)
--- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered
 -- include: begin bulk runs lanes tombstone asks finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
 --   outcome: ack, retry, snooze, ask (its answer was "not yet"), evict (its process was killed for a neighbour's sake), park (nobody
@@ -27,7 +27,8 @@ for i = 1, items do
 end
 local runs = redis.call('HMGET', k_runs, unpack(ids))
 local cancels = {}
-asks_there = redis.call('EXISTS', k_cancels, k_asks) > 0 -- mostly nobody wants anything cancelled, and no job has asked
+-- Mostly nobody wants anything cancelled, no job has asked, and none has offered.
+asks_there = redis.call('EXISTS', k_cancels, k_asks, k_offered) > 0
 if asks_there then
   cancels = redis.call('HMGET', k_cancels, unpack(ids))
 end
@@ -106,6 +107,9 @@ for i = 1, items do
     if kind == 'ack' then
       unlease(id)
       finish(id, key_of(id, lane), 'succeeded')
+      if asks_there then
+        gather('HDEL', k_offered, id) -- of other ends tidy does it: the job may be put back
+      end
       event('succeeded', fields .. '\n' .. detail)
       tally('succeeded')
     elseif kind == 'cancel' then

@@ -1,9 +1,10 @@
 -- tidy: no state changes; drops what has had its time
--- keys: jobs cancels failed finished claims stats meta events asks
+-- keys: jobs cancels failed finished claims stats meta events asks offered
 -- include: begin ground tombstone
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
 --   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
---   which are looked through behind stats, 'a' before that of asks, which come last: older releases leave those of ended jobs)
+--   which are looked through behind stats, then 'a' before that of asks, of which older releases leave those of ended jobs, and 'o'
+--   before that of offered, which come last)
 -- Returns: tombstones dropped, failed records dropped, cursor to go on with ('0': done).
 -- O(log N + 200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
@@ -66,6 +67,16 @@ if string.sub(cursor, 1, 1) == 'a' then
       redis.call('HDEL', k_asks, id)
     end
   end
-  cursor = after == '0' and '0' or 'a' .. after
+  cursor = after == '0' and 'o0' or 'a' .. after
+end
+if string.sub(cursor, 1, 1) == 'o' then
+  local after, offers = unpack(redis.call('HSCAN', k_offered, string.sub(cursor, 2), 'COUNT', 200))
+  for i = 1, #offers, 2 do
+    local id = offers[i]
+    if redis.call('HEXISTS', k_jobs, id) == 0 then
+      redis.call('HDEL', k_offered, id)
+    end
+  end
+  cursor = after == '0' and '0' or 'o' .. after
 end
 return {#old, #failed, cursor}

@@ -1,0 +1,147 @@
+"""Putting an offer in: `offer`, which makes it a job of the task `django_delayq.offer`; and that task, by which a worker gives it."""
+
+from __future__ import annotations
+
+from random import uniform
+from typing import Any, Final, Unpack
+
+from django_delayq import codec, conf
+from django_delayq.exceptions import DelayqError, LeaseLost, Snooze, StoreUnavailable, TargetRefused
+from django_delayq.failpoints import failpoint
+from django_delayq.producer.job import Job
+from django_delayq.producer.options import JobOptions
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import Task, made, registry
+from django_delayq.producer.twins import like, refuse_loop
+from django_delayq.store.connection import StoreError, StoreRefused
+from django_delayq.store.offers import OfferReply, OfferStore
+from django_delayq.target import OfferTarget
+from django_delayq.text import nearest
+from django_delayq.worker.current import CurrentJob, running
+
+NAME: Final = "django_delayq.offer"  # jobs that wait bear it: it stays
+UNLISTED_PAUSE: Final = 60.0  # seconds, about which a job waits for a worker whose settings list its target
+AWAY_PAUSE: Final = 5.0  # likewise, for Redis
+TRIES: Final = 2  # of one run: a reply may be lost
+TEXTS: Final = {
+    "target_unknown": "{target!r} is not listed in DELAYQ['TARGETS']. {known}",
+    "target_misspelt": "{target!r} is not listed in DELAYQ['TARGETS'] (did you mean {near!r}?). {known}",
+    "target_type": "The target {target!r}: something else than a {kind} stands at the key {key!r}, so nothing was pushed. Rename one "
+    "of the two, or delete what stands there.",
+    "target_full": "The target {target!r}: Redis has no memory left (maxmemory), so nothing was pushed to the key {key!r}. Let "
+    "somebody read what is there, lower its MAXLEN, or give Redis more memory.",
+    "target_error": "The target {target!r}: Redis refused to push to the key {key!r}: {cause} May its user do that? `delayq doctor` "
+    "has the line that allows it.",
+    "unlisted": "The target {target!r} is not listed in DELAYQ['TARGETS'] of this worker; the job waits for one that knows it.",
+    "away": "Whether it was offered is not known yet: {cause}",
+    "gone": "Redis has lost this run; the job is offered when it is back.",
+    "cancel": "It was cancelled before it was offered.",
+}
+
+
+class OfferFailed(DelayqError):
+    """A push that Redis has refused; `fields` have `target` and `key`. Nothing was pushed."""
+
+    code = "offer_failed"
+
+
+class Offers(Task[..., Any]):
+    """The task. Its jobs go to the queue "default" unless they say otherwise, or to the first one where that is not listed."""
+
+    @property
+    def queue(self) -> str:
+        """As the settings say now."""
+        queues = conf.get().queues
+        return "default" if "default" in queues else next(iter(queues))
+
+    @queue.setter
+    def queue(self, value: str) -> None:
+        pass  # the settings are asked
+
+
+def offer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
+    """Puts in what a worker pushes to a list or a stream of Redis at its date: `offer({"order": 7}, to="shipping", delay="2m")`.
+
+    Args:
+        message: what JSON holds. A reader finds it beside the job's id.
+        to: a name in `DELAYQ["TARGETS"]`.
+        options: those of `schedule`.
+
+    Raises:
+        TargetRefused: no target of that name is listed.
+        As `schedule`.
+    """
+    refuse_loop("delayq.aoffer(…)")
+    _check(to)
+    return offers.using(**options).schedule(message, to=to)
+
+
+@like(offer)
+async def aoffer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job:
+    """Async twin of `offer`. It commits by itself."""
+    _check(to)
+    return await offers.using(**options).aschedule(message, to=to)
+
+
+def _check(to: str) -> None:
+    targets = conf.get().targets
+    if to in targets:
+        return
+    known = f"Add it there; the targets listed are: {', '.join(sorted(targets))}." if targets else "It lists none; add it there."
+    near = nearest(to, targets)
+    code = "target_misspelt" if near else "target_unknown"
+    raise TargetRefused(TEXTS[code].format(target=to, near=near, known=known), code=code, target=to, **({"near": near} if near else {}))
+
+
+def push(message: Any, *, to: str) -> dict[str, str]:
+    """Offers it once. Returns `to`, and `place`: the id of the entry; of a list, how long that was with it."""
+    job = running(f"the task {NAME}")
+    config = conf.get()
+    target = config.targets.get(to)
+    if config.inline:  # without Redis; the call has been checked
+        return {"to": to, "place": ""}
+    if target is None:
+        raise Snooze(_about(UNLISTED_PAUSE), TEXTS["unlisted"].format(target=to))
+    reply = _pushed(job, target, codec.dumps(message))
+    if reply.status == "lost":
+        raise LeaseLost(f"job {job.short_id}: another worker has it; nothing was pushed")
+    if reply.status == "gone":
+        raise Snooze(_about(AWAY_PAUSE), TEXTS["gone"])
+    if reply.status == "cancel":
+        raise Snooze(_about(AWAY_PAUSE), TEXTS["cancel"])  # which ends it as cancelled
+    return {"to": to, "place": reply.place}
+
+
+def _pushed(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
+    told = {"target": target.name, "key": target.key, "kind": target.kind}
+    left = TRIES
+    while True:
+        left -= 1
+        try:
+            store = OfferStore(stores.queue(job.queue))
+            failpoint("offer.push")
+            reply = store.offer(target, body, id=job.short_id, attempt=job.attempt, nonce=job.nonce, worker=job.worker)
+            failpoint("offer.pushed")
+            return reply
+        except StoreUnavailable as error:
+            if isinstance(error, StoreRefused) and error.full:
+                raise _failure("target_full", **told) from None
+            # An offer that was not refused may have been given: to fail here would end a job whose push has happened.
+            if not left:
+                raise Snooze(_about(AWAY_PAUSE), TEXTS["away"].format(cause=error)) from error
+        except StoreError as error:
+            code = "target_type" if error.reply.startswith("WRONGTYPE") else "target_error"
+            raise _failure(code, **told, cause=error) from None
+
+
+def _failure(code: str, **fields: Any) -> OfferFailed:
+    text = TEXTS[code].format(**fields)
+    return OfferFailed(text, code=code, target=fields["target"], key=fields["key"])
+
+
+def _about(seconds: float) -> float:
+    return seconds * uniform(0.5, 1.5)
+
+
+offers: Final = made(Offers, push, where=f"the task {NAME}", name=NAME)
+registry.add(offers)
