@@ -273,7 +273,7 @@ class RestoreLoop:
         if self._resumes or (not older and ground.confirmed is None):
             # Another restore died on the way, and what it has done stands; or Redis was wiped, and what it has is new: no mirror has
             # ever confirmed this store, as it did with any old copy.
-            given = "" if ground.generation else self.store.offer
+            given = "" if ground.generation else self.store.new_generation
             target, phase = replace(ground, generation=ground.generation or given), ADOPT
             self._note(ground, target.generation)
             # It may be a copy all the same, of a server that was not confirmed yet, and older than what was answered there.

@@ -102,7 +102,7 @@ class QueueStore:
         self._form = formats.Form(signer)
 
     @property
-    def offer(self) -> str:
+    def new_generation(self) -> str:
         """The generation that a store without one gets: another with each call, for one that is wiped twice must not look the same."""
         return os.urandom(8).hex()
 
@@ -170,7 +170,9 @@ class QueueStore:
         is given one, since two empty stores would look the same.
         """
         meta = self.keys["meta"]
-        _, found = self.link.execute_many([("HSETNX", meta, "generation", self.offer), ("HMGET", meta, "generation", "server")])
+        _, found = self.link.execute_many(
+            [("HSETNX", meta, "generation", self.new_generation), ("HMGET", meta, "generation", "server")]
+        )
         if isinstance(found, Exception):
             raise found
         return f"{decode.text(found[0])}:{decode.text(found[1])}"

@@ -154,7 +154,7 @@ class GroundStore:
         self, items: Sequence[RestoreItem], by: str, why: str, ground: str, progress: str, now_ms: int | None
     ) -> tuple[str, list[Restored]]:
         bounded(items)
-        arguments: list[Any] = [self._store.offer, ground, progress]
+        arguments: list[Any] = [self._store.new_generation, ground, progress]
         for item in items:
             arguments += (
                 item.id,

@@ -15,7 +15,7 @@ from django_delayq.store.keys import Keys
 
 LANES: Final = ("high", "normal", "low")
 ZSETS: Final = (*LANES, "leases", "failed", "finished")
-HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "keys", "claims", "meta")
+HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "offered", "keys", "claims", "meta")
 HELD: Final = (*LANES, "leases", "runs", "cancels", "progress", "asks", "keys")  # empty when nothing goes on
 BOOKKEEPING: Final = (
     "paused",
@@ -67,6 +67,7 @@ class Dump:
     cancels: dict[str, str] = field(default_factory=dict)
     progress: dict[str, str] = field(default_factory=dict)
     asks: dict[str, str] = field(default_factory=dict)
+    offered: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class Dump:
 
     def renamed(self, name: Callable[[str], str]) -> Dump:
         """The same with other ids, without claims and bookkeeping."""
-        by_id = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:5])}
+        by_id = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:6])}
         return Dump(**by_id, keys={key: name(id) for key, id in self.keys.items()})
 
 

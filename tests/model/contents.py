@@ -27,7 +27,7 @@ class Contents:
         self.generation = generation  # "" for none
         self.server = server
         self.format = 0
-        self.offer = ""  # the generation that a queue without one is given
+        self.new_generation = ""  # the generation that a queue without one is given
         self.confirmed = ""  # the server whose data is what the database has seen
         self.mirrored = ""  # the last event that the database has
         self.rolled = ""  # the phase of the way back
@@ -37,6 +37,8 @@ class Contents:
         self.jobs: dict[str, Job] = {}
         self.finished: dict[str, float] = {}
         self.requests: dict[str, str] = {}  # who asked for the cancel of a job that runs; or that would, were it here
+        self.offered: dict[str, str] = {}  # where what a job has offered was put
+        self.pushed = 0  # how many stand there; it is no part of the queue
         self.claims: dict[str, LastClaim] = {}
         self.paused: dict[str, str] = {}
         self.alive: int | None = None  # when a worker was last here
@@ -69,7 +71,7 @@ class Contents:
         twin = copy(self)
         twin.jobs = {id: copy(job) for id, job in self.jobs.items()}
         twin.finished, twin.claims, twin.paused = dict(self.finished), dict(self.claims), dict(self.paused)
-        twin.requests = dict(self.requests)
+        twin.requests, twin.offered = dict(self.requests), dict(self.offered)
         return twin
 
     def noted(self) -> set[str]:
@@ -82,7 +84,7 @@ class Contents:
 
     def view(self) -> Dump:
         """What Redis should hold."""
-        dump = Dump(finished=dict(self.finished), cancels=dict(self.requests), meta=self._meta())
+        dump = Dump(finished=dict(self.finished), cancels=dict(self.requests), offered=dict(self.offered), meta=self._meta())
         dump.claims = {worker: claim.line() for worker, claim in self.claims.items()}
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()

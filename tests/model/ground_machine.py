@@ -70,6 +70,7 @@ class GroundMachine(QueueMachine):
 
     def _start_anew(self, model: Model, last: dumps.Dump, seen: str) -> None:
         """Redis holds something else than before: nothing that was seen or sent counts any more."""
+        model.pushed = self.model.pushed  # what others hold stays
         self.model, self.last, self.seen, self.sent = model, last, seen, []
         self.story.forget()
 

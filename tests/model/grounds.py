@@ -103,7 +103,7 @@ class Grounds(Contents):
 
     def adopt(self, items: Sequence[RestoreItem], *, worker: str, ground: str, now_ms: int) -> tuple[str, list[Restored]]:
         self._begin(now_ms)
-        self._stand(self.offer)
+        self._stand(self.new_generation)
         if self.rolled == "sweep":
             return self.ground, ["wait" for _ in items]
         return self.ground, [self._adopt(item, ground) for item in items]
@@ -144,7 +144,7 @@ class Grounds(Contents):
             return []
         if ground != self.known:
             return ["ground" for _ in items]
-        self._stand(self.offer)
+        self._stand(self.new_generation)
         if progress:
             self.restoring = f"{now_ms} {progress}"
         answers = [self._restore(item, actor) for item in items]

@@ -19,8 +19,10 @@ from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import Changed, ScheduleItem
 from django_delayq.store.keys import NAMES
+from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.recovery import GroundStore
+from django_delayq.target import OfferTarget
 from tests.laws import dump as dumps
 from tests.laws.history import MODEL, History, Look, Sees
 from tests.laws.judge import judge
@@ -91,6 +93,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.link = link
         self.store = store(link, prefix=f"model{next(_examples)}", queue="q")
         self.ground = GroundStore(self.store)
+        self.offers = OfferStore(self.store)
+        self.target = OfferTarget(name="out", key=f"{self.store.keys.prefix}-out", kind="list", maxlen=None)
         self.log = EventLog(link, self.store.keys)
         self.model = Model("g1", server_of(link))
         self.now = NOW
@@ -105,14 +109,14 @@ class QueueMachine(RuleBasedStateMachine):
         link.execute("HSET", self.store.keys["meta"], "generation", "g1")
 
     def teardown(self) -> None:
-        self.link.execute("DEL", *(self.store.keys[name] for name in NAMES))
+        self.link.execute("DEL", *(self.store.keys[name] for name in NAMES), self.target.key)
 
     # The two sides
 
     def call(self, name: str, *args: Any, **options: Any) -> Any:
         """The same call to both sides; everything is compared."""
         self.sent = [*self.sent[-20:], (name, args, options)]
-        side = self.store if hasattr(self.store, name) else self.ground
+        side = next(side for side in (self.store, self.ground, self.offers) if hasattr(side, name))
         if name == "requeue" and self.model.rolled:  # rows that have not heard of it would end the job again
             with pytest.raises(StoreError, match="RESTORING"):
                 side.requeue(*args, now_ms=self.now, **options)
@@ -123,7 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
         if callable(found):
             found = found()
         if not self.model.generation:
-            self.model.offer = self.log.generation()
+            self.model.new_generation = self.log.generation()
         expected = getattr(self.model, name)(*args, now_ms=self.now, **options)
         if isinstance(expected, Changed) and self.model.events:
             expected = expected._replace(event=self.log.last_id())
@@ -337,6 +341,30 @@ class QueueMachine(RuleBasedStateMachine):
             self.settle(*(self.ending(one, Ending(0, outcome, delay, 0)) for one in again))
             self.now += delay
             self.claim("w2", 5)
+
+    def offer(self, job: ClaimedJob, slip: int = 0) -> str:
+        told = {"id": job.id, "attempt": job.attempt + slip, "nonce": job.fence, "worker": "w1"}
+        status: str = self.call("offer", self.target, b"[1]", **told).status
+        pushed = self.link.execute("LLEN", self.target.key)
+        assert pushed == self.model.pushed, f"offer answered {status}, and {pushed} stand there, not {self.model.pushed}"
+        return status
+
+    @precondition(lambda self: self.held)
+    @rule(those=st.lists(picks, min_size=1, max_size=3), slip=st.sampled_from([0, 0, 0, -1, 1]))
+    def runs_offer(self, those: list[int], slip: int) -> None:
+        for pick in those:
+            self.offer(self.held[pick % len(self.held)], slip)
+
+    @precondition(lambda self: self.running())
+    @rule(pick=picks, ending=endings)
+    def a_run_offers_and_so_does_the_next_one(self, pick: int, ending: Ending) -> None:
+        job = self.running()[pick % len(self.running())]
+        first = self.offer(job)
+        self.settle(self.ending(job, replace(ending, slip=0)))
+        self.now += ending.delay
+        self.claim("w2", 5)
+        for again in (one for one in self.running() if one.id == job.id):
+            assert self.offer(again) == ("again" if first in ("offered", "again") else "offered")
 
     @precondition(lambda self: self.held)
     @rule(those=st.lists(picks, min_size=1, max_size=3), progress=st.sampled_from(["", "1/3", "2/3"]))

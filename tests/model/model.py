@@ -10,7 +10,9 @@ from uuid import UUID
 from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
+from django_delayq.store.offers import OfferReply
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
+from django_delayq.target import OfferTarget
 from tests.laws.dump import LANES
 from tests.model.contents import full, short
 from tests.model.grounds import Grounds
@@ -38,7 +40,7 @@ class Model(Grounds):
             return self.known, []
         asks, self.told = mode.startswith("ask"), mode.endswith("told")
         if not asks:
-            self._stand(self.offer)
+            self._stand(self.new_generation)
         return self.known, [self._schedule(item, asks) for item in items]
 
     def schedule(self, items: Sequence[ScheduleItem], *, actor: str = "", now_ms: int) -> list[ScheduleReply]:
@@ -129,7 +131,7 @@ class Model(Grounds):
         now_ms: int,
     ) -> Claim:
         self._begin(now_ms)
-        self._stand(self.offer)
+        self._stand(self.new_generation)
         takeover = self._takeover(lease_ms, away_ms, moved=self.run not in ("", self.server))
         self.run = self.server
         last = self.claims.get(worker)
@@ -305,7 +307,24 @@ class Model(Grounds):
             self._event("snoozed", *fields, due, *([job.asks + 1] if outcome == "ask" else []), body=item.detail)
         else:
             self._finish(job, cancelled=outcome == "cancel")
+            if outcome != "cancel":
+                self.offered.pop(job.id, None)
             self._event("cancelled" if outcome == "cancel" else "succeeded", *fields, body=item.detail)
+
+    def offer(self, target: OfferTarget, body: bytes, *, id: str, attempt: int, nonce: str, worker: str, now_ms: int) -> OfferReply:
+        self._begin(now_ms)
+        job = self.jobs.get(id)
+        if job is None or not job.fence:
+            return OfferReply("gone", "")
+        if (job.fence, job.attempt) != (nonce, attempt):
+            return OfferReply("lost", "")
+        if id in self.offered:
+            return OfferReply("again", self.offered[id])
+        if id in self.requests:
+            return OfferReply("cancel", "")
+        self.pushed += 1
+        self.offered[id] = str(self.pushed)
+        return OfferReply("offered", self.offered[id])
 
     def cancel(
         self,
@@ -492,6 +511,7 @@ class Model(Grounds):
             del self.jobs[id]
             self.finished[id] = now_ms
         self.claims = {worker: claim for worker, claim in self.claims.items() if claim.at >= now_ms - claims_ms}
+        self.offered = {id: place for id, place in self.offered.items() if id in self.jobs}
         if self.confirmed == self.server and not self.rolled:
             self.requests = {id: by for id, by in self.requests.items() if id in self.jobs}
         return Tidied(len(old), len(failed), "0")
