@@ -161,7 +161,7 @@ def _before(found: Portion, decided_to: datetime, now: datetime, withdrawn: Sequ
 
 
 def check_jobs(one: Periodic | Declaration) -> None:
-    """Whether the ticks of a schedule can have jobs: what the writer would find at each of them, but for what carriers pack then.
+    """Whether the ticks of a schedule can have jobs: what the writer would find at each of them.
 
     Raises:
         UnknownTask: its task is not registered in this process.

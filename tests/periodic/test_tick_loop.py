@@ -20,6 +20,7 @@ from django_delayq.periodic.tick_writer import TickWriter
 from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, Change
+from tests.carriers import TENANT, Tenant
 from tests.periodic.conftest import Code, fates, in_redis
 from tests.tasks_for_tests import close_order, ping
 
@@ -89,6 +90,27 @@ def test_records_of_ticks_are_signed_where_all_are(code, settings):
     code.poll()
     view = stores.inspector().job("orders", Job.objects.get().pk)
     assert conf.get().signer.standing(view.raw, queue="orders", id=ids.short(view.id)) not in ("unsigned", "wrong")
+
+
+class OnlyWithTenant(Tenant):
+    """Refuses to schedule without a tenant, as a project may."""
+
+    def pack(self) -> object:
+        if TENANT.get() is None:
+            raise LookupError("no tenant")
+        return TENANT.get()
+
+
+@pytest.mark.parametrize("tenant", ["acme", None])
+def test_jobs_of_ticks_and_those_by_hand_carry_nothing_of_the_process_that_writes_them(code, settings, tenant):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": [f"{__name__}.OnlyWithTenant"]}
+    code.declare()
+    before = TENANT.set(tenant)
+    code.poll()
+    schedules.run_now("nightly", "sam")
+    TENANT.reset(before)
+    assert Periodic.objects.get().problem is None
+    assert [set(job.options["meta"]) for job in Job.objects.all()] == [{PERIODIC}, {PERIODIC}]
 
 
 # many at once
