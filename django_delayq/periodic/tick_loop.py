@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from django.db import Error as DriverError
-from django.db import models
+from django.db import IntegrityError, models
 
 from django_delayq import conf
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.mirror.database_errors import about_data
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.operation_loop import hindered
 from django_delayq.models import Periodic
@@ -116,9 +117,9 @@ class TickLoop:
             except (StoreUnavailable, StoreError) as error:  # ticks are written all the same; this is tried with each look
                 logger.debug("jobs of schedule %s are still to be cancelled: %s", one.name, error)
                 return
-            except DriverError:
-                raise
-            except Exception as error:  # its queue is no more, say
+            except Exception as error:
+                if not _of_one(error):
+                    raise
                 self._bar(one, error, now)
 
     # what is to be
@@ -129,19 +130,16 @@ class TickLoop:
             return 0
         try:
             return self._writer.write([one.pk for one in mine], now)
-        except DriverError:
-            raise
         except Exception as error:
-            if len(mine) == 1:
-                self._bar(mine[0], error, now)
-                return 0
+            if not _of_one(error):
+                raise
         done = 0
         for one in mine:
             try:
                 done += self._writer.write_one(one.pk, now)
-            except DriverError:
-                raise
             except Exception as error:
+                if not _of_one(error):
+                    raise
                 self._bar(one, error, now)
         return done
 
@@ -169,6 +167,11 @@ class TickLoop:
     def _tell(self, one: _Due, error: Exception, now: datetime) -> None:
         if one.problem is None and one.write_at < now - UNWRITTEN:
             self._rows().filter(pk=one.pk, problem__isnull=True, write_at=one.write_at).update(problem=hindered(error)["problem"])
+
+
+def _of_one(error: Exception) -> bool:
+    """Whether it is trouble of one schedule: what a database says of rows, or any error of ours. All else of a database is about all."""
+    return not isinstance(error, DriverError) or isinstance(error, IntegrityError) or bool(about_data(error))
 
 
 class UnendingLoop:

@@ -327,6 +327,28 @@ def test_one_that_cannot_be_written_does_not_stop_the_others(code, clock, caplog
     assert "Mars/Olympus" in problems["zone"]["fields"]["message"]
 
 
+def test_rows_that_the_database_refuses_are_told_and_stop_no_other_schedule(code, clock, monkeypatch, caplog):
+    for name in ("refused", "good", "late"):
+        code.declare(name)
+    put = tick_writer.schedule_many
+
+    def refuse(bindings):
+        if any(binding.tick["name"] == "refused" for binding in bindings):
+            Periodic.objects.bulk_create([Periodic(name="good", decided_to=clock.moment, created_at=clock.moment)])  # a row that is there
+        return put(bindings)
+
+    monkeypatch.setattr(tick_writer, "schedule_many", refuse)
+    for _ in range(3):
+        code.poll()
+        assert code.loop.poll() == tick_loop.IDLE, "it is not tried again at once"
+        clock.advance(seconds=40)
+    assert sorted(tick.schedule.name for tick in Tick.objects.all()) == ["good", "late"]
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 1
+    assert "refused" in told[0]
+    assert Periodic.objects.get(name="refused").problem["fields"]["kind"] == "IntegrityError"
+
+
 def test_trouble_that_is_over_is_told_no_more(code, clock):
     code.declare("refused", args=())
     code.poll()
