@@ -178,6 +178,18 @@ def test_a_tick_whose_job_is_not_cancelled_yet_gets_no_other_one_before_that(nig
 # other dates
 
 
+def test_a_tick_that_is_withdrawn_while_redis_is_away_is_cancelled_though_the_next_date_is_far(nightly, clock, settings):
+    there = settings.DELAYQ
+    settings.DELAYQ = {**there, "REDIS": "unix:///nowhere/redis.sock"}
+    schedules.override("nightly", every="1h", actor="sam")
+    nightly.poll()
+    assert fates() == [("12:10:00", "withdrawn"), ("13:00:00", "scheduled")]
+    settings.DELAYQ = there
+    clock.advance(seconds=5)
+    nightly.poll()
+    assert fates() == [("12:10:00", "cancelled"), ("13:00:00", "scheduled")]
+
+
 @pytest.mark.parametrize(
     ("missed", "late", "wanted"),
     [("once", 30, "scheduled"), ("skip", 30, "scheduled"), ("once", 90, "scheduled"), ("all", 90, "scheduled"), ("skip", 90, "missed")],

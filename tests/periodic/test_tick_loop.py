@@ -334,9 +334,7 @@ def test_rows_that_the_database_refuses_are_told_and_stop_no_other_schedule(code
 
     def refuse(bindings):
         if any(binding.tick["name"] == "refused" for binding in bindings):
-            Periodic.objects.bulk_create(
-                [Periodic(name="good", decided_to=clock.moment, created_at=clock.moment)]
-            )  # a row that is there
+            Periodic.objects.bulk_create([Periodic(name="good", decided_to=clock.moment, created_at=clock.moment)])
         return put(bindings)
 
     monkeypatch.setattr(tick_writer, "schedule_many", refuse)
