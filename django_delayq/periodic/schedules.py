@@ -254,7 +254,7 @@ def change(
 
 def delete(name: str, actor: str, reason: str = "") -> None:
     """Deletes a schedule of the admin's own, with its ticks. Its waiting ticks are cancelled first, at once, also in a transaction that
-    is rolled back later. Jobs keep their rows.
+    is rolled back later; those of a queue that the settings do not list any more are left there. Jobs keep their rows.
 
     Raises:
         ConfigError: also, that code declares it, or that somebody has turned it on meanwhile.
@@ -265,7 +265,7 @@ def delete(name: str, actor: str, reason: str = "") -> None:
     schedule = turn_off(name, actor, reason).pk
     deleted = False
     while not deleted:
-        while not withdrawals.carry_out(schedule, using):
+        while not withdrawals.carry_out(schedule, using, give_up=True):
             pass
         with locked(using, pk=schedule) as row:
             if row is None:

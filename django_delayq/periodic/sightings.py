@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
+from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.models import Periodic, Sighting
 from django_delayq.periodic import schedule_rows
@@ -20,13 +22,15 @@ NOTED: Final = timedelta(seconds=15)  # what another worker has noted within thi
 ALIVE: Final = timedelta(minutes=2)  # a declaration that was not seen for so long is a new one when it is seen again
 RETIRED: Final = timedelta(hours=1)  # a schedule that nobody has declared for so long is retired
 KEPT: Final = timedelta(days=1)
+BUDGET: Final = 1.0  # seconds of a look, about, in which schedules are changed: mirror, relay and writer wait meanwhile
 WORKERS: Final = ("", "")  # the sighting that says since when workers look at all
 Seen = dict[tuple[str, str], Sighting]
 
 
 class Sightings:
     """1. Notes what this code declares, unless another worker just has. 2. Makes the declarations in force those of this code that have
-    come last. 3. Retires schedules that nobody has declared for an hour, if workers have looked for as long.
+    come last. 3. Retires schedules that nobody has declared for an hour, if workers have looked for as long. Where there are many to
+    change it does a portion, and is called again: so what it declares is noted again too, and never dead in its own eyes.
 
     In force is, of the declarations of a name that were seen within two minutes, the one that has been seen for the shortest time: so a
     deploy takes over at once, and so does one that brings back what was there before. Where none was seen, the last one stays in force.
@@ -37,8 +41,8 @@ class Sightings:
         self._declared = declared
         self._unkept: set[str] = set()  # names that the database takes for others, told in the log
 
-    def look(self, now: datetime) -> None:
-        """One pass.
+    def look(self, now: datetime) -> bool:
+        """One pass. Returns whether it may be that something is left: look again soon.
 
         Raises:
             DatabaseError: call again later.
@@ -52,12 +56,16 @@ class Sightings:
         changed = [one for one in declared if not _stands(rows.get(one.name), one) and in_force(one, by_name[one.name], now)]
         for one in self._created([one for one in changed if one.name not in rows], now):
             logger.info("schedule %s is new: %s", one.name, one.dates.text)
-        for one in changed:
-            if one.name in rows:
-                self._adopt(one)
-        self._retire(rows.values(), seen, now)
+        acts = [partial(self._adopt, one) for one in changed if one.name in rows]
+        acts += [partial(self._retire_one, name, now) for name in _orphans(rows.values(), seen, now)]
+        until = clock.monotonic() + BUDGET
+        for act in acts:
+            act()
+            if clock.monotonic() >= until:
+                return True
         if any(sighting.last_seen < now - KEPT for sighting in seen.values()):
             Sighting.objects.using(self.using).filter(last_seen__lt=now - KEPT).delete()
+        return False
 
     def _rows(self) -> Any:
         return Periodic.objects.using(self.using)
@@ -120,17 +128,6 @@ class Sightings:
             note(row, "periodic_declared", now, self.using, reason=what, dates=one.dates.text)
         logger.info("schedule %s is %s: %s", one.name, what, one.dates.text)
 
-    def _retire(self, rows: Iterable[Periodic], seen: Seen, now: datetime) -> None:
-        if seen[WORKERS].first_seen > now - RETIRED:
-            return  # who would have declared it may not have been here
-        last: dict[str, datetime] = {}
-        for sighting in seen.values():
-            last[sighting.name] = max(sighting.last_seen, last.get(sighting.name, sighting.last_seen))
-        for row in rows:
-            gone = row.name not in last or last[row.name] < now - RETIRED
-            if gone and row.retired_at is None and row.owner == Periodic.Owner.CODE:
-                self._retire_one(row.name, now)
-
     def _retire_one(self, name: str, now: datetime) -> None:
         with locked(self.using, name=name) as row:
             lately = Sighting.objects.using(self.using).filter(name=name, last_seen__gte=now - RETIRED)
@@ -154,6 +151,17 @@ def in_force(one: Declaration, seen: Iterable[Sighting], now: datetime) -> bool:
     rivals = [sighting for sighting in seen if alive(sighting, now)]
     last = max(rivals, key=lambda sighting: (sighting.first_seen, sighting.fingerprint), default=None)
     return last is not None and last.fingerprint == one.fingerprint
+
+
+def _orphans(rows: Iterable[Periodic], seen: Seen, now: datetime) -> list[str]:
+    """The schedules of code that nobody has declared for an hour."""
+    if seen[WORKERS].first_seen > now - RETIRED:
+        return []  # who would have declared it may not have been here
+    last: dict[str, datetime] = {}
+    for sighting in seen.values():
+        last[sighting.name] = max(sighting.last_seen, last.get(sighting.name, sighting.last_seen))
+    lives = [row.name for row in rows if row.retired_at is None and row.owner == Periodic.Owner.CODE]
+    return [name for name in lives if name not in last or last[name] < now - RETIRED]
 
 
 def _stands(row: Periodic | None, one: Declaration) -> bool:

@@ -7,17 +7,18 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from django.db import Error as DriverError
-from django.db import models
+from django.db import IntegrityError, models
 
-from django_delayq import conf
+from django_delayq import clock, conf
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.mirror.database_errors import about_data
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.operation_loop import hindered
 from django_delayq.models import Periodic
 from django_delayq.periodic import schedule_rows, withdrawals
 from django_delayq.periodic.declarations import Declarations, declarations
-from django_delayq.periodic.sightings import Sightings
+from django_delayq.periodic.sightings import BUDGET, Sightings
 from django_delayq.periodic.tick_writer import TickWriter
 from django_delayq.producer.task import registry
 from django_delayq.store.connection import StoreError
@@ -41,7 +42,7 @@ class _Due(NamedTuple):
     owner: str
     task: str
     fingerprint: str
-    write_at: datetime
+    write_at: datetime | None
     withdrawing: bool
     problem: object
 
@@ -75,17 +76,18 @@ class TickLoop:
         """
         if conf.get().inline or not (self._declared.all() or self._any.found()):
             return UNUSED
-        now = schedule_rows.now(self.using)
+        now, left = schedule_rows.now(self.using), False
         if self._looked is None or not self._looked <= now < self._looked + LOOK:
-            self._sightings.look(now)
-            self._looked = now = schedule_rows.now(self.using)
+            left = self._sightings.look(now)
+            now = schedule_rows.now(self.using)
+            self._looked = None if left else now
         due = self._due(now)
         due = [one for one in due if not self._is_barred(one, now)]
-        self._withdraw([one for one in due if one.withdrawing], now)
-        mine = [one for one in due if self._is_mine(one)]
+        left |= self._withdraw([one for one in due if one.withdrawing], now)
+        mine = [one for one in due if one.write_at is not None and one.write_at <= now and self._is_mine(one)]
         done = self._write(mine[:BATCH], now)
         self._tell_orphans(due, now)
-        if len(mine) > BATCH or done:
+        if len(mine) > BATCH or done or left:
             return 0.0
         return SOON if mine else self._until_next(now)
 
@@ -93,7 +95,7 @@ class TickLoop:
         return Periodic.objects.using(self.using)
 
     def _due(self, now: datetime) -> list[_Due]:
-        found = self._rows().filter(write_at__lte=now).order_by("write_at")
+        found = self._rows().filter(models.Q(write_at__lte=now) | models.Q(withdrawing=True)).order_by("write_at")
         return [_Due(*row) for row in found.values_list(*_Due._fields)]
 
     def _until_next(self, now: datetime) -> float:
@@ -109,17 +111,22 @@ class TickLoop:
 
     # what is to be no more
 
-    def _withdraw(self, due: Sequence[_Due], now: datetime) -> None:
+    def _withdraw(self, due: Sequence[_Due], now: datetime) -> bool:
+        """Returns whether some are left for the next pass: mirror and relay wait for this one."""
+        until, left = clock.monotonic() + BUDGET, False
         for one in due:
             try:
-                withdrawals.carry_out(one.pk, self.using)
+                left |= not withdrawals.carry_out(one.pk, self.using)
             except (StoreUnavailable, StoreError) as error:  # ticks are written all the same; this is tried with each look
                 logger.debug("jobs of schedule %s are still to be cancelled: %s", one.name, error)
-                return
-            except DriverError:
-                raise
-            except Exception as error:  # its queue is no more, say
+                return False
+            except Exception as error:
+                if not _of_one(error):
+                    raise
                 self._bar(one, error, now)
+            if clock.monotonic() >= until:
+                return True
+        return left
 
     # what is to be
 
@@ -129,19 +136,16 @@ class TickLoop:
             return 0
         try:
             return self._writer.write([one.pk for one in mine], now)
-        except DriverError:
-            raise
         except Exception as error:
-            if len(mine) == 1:
-                self._bar(mine[0], error, now)
-                return 0
+            if not _of_one(error):
+                raise
         done = 0
         for one in mine:
             try:
                 done += self._writer.write_one(one.pk, now)
-            except DriverError:
-                raise
             except Exception as error:
+                if not _of_one(error):
+                    raise
                 self._bar(one, error, now)
         return done
 
@@ -167,8 +171,13 @@ class TickLoop:
                 self._tell(one, DelayqError(code="task_unknown", name=one.task), now)
 
     def _tell(self, one: _Due, error: Exception, now: datetime) -> None:
-        if one.problem is None and one.write_at < now - UNWRITTEN:
+        if one.problem is None and one.write_at is not None and one.write_at < now - UNWRITTEN:
             self._rows().filter(pk=one.pk, problem__isnull=True, write_at=one.write_at).update(problem=hindered(error)["problem"])
+
+
+def _of_one(error: Exception) -> bool:
+    """Whether it is trouble of one schedule: what a database says of rows, or an error of ours. All else of a database is about all."""
+    return not isinstance(error, DriverError) or isinstance(error, IntegrityError) or bool(about_data(error))
 
 
 class UnendingLoop:

@@ -51,8 +51,8 @@ class TickWriter:
     commit publishes the jobs, or else the relay does.
 
     A tick that has a row is decided, and gets no second job; only one whose job was cancelled since it was withdrawn gets another.
-    Mostly there is none: so nobody looks, and where the unique index says otherwise all is rolled back and done again, schedule by
-    schedule, with a look. The index alone makes a tick one job, whatever a database makes of locks.
+    Mostly there is none: so nobody looks, and where the unique index says otherwise all is rolled back, and the loop has it done again,
+    schedule by schedule, with a look. The index alone makes a tick one job, whatever a database makes of locks.
 
     It dies at any point without harm: nothing of it is there, or all.
     """
@@ -65,24 +65,26 @@ class TickWriter:
         """Writes what is due of these schedules. Returns of how many; the others are in somebody else's hands.
 
         Raises:
+            IntegrityError: it may be that rows of ticks are there already. Nothing is written; write one by one.
             DelayqError: a job cannot be made. Nothing is written.
             DatabaseError: likewise; call again.
         """
-        try:
-            return self._write(schedules, _Batch(now, careful=False))
-        except IntegrityError:
-            return sum(self.write_one(schedule, now) for schedule in schedules)
+        return self._write(schedules, _Batch(now, careful=False))
 
     def write_one(self, schedule: int, now: datetime) -> int:
         """Writes what is due of this schedule, and looks first which of its ticks are there. Returns 0 if somebody else has it in hand.
 
         Raises:
+            IntegrityError: the database refuses its rows, whoever writes them.
             DelayqError, DatabaseError: as `write`.
         """
+        batch = _Batch(now, careful=True)
         try:
-            return self._write([schedule], _Batch(now, careful=True))
+            return self._write([schedule], batch)
         except IntegrityError:
-            return 0  # somebody was first, since the look; the next one sees what is left
+            if self._known(schedule, [tick.at for tick in batch.ticks]):
+                return 0  # somebody was first, since the look; the next one sees what is left
+            raise
 
     def _write(self, schedules: Sequence[int], batch: _Batch) -> int:
         with transaction.atomic(using=self.using):
@@ -107,7 +109,7 @@ class TickWriter:
     def _decide(self, row: Periodic, batch: _Batch) -> None:
         now, dates = batch.now, dates_of(row)
         found = portion(dates, row.name, row.missed, row.decided_to, now)
-        known = self._known(row, [*found.jobs, *found.missed]) if batch.careful else {}
+        known = self._known(row.pk, [*found.jobs, *found.missed]) if batch.careful else {}
         task = registry.get(row.task)
         found = _before(found, row.decided_to, now, [at for at, tick in known.items() if tick.fate == Fate.WITHDRAWN])
         row.write_at = found.write_at
@@ -133,10 +135,10 @@ class TickWriter:
         row.decided_to, row.problem = found.decided_to, None
         batch.rows.append(row)
 
-    def _known(self, row: Periodic, instants: Sequence[datetime]) -> dict[datetime, Tick]:
+    def _known(self, schedule: int, instants: Sequence[datetime]) -> dict[datetime, Tick]:
         if not instants:
             return {}
-        found = Tick.objects.using(self.using).filter(schedule=row, by_hand=False, at__gte=min(instants), at__lte=max(instants))
+        found = Tick.objects.using(self.using).filter(schedule_id=schedule, by_hand=False, at__gte=min(instants), at__lte=max(instants))
         return {tick.at: tick for tick in found}
 
     def _save(self, batch: _Batch) -> None:
@@ -161,7 +163,7 @@ def _before(found: Portion, decided_to: datetime, now: datetime, withdrawn: Sequ
 
 
 def check_jobs(one: Periodic | Declaration) -> None:
-    """Whether the ticks of a schedule can have jobs: what the writer would find at each of them, but for what carriers pack then.
+    """Whether the ticks of a schedule can have jobs: what the writer would find at each of them.
 
     Raises:
         UnknownTask: its task is not registered in this process.

@@ -202,7 +202,8 @@ def plan(
     tick: dict[str, Any] | None = None,
 ) -> Plan:
     """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given.
-    `carried`: the luggage of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one.
+    `carried`: the luggage of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one: it
+    carries nothing, since whose tenant or language is in force in a worker, or with who clicks, says nothing of a schedule.
 
     Raises:
         PayloadError, PayloadTooLarge, QueueUnknown, ConfigError: see `schedule`.
@@ -226,7 +227,7 @@ def plan(
         meta = {**(meta or {}), PERIODIC: tick}
     if carried:
         meta = {**(meta or {}), CARRIED: carried}
-    elif carried is None and (mould.carriers or watchers.watchers):
+    elif carried is None and not tick and (mould.carriers or watchers.watchers):
         meta = carriers.pack(meta)
     if id is None:
         id = ids.new()

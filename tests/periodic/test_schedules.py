@@ -178,6 +178,18 @@ def test_a_tick_whose_job_is_not_cancelled_yet_gets_no_other_one_before_that(nig
 # other dates
 
 
+def test_a_tick_that_is_withdrawn_while_redis_is_away_is_cancelled_though_the_next_date_is_far(nightly, clock, settings):
+    there = settings.DELAYQ
+    settings.DELAYQ = {**there, "REDIS": "unix:///nowhere/redis.sock"}
+    schedules.override("nightly", every="1h", actor="sam")
+    nightly.poll()
+    assert fates() == [("12:10:00", "withdrawn"), ("13:00:00", "scheduled")]
+    settings.DELAYQ = there
+    clock.advance(seconds=5)
+    nightly.poll()
+    assert fates() == [("12:10:00", "cancelled"), ("13:00:00", "scheduled")]
+
+
 @pytest.mark.parametrize(
     ("missed", "late", "wanted"),
     [("once", 30, "scheduled"), ("skip", 30, "scheduled"), ("once", 90, "scheduled"), ("all", 90, "scheduled"), ("skip", 90, "missed")],
@@ -412,6 +424,35 @@ def test_with_redis_away_it_is_off_and_not_deleted(code, settings):
     assert not Periodic.objects.exists()
 
 
+def test_one_whose_queue_has_left_the_settings_is_deleted_and_its_job_is_left_there(code, settings, caplog):
+    schedules.create("theirs", close_order.name, every="10m", args=(1,), actor="sam")
+    code.poll()
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
+    schedules.delete("theirs", "kim")
+    assert not Periodic.objects.exists()
+    assert not Tick.objects.exists()
+    assert in_redis(Job.objects.get()) == "scheduled"
+    assert len([record for record in caplog.records if "stays where it is" in record.getMessage()]) == 1
+
+
+@pytest.mark.parametrize(("state", "fate"), [("scheduled", "cancelled"), ("succeeded", "scheduled")])
+def test_a_withdrawn_tick_whose_queue_has_left_the_settings_is_given_up_behind_its_date(nightly, clock, settings, caplog, state, fate):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}}}
+    schedules.turn_off("nightly", "sam")
+    clock.advance(seconds=40)
+    nightly.poll()
+    assert fates() == [("12:10:00", "withdrawn")], "its queue may be there elsewhere, or come back"
+    assert Periodic.objects.get().problem["code"] == "queue_unknown"
+    clock.advance(minutes=10)
+    Job.objects.update(state=state)  # as workers of the old settings may have run it
+    nightly.poll()
+    assert fates() == [("12:10:00", fate)]
+    row = Periodic.objects.get()
+    assert (row.withdrawing, row.write_at, row.problem) == (False, None, None)
+    told = [record.getMessage() for record in caplog.records if "stays where it is" in record.getMessage()]
+    assert len(told) == (fate == "cancelled")
+
+
 @pytest.fixture
 def while_deleted(code, monkeypatch):
     """`while_deleted(act)`: a schedule of the admin with a waiting job, is deleted, and the act happens when that job is cancelled."""
@@ -421,8 +462,8 @@ def while_deleted(code, monkeypatch):
         code.poll()
         carry_out, acts = withdrawals.carry_out, [act, lambda: None]  # the latter at the commit of what turns it off
 
-        def followed(*args) -> bool:
-            done = carry_out(*args)
+        def followed(*args, **options) -> bool:
+            done = carry_out(*args, **options)
             if acts:
                 acts.pop()()
             return done
@@ -537,8 +578,40 @@ def test_ticks_are_written_where_the_settings_say_whatever_a_router_says(code, c
     assert Tick.objects.using("default").filter(by_hand=False).count() == 1
 
 
+@pytest.fixture
+def repeatable(code):
+    """Transactions of this thread read repeatably."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    yield
+    connection.close()
+
+
 @pytest.mark.skipif(connection.vendor != "mysql", reason="PostgreSQL raises an error here, and SQLite has one writer")
-def test_an_act_in_a_transaction_that_reads_repeatably_takes_back_nothing_of_others(code, clock):
+def test_a_delete_in_a_transaction_that_reads_repeatably_sees_what_another_process_has_cancelled(code, repeatable, settings):
+    schedules.create("theirs", close_order.name, every="10m", args=(1,), actor="sam")
+    code.poll()
+    there = settings.DELAYQ
+    settings.DELAYQ = {**there, "REDIS": "unix:///nowhere/redis.sock"}
+    schedules.turn_off("theirs", "sam")
+    settings.DELAYQ = there
+    pk = Periodic.objects.get().pk
+
+    def another() -> None:
+        withdrawals.carry_out(pk, "default")
+        connections.close_all()
+
+    with transaction.atomic(), ThreadPoolExecutor(1) as pool:
+        assert [tick.fate for tick in Tick.objects.all()] == ["withdrawn"]
+        pool.submit(another).result(60)
+        Periodic.objects.update(withdrawing=True)
+        assert withdrawals.carry_out(pk, "default")
+        schedules.delete("theirs", "kim")
+    assert not Periodic.objects.exists()
+
+
+@pytest.mark.skipif(connection.vendor != "mysql", reason="PostgreSQL raises an error here, and SQLite has one writer")
+def test_an_act_in_a_transaction_that_reads_repeatably_takes_back_nothing_of_others(code, clock, repeatable):
     code.declare(every_ms=60_000)
     code.poll()
 
@@ -546,14 +619,9 @@ def test_an_act_in_a_transaction_that_reads_repeatably_takes_back_nothing_of_oth
         schedules.override("nightly", every="2m", actor="alex")
         connections.close_all()
 
-    with connection.cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    try:
-        with transaction.atomic(), ThreadPoolExecutor(1) as pool:
-            assert not Periodic.objects.get().overridden
-            pool.submit(another).result(60)
-            schedules.turn_off("nightly", "sam")
-    finally:
-        connection.close()
+    with transaction.atomic(), ThreadPoolExecutor(1) as pool:
+        assert not Periodic.objects.get().overridden
+        pool.submit(another).result(60)
+        schedules.turn_off("nightly", "sam")
     row = Periodic.objects.get()
     assert (row.enabled, row.override_every_ms) == (False, 120_000)

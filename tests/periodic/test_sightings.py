@@ -158,6 +158,76 @@ def test_a_worker_notes_what_it_declares_unless_another_one_just_has(old, clock)
     assert Sighting.objects.get(name="nightly").last_seen == clock.moment
 
 
+# many at once
+
+
+@pytest.fixture
+def slow(clock, monkeypatch):
+    """`slow(seconds, act)`: each such act on a schedule takes that long."""
+    passed = [0.0]
+    monkeypatch.setattr(clocks, "monotonic", lambda: passed[0])
+
+    def slowly(seconds: float, name: str) -> None:
+        owner = withdrawals if name == "carry_out" else sightings.Sightings
+        quick = getattr(owner, name)
+
+        def act(*args, **options):
+            passed[0] += seconds
+            clock.advance(seconds=seconds)
+            return quick(*args, **options)
+
+        monkeypatch.setattr(owner, name, act)
+
+    return slowly
+
+
+def many(told: str) -> Code:
+    made = Code()
+    for number in range(10):
+        made.declare(f"s{number}", every_ms=3_600_000, args=(told,), task=takes_all)
+    return made
+
+
+@pytest.mark.parametrize(("act", "declared", "cancelled"), [("_adopt", 4, 4), ("carry_out", 10, 4)])
+def test_of_many_that_a_deploy_changes_a_pass_takes_a_second_s_worth(tables, clock, slow, act, declared, cancelled):
+    before, after = many("old"), many("new")
+    before.poll()
+    clock.advance(seconds=1)
+    slow(0.3, act)
+    assert after.loop.poll() == 0.0, "there is more to do"
+    assert Periodic.objects.filter(args=["new"]).count() == declared
+    assert Job.objects.filter(state="cancelled").count() == cancelled
+    after.poll()
+    clock.advance(seconds=2)
+    after.poll()
+    assert Periodic.objects.filter(args=["new"], withdrawing=False).count() == 10
+    assert Tick.objects.filter(fate="scheduled").count() == Job.objects.filter(state="scheduled").count() == 10
+
+
+def test_of_many_that_nobody_declares_any_more_a_pass_takes_a_second_s_worth(tables, clock, slow):
+    before, after = many("old"), Code()
+    after.declare("another", every_ms=3_600_000)
+    before.poll()
+    side_by_side(clock, after, minutes=60)
+    clock.advance(seconds=30)
+    slow(0.3, "_retire_one")
+    assert after.loop.poll() == 0.0
+    assert Periodic.objects.filter(retired_at__isnull=False).count() == 4
+    after.poll()
+    assert Periodic.objects.filter(retired_at__isnull=False, withdrawing=False).count() == 10
+
+
+def test_however_long_a_deploy_takes_over_versions_do_not_take_turns(tables, clock, slow):
+    before, after = many("old"), many("new")
+    side_by_side(clock, before, minutes=1)
+    slow(20, "_adopt")
+    for _ in range(40):
+        before.loop.poll()
+        after.loop.poll()
+    assert [row.args for row in Periodic.objects.all()] == [["new"]] * 10
+    assert Event.objects.filter(kind="periodic_declared").count() == 10
+
+
 # retired
 
 

@@ -20,6 +20,7 @@ from django_delayq.periodic.tick_writer import TickWriter
 from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, Change
+from tests.carriers import TENANT, Tenant
 from tests.periodic.conftest import Code, fates, in_redis
 from tests.tasks_for_tests import close_order, ping
 
@@ -89,6 +90,27 @@ def test_records_of_ticks_are_signed_where_all_are(code, settings):
     code.poll()
     view = stores.inspector().job("orders", Job.objects.get().pk)
     assert conf.get().signer.standing(view.raw, queue="orders", id=ids.short(view.id)) not in ("unsigned", "wrong")
+
+
+class OnlyWithTenant(Tenant):
+    """Refuses to schedule without a tenant, as a project may."""
+
+    def pack(self) -> object:
+        if TENANT.get() is None:
+            raise LookupError("no tenant")
+        return TENANT.get()
+
+
+@pytest.mark.parametrize("tenant", ["acme", None])
+def test_jobs_of_ticks_and_those_by_hand_carry_nothing_of_the_process_that_writes_them(code, settings, tenant):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": [f"{__name__}.OnlyWithTenant"]}
+    code.declare()
+    before = TENANT.set(tenant)
+    code.poll()
+    schedules.run_now("nightly", "sam")
+    TENANT.reset(before)
+    assert Periodic.objects.get().problem is None
+    assert [set(job.options["meta"]) for job in Job.objects.all()] == [{PERIODIC}, {PERIODIC}]
 
 
 # many at once
@@ -303,6 +325,28 @@ def test_one_that_cannot_be_written_does_not_stop_the_others(code, clock, caplog
     assert problems["refused"]["code"] == "argument_missing"
     assert problems["zone"]["code"] == "config"
     assert "Mars/Olympus" in problems["zone"]["fields"]["message"]
+
+
+def test_rows_that_the_database_refuses_are_told_and_stop_no_other_schedule(code, clock, monkeypatch, caplog):
+    for name in ("refused", "good", "late"):
+        code.declare(name)
+    put = tick_writer.schedule_many
+
+    def refuse(bindings):
+        if any(binding.tick["name"] == "refused" for binding in bindings):
+            Periodic.objects.bulk_create([Periodic(name="good", decided_to=clock.moment, created_at=clock.moment)])
+        return put(bindings)
+
+    monkeypatch.setattr(tick_writer, "schedule_many", refuse)
+    for _ in range(3):
+        code.poll()
+        assert code.loop.poll() == tick_loop.IDLE, "it is not tried again at once"
+        clock.advance(seconds=40)
+    assert sorted(tick.schedule.name for tick in Tick.objects.all()) == ["good", "late"]
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == 1
+    assert "refused" in told[0]
+    assert Periodic.objects.get(name="refused").problem["fields"]["kind"] == "IntegrityError"
 
 
 def test_trouble_that_is_over_is_told_no_more(code, clock):
