@@ -88,8 +88,9 @@ def _queue(queue: QueueView, counts: QueueCounts) -> list[Sample]:
         ("delayq_jobs_failed_lately", {**of, "within": "1d"}, counts.failed_day),
         ("delayq_oldest_late_seconds", of, queue.oldest_late),
         ("delayq_queue_paused", of, depth.paused),
-        ("delayq_queue_workers", of, queue.workers),
-        ("delayq_queue_slots", of, queue.slots),
+        *(
+            [] if queue.pulled else [("delayq_queue_workers", of, queue.workers), ("delayq_queue_slots", of, queue.slots)]
+        ),  # it lacks none
         ("delayq_mirror_lag_events", of, depth.events),
         ("delayq_mirror_lag_jobs", of, depth.untold),
         ("delayq_mirror_lag_seconds", of, queue.lag.seconds),

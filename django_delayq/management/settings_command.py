@@ -116,7 +116,7 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         ),
         "QUEUES": Meaning(
             "dict of queue name to dict of settings",
-            f"The queues; a queue that is not listed is refused. Each may have its own {', '.join(conf.PER_QUEUE)}.",
+            f"The queues; one that is not listed is refused. Each may have its own {', '.join((*conf.PER_QUEUE, *conf.OF_QUEUES))}.",
         ),
     }
 )

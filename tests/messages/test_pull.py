@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 
 import django_delayq as delayq
 from django_delayq.models import Attempt, Job
@@ -135,7 +135,12 @@ def test_a_push_ends_the_wait(monkeypatch):
     called = []
     real = WakeLine.drain
     monkeypatch.setattr(WakeLine, "drain", lambda line: called.append(1) or real(line))
-    thread = threading.Timer(0.2, lambda: delayq.push("quick", "woken"))
+
+    def push() -> None:
+        delayq.push("quick", "woken")
+        connections.close_all()
+
+    thread = threading.Timer(0.2, push)
     thread.start()
     (message,) = delayq.pull("quick", wait="30s")
     thread.join()

@@ -66,7 +66,7 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
     ),
     "delayq_oldest_late_seconds": Metric("gauge", ("queue",), "By how much the oldest due job is late; 0 for none."),
     "delayq_queue_paused": Metric("gauge", ("queue",), "1 if somebody has paused the queue."),
-    "delayq_queue_workers": Metric("gauge", ("queue",), "Workers that claim from the queue."),
+    "delayq_queue_workers": Metric("gauge", ("queue",), "Workers that claim from the queue. Not told of queues of messages."),
     "delayq_queue_slots": Metric("gauge", ("queue",), "How many jobs these run at once, at most."),
     "delayq_mirror_lag_events": Metric("gauge", ("queue",), "Entries of the event stream that no mirror has folded."),
     "delayq_mirror_lag_jobs": Metric("gauge", ("queue",), "Of how many jobs these entries tell, which MIRROR_MAX_EVENTS bounds."),
