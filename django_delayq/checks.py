@@ -13,7 +13,7 @@
 | delayq.E009 | --deploy: jobs run inline |
 | delayq.W002 | jobs share a Redis database with a cache |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
-| delayq.E037 | a task names a queue of messages |
+| delayq.E038 | a task names a queue of messages |
 | delayq.E036 | Django keeps dates without a zone |
 | delayq.E010 | --deploy: Redis may evict keys |
 | delayq.E011 | --deploy: server too old |
@@ -91,7 +91,7 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
         Error(
             f"The task {task.name} names the queue {task.queue!r}, which holds messages: its CONSUMER is 'pull'.",
             hint="Name a queue of workers; what consumers of your own are to get is put in by delayq.push.",
-            id="delayq.E037",
+            id="delayq.E038",
         )
         for task in registry
         if task.queue in queues and queues[task.queue].pulled

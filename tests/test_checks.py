@@ -200,9 +200,9 @@ def test_e004_a_task_on_a_queue_that_is_not_listed(settings, tasks):
     assert "orders" in said
 
 
-def test_e037_a_task_on_a_queue_of_messages(settings, tasks):
+def test_e038_a_task_on_a_queue_of_messages(settings, tasks):
     task(name="shop.close", queue="mail")(lambda: None)
-    said = found(settings, QUEUES={"default": {}, "orders": {}, "redis": {}, "mail": {"CONSUMER": "pull"}})["delayq.E037"]
+    said = found(settings, QUEUES={"default": {}, "orders": {}, "redis": {}, "mail": {"CONSUMER": "pull"}})["delayq.E038"]
     assert "shop.close" in said
     assert "'mail'" in said
 

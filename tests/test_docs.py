@@ -90,6 +90,7 @@ def check_ids() -> set[str]:
     sources = [
         package / "checks.py",
         package / "conf.py",
+        package / "setting_readers.py",
         package / "store/fitness.py",
         *package.glob("management/**/*.py"),
         *package.glob("contrib/**/*.py"),

@@ -16,7 +16,8 @@ SURVIVORS = {
     + "a lease that is not looked at.",
     "store/lua/confirm.lua: redis.pcall('XADD', k_events, int(ms) .. '-' .. int(number + 1), 'at', int(now), 'by', by)"
     " [one more]": NOTHING + "any id behind serves.",
-    "store/lua/extend.lua: alive(lease, 0) [one more]": MARGIN + "calls of who extends have failed for a millisecond.",
+    "store/lua/extend.lua: alive(pulled or lease, 0, false, pulled) [one more]": MARGIN
+    + "calls of who extends have failed for a millisecond.",
     "store/lua/include/alive.lua: if till and till > now + lease then -- further ahead than anybody could have meant: it must not hold"
     " takeovers up for ever [> to >=]": COSTS + "what stands there is written again.",
     "store/lua/include/alive.lua: local gap = last and math.max(0, now - last) or 0 [one more]": MARGIN + "a gap, by a millisecond.",
