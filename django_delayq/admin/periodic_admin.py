@@ -213,7 +213,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
             return self.nowhere(request, object_id)
         sensitive = self.allows(request, "view_sensitive")
         behind = self._tick(row, request.GET.get(BEHIND, ""))
-        acts = [act for act in ACTS if self.may(request, act, row) and _fits(act, row)]
+        acts = [act for act in ACTS if row.retired_at is None and self.may(request, act, row) and _fits(act, row)]
         context = self.page_context(
             request,
             visible(row.name),
@@ -370,8 +370,6 @@ def _is_key(text: str) -> bool:
 
 def _fits(act: str, row: Periodic) -> bool:
     """Whether it would change anything."""
-    if row.retired_at is not None:
-        return False
     return {"on": not row.enabled, "off": row.enabled, "drop": row.overridden}.get(act, True)
 
 

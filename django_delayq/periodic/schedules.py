@@ -6,7 +6,8 @@ commit; if Redis is away then, by a worker as soon as it is there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -52,14 +53,12 @@ def turn_off(name: str, actor: str, reason: str = "") -> Periodic:
     """Makes no more jobs of it. Its waiting ticks are cancelled; what is due already, or runs, goes on. Returns the row, as most acts.
 
     Raises (all acts):
-        ConfigError: there is no such schedule, or it cannot be done to it.
+        ConfigError: there is no such schedule, or it is retired, or it cannot be done to it.
         DatabaseError: nothing has happened.
     """
     using = _using()
     check_words("turn_off()", actor, reason)
-    with locked(using, name=name) as row:
-        if row is None:
-            raise _unknown(name)
+    with _living(name, using) as row:
         if row.enabled:
             now = schedule_rows.now(using)
             row.enabled = False
@@ -73,9 +72,7 @@ def turn_on(name: str, actor: str, reason: str = "") -> Periodic:
     """Makes jobs of it again, from now on: nothing of the time for which it was off is missed."""
     using = _using()
     check_words("turn_on()", actor, reason)
-    with locked(using, name=name) as row:
-        if row is None:
-            raise _unknown(name)
+    with _living(name, using) as row:
         if not row.enabled:
             now = schedule_rows.now(using)
             row.enabled = True
@@ -101,9 +98,7 @@ def override(
     """
     using = _using()
     check_words("override()", actor, reason)
-    with locked(using, name=name) as row:
-        if row is None:
-            raise _unknown(name)
+    with _living(name, using) as row:
         zone = timezone or (row.timezone if row.cron else "") or "UTC"
         given = _dates(cron, every, "UTC" if every is not None else zone, None, f"override({name!r})")
         row.override_cron, row.override_every_ms, row.override_timezone = given.cron, given.every_ms, given.timezone
@@ -115,9 +110,7 @@ def drop_override(name: str, actor: str, reason: str = "") -> Periodic:
     """Gives it its owner's dates again, from now on. Without an override nothing happens."""
     using = _using()
     check_words("drop_override()", actor, reason)
-    with locked(using, name=name) as row:
-        if row is None:
-            raise _unknown(name)
+    with _living(name, using) as row:
         if row.overridden:
             row.override_cron, row.override_every_ms, row.override_timezone = "", 0, ""
             _redate(row, using, actor, reason, dates=dates_of(row).text, dropped=True)
@@ -134,9 +127,7 @@ def run_now(name: str, actor: str, reason: str = "") -> jobs.Job:
     """
     using = _using()
     check_words("run_now()", actor, reason)
-    with locked(using, name=name) as row:
-        if row is None:
-            raise _unknown(name)
+    with _living(name, using) as row:
         task, now = registry.get(row.task), schedule_rows.now(using)
         at = _free_instant(row, now, using)
         job = put_in(task, OPTIONS._replace(using=using), tuple(row.args), dict(row.kwargs), tick=told(row, at, by_hand=True))
@@ -234,9 +225,7 @@ def change(
     check_words("change()", actor, reason)
     _check_policies(where, missed, overlap)
     dates = _dates(cron, every, timezone, jitter, where)
-    with locked(using, name=name) as row:
-        if row is None:
-            raise _unknown(name)
+    with _living(name, using) as row:
         if row.owner != Periodic.Owner.ADMIN:
             raise ConfigError(f"The schedule {name!r} is declared in code.", hint="Change it there, or give it other dates here.")
         row.task = row.task if task is None else task
@@ -278,6 +267,17 @@ def delete(name: str, actor: str, reason: str = "") -> None:
                 Tick.objects.using(using).filter(schedule=row).delete()
                 Periodic.objects.using(using).filter(pk=row.pk).delete()
                 deleted = True
+
+
+@contextmanager
+def _living(name: str, using: str) -> Iterator[Periodic]:
+    """The row of the schedule that an act is about, locked. A retired one is left as it is until code declares it again."""
+    with locked(using, name=name) as row:
+        if row is None:
+            raise _unknown(name)
+        if row.retired_at is not None:
+            raise ConfigError(f"The schedule {name!r} is retired: no code declares it.", hint="It goes on when code declares it again.")
+        yield row
 
 
 def _check_ours(row: Periodic) -> None:

@@ -361,7 +361,11 @@ def test_a_retired_one_says_so_and_is_left_alone(orders, staff, monkeypatch):
     text = text_of(client.get(page(row)))
     assert "It is retired since" in text
     assert "Turn off" not in text
-    assert said(client.post(page(row, "run"), follow=True)) == ["Nothing was changed: it is so already."]
+    for act, given in (("run", {}), ("off", {}), ("override", DATES)):
+        (told,) = said(client.post(page(row, act), given, follow=True))
+        assert "is retired: no code declares it" in told
+    assert not Periodic.objects.get().overridden
+    assert not LogEntry.objects.exists()
 
 
 def test_a_task_that_is_gone_is_told_in_words(orders, staff):

@@ -93,10 +93,12 @@ def test_what_cannot_be_done_is_said(run, orders, words, code, complaint):
     assert complaint in answer.error
 
 
-def test_a_retired_one_is_turned_on_by_code_only(run, orders, monkeypatch):
+def test_a_retired_one_is_brought_back_by_code_only(run, orders, monkeypatch):
     declared(monkeypatch)
-    Periodic.objects.update(retired_at=clock.now())
-    assert "is retired: no code declares it" in run("periodic", "nightly", "--on").error
+    Periodic.objects.update(retired_at=clock.now(), enabled=False)
+    for act in ("--on", "--off", "--run-now"):
+        answer = run("periodic", "nightly", act)
+        assert (answer.code, "is retired: no code declares it" in answer.error) == (1, True)
     assert run("periodic", "--json").json[0]["state"] == "retired"
 
 

@@ -537,20 +537,31 @@ def test_no_other_job_can_say_that_it_is_one_of_a_tick(nightly):
 # none of that name
 
 
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda name: schedules.turn_on(name, "sam"),
-        lambda name: schedules.turn_off(name, "sam"),
-        lambda name: schedules.override(name, every="1m", actor="sam"),
-        lambda name: schedules.drop_override(name, "sam"),
-        lambda name: schedules.run_now(name, "sam"),
-        lambda name: schedules.delete(name, "sam"),
-    ],
-)
+ACTS = [
+    lambda name: schedules.turn_on(name, "sam"),
+    lambda name: schedules.turn_off(name, "sam"),
+    lambda name: schedules.override(name, every="1m", actor="sam"),
+    lambda name: schedules.drop_override(name, "sam"),
+    lambda name: schedules.run_now(name, "sam"),
+    lambda name: schedules.delete(name, "sam"),
+]
+
+
+@pytest.mark.parametrize("act", ACTS)
 def test_a_schedule_that_is_not_there_is_told_with_the_nearest_name(nightly, act):
     with pytest.raises(ConfigError, match=r"no schedule 'nightli' \(did you mean 'nightly'\?\)"):
         act("nightli")
+
+
+@pytest.mark.parametrize("act", ACTS[:-1])
+def test_a_retired_schedule_is_left_as_it_is(nightly, clock, act):
+    Periodic.objects.update(retired_at=clock.moment, withdrawing=False, write_at=None)
+    before = Periodic.objects.values().get()
+    with pytest.raises(ConfigError, match="'nightly' is retired: no code declares it"):
+        act("nightly")
+    assert Periodic.objects.values().get() == before
+    assert Job.objects.count() == 1
+    assert not Event.objects.exists()
 
 
 def test_queues_that_are_gone_are_told(nightly, settings):
