@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,6 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
 from django_delayq import ids
+from django_delayq.exceptions import DelayqError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,7 +68,8 @@ async def unbroken(of: Callable[..., R], *args: Any, back: Callable[[R], None]) 
     try:
         return await asyncio.shield(under_way)
     except asyncio.CancelledError:
-        await sync_to_async(back)(await under_way)
+        with contextlib.suppress(DelayqError):  # it came to nothing
+            await sync_to_async(back)(await under_way)
         raise
 
 

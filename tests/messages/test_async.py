@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -10,6 +12,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
+from django_delayq.store.queue import QueueStore
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,6 +62,32 @@ def test_a_wait_that_is_cancelled_leaves_nothing_taken():
         await delayq.apush("quick", 1)
 
     async_to_sync(run)()
+    assert delayq.pull("quick")[0].attempt == 1
+
+
+def test_what_is_being_taken_when_the_caller_is_cancelled_goes_back(monkeypatch):
+    taken = threading.Event()
+    real = QueueStore.claim
+
+    def slow(*args, **kwargs):
+        claim = real(*args, **kwargs)
+        if claim.jobs:
+            taken.set()
+            time.sleep(0.2)
+        return claim
+
+    async def run() -> None:
+        await delayq.apush("quick", 1)
+        monkeypatch.setattr(QueueStore, "claim", slow)
+        waiting = asyncio.ensure_future(delayq.apull("quick"))
+        while not taken.is_set():
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+
+    async_to_sync(run)()
+    monkeypatch.setattr(QueueStore, "claim", real)
     assert delayq.pull("quick")[0].attempt == 1
 
 

@@ -159,6 +159,11 @@ def test_a_task_is_refused_on_a_queue_of_messages_and_a_message_on_one_of_worker
         delayq.push("orderz", {})
 
 
+def test_no_task_may_bear_the_name_that_stands_for_messages():
+    with pytest.raises(delayq.ConfigError, match="stands for messages"):
+        delayq.task(name=MESSAGE)(lambda: None)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"n": 0}, {"n": 201}, {"n": True}, {"lease": "1ms"}, {"lease": "13h"}, {"wait": -1}, {"older_than": "x"}]
 )
