@@ -6,13 +6,17 @@ import pickle
 
 import pytest
 
+from django_delayq import ids
 from django_delayq.store import formats, scripts
 from django_delayq.store.format_store import FormatStore
+from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.recovery import GroundStore
+from django_delayq.target import OfferTarget
 from tests.laws.dump import read as read_all
 from tests.store.board import LEASE, NOW, job_id, record
 
+TARGET = OfferTarget(name="out", key="shipping-out", kind="list", maxlen=None)
 CALLS = {
     "schedule": lambda board: board.put(1),
     "claim": lambda board: board.claim(),
@@ -23,6 +27,7 @@ CALLS = {
     "requeue": lambda board: board.store.requeue(job_id(1), record(1)),
     "pause": lambda board: board.store.pause(),
     "purge": lambda board: board.store.purge(),
+    "offer": lambda board: OfferStore(board.store).offer(TARGET, b"1", id=ids.short(job_id(1)), attempt=1, nonce="n1"),
     "resign": lambda board: board.store.run("resign", None, "", "", "id", "0" * 40, b"record"),
     "sweep": lambda board: GroundStore(board.store).sweep("g"),
     "tidy": lambda board: board.store.tidy(tombstones_ms=0, failed_before_ms=NOW),

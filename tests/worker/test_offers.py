@@ -101,7 +101,7 @@ def test_who_waits_at_a_list_is_woken_and_takes_the_oldest_first(offering: Shop)
 
 def test_the_readers_of_the_page_read_what_is_offered(offering: Shop, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     """Both, as they stand there; of the loop that never ends, one turn."""
-    offer(offering, {"order": 7}, "shipping")
+    first = offer(offering, {"order": 7}, "shipping")
     id = offer(offering, {"invoice": 8}, "invoices")
     offering.work()
     eventually(lambda: offering.left() == 0)
@@ -110,7 +110,7 @@ def test_the_readers_of_the_page_read_what_is_offered(offering: Shop, capsys: py
     monkeypatch.setattr(redis, "Redis", lambda **_: line)
     exec(compile(stream.replace("while True:", "for _ in range(1):"), "docs/destinations.md", "exec"), {})
     exec(compile(listed.replace("timeout=5", "timeout=1"), "docs/destinations.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == ["{'order': 7}", f"{id} {{'invoice': 8}}"]
+    assert capsys.readouterr().out.splitlines() == [f"{first} {{'order': 7}}", f"{id} {{'invoice': 8}}"]
     assert (line.xlen("shipping-out"), line.llen("invoices-out")) == (0, 0)
 
 

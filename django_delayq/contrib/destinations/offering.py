@@ -85,7 +85,7 @@ async def aoffer(message: Any, *, to: str, **options: Unpack[JobOptions]) -> Job
 
 def _check(to: str) -> None:
     targets = conf.get().targets
-    if to in targets:
+    if isinstance(to, str) and to in targets:
         return
     known = f"Add it there; the targets listed are: {', '.join(sorted(targets))}." if targets else "It lists none; add it there."
     near = nearest(to, targets)

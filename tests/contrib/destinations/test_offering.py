@@ -56,6 +56,10 @@ def test_a_target_that_is_not_listed_is_refused_at_the_call_with_the_nearest_nam
     assert (error.value.code, error.value.fields) == ("target_misspelt", {"target": "shiping", "near": "shipping"})
     with pytest.raises(TargetRefused, match="the targets listed are: invoices, shipping"):
         offer(1, to="sessions")
+    with pytest.raises(TargetRefused, match="None is not listed"):
+        offer(1, to=None)
+    with pytest.raises(TargetRefused, match="is not listed"):
+        offer(1, to=["shipping"])
     assert not Job.objects.exists()
 
 
