@@ -310,7 +310,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, "admin/delayq/periodic/delete.html", context, status=400 if form.errors else 200)
 
     def _good(self, request: HttpRequest, form: DatesForm) -> bool:
-        return request.method == "POST" and form.is_valid() and LOOK not in request.POST
+        return request.method == "POST" and form.is_valid() and not form.stale and LOOK not in request.POST
 
     def _form(self, request: HttpRequest, form: DatesForm, title: str, row: Periodic | None) -> HttpResponse:
         coming = []
@@ -327,7 +327,7 @@ class PeriodicAdmin(ReadOnlyAdmin):
             looked=form.is_bound and not form.errors,
             **(schedule_page.clocks(form.cleaned_data["dates"]) if coming else {}),
         )
-        return TemplateResponse(request, "admin/delayq/periodic/form.html", context, status=400 if form.errors else 200)
+        return TemplateResponse(request, "admin/delayq/periodic/form.html", context, status=400 if form.errors or form.stale else 200)
 
     def _carried_out(
         self, request: HttpRequest, row: Periodic, label: Any, said: Any, reason: str, act: Callable[..., Any], flag: int = CHANGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 from zoneinfo import available_timezones
@@ -99,6 +100,11 @@ class DatesForm(ReasonForm):
             self.add_error("cron" if cron else "every", _message(error))
         return cleaned
 
+    @property
+    def stale(self) -> bool:
+        """Whether somebody else has changed the schedule since the form was opened."""
+        return False
+
     def given(self) -> dict[str, Any]:
         """As `schedules` takes them."""
         dates: Dates = self.cleaned_data["dates"]
@@ -164,6 +170,19 @@ class ScheduleForm(DatesForm):
         """What is given, in seconds."""
         found: float | None = self.cleaned_data.get("spread")
         return found
+
+    @property
+    def digest(self) -> str:
+        """Tells whether somebody else has changed it since, by what this person may see; "" for a new one."""
+        if self.row is None:
+            return ""
+        seen = [[name, self.initial[name]] for name in self.fields if name in self.initial]
+        return hashlib.sha256(written(seen).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    @property
+    def stale(self) -> bool:
+        """By the digest that went with the form."""
+        return self.is_bound and self.data.get("digest", "") != self.digest
 
     def clean_spread(self) -> float | None:
         """Seconds."""

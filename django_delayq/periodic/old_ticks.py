@@ -30,7 +30,7 @@ def old_ticks(config: Config) -> Any:
 
 
 class OldTicksLoop:
-    """Looks at 500 ticks a pass, by primary key, from where the pass before it ended on; from the oldest row again when one is young.
+    """Looks at 500 ticks a pass, by primary key, from where the pass before it ended on; from the oldest row again when all are young.
     So what stays, be it millions of rows, costs one look a second at most, and none for minutes behind each round.
     """
 
@@ -63,7 +63,8 @@ class OldTicksLoop:
     def _step(self) -> int:
         edge, ticks = _edge(self.config), Tick.objects.using(self.config.database)
         looked = list(ticks.filter(pk__gt=self._seen).order_by("pk").values_list("pk", "written_at")[:BATCH])
-        over = edge is None or len(looked) < BATCH or looked[-1][1] >= edge
+        # Not the last one says that the rest is young: a tick that got another job keeps its place.
+        over = edge is None or len(looked) < BATCH or all(written_at >= edge for _, written_at in looked)
         self._seen = 0 if over else looked[-1][0]
         gone = list(old_ticks(self.config).filter(pk__in=[pk for pk, _ in looked]).values_list("pk", flat=True)) if looked else []
         if gone:

@@ -30,7 +30,7 @@ Seen = dict[tuple[str, str], Sighting]
 class Sightings:
     """1. Notes what this code declares, unless another worker just has. 2. Makes the declarations in force those of this code that have
     come last. 3. Retires schedules that nobody has declared for an hour, if workers have looked for as long. Where there are many to
-    change it does a portion, and is called again: so what it declares is noted again too, and never dead in its own eyes.
+    change it does a portion, and is called again: so what it declares is noted again too, and never too old in its own eyes.
 
     In force is, of the declarations of a name that were seen within two minutes, the one that has been seen for the shortest time: so a
     deploy takes over at once, and so does one that brings back what was there before. Where none was seen, the last one stays in force.

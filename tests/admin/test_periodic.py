@@ -432,6 +432,27 @@ WHOLE = {
 }  # fmt: skip
 
 
+def digest(client: Any, row: Periodic) -> str:
+    """What goes with the form as it is now."""
+    (found,) = re.findall(r'name="digest" value="(\w+)"', client.get(page(row, "edit")).content.decode())
+    return found
+
+
+def test_a_form_that_was_opened_before_somebody_else_changed_the_schedule_is_refused(orders, staff):
+    row, client = made(), staff()
+    opened = digest(client, row)
+    schedules.change("nightly", every="1h", args=[8], actor="kim")
+    mine = {**WHOLE, "digest": opened}
+    answer = client.post(page(row, "edit"), mine)
+    assert answer.status_code == 400
+    assert "Somebody else has changed the schedule meanwhile" in text_of(answer)
+    row.refresh_from_db()
+    assert (row.cron, row.every_ms, row.args) == ("", 3_600_000, [8])
+    assert client.post(page(row, "edit"), {**WHOLE, "digest": digest(client, row)}).status_code == 302
+    row.refresh_from_db()
+    assert (row.cron, row.args) == ("0 8 * * 1", [7])
+
+
 def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
     client = staff()
     assert client.get(f"{SCHEDULES}add/").status_code == 200
@@ -445,7 +466,7 @@ def test_people_make_a_schedule_change_it_and_delete_it(orders, staff):
 
     shown = client.get(page(row, "edit")).context["form"].initial
     assert (shown["cron"], shown["spread"], shown["task"]) == ("0 8 * * 1", "5m", TASK)
-    changed = {**WHOLE, "cron": "", "every": "2h", "spread": "", "args": "[8]", "kwargs": ""}
+    changed = {**WHOLE, "cron": "", "every": "2h", "spread": "", "args": "[8]", "kwargs": "", "digest": digest(client, row)}
     assert said(client.post(page(row, "edit"), changed, follow=True))[0].startswith("Changed")
     row.refresh_from_db()
     assert (row.cron, row.every_ms, row.args, row.kwargs, row.jitter_ms) == ("", 7_200_000, [8], {}, 0)
@@ -494,7 +515,7 @@ def test_arguments_that_one_may_not_see_stay_when_the_rest_is_changed(orders, st
     changed = {**WHOLE, "args": "[1]", "task": "tests.tasks_for_tests.takes_all"}
     client = staff("view_periodic", "schedule_job")
     assert "Its arguments are hidden from you" in text_of(client.get(page(row, "edit")))
-    assert client.post(page(row, "edit"), changed).status_code == 302
+    assert client.post(page(row, "edit"), {**changed, "digest": digest(client, row)}).status_code == 302
     row.refresh_from_db()
     assert (row.args, row.task, row.cron) == ([424242], TASK, "0 8 * * 1")
 

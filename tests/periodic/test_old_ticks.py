@@ -47,10 +47,23 @@ def test_those_that_stay_hide_none_that_go(make, monkeypatch):
     make(8, days=8)
     young = make(9, days=1)
     loop = OldTicksLoop(conf.get())
-    assert [loop.poll() for _ in range(3)] == [old_ticks.PACE, old_ticks.PACE, old_ticks.PAUSE]
+    assert [loop.poll() for _ in range(4)] == [old_ticks.PACE, old_ticks.PACE, 0.0, old_ticks.PAUSE]
     assert Tick.objects.count() == 8
     assert Tick.objects.filter(pk=young.pk).exists()
     assert OldTicksLoop(conf.get()).prune() == 0
+
+
+def test_a_tick_that_got_another_job_hides_none_that_go(make, monkeypatch):
+    monkeypatch.setattr(old_ticks, "BATCH", 2)
+    make(1, days=8, job="failed")
+    retaken = make(2, days=8, job="failed")
+    Tick.objects.filter(pk=retaken.pk).update(written_at=clock.now())
+    gone = make(3, days=8)
+    young = [make(number, days=1) for number in (4, 5, 6, 7)]
+    loop = OldTicksLoop(conf.get())
+    assert [loop.poll() for _ in range(3)] == [old_ticks.PACE, 0.0, old_ticks.PAUSE], "it ends where all are young"
+    assert not Tick.objects.filter(pk=gone.pk).exists()
+    assert Tick.objects.filter(pk__in=[tick.pk for tick in young]).count() == 4
 
 
 def test_what_stays_is_looked_at_bit_by_bit_and_seldom(make, monkeypatch, django_assert_max_num_queries):
