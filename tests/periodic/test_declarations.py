@@ -248,7 +248,7 @@ def test_an_option_of_jobs_among_the_arguments_is_refused_with_where_it_belongs(
 
 def test_each_sentence_about_arguments_has_its_end(declared):
     assert "pass its text, str(value). Jobs are given" in refused("0 3 * * *", on=everything, args=(Decimal(1),))
-    assert "pass a list or a dict. Jobs are given" in refused("0 3 * * *", on=everything, args=(object(),))
+    assert "a list or a dict. Jobs are given" in refused("0 3 * * *", on=everything, args=(object(),))
     assert ". Jobs are given" in refused("0 3 * * *", on=weekly)
     assert ".." not in refused("0 3 * * *", on=weekly)
 
