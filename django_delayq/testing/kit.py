@@ -271,6 +271,7 @@ class Kit:
 
     # one run by hand
 
+    @async_unsafe(WITHIN_A_LOOP)
     def perform(
         self, task: Any, *args: Any, attempt: int = 1, crashes: int = 0, asked: int = 0, run_at: datetime | None = None, **kwargs: Any
     ) -> Any:
