@@ -36,6 +36,7 @@ _TEXT: Final = re.compile("".join(f"(?:({_NUMBER}){unit}{'(?!s)' if unit == 'm' 
 _WORDED: Final = re.compile(
     rf"({_NUMBER})\s*(ms|msecs?|millis|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|wks?|weeks?|)"
 )
+_AWARE: Final = "django.utils.timezone.now() + timedelta(...)"
 _ACCEPTED: Final = 'a timedelta, a number of seconds, or text such as "90s", "1h30m", "2d", "1w", "500ms" or "1.5h"'
 
 
@@ -66,18 +67,20 @@ def sleep(seconds: float) -> None:
 
 
 def to_ms(moment: datetime) -> int:
-    """Milliseconds since 1970 of an aware datetime; ValueError for a naive one.
+    """Milliseconds since 1970 of an aware datetime; ValueError for a naive one, or none.
 
     Rounded up, never down: a job due at .0004 s must not be claimed at .000 s, which would be before its date.
     """
     try:
         return -((_EPOCH - moment) // _MILLISECOND)
     except TypeError:
+        given: object = moment
+        if not isinstance(given, datetime):
+            raise ValueError(f"{given!r} is no datetime; pass an aware one, such as {_AWARE}") from None
         if moment.utcoffset() is not None:  # not looked at before, since that takes half as long as the rest
             raise
         raise ValueError(
-            f"{moment.isoformat()} is a naive datetime: it does not say which moment it means; "
-            "pass an aware one, such as django.utils.timezone.now() + timedelta(...)"
+            f"{moment.isoformat()} is a naive datetime: it does not say which moment it means; pass an aware one, such as {_AWARE}"
         ) from None
 
 
@@ -177,4 +180,5 @@ def _guess(delay: object) -> str:
     if found := _WORDED.fullmatch(joined):
         number, word = found.groups()
         meant = number + ("ms" if word.startswith(("ms", "milli")) else word[:1] or "s")
-    return f" (did you mean {meant!r}?)" if meant else ""
+    # Too long in its right spelling, too, or refused for its length alone: then it is no spelling that helps.
+    return f" (did you mean {meant!r}?)" if meant and _parse(meant) <= MAX_SECONDS else ""

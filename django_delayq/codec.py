@@ -30,7 +30,7 @@ def dumps(obj: object) -> bytes:
     try:
         return "".join(_written(obj, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise PayloadError(f"this value cannot be written as JSON: {error}; check it with codec.check first") from error
+        raise PayloadError(f"this value cannot be written as JSON: {error}; pass plain text, numbers, lists and dicts") from error
 
 
 def loads(raw: bytes) -> Any:

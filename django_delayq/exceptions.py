@@ -52,7 +52,6 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "result_size": "{task}: the return value is {size:,} bytes of JSON, and at most {limit:,} can be kept (MAX_PAYLOAD); store the "
         "content in the database or a file, and return its id",
         "gave_up": "{steps} times it has asked and waited, and the answer is still: not yet. {reason}",
-        "job_failed": "Job {job} has {state}: {error}",
         "not_finished": "Job {job} has not ended yet. Give result() a longer timeout, or ask again.",
         "result_gone": "No row tells what came of job {job}: it is unknown, or DELAYQ['AUDIT'] or DELAYQ['RETENTION'] of the queue "
         "{queue!r} keeps none of it.",
@@ -179,10 +178,14 @@ class GaveUp(DelayqError):
 
 class JobFailed(DelayqError):
     """`Job.result()` of a job that has failed or was cancelled; `fields` have `job`, `state` and `error`, the text of its last
-    attempt.
+    attempt, "" where there was none.
     """
 
     code = "job_failed"
+
+    def __init__(self, message: str = "", *, job: str = "", state: str = "failed", error: str = "") -> None:
+        text = f"Job {job} {'was cancelled' if state == 'cancelled' else f'has {state}'}{f': {error}' if error else '.'}"
+        super().__init__(message or text, code=self.code, job=job, state=state, error=error)
 
 
 class NotFinished(DelayqError, TimeoutError):

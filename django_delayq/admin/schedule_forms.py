@@ -20,7 +20,7 @@ from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.models import Periodic
 from django_delayq.models.calendar import NAME
-from django_delayq.periodic.dates import MAX_TIMEZONE, Dates, zone_of
+from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, zone_of
 from django_delayq.periodic.tick_writer import check_jobs
 from django_delayq.producer.task import registry
 
@@ -60,8 +60,8 @@ class DatesForm(ReasonForm):
 
     @property
     def zones(self) -> list[str]:
-        """The names of all zones that this host knows."""
-        return sorted(available_timezones())
+        """The names of all zones of places that this host knows."""
+        return sorted(available_timezones() - NO_PLACES)
 
     @property
     def jitter(self) -> float | None:

@@ -43,7 +43,7 @@ def add_filters(parser: ArgumentParser, *, limit: int | None) -> None:
     parser.add_argument("--state", type=str.lower, choices=STATES, metavar="STATE", help=f"only this state: {', '.join(STATES)}")
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--search", help="what the admin's search takes, as 'state:failed task:close_order after:-2h'")
-    parser.add_argument("--limit", type=_at_least_1, default=limit, help=f"at most so many (default: {limit or 'all'})")
+    parser.add_argument("--limit", type=at_least_1, default=limit, help=f"at most so many (default: {limit or 'all'})")
 
 
 def add_targets(parser: ArgumentParser) -> None:
@@ -195,7 +195,7 @@ def _alone(what: str, options: dict[str, Any], *others: str) -> None:
         raise CommandError(f"Name the jobs either by {what} or by {', '.join(given)}, not by both.", returncode=USAGE)
 
 
-def _at_least_1(text: str) -> int:
+def at_least_1(text: str) -> int:
     if text.isdecimal() and int(text) > 0:
         return int(text)
     raise ArgumentTypeError(f"{text!r} is no whole number of at least 1")

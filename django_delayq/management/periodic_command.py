@@ -26,6 +26,8 @@ MOST_EVENTS: Final = 50
 def periodic(out: TextIO, options: dict[str, Any]) -> int:
     """All schedules, one of them, or what is done to one."""
     name, on, off, run_now = options["name"], options["on"], options["off"], options["run_now"]
+    if name is not None and not name.isprintable():  # bytes of the shell that are no UTF-8 come as halves of surrogate pairs
+        raise CommandError(f"{name!r} is the name of no schedule: it has characters that cannot be printed.", returncode=USAGE)
     if on or off or run_now:
         if name is None:
             raise CommandError("Name the schedule: manage.py delayq periodic NAME --on", returncode=USAGE)

@@ -33,6 +33,7 @@ SHORTEST_MS: Final = 1_000  # of `every`: nobody needs it more often, and each t
 LONGEST_JITTER_MS: Final = 86_400_000
 MAX_CRON: Final = 200  # characters, as its column holds
 MAX_TIMEZONE: Final = 64
+NO_PLACES: Final = frozenset({"localtime", "posixrules", "Factory"})  # files beside the zones of places
 # Each field with what it takes, and the size of its range.
 FIELDS: Final = (
     ("minute", "0 to 59", 60),
@@ -99,7 +100,9 @@ class Dates:
             raise ConfigError(f"{where}: jitter={jitter!r} is longer than a day.", hint="Give a shorter one, such as '5m'.")
         if every is None:
             return cls(cron=_cron(cron, where), timezone=_timezone(timezone, where), jitter_ms=jitter_ms)
-        every_ms = _duration(every, "every", where)
+        # One that is negative is too short, too: what `clock` says of it would call 0 the shortest.
+        negative = every < timedelta(0) if isinstance(every, timedelta) else isinstance(every, int | float) and every < 0
+        every_ms = -1 if negative else _duration(every, "every", where)
         if every_ms < SHORTEST_MS:
             raise ConfigError(f"{where}: every={every!r} is too short.", hint="The shortest is a second, every='1s'.")
         if jitter_ms >= every_ms:
@@ -235,6 +238,11 @@ def zone_of(name: str) -> ZoneInfo:
 def _timezone(name: Any, where: str) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_TIMEZONE:
         raise ConfigError(f"{where}: timezone={name!r} must be the name of a zone.", hint="Such as timezone='Europe/Berlin'.")
+    if name in NO_PLACES or name.startswith("right/"):
+        raise ConfigError(
+            f"{where}: timezone={name!r} is the zone of no place: hosts differ in it, or it counts leap seconds.",
+            hint="Write a name as in the IANA database, such as 'Europe/Berlin' or 'UTC'.",
+        )
     try:
         zone_of(name)
     except ConfigError as error:

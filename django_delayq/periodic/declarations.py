@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, get_args, 
 from django_delayq import clock, codec, conf
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.periodic.dates import Dates
+from django_delayq.producer.options import OPTIONS as JOB_OPTIONS
 from django_delayq.producer.task import Task, task
 from django_delayq.record import MAX_TASK
 from django_delayq.text import did_you_mean
@@ -184,7 +185,7 @@ def periodic(
             ready.check_arguments(arguments, named)
             codec.encode_payload(arguments, named, None, limit=sys.maxsize, task=ready.name)
         except PayloadError as error:
-            raise ConfigError(f"{where}: {error}", hint="Jobs are given what stands in args=(…) and kwargs={…}.") from None
+            raise _refused(error, ready, where) from None
         declaration = Declaration(
             name=_name(name, where) or ready.name,
             task=ready.name,
@@ -245,6 +246,15 @@ def _arguments(args: Any, kwargs: Any, where: str) -> tuple[tuple[Any, ...], dic
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise ConfigError(f"{where}: kwargs={kwargs!r} must be a dict of arguments.", hint="Such as kwargs={'region': 'eu'}.")
     return tuple(args), dict(kwargs or {})
+
+
+def _refused(error: PayloadError, ready: Task[Any, Any], where: str) -> ConfigError:
+    """The same error, of arguments, as it is told above a schedule."""
+    strange = error.fields.get("argument")
+    if error.code == "argument_unknown" and strange in JOB_OPTIONS:  # what `schedule` says of it helps nobody here
+        hint = "Options of its jobs stand at the task, @delayq.task(…) below it; when they are due, the schedule says."
+        return ConfigError(f"{where}: {ready.name}{error.fields['signature']} has no argument {strange!r}.", hint=hint)
+    return ConfigError(f"{where}: {str(error).rstrip('.')}.", hint="Jobs are given what stands in args=(…) and kwargs={…}.")
 
 
 def _name(name: Any, where: str) -> str:

@@ -58,9 +58,14 @@ def waits(job: Asked, timeout: clock.Delay) -> Iterator[float]:
     """Seconds to sleep until the next look, for as long as the timeout lasts; at least one look comes without.
 
     Raises:
-        ConfigError: it would wait for what cannot come.
+        ConfigError: the timeout is no duration; or, when it is asked, it would wait for what cannot come.
     """
-    until = clock.monotonic() + duration(timeout, "timeout", f"job {job.short_id}") / 1000
+    # Not within the generator, which begins when it is asked: a wrong timeout would pass for as long as nobody has to wait.
+    return _pauses(job, duration(timeout, "timeout", f"job {job.short_id}") / 1000)
+
+
+def _pauses(job: Asked, longest: float) -> Iterator[float]:
+    until = clock.monotonic() + longest
     step = FIRST_LOOK
     while (left := until - clock.monotonic()) > 0:
         _refuse(job)
@@ -101,7 +106,7 @@ def value(job: Asked, found: Ending | None) -> Any:
     if found is None:
         raise NotFinished(code="not_finished", job=job.short_id)
     if found.state is not State.SUCCEEDED:
-        raise JobFailed(code="job_failed", job=job.short_id, state=found.state.value, error=found.error)
+        raise JobFailed(job=job.short_id, state=found.state.value, error=found.error)
     return found.result
 
 
@@ -126,9 +131,8 @@ def _refuse(job: Asked) -> None:
 
 async def awaited(job: Asked, timeout: clock.Delay) -> Ending | None:
     """`wait_for`, without a thread that waits."""
-    since = clock.monotonic()
+    pauses, since = waits(job, timeout), clock.monotonic()
     found = await twins.in_thread(ended, job, since)
-    pauses = waits(job, timeout)
     while found is None and (seconds := await twins.in_thread(next, pauses, None)) is not None:
         await twins.pause(seconds)
         found = await twins.in_thread(ended, job, since)
@@ -137,9 +141,8 @@ async def awaited(job: Asked, timeout: clock.Delay) -> Ending | None:
 
 def wait_for(job: Asked, timeout: clock.Delay) -> Ending | None:
     """The row once it has ended; None if it has not when the timeout is over."""
-    since = clock.monotonic()
+    pauses, since = waits(job, timeout), clock.monotonic()
     found = ended(job, since)
-    pauses = waits(job, timeout)
     while found is None and (seconds := next(pauses, None)) is not None:
         clock.sleep(seconds)
         found = ended(job, since)

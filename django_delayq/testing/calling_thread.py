@@ -16,7 +16,7 @@ from django_delayq.producer import carriers
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.options import Options
 from django_delayq.producer.task import registry
-from django_delayq.record import ClaimedJob
+from django_delayq.record import MAX_ATTEMPTS, ClaimedJob
 from django_delayq.states import PERIODIC
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.current import CURRENT
@@ -94,7 +94,14 @@ def executor(holdings: OneRun, *receivers: Receiver) -> Executor:
 
 
 def run_by_hand(plan: Plan, *receivers: Receiver, attempt: int = 1, crashes: int = 0, asked: int = 0, due_ms: int = 0) -> Outcome:
-    """Runs a job that is neither in Redis nor in the database."""
+    """Runs a job that is neither in Redis nor in the database.
+
+    Raises:
+        ValueError: one of the numbers is none that a job can have.
+    """
+    for name, number, least in (("attempt", attempt, 1), ("crashes", crashes, 0), ("asked", asked, 0)):
+        if type(number) is not int or not least <= number <= MAX_ATTEMPTS:
+            raise ValueError(f"{plan.task}: {name}={number!r} is no whole number of at least {least}.")
     line = replace(*lines_of(conf.get(), {plan.queue: 1}), signer=None)
     job = ClaimedJob(ids.short(plan.id), attempt, crashes, due_ms, plan.encode(), BY_HAND, plan.queue, asks=asked)
     holdings = OneRun(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.run import Run
@@ -14,13 +14,28 @@ Moment = Literal["begin", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`task`: the name of the one that it is about, "" for any. `error`: makes what its run raises; None: its worker vanishes, at that
-    moment.
-    """
+    """`task`: the name of the one that it is about, "" for any. `error`: what its run raises; None: its worker is gone at `moment`."""
 
     task: str
-    error: Callable[[], BaseException] | None = None
+    error: BaseException | None = None
     moment: Moment = "begin"
+
+
+def made(error: Any) -> BaseException:
+    """The error that is given, or one of the class that is.
+
+    Raises:
+        ValueError: it is neither. What a run could not raise would burn an attempt by an error that nobody has asked for.
+    """
+    if isinstance(error, BaseException):
+        return error
+    if not isinstance(error, type) or not issubclass(error, BaseException):
+        raise ValueError(f"fail_next({error!r}): pass an error or its class, such as ConnectionError('no route').")
+    try:
+        return error()
+    except TypeError as problem:
+        name = error.__name__
+        raise ValueError(f"fail_next({name}): {problem}. Pass one that is made, {name}(…).") from None
 
 
 class Faults:
@@ -37,7 +52,7 @@ class Faults:
         """Raises what the run is to fail by."""
         fault = self._take(run.task.name, lambda fault: fault.error is not None)
         if fault is not None and fault.error is not None:
-            raise fault.error()
+            raise fault.error
 
     def ends(self, run: Run, outcome: Outcome) -> None:
         """Nothing."""

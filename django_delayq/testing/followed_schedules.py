@@ -78,7 +78,10 @@ def named(schedule: Any) -> frozenset[str]:
         if not found:
             raise ConfigError(f"No schedule is declared for {task}.", hint="Write @delayq.periodic(…) above it.")
         return found
-    if declarations.get(schedule) is None and not _rows(schedule).exists():
+    if not isinstance(schedule, str):
+        raise ConfigError(f"{schedule!r} is no schedule.", hint="Pass its name, or the task that it is declared for.")
+    # A name is printable; of what is not, a database may not even be asked.
+    if not schedule.isprintable() or (declarations.get(schedule) is None and not _rows(schedule).exists()):
         near = did_you_mean(schedule, [one.name for one in declarations.all()])
         raise ConfigError(f"There is no schedule {schedule!r}{near}.", hint="Pass its name, or the task that it is declared for.")
     return frozenset((schedule,))
@@ -88,8 +91,10 @@ def upcoming(schedule: Any, count: int) -> list[datetime]:
     """The next dates of one schedule: by its row, if it has one, since people may have given it others there; else by the code.
 
     Raises:
-        ConfigError: there is none, or more than one.
+        ConfigError: there is none, or more than one. ValueError: `count` is no whole number from 0.
     """
+    if type(count) is not int or count < 0:
+        raise ValueError(f"upcoming(count={count!r}): a schedule may go on for ever; pass a whole number of dates, 0 or more.")
     names = named(schedule)
     if len(names) > 1:
         raise ConfigError(f"{schedule!r} has several schedules: {', '.join(sorted(names))}.", hint="Name one of them.")

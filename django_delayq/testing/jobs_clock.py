@@ -11,6 +11,21 @@ from typing import Any
 from django_delayq import clock
 
 
+def moment_ms(moment: Any, where: str) -> int:
+    """Milliseconds since 1970 of a date to which a test goes. `where`: in errors.
+
+    Raises:
+        ValueError: it is no aware datetime, or lies outside the years that rows and clocks hold.
+    """
+    try:
+        ms = clock.to_ms(moment)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}.") from None
+    if not 0 <= ms <= clock.LAST_MS:
+        raise ValueError(f"{where}: {moment!r} lies before 1970, or at the end of the year 9999 or later, where no clock follows.")
+    return ms
+
+
 class JobsClock:
     """What scripts, rows and runs take for the present. It goes on by itself, but stands still while jobs are run: so a ladder of "15s"
     is over 15 seconds after the first run, however long that took.

@@ -24,9 +24,9 @@ from django_delayq.store.connection import connect
 from django_delayq.store.keys import NAMES, Keys, asked_key, workers_key
 from django_delayq.testing import project_commits
 from django_delayq.testing.calling_thread import run_by_hand, without_tick
-from django_delayq.testing.faults import Fault, Faults, Moment
+from django_delayq.testing.faults import Fault, Faults, Moment, made
 from django_delayq.testing.followed_schedules import FollowedSchedules, named, upcoming
-from django_delayq.testing.jobs_clock import JobsClock
+from django_delayq.testing.jobs_clock import JobsClock, moment_ms
 from django_delayq.testing.jobs_link import JobsLink
 from django_delayq.testing.offered import entries
 from django_delayq.testing.record_keeper import RecordKeeper
@@ -53,7 +53,7 @@ class Kit:
     """
 
     def __init__(self) -> None:
-        self._clock = JobsClock(self._moved)
+        self._clock = JobsClock(stores.forget_clock)
         self._faults = Faults()
         self._links: dict[Any, JobsLink] = {}
         self._patched: list[tuple[Any, str, Any]] = []
@@ -131,9 +131,6 @@ class Kit:
             self._links[spec] = JobsLink(connect(config.redis, name="delayq:test"), self._clock.now_ms)
         return self._links[spec]
 
-    def _moved(self) -> None:
-        stores.forget_clock()
-
     @async_unsafe(WITHIN_A_LOOP)  # what runs would fail at its first query there, and be retried for that
     def _at_work(self) -> tuple[Stepper, RecordKeeper]:
         """For the settings that hold now: a test may change them."""
@@ -164,9 +161,11 @@ class Kit:
         return self._run("advance", clock.milliseconds(by))
 
     def travel(self, to: datetime) -> None:
-        """It is that moment now. Nothing is run: what fell due on the way is late, as behind a worker that was away."""
+        """It is that moment now. Nothing is run: what fell due on the way is late, as behind a worker that was away. ValueError
+        for what is no aware datetime, or lies outside the years that rows and clocks hold.
+        """
         self._refuse_within_a_task("travel")
-        self._clock.move(clock.to_ms(to))
+        self._clock.move(moment_ms(to, "travel(): to"))
 
     def run_due(self) -> list[Ran]:
         """Runs what is due now. Returns the runs. Raises as `advance`."""
@@ -196,6 +195,7 @@ class Kit:
         with self._clock.held():
             self._followed.write()
 
+    @async_unsafe(WITHIN_A_LOOP)
     def upcoming(self, schedule: Any, count: int = 1) -> list[datetime]:
         """The next dates of a schedule from now on, in UTC, followed or not; none of one that is off.
 
@@ -203,7 +203,7 @@ class Kit:
             schedule: its name, or the task that it is declared for.
 
         Raises:
-            ConfigError: there is none, or more than one.
+            ConfigError: there is none, or more than one. ValueError: `count` is no whole number from 0.
         """
         return upcoming(schedule, count)
 
@@ -233,8 +233,10 @@ class Kit:
             within: how far the date may be from that, by default a second; without either, the longest time from now.
 
         Raises:
-            AssertionError: there is none; its text shows what is scheduled.
+            AssertionError: there is none; its text shows what is scheduled. ConfigError: `task` is none, and so is None.
         """
+        if task is None:
+            raise ConfigError("assert_scheduled() was given None for the task, which would be any. For any: assert delayq.scheduled().")
         wanted = Wanted(task, args=args, kwargs=kwargs, key=key, queue=queue, delay=delay, run_at=run_at, within=within)
         found = wanted.among(jobs := self._waiting())
         if not found or count not in (None, len(found)):
@@ -275,22 +277,22 @@ class Kit:
 
     # one run by hand
 
+    @async_unsafe(WITHIN_A_LOOP)
     def perform(
         self, task: Any, *args: Any, attempt: int = 1, crashes: int = 0, asked: int = 0, run_at: datetime | None = None, **kwargs: Any
     ) -> Any:
         """Runs a task with these arguments as a worker would, without a job: `delayq.current()` and `delayq.once()` work in it. Options
         of the job come by `task.using(key=…)`, and the tick of a schedule by `task.using(meta={"delayq.periodic": {"name": …, "tick":
-        …}})`. Arguments and result go through JSON. Returns what the task returns, raises what it
-        raises.
+        …}})`. Arguments and result go through JSON. Returns what the task returns, raises what it raises.
 
         Raises:
-            PayloadError, ConfigError: as `schedule`.
+            PayloadError, ConfigError: as `schedule`. ValueError: `attempt` is no whole number from 1, or `crashes` or `asked` from 0.
         """
         if not isinstance(task, Bound):
             raise ConfigError(f"perform() was given {task!r}, which is no task. Pass the function that @delayq.task decorates.")
         options, tick = without_tick(task.options)
         planned = plan(task.task, options, args, kwargs, None, tick=tick)
-        due_ms = self._clock.now_ms() if run_at is None else clock.to_ms(run_at)
+        due_ms = self._clock.now_ms() if run_at is None else moment_ms(run_at, "perform(): run_at")
         outcome = run_by_hand(planned, attempt=attempt, crashes=crashes, asked=asked, due_ms=due_ms)
         if outcome.error is not None:
             raise outcome.error
@@ -309,9 +311,8 @@ class Kit:
         self._faults.waiting.append(Fault(task_name(task), None, at))
 
     def fail_next(self, error: BaseException | type[BaseException], task: Any = None) -> None:
-        """The next run (of that task) raises that error in place of calling the task."""
-        make = error if isinstance(error, type) else lambda: error
-        self._faults.waiting.append(Fault(task_name(task), make))
+        """The next run (of that task) raises that error, or one of that class, in place of calling the task. ValueError for others."""
+        self._faults.waiting.append(Fault(task_name(task), made(error)))
 
     @contextmanager
     def redis_down(self) -> Iterator[None]:

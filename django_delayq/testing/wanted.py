@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django_delayq import clock, codec
-from django_delayq.exceptions import ConfigError
+from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import registry
 from django_delayq.testing.scheduled_jobs import ScheduledJob, arguments, when
@@ -19,7 +20,8 @@ class Wanted:
     """What is given must hold; the rest does not matter. See `Kit.assert_scheduled`.
 
     Raises:
-        ConfigError: `task` is no task. UnknownTask: no task has that name. ValueError: both `delay` and `run_at` are given.
+        ConfigError: `task` is no task. UnknownTask: no task has that name. ValueError: both `delay` and `run_at` are given, `args` is
+            no list, or `kwargs` no dict. PayloadError: no job can have such arguments.
     """
 
     def __init__(
@@ -39,8 +41,12 @@ class Wanted:
         if run_at is not None:
             clock.to_ms(run_at)  # refuses a naive one
         self.task = task_name(task)
-        self.args = None if args is None else _as_stored(list(args))
-        self.kwargs = None if kwargs is None else _as_stored(dict(kwargs))
+        if args is not None and (isinstance(args, str | bytes) or not isinstance(args, Sequence)):
+            raise ValueError(f"args={args!r} must be a list or tuple of arguments. For one: args=[{args!r}].")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise ValueError(f"kwargs={kwargs!r} must be a dict of arguments.")
+        self.args = None if args is None else _as_stored(list(args), "args")
+        self.kwargs = None if kwargs is None else _as_stored(dict(kwargs), "kwargs")
         self.key = key
         self.queue = queue
         self.delay = None if delay is None else timedelta(seconds=clock.seconds(delay))
@@ -102,6 +108,17 @@ def task_name(task: Any) -> str:
     raise ConfigError(f"{task!r} is no task. Pass the function that @delayq.task decorates, or its name.")
 
 
-def _as_stored(value: Any) -> Any:
+def _as_stored(value: Any, where: str) -> Any:
     """What a job has of it: tuples are lists there."""
-    return codec.loads(codec.dumps(value))
+    try:
+        return codec.loads(codec.dumps(value))
+    except PayloadError:
+        with suppress(RecursionError):  # a list within itself
+            codec.check(_listed(value), where)  # it names the place, and the way out
+        raise
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    return {name: _listed(item) for name, item in value.items()} if type(value) is dict else value

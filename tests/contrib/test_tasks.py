@@ -6,7 +6,7 @@ import enum
 import subprocess
 import sys
 import traceback
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 
 import pytest
 from django.db import transaction
@@ -345,6 +345,14 @@ def test_a_task_is_moved_by_its_id(delayq, db, mail, backend):
     delayq.assert_scheduled(mail.send, delay="10m")
     assert backend.reschedule(result.id, delayq.now + timedelta(minutes=20)) is Change.DONE
     delayq.assert_scheduled(mail.send, delay="20m")
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "1h", date(2031, 5, 1), datetime(2031, 5, 1)])
+def test_what_is_no_moment_moves_no_task(delayq, db, mail, backend, wrong):
+    result = mail.send.using(run_after=delayq.now + timedelta(hours=1)).enqueue(1)
+    with pytest.raises(ConfigError, match=r"^reschedule\(\): run_a\w+=.*(aware|naive)"):
+        backend.reschedule(result.id, wrong)
+    delayq.assert_scheduled(mail.send, delay="1h")
 
 
 def test_run_and_end_may_be_one_transaction(delayq, db, mail):

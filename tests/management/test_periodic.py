@@ -146,3 +146,18 @@ def test_the_doctor_tells_of_retired_ones_for_a_week(run, orders, monkeypatch):
     assert "'nightly' is retired since" in finding["message"]
     Periodic.objects.update(retired_at=clock.now() - timedelta(days=8))
     assert findings(run("doctor", "--json"), "D032") == []
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "many"])
+@pytest.mark.parametrize("words", [("periodic", "nightly"), ("set-aside",)])
+def test_a_limit_below_1_is_refused(run, orders, words, limit):
+    made()
+    assert "--limit" in run(*words, "--limit", limit).error
+
+
+@pytest.mark.parametrize("option", [(), ("--on",), ("--off",), ("--run-now",)])
+@pytest.mark.parametrize("name", ["a\udcff", "a\x00b"])
+def test_a_name_that_no_schedule_can_have_is_a_mistake_of_usage(run, orders, name, option):
+    answer = run("periodic", name, *option)
+    assert (answer.code, "is the name of no schedule" in answer.error) == (2, True)
+    answer.error.encode()

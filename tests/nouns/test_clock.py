@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from fractions import Fraction
 from pathlib import Path
 
@@ -239,3 +239,15 @@ def test_no_other_module_reads_a_clock() -> None:
             if imported or drawn or asked:
                 readers.append(path.relative_to(package).as_posix())
     assert set(readers) <= {"clock.py"}
+
+
+@pytest.mark.parametrize("long", ["5300w", "5300 weeks", "100000d", "6400000000", "1000000w"])
+def test_a_text_that_is_too_long_in_every_spelling_is_given_no_other(long: str) -> None:
+    with pytest.raises(ValueError, match=r"is (more than 100 years|not a duration); pass"):
+        clock.seconds(long)
+
+
+@pytest.mark.parametrize("thing", [None, 5, "2030-01-01", date(2030, 1, 1)])
+def test_what_is_no_datetime_is_refused_with_the_way_out(thing: datetime) -> None:
+    with pytest.raises(ValueError, match=r"is no datetime.*timezone\.now\(\)"):
+        clock.to_ms(thing)

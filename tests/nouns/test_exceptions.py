@@ -72,6 +72,21 @@ def test_key_taken_names_the_holder() -> None:
     assert str(KeyTaken("order 7 is taken", holder=HOLDER)) == "order 7 is taken"
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"state": "failed", "error": "ValueError: no"}, "Job 7 has failed: ValueError: no"),
+        ({"state": "failed"}, "Job 7 has failed."),
+        ({"state": "cancelled", "error": "Expired"}, "Job 7 was cancelled: Expired"),
+        ({"state": "cancelled"}, "Job 7 was cancelled."),
+    ],
+)
+def test_job_failed_says_how_it_ended_and_by_what_if_there_was_anything(fields: dict[str, str], said: str) -> None:
+    error = JobFailed(job="7", **fields)
+    assert str(error) == said
+    assert (error.code, error.fields) == ("job_failed", {"job": "7", "error": "", **fields})
+
+
 def test_gave_up_says_how_long_it_asked_and_what_it_heard_last() -> None:
     error = GaveUp(steps=9, reason="the bank has not booked it")
     assert str(error) == "9 times it has asked and waited, and the answer is still: not yet. the bank has not booked it"
@@ -107,6 +122,8 @@ def test_the_reason_is_the_text() -> None:
 @pytest.mark.parametrize(
     "error",
     [
+        JobFailed(job="7", state="cancelled"),
+        JobFailed("the bank is closed"),
         KeyTaken(holder=HOLDER),
         KeyTaken("taken", holder=HOLDER),
         Retry("90s", "busy"),

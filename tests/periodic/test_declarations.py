@@ -239,6 +239,20 @@ def test_arguments_are_refused_as_schedule_would(declared, on, options, said):
     assert declared.all() == []
 
 
+def test_an_option_of_jobs_among_the_arguments_is_refused_with_where_it_belongs(declared):
+    found = refused("0 3 * * *", on=weekly, args=("eu",), kwargs={"delay": 5})
+    assert "has no argument 'delay'. Options of its jobs stand at the task" in found
+    assert ".using(" not in found
+    assert declared.all() == []
+
+
+def test_each_sentence_about_arguments_has_its_end(declared):
+    assert "pass its text, str(value). Jobs are given" in refused("0 3 * * *", on=everything, args=(Decimal(1),))
+    assert "a list or a dict. Jobs are given" in refused("0 3 * * *", on=everything, args=(object(),))
+    assert ". Jobs are given" in refused("0 3 * * *", on=weekly)
+    assert ".." not in refused("0 3 * * *", on=weekly)
+
+
 class Report: ...
 
 

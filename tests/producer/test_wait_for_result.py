@@ -34,14 +34,30 @@ def test_a_job_that_has_succeeded_gives_its_result(delayq_redis):
     assert async_to_sync(job.aresult)() == {"paid": [7]}
 
 
-@pytest.mark.parametrize("state", [delayq.State.FAILED, delayq.State.CANCELLED])
-def test_a_job_that_has_not_succeeded_has_no_result(delayq_redis, state):
+@pytest.mark.parametrize(("state", "said"), [(delayq.State.FAILED, "has failed"), (delayq.State.CANCELLED, "was cancelled")])
+def test_a_job_that_has_not_succeeded_has_no_result(delayq_redis, state, said):
     job = delayq.schedule(close_order, 7, delay="1h")
     end(job, state, error="ValueError: no")
-    with pytest.raises(delayq.JobFailed, match=f"{job.short_id} has {state.value}: ValueError: no") as caught:
+    with pytest.raises(delayq.JobFailed, match=f"^Job {job.short_id} {said}: ValueError: no$") as caught:
         job.result()
     assert caught.value.fields == {"job": job.short_id, "state": state.value, "error": "ValueError: no"}
     assert job.error == "ValueError: no"
+
+
+def test_where_no_attempt_has_left_an_error_the_sentence_ends_before_it(delayq_redis):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    end(job, delayq.State.CANCELLED)
+    with pytest.raises(delayq.JobFailed, match=f"^Job {job.short_id} was cancelled\\.$"):
+        job.result()
+
+
+@pytest.mark.parametrize("wrong", [None, -1, "soon", True])
+def test_a_timeout_that_is_none_is_refused_though_nobody_has_to_wait(delayq_redis, wrong):
+    job = delayq.schedule(close_order, 7, delay="1h")
+    end(job, delayq.State.SUCCEEDED, result=7)
+    for asked in (job.result, job.wait, async_to_sync(job.aresult)):
+        with pytest.raises(delayq.ConfigError, match=f"job {job.short_id}: timeout="):
+            asked(wrong)
 
 
 def test_a_job_that_has_not_ended_is_looked_at_once_by_default(delayq_redis, monkeypatch):

@@ -116,6 +116,35 @@ def test_within_an_event_loop_it_says_how_to_call_it_and_runs_nothing(delayq):
     assert SEEN == []
 
 
+def test_what_runs_or_asks_says_in_an_event_loop_how_to_call_it_and_the_rest_works_there(delayq):
+    moment = datetime(2031, 5, 1, 12, tzinfo=UTC)
+
+    async def within():
+        for call in (
+            lambda: delayq.advance("1h"),
+            delayq.run_due,
+            delayq.drain,
+            lambda: delayq.perform(settle_cart, 1),
+            lambda: delayq.upcoming("nightly"),
+            lambda: delayq.follow("nightly"),
+            delayq.scheduled,
+            lambda: delayq.assert_scheduled(settle_cart),
+            delayq.assert_not_scheduled,
+        ):
+            with pytest.raises(SynchronousOnlyOperation, match=r"await sync_to_async\(delayq.advance\)"):
+                call()
+        delayq.travel(moment)
+        delayq.fail_next(ValueError("no"))
+        delayq.crash_next(fail_twice)
+        with delayq.redis_down():
+            return delayq.now
+
+    assert timedelta(0) <= asyncio.run(within()) - moment < timedelta(minutes=1)
+    assert SEEN == []
+    schedule(settle_cart, 1)
+    assert [str(ran.error) for ran in delayq.run_due()] == ["no"]
+
+
 def test_drain_goes_from_date_to_date_until_nothing_is_left(delayq):
     schedule(settle_cart, 1, delay="30d")
     schedule(fail_twice, 2)

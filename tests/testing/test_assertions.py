@@ -94,3 +94,30 @@ def test_what_can_be_no_answer_is_refused(delayq):
         delayq.assert_scheduled("shop.close_ordre")
     with pytest.raises(ValueError, match="either delay or run_at"):
         delayq.assert_scheduled(settle_cart, delay="1m", run_at=delayq.now)
+
+
+def test_a_task_that_is_none_is_not_any(delayq):
+    schedule(settle_cart, 1)
+    with pytest.raises(django_delayq.ConfigError, match="None for the task"):
+        delayq.assert_scheduled(None)
+
+
+@pytest.mark.parametrize("args", [1, "ab", b"ab", {"number": 1}, iter([1])])
+def test_arguments_are_a_list(delayq, args):
+    schedule(settle_cart, 1)
+    for asked in (delayq.assert_scheduled, delayq.assert_not_scheduled):
+        with pytest.raises(ValueError, match="must be a list or tuple of arguments"):
+            asked(settle_cart, args=args)
+        with pytest.raises(ValueError, match="must be a dict of arguments"):
+            asked(settle_cart, kwargs=[args])
+
+
+def test_arguments_that_no_job_can_have_are_named_with_the_way_out(delayq):
+    circle: list = []
+    circle.append(circle)
+    with pytest.raises(django_delayq.PayloadError, match=r"^args\[1\] is of type object.*pass an id"):
+        delayq.assert_scheduled(settle_cart, args=[(1, 2), object()])
+    with pytest.raises(django_delayq.PayloadError, match=r"^kwargs\['note'\] is of type set.*pass a list"):
+        delayq.assert_scheduled(settle_cart, kwargs={"note": {1}})
+    with pytest.raises(django_delayq.PayloadError, match="pass plain text, numbers, lists and dicts"):
+        delayq.assert_scheduled(settle_cart, args=circle)

@@ -9,7 +9,8 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 
 import django_delayq
-from django_delayq.models import Job
+from django_delayq.models import Job, Periodic
+from django_delayq.periodic.declarations import declarations
 from django_delayq.testing import DelayqMixin, project_commits
 from tests.testing.shop import SEEN, settle_cart
 
@@ -119,6 +120,17 @@ def test_a_real_worker_runs_what_is_due(delayq):
     call_command("delayq_worker", "--burst", "--threads", "1")
     assert (job.state, later.state) == ("succeeded", "scheduled")
     assert Job.objects.get(pk=job.id).state == "succeeded"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_real_worker_without_the_role_relay_keeps_no_schedules(delayq, monkeypatch):
+    monkeypatch.setattr(declarations, "_all", dict(declarations._all))
+    django_delayq.periodic("0 3 * * *", name="nightly", args=[7])(settle_cart)
+    job = schedule(settle_cart, 5)
+    call_command("delayq_worker", "--burst", "--threads", "1", "--roles", "move,mirror")
+    assert Job.objects.get(pk=job.id).state == "succeeded"
+    assert not Periodic.objects.exists()
+    delayq.assert_not_scheduled()
 
 
 class WithCoroutines(DelayqMixin, TestCase):

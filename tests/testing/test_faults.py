@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
 import django_delayq
+from django_delayq import KeyTaken
 from django_delayq.models import Attempt, Job
 from tests.testing.shop import SEEN, fail_twice, greet, make_user, settle_cart
 
@@ -152,3 +153,30 @@ def test_perform_refuses_what_schedule_would_refuse(delayq):
         delayq.perform(settle_cart, object())
     with pytest.raises(django_delayq.ConfigError, match="is no task"):
         delayq.perform(print, 1)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "x", int, KeyTaken, UnicodeDecodeError])
+def test_what_no_run_could_raise_is_refused_and_burns_no_attempt(delayq, wrong):
+    with pytest.raises(ValueError, match=r"^fail_next\("):
+        delayq.fail_next(wrong)
+    schedule(settle_cart, 1)
+    assert [(ran.outcome, ran.attempt) for ran in delayq.run_due()] == [("ack", 1)]
+
+
+@pytest.mark.parametrize("wrong", [-1, "2", None, 1.0, True, 2**40])
+@pytest.mark.parametrize("name", ["attempt", "crashes", "asked"])
+def test_perform_refuses_numbers_that_no_job_has(delayq, name, wrong):
+    with pytest.raises(ValueError, match=f"settle_cart: {name}=.* is no whole number"):
+        delayq.perform(settle_cart, 1, **{name: wrong})
+
+
+def test_attempts_count_from_1(delayq):
+    with pytest.raises(ValueError, match=r"attempt=0 is no whole number of at least 1\."):
+        delayq.perform(settle_cart, 1, attempt=0)
+    assert delayq.perform(greet, "Ada", attempt=1, crashes=0, asked=0) == "hello Ada"
+
+
+@pytest.mark.parametrize("wrong", [5, "2030-01-01", datetime(2030, 1, 1), datetime(1, 1, 1, tzinfo=UTC)])
+def test_perform_refuses_a_date_that_is_none(delayq, wrong):
+    with pytest.raises(ValueError, match=r"^perform\(\): run_at: "):
+        delayq.perform(settle_cart, 1, run_at=wrong)

@@ -168,6 +168,44 @@ def test_what_is_no_schedule_is_refused(delayq):
         delayq.follow(shop.greet)
 
 
+@pytest.mark.parametrize("name", ["\ud800", "a\x00b", ""])
+def test_a_name_that_no_schedule_can_have_is_unknown(delayq, name):
+    with pytest.raises(ConfigError, match="There is no schedule"):
+        delayq.follow(name)
+
+
+@pytest.mark.parametrize("thing", [None, 5, [settle_cart], b"nightly"])
+def test_what_is_neither_a_name_nor_a_task_is_no_schedule(delayq, thing):
+    with pytest.raises(ConfigError, match="is no schedule"):
+        delayq.follow(thing)
+
+
+@pytest.mark.parametrize("count", [None, -1, "a", 2.5, True])
+def test_so_many_dates_are_a_whole_number(delayq, count):
+    declare()
+    with pytest.raises(ValueError, match=r"^upcoming\(count="):
+        delayq.upcoming("nightly", count)
+    assert delayq.upcoming("nightly", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        (None, "None is no datetime"),
+        (5, "5 is no datetime"),
+        ("2030-01-01", "'2030-01-01' is no datetime"),
+        (datetime(2030, 1, 1), "naive"),
+        (datetime(1, 1, 1, tzinfo=UTC), "lies before 1970"),
+        (datetime.max.replace(tzinfo=UTC), "year 9999"),
+    ],
+)
+def test_who_travels_says_to_which_moment(delayq, to, said):
+    before = delayq.now
+    with pytest.raises(ValueError, match=rf"^travel\(\): to: .*{said}"):
+        delayq.travel(to)
+    assert timedelta(0) <= delayq.now - before < timedelta(days=1)
+
+
 def test_what_cannot_be_written_is_told_to_the_test(delayq):
     schedules.create("made", settle_cart.name, every="1h", args=[9], actor="ann")
     Periodic.objects.update(args=[1, 2, 3])

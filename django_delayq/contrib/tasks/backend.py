@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.core.checks import CheckMessage
-from django.utils import timezone
 
 from django_delayq import ids, signals
 from django_delayq.contrib.tasks import option_checks, registered, task_runs
@@ -128,8 +127,15 @@ class DelayqBackend(BaseTaskBackend):
         return acts.cancel(result_id, abort=abort, actor=actor, reason=reason)
 
     def reschedule(self, result_id: str, run_after: datetime | timedelta, *, actor: str = "", reason: str = "") -> Change:
-        """As `delayq.reschedule`: to that moment, or by so long from now."""
-        moves: dict[str, Any] = {"delay": run_after} if isinstance(run_after, timedelta) else {"run_at": _aware(run_after)}
+        """As `delayq.reschedule`: to that moment, or by so long from now.
+
+        Raises:
+            ConfigError: it is neither an aware datetime nor a timedelta.
+            StoreUnavailable, DatabaseError: as for `delayq.cancel`.
+        """
+        if not isinstance(run_after, datetime | timedelta):
+            raise ConfigError(f"reschedule(): run_after={run_after!r} must be an aware datetime, or a timedelta from now on.")
+        moves: dict[str, Any] = {"delay": run_after} if isinstance(run_after, timedelta) else {"run_at": run_after}
         return acts.reschedule(result_id, actor=actor, reason=reason, **moves)
 
     acancel, areschedule = twin(cancel), twin(reschedule)
@@ -147,12 +153,8 @@ class DelayqBackend(BaseTaskBackend):
         if differs := carried(known.declared, task):
             said["meta"] = {**(said.get("meta") or {}), CARRIED: differs}
         if task.run_after is not None:
-            said["run_at"] = _aware(task.run_after)
+            said["run_at"] = task.run_after
         return NONE.but({**said, "queue": task.queue_name, "priority": task.priority}, task.module_path)
-
-
-def _aware(moment: datetime) -> datetime:
-    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
 
 def _listen() -> None:

@@ -15,7 +15,7 @@ from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import bench, change_commands, doctor, look_commands
-from django_delayq.management.job_filters import USAGE, add_filters, add_targets
+from django_delayq.management.job_filters import USAGE, add_filters, add_targets, at_least_1
 from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
 from django_delayq.management.resign_command import resign
@@ -73,7 +73,7 @@ class Command(BaseCommand):
         turn.add_argument("--off", action="store_true", help="turn it off; what waits for its date is cancelled")
         turn.add_argument("--run-now", action="store_true", help="one more job of it, due now; its dates stay")
         dates.add_argument("--reason", default="", help="why; kept with the event")
-        dates.add_argument("--limit", type=int, default=20, help="at most so many ticks; 20 by default")
+        dates.add_argument("--limit", type=at_least_1, default=20, help="at most so many ticks; 20 by default")
         empty = add("purge", change_commands.purge, "cancel every scheduled job of a queue")
         empty.add_argument("queue")
         _changing(empty)
@@ -89,7 +89,7 @@ class Command(BaseCommand):
         _changing(lost, reason=False)
         kept = add("set-aside", set_aside, "what the mirror could not take in")
         kept.add_argument("--queue", help="only this queue")
-        kept.add_argument("--limit", type=int, default=50, help="at most so many; 50 by default")
+        kept.add_argument("--limit", type=at_least_1, default=50, help="at most so many; 50 by default")
         kept.add_argument("--retry", action="store_true", help="try to take it in")
         _changing(kept, reason=False)
         newer = add("upgrade", upgrade, "raise the format of the queues, once every process runs this release")
