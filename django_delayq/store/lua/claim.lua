@@ -191,7 +191,7 @@ for i = 1, #ended, 2 do
       tally('failed')
     elseif fate == 'again' and pulled and not unowned then
       gather('ZADD', k_leases, int(now + RESPITE), id)
-      answer(id, attempt, crashes, lease_end, record, past .. 'x' .. held)
+      answer(id, attempt, crashes, lease_end, record, past .. 'x' .. held, 0)
     elseif fate == 'again' then
       if not unowned then
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(now))
