@@ -20,7 +20,7 @@ from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import ConfigError, DelayqError, PayloadError
 from django_delayq.models import Periodic
 from django_delayq.models.calendar import NAME
-from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, zone_of
+from django_delayq.periodic.dates import MAX_TIMEZONE, NO_PLACES, Dates, place_of
 from django_delayq.periodic.tick_writer import check_jobs
 from django_delayq.producer.task import registry
 
@@ -72,7 +72,7 @@ class DatesForm(ReasonForm):
         """That of the settings, where none is given."""
         name = str(self.cleaned_data["timezone"]).strip() or get_default_timezone_name()
         try:
-            zone_of(name)
+            place_of(name)
         except ConfigError as error:
             raise ValidationError(_message(error)) from None
         return name

@@ -235,16 +235,25 @@ def zone_of(name: str) -> ZoneInfo:
         raise ConfigError(f"{name!r} is no time zone that this host knows{did_you_mean(name, known)}.", hint=hint) from None
 
 
+def place_of(name: str) -> ZoneInfo:
+    """The same of a name that a person writes.
+
+    Raises:
+        ConfigError: as `zone_of`; or it is the zone of no place.
+    """
+    if name in NO_PLACES or name.startswith("right/"):
+        raise ConfigError(
+            f"{name!r} is the zone of no place: hosts differ in it, or it counts leap seconds.",
+            hint="Write a name as in the IANA database, such as 'Europe/Berlin' or 'UTC'.",
+        )
+    return zone_of(name)
+
+
 def _timezone(name: Any, where: str) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_TIMEZONE:
         raise ConfigError(f"{where}: timezone={name!r} must be the name of a zone.", hint="Such as timezone='Europe/Berlin'.")
-    if name in NO_PLACES or name.startswith("right/"):
-        raise ConfigError(
-            f"{where}: timezone={name!r} is the zone of no place: hosts differ in it, or it counts leap seconds.",
-            hint="Write a name as in the IANA database, such as 'Europe/Berlin' or 'UTC'.",
-        )
     try:
-        zone_of(name)
+        place_of(name)
     except ConfigError as error:
         raise ConfigError(f"{where}: timezone: {error.fields['message']}", hint=error.fields["hint"]) from None
     return name

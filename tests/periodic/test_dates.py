@@ -435,7 +435,7 @@ def test_five_fields_and_no_others(cron, hint):
         ({"cron": "0 3 * * *", "timezone": "Europe/Berln"}, "did you mean 'Europe/Berlin'"),
         ({"cron": "0 3 * * *", "timezone": "Europe"}, "no time zone that this host knows"),
         ({"cron": "0 3 * * *", "timezone": "../etc/passwd"}, "no time zone that this host knows"),
-        ({"cron": "0 3 * * *", "timezone": "localtime"}, "timezone='localtime' is the zone of no place"),
+        ({"cron": "0 3 * * *", "timezone": "localtime"}, "timezone: 'localtime' is the zone of no place"),
         ({"cron": "0 3 * * *", "timezone": "posixrules"}, "is the zone of no place"),
         ({"cron": "0 3 * * *", "timezone": "Factory"}, "is the zone of no place"),
         ({"cron": "0 3 * * *", "timezone": "right/Europe/Berlin"}, "it counts leap seconds"),
