@@ -55,7 +55,7 @@ def push(
     Args:
         body: anything that JSON holds; `pull` gives it back as it was.
         delay, run_at: when it can be pulled; none: now.
-        The others: see `delayq.schedule`.
+        options: the others, see `delayq.schedule`.
 
     Raises:
         PayloadError, PayloadTooLarge: JSON cannot hold the body, or it is larger than MAX_PAYLOAD of the queue.
