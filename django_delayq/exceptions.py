@@ -46,6 +46,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "arguments": _MISFIT,
         "argument_type": "{task}: its argument {argument} is annotated {annotation}, and was given {given}. Pass what it says, or "
         "correct the annotation; DELAYQ['CHECK_TYPES'] turns this check on and off.",
+        "own_task": "{task}: its arguments are made by the function that schedules it, such as delayq.deliver; call that again",
         "payload_size": "{task}: the arguments are {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); store the content "
         "in the database or a file, and pass its id",
         "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",

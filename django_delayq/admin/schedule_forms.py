@@ -157,7 +157,7 @@ class ScheduleForm(DatesForm):
     def __init__(self, given: Any = None, *, row: Periodic | None = None, masked: bool = False) -> None:
         self.row, self.masked = row, masked
         super().__init__(given, initial=_whole(row) if row else {"args": "[]", "kwargs": "{}"})
-        names: list[str] = registry.names()
+        names = [name for name in registry.names() if not registry.get(name).own]
         tasks: Any = self.fields["task"]
         tasks.choices = [("", "---------"), *((name, visible(name)) for name in names)]
         if row is not None:

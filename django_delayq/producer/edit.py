@@ -35,6 +35,8 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
         codec.encode_payload(tuple(args), {}, None, limit=conf.get().queue(queue).max_payload, task=task)
         return
     found = registry.get(task)
+    if found.own:
+        raise PayloadError(code="own_task", task=task)
     (found.check_typed if conf.get().check_types else found.check_arguments)(tuple(args), kwargs)
     codec.encode_payload(tuple(args), dict(kwargs), None, limit=conf.get().queue(queue).max_payload, task=task)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, update_wrapper
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
@@ -37,6 +37,8 @@ class Task(Bound[P, R]):
         sensitive: names of parameters that are masked wherever people look, beside those in `DELAYQ["SENSITIVE"]`.
         on_failure: the task of which a job is scheduled, with the id as its argument, when one of this has failed for good.
     """
+
+    own: ClassVar[bool] = False  # of this package: only its functions make arguments for it, since they name secrets or keys of Redis
 
     def __init__(
         self,

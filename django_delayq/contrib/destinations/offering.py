@@ -48,6 +48,8 @@ class OfferFailed(DelayqError):
 class Offers(Task[..., Any]):
     """The task. Its jobs go to the queue "default" unless they say otherwise, or to the first one where that is not listed."""
 
+    own = True
+
     @property
     def queue(self) -> str:
         """As the settings say now."""

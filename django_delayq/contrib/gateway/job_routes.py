@@ -146,7 +146,7 @@ def _permitted(token: Token, body: dict[str, Any]) -> tuple[Task[..., Any], str]
     task = registry.find(name)
     if task is None:
         raise GatewayProblem("task_unknown", "/task")
-    if not token.may_schedule(name, task.queue):
+    if task.own or not token.may_schedule(name, task.queue):
         raise GatewayProblem("task_denied", "/task")
     queue = body.get("queue", task.queue)
     if not token.allows("queues", queue):

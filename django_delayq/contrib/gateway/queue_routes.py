@@ -40,7 +40,7 @@ def tasks(call: GatewayCall) -> GatewayAnswer:
 
 
 def _permitted(token: Token) -> list[Task[..., Any]]:
-    return [task for name in registry.names() if token.may_schedule(name, (task := registry.get(name)).queue)]
+    return [task for task in map(registry.get, registry.names()) if not task.own and token.may_schedule(task.name, task.queue)]
 
 
 def _task(task: Task[..., Any]) -> dict[str, Any]:

@@ -32,6 +32,8 @@ SENT: Final = {"User-Agent": "django-delayq", "Accept-Encoding": "identity"}
 class Delivery(Task[..., Any]):
     """The task. Its jobs go to the queue of `DELAYQ["HTTP"]` unless they say otherwise."""
 
+    own = True
+
     def follower(self, kwargs: Mapping[str, Any]) -> Task[..., Any] | None:
         """That of the delivery, by its name; names are looked up, never imported."""
         return registry.find(str(kwargs.get("on_failure", "")))

@@ -424,3 +424,17 @@ def test_every_refusal_has_its_words():
 def test_the_limit_of_a_body_holds_the_largest_payload_of_a_queue(settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, "orders": {"MAX_PAYLOAD": 1_000_000}}}
     assert intake.body_limit() > 6 * conf.get().queue("orders").max_payload
+
+
+def test_tasks_of_the_package_whose_arguments_name_secrets_are_for_no_token(caller, make):
+    pytest.importorskip("urllib3", reason="urllib3 is not installed")
+    from django_delayq.contrib.destinations import offering
+    from django_delayq.contrib.http import delivery_run
+
+    named = make("named", tasks=[offering.NAME, delivery_run.NAME])
+    url = "https://thief.example/"
+    leak = {"url": url, "headers": {"X-Key": {"secret": "partner", "prefix": ""}}}
+    for who in (caller, named):
+        refused(who.post("jobs", {"task": delivery_run.NAME, "kwargs": leak}), 403, "task_denied", "/task")
+        refused(who.post("jobs", {"task": offering.NAME, "args": ["shipping", {}]}), 403, "task_denied", "/task")
+        assert not [one for one in who.get("tasks").json()["tasks"] if one["task"].startswith("django_delayq.")]
