@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from itertools import islice
 from typing import Any, NoReturn
@@ -56,6 +57,13 @@ class FollowedSchedules:
             self._loop = FollowedLoop(using=conf.get().database, names=self._names)
         while self._loop.poll() == 0.0:
             pass
+
+    def write_until(self, until_ms: int, move: Callable[[int], None]) -> None:
+        """Writes what is to be written until then, each in its time; `move` brings the clock there."""
+        self.write()
+        while (tick := self.next_ms()) is not None and tick <= until_ms:
+            move(tick)
+            self.write()
 
     def next_ms(self) -> int | None:
         """When there is something to write next, in ms; None: never."""

@@ -119,6 +119,14 @@ def test_what_fell_due_while_nobody_was_there_follows_the_policy(delayq):
     assert sorted(ran) == [1, 1, 2, 2, 2, 2, 3]  # the first of each waited in Redis already
 
 
+def test_while_redis_is_away_ticks_are_written_in_their_time_and_run_late(delayq):
+    declare(missed="skip")
+    delayq.follow("nightly")
+    with delayq.redis_down():
+        assert delayq.advance("5d") == []
+    assert [run.outcome for run in delayq.run_due()] == ["ack"] * 5
+
+
 def test_drain_runs_the_next_tick_and_ends(delayq):
     declare()
     delayq.travel(datetime(2031, 5, 1, 12, tzinfo=UTC))
