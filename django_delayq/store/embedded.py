@@ -227,19 +227,33 @@ def _take(file: IO[bytes]) -> bool:
 
 
 def _answers(path: str) -> bool:
-    return _say(path, b"PING\r\n").startswith(b"+PONG")
+    """Whether the server does.
+
+    Raises:
+        StoreUnavailable: one is there, and says nothing. Another must not be started, and whoever waits for this one waits in vain.
+    """
+    said = _say(path, b"PING\r\n")
+    if said == b"":
+        raise StoreUnavailable(f"The embedded server at {path} runs, and does not answer. Is it stopped, or its host out of memory?")
+    return _ready(said)
 
 
-def _say(path: str, command: bytes) -> bytes:
-    """The answer to one command, b"" if there is none."""
+def _ready(said: bytes | None) -> bool:
+    return said is not None and said.startswith(b"+PONG")
+
+
+def _say(path: str, command: bytes) -> bytes | None:
+    """The answer to one command; b"" if none comes in a second, None if nobody is there."""
     with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(2)
+        line.settimeout(1)
         try:
             line.connect(path)
             line.sendall(command)
-            return line.recv(64)
-        except OSError:
+            return line.recv(64) or None  # nothing: it is going
+        except TimeoutError:
             return b""
+        except OSError:
+            return None
 
 
 def _start(home: Path, path: str) -> None:
@@ -288,7 +302,7 @@ def _start(home: Path, path: str) -> None:
             if begun.returncode:
                 raise StoreUnavailable(f"The embedded server {program} ended with code {begun.returncode}. See {log}.")
     deadline = clock.monotonic() + START_SECONDS
-    while not _answers(path):
+    while not _ready(_say(path, b"PING\r\n")):
         if _ended(home):
             raise StoreUnavailable(f"The embedded server {program} ended as it started. See {log}.")
         if clock.monotonic() > deadline:
