@@ -38,6 +38,7 @@ STORE = [
     "tests/store/test_contests.py",
     "tests/store/test_fresh.py",
     "tests/store/test_claim.py",
+    "tests/store/test_pulled.py",
     "tests/store/test_asks.py",
     "tests/store/test_outages.py",
     "tests/store/test_timer_election.py",
