@@ -11,10 +11,10 @@ from django_delayq.producer.task import registry
 
 
 @pytest.fixture
-def offers(settings):
+def offers(monkeypatch):
     from django_delayq.contrib.destinations import offering
 
-    settings.DELAYQ = {**settings.DELAYQ, "TARGETS": {"shipping": {"KEY": "out", "KIND": "list", "MAXLEN": None}}}
+    monkeypatch.setitem(registry._tasks, offering.NAME, offering.offers)  # as where the settings have TARGETS
     return offering.offers
 
 

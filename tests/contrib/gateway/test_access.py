@@ -20,6 +20,7 @@ from django_delayq.contrib.gateway.problems import REFUSALS
 from django_delayq.contrib.gateway.routes import ROUTES
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Job
+from django_delayq.producer.task import registry
 from tests.contrib.gateway.conftest import BASE, PING, TASK, Caller, refused
 from tests.management.conftest import without_database
 from tests.tasks_for_tests import close_order, ping, risky
@@ -426,11 +427,12 @@ def test_the_limit_of_a_body_holds_the_largest_payload_of_a_queue(settings):
     assert intake.body_limit() > 6 * conf.get().queue("orders").max_payload
 
 
-def test_tasks_of_the_package_whose_arguments_name_secrets_are_for_no_token(caller, make):
-    pytest.importorskip("urllib3", reason="urllib3 is not installed")
+def test_tasks_of_the_package_whose_arguments_name_secrets_are_for_no_token(caller, make, monkeypatch):
     from django_delayq.contrib.destinations import offering
     from django_delayq.contrib.http import delivery_run
 
+    for task in (offering.offers, delivery_run.delivery):  # as where the settings have TARGETS and HTTP
+        monkeypatch.setitem(registry._tasks, task.name, task)
     named = make("named", tasks=[offering.NAME, delivery_run.NAME])
     url = "https://thief.example/"
     leak = {"url": url, "headers": {"X-Key": {"secret": "partner", "prefix": ""}}}

@@ -93,9 +93,14 @@ class Deployment:
         assert self.run("manage.py", "migrate", "--verbosity", "0").wait(60) == 0, self.log()
         self.worker = self.run("manage.py", "delayq_worker", "--processes", "2", "--threads", "4", "--grace", "1", *self.health)
         self.web = self.run("-m", "uvicorn", "shop.asgi:application", "--uds", str(self.address), "--lifespan", "off")
-        until(lambda: self.address.exists() or self.web.poll() is not None, "uvicorn did not start")
+        until(lambda: self.listens() or self.web.poll() is not None, "uvicorn did not start")
         assert self.web.poll() is None, self.log()
         return self
+
+    def listens(self) -> bool:
+        """Whether the web server takes connections: its socket has a name a moment before that."""
+        with socket.socket(socket.AF_UNIX) as line:
+            return line.connect_ex(str(self.address)) == 0
 
     def run(self, *command: str) -> subprocess.Popen[bytes]:
         with (self.home / "log").open("ab") as log:
