@@ -14,7 +14,7 @@ from django_delayq.producer import database, twins
 from django_delayq.producer.database import Ending
 from django_delayq.producer.options import duration
 from django_delayq.producer.stores import stores
-from django_delayq.states import FINISHED, UNFINISHED, State
+from django_delayq.states import FINISHED, REQUEUEABLE, UNFINISHED, State
 
 FIRST_LOOK: Final = 0.05  # seconds until the row is looked at again; twice as long each time
 LAST_LOOK: Final = 1.0
@@ -74,15 +74,15 @@ def _pauses(job: Asked, longest: float) -> Iterator[float]:
 
 
 def ended(job: Asked, since: float) -> Ending | None:
-    """The row, if it has ended; None while it may still end. `since`: when the wait began (monotonic seconds). Of a job that was put
-    back the row tells the old end until the mirror has heard of that, so Redis has a word, too.
+    """The row, if it has ended; None while it may still end. `since`: when the wait began (monotonic seconds). Of a failed or
+    cancelled job that was put back the row tells that end until the mirror has heard of it, so Redis has a word, too.
 
     Raises:
         ResultGone: no row tells of it, and none will.
     """
     found = look(job)
-    if found is not None and found.state not in FINISHED:
-        return None
+    if found is not None and found.state not in REQUEUEABLE:
+        return found if found.state in FINISHED else None
     view = None
     try:
         with stores.guarded():
