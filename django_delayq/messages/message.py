@@ -17,7 +17,7 @@ from django_delayq.producer.options import duration
 from django_delayq.producer.twins import in_thread, refuse_loop, twin
 from django_delayq.record import ClaimedJob, Header
 from django_delayq.states import CARRIED
-from django_delayq.store.queue import MOST, Outcome
+from django_delayq.store.queue import MOST, Kind, Outcome
 
 logger = Logger("django_delayq.messages")
 
@@ -137,7 +137,7 @@ class Message:
 
     aack, aretry, asnooze, afail, aextend = twin(ack), twin(retry), twin(snooze), twin(fail), twin(extend)
 
-    def _put_off(self, kind: str, delay_ms: int, reason: str) -> None:
+    def _put_off(self, kind: Kind, delay_ms: int, reason: str) -> None:
         job = self._job
         self._decide(settling.put_off(kind, job.id, self.attempt, job.fence, self._batch.started_ms, delay_ms, reason))
 

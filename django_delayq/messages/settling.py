@@ -10,7 +10,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import LeaseLost, StoreUnavailable
 from django_delayq.producer.stores import stores
-from django_delayq.store.queue import Outcome, QueueStore, Settled
+from django_delayq.store.queue import Kind, Outcome, QueueStore, Settled
 from django_delayq.worker import outcome_detail, retry
 
 UNHELD: Final = ("scheduled", "running")
@@ -71,12 +71,12 @@ def ack(id: str, attempt: int, nonce: str, started_ms: int) -> Outcome:
     return Outcome(id, attempt, nonce, "ack", 0, detail, max(0, now_ms - started_ms))
 
 
-def put_off(kind: str, id: str, attempt: int, nonce: str, started_ms: int, delay_ms: int, reason: str) -> Outcome:
+def put_off(kind: Kind, id: str, attempt: int, nonce: str, started_ms: int, delay_ms: int, reason: str) -> Outcome:
     """It has not: `kind` is retry, snooze or fail."""
     now_ms = clock.wall_ms()
-    said = {"reason": reason} if kind == "snooze" else {"message": reason}
-    detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=now_ms, **said)  # type: ignore[arg-type]
-    return Outcome(id, attempt, nonce, kind, delay_ms, detail, max(0, now_ms - started_ms))  # type: ignore[arg-type]
+    why, message = (reason, "") if kind == "snooze" else ("", reason)
+    detail = outcome_detail.of_failure(started_ms=started_ms, finished_ms=now_ms, reason=why, message=message)
+    return Outcome(id, attempt, nonce, kind, delay_ms, detail, max(0, now_ms - started_ms))
 
 
 def next_ms(options: object, queue: QueueConfig, attempt: int) -> int:

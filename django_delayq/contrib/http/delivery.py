@@ -16,6 +16,7 @@ from django_delayq.contrib.http.webhook import HEADERS
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.ladder import Ladder
+from django_delayq.producer import task_options
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import Conflict, Durability, date
 from django_delayq.producer.schedule import Bound
@@ -140,7 +141,7 @@ def _made(
     bound = delivery.using(**options)
     made = bound.options
     _, due_ms = date(made.delay, made.run_at, WHERE)
-    arguments = {"headers": sent, "secret": secret, "within": _within(timeout), "redirects": redirects, **body}
+    arguments = {"headers": sent, "secret": secret, "within": task_options.timeout(timeout, WHERE), "redirects": redirects, **body}
     if follower := follower_of(on_failure, WHERE):
         arguments["on_failure"] = follower.name
     return bound, {
@@ -227,15 +228,3 @@ def _check_secret(name: Any, config: HttpConfig, *, signs: bool) -> None:
         raise ConfigError(f"{WHERE}: DELAYQ['HTTP']['SECRETS'] has no secret {name!r}{near}.", hint="Add it there.")
     if signs and not all(value.startswith(SIGNING) for value in config.secrets[name]):
         raise ConfigError(f"{WHERE}: the secret {name!r} cannot sign.", hint=f"What signs begins with {SIGNING}.")
-
-
-def _within(timeout: clock.Delay | None) -> float | None:
-    if timeout is None:
-        return None
-    try:
-        seconds = clock.seconds(timeout)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{WHERE}: timeout={error}.") from None
-    if seconds <= 0:
-        raise ConfigError(f"{WHERE}: timeout must be above 0.")
-    return seconds
