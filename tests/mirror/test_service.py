@@ -149,7 +149,7 @@ class Scripted:
 def test_a_server_that_hangs_is_waited_for_once_in_a_pass_whatever_the_queues(server, settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {name: {} for name in ("orders", "mail", "stock")}}
     config = conf.get()
-    service = Service(connect(server.url, timeout=0.2), config, config.queues.values())
+    service = Service(connect(server.url, timeout=1.0), config, config.queues.values())
     service.add(beside := LoopRunner("schedules", Scripted(1.0, 1.0)))
     service.poll()
     assert not any(runner.failures for runner in service._runners)

@@ -245,4 +245,4 @@ def test_the_numbers_of_a_formula_begin_at_one_unless_it_says_otherwise() -> Non
 @pytest.mark.parametrize("start", [2, -1, "0", 0.5, True, None])
 def test_any_other_beginning_is_refused(start: object) -> None:
     with pytest.raises(ValueError, match="pass 0 or 1"):
-        Ladder.formula(lambda n: n, times=3, start=start)  # type: ignore[arg-type]
+        Ladder.formula(lambda n: n, times=3, start=start)  # type: ignore[arg-type]  # what a type checker refuses
