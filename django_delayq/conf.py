@@ -29,10 +29,12 @@ from django_delayq.under_test import MAIL, SIGN
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
     """What holds for one queue. Durations in seconds; `retention` maps finished states, and
-    "set_aside", to seconds or None (kept for ever); `consumer`: "worker", or "pull" for messages that the project pulls itself.
+    "set_aside", to seconds or None (kept for ever); `redis`: its server, that of the project or one of its own; `horizon`: how far
+    ahead Redis has jobs, None for all; `consumer`: "worker", or "pull" for messages that the project pulls itself.
     """
 
     name: str
+    redis: str | Mapping[str, Any] = field(repr=False)
     lease: float
     max_attempts: int
     backoff: Ladder
@@ -42,6 +44,7 @@ class QueueConfig:
     durability: str
     audit: str
     retention: Mapping[str, float | None]
+    horizon: float | None = None
     partitions: int = 1
     consumer: str = "worker"
 
@@ -49,6 +52,11 @@ class QueueConfig:
     def pulled(self) -> bool:
         """Whether it holds messages, which no worker runs."""
         return self.consumer == "pull"
+
+    @property
+    def horizon_ms(self) -> int:
+        """The horizon in milliseconds; 0 for none."""
+        return 0 if self.horizon is None else clock.milliseconds(self.horizon)
 
     @property
     def lease_ms(self) -> int:
@@ -81,7 +89,10 @@ class Config:
     test_redis: str | Mapping[str, Any] | None = field(repr=False)
     inline: bool
     check_types: bool
+    horizon: float | None
     metrics_token: str | None = field(repr=False)
+    object_url: str | None = None
+    log_url: str | None = None
     http: HttpConfig | None = None
     targets: Mapping[str, OfferTarget] = field(default_factory=dict)
     queues: Mapping[str, QueueConfig] = field(default_factory=dict)
@@ -90,6 +101,20 @@ class Config:
     def most_events(self) -> int:
         """By how many jobs the mirror of a queue may be behind; 0 for any number."""
         return self.mirror_max_events if self.mirror_full == "block" else 0
+
+    @property
+    def own_servers(self) -> Mapping[str, str | Mapping[str, Any]]:
+        """By queue, the servers of those that have one of their own."""
+        return {name: queue.redis for name, queue in self.queues.items() if queue.redis != self.redis}
+
+    @property
+    def servers(self) -> list[str | Mapping[str, Any]]:
+        """All servers, each once, the shared one first."""
+        found = [self.redis]
+        for one in self.own_servers.values():
+            if one not in found:
+                found.append(one)
+        return found
 
     def queue(self, name: str) -> QueueConfig:
         """The queue of that name.
@@ -135,7 +160,10 @@ TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its defa
     "TEST_REDIS": (None, readers.optional(readers.redis)),
     "INLINE": (False, readers.flag),
     "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
+    "HORIZON": (None, readers.optional(readers.horizon)),
     "METRICS_TOKEN": (None, readers.optional(readers.secret)),
+    "OBJECT_URL": (None, readers.optional(readers.dotted)),
+    "LOG_URL": (None, readers.optional(readers.log_url)),
 }
 DEFAULTS: Final = {
     **{key: default for key, (default, _) in TABLE.items()},
@@ -145,7 +173,19 @@ DEFAULTS: Final = {
 }
 READERS: Final = {key: read for key, (_, read) in TABLE.items()}
 OF_QUEUES: Final = {"CONSUMER": ("worker", readers.choice("worker", "pull"))}  # what only a queue has
-PER_QUEUE: Final = ("LEASE", "MAX_ATTEMPTS", "BACKOFF", "TIMEOUT", "MAX_CRASHES", "MAX_PAYLOAD", "DURABILITY", "AUDIT", "RETENTION")
+PER_QUEUE: Final = (
+    "REDIS",
+    "LEASE",
+    "MAX_ATTEMPTS",
+    "BACKOFF",
+    "TIMEOUT",
+    "MAX_CRASHES",
+    "MAX_PAYLOAD",
+    "DURABILITY",
+    "AUDIT",
+    "RETENTION",
+    "HORIZON",
+)
 
 
 def get() -> Config:
@@ -312,6 +352,9 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
     if any(key not in values for key in PER_QUEUE):
         return [], None  # the mistake stands above, with the default
     merged: dict[str, Any] = {key: own.get(key, values[key]) for key in PER_QUEUE}
+    if merged["HORIZON"] is not None and merged["DURABILITY"] == "redis":
+        hint = "Its jobs have no rows in which they could wait: set HORIZON to None there, or DURABILITY to 'outbox'."
+        return [Problem("E002", f'{where}["HORIZON"]', "cannot be with DURABILITY 'redis'.", hint)], None
     merged |= {key: own.get(key, default) for key, (default, _) in OF_QUEUES.items()}
     merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})
     fields: dict[str, Any] = {key.lower(): value for key, value in merged.items()}

@@ -7,6 +7,7 @@ language, or decides by it, reads these and never the sentence.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -26,12 +27,19 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "redis_loading": _AWAY + "It is loading its data, which passes.",
         "redis_login": _AWAY + "Check user and password in DELAYQ['REDIS'].",
         "redis_entry": _AWAY + "Check user, password and database number in DELAYQ['REDIS'], and what the server is.",
+        "redis_cluster": "Redis at {where} is a node of a Redis Cluster, with which this release does not work: {cause}. Name a server "
+        "of its own, or Sentinels, in DELAYQ['REDIS']; manage.py delayq doctor shows how.",
         "redis_rests": "Redis at {where} is not available: it was not a moment ago.",
         "redis_left_alone": "Redis at {where} failed a moment ago and is left alone for {seconds:.0f} s: {cause}",
         "server_replaced": "The server that answered for job {job} was replaced by another one, where the job is still as it was. "
         "It is told soon; ask again, when DELAYQ['REDIS'] leads to the new one.",
         "format_newer": "The queue {queue!r} has format {found} in Redis, and this process knows formats up to {known} only: it leaves "
         "the queue alone. Upgrade django-delayq in this process, and start it again.",
+        "far_locked": "Another transaction has held {what}, a far job or the key of one, for more than {seconds} s. Nothing was "
+        "changed; ask again, and keep transactions that schedule with a key short.",
+        "far_key_contested": "The key {key!r} of queue {queue!r} changes hands faster than it can be asked for. Nothing was changed; "
+        "ask again.",
+        "far_key_unknown": "Redis lacks jobs of queue {queue!r} just now, so it does not know who holds the key {key!r}. Ask again.",
         "redis_answered": "Redis at {where} answered: {cause}",
         "task_unknown": "No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
         "installed app; was it renamed or removed, or is a deploy under way?",
@@ -46,10 +54,17 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "arguments": _MISFIT,
         "argument_type": "{task}: its argument {argument} is annotated {annotation}, and was given {given}. Pass what it says, or "
         "correct the annotation; DELAYQ['CHECK_TYPES'] turns this check on and off.",
+        "message_arguments": "a message has one positional argument, its body, and no others; {given} were given",
         "own_task": "{task}: its arguments are made by the function that schedules it, such as delayq.deliver; call that again",
         "payload_size": "{task}: the arguments are {size:,} bytes of JSON, and the limit is {limit:,} (MAX_PAYLOAD); store the content "
         "in the database or a file, and pass its id",
         "key_held": "the key is held by the unfinished job {holder}; cancel or reschedule it, or choose another on_conflict",
+        "lock_taken": "The lock {lock!r} is held by {holder} since {since:%Y-%m-%d %H:%M:%S} UTC; its lease ends in {left:.0f} s, "
+        "unless it is extended. Wait longer (wait=), or try again later.",
+        "lock_lost": "The lock {lock!r} is lost: its lease ran out, or Redis lost its contents, and somebody else may have it. Stop, "
+        "and write nothing more. What this holder writes all the same can be refused by its fence, {fence}.",
+        "lock_outside": "The lock {lock!r} is not held: its block has not begun, or has ended. Look within the block.",
+        "lock_forked": "The lock {lock!r} was taken by the process of which this one is a copy: it is not held here. Take it here.",
         "result_size": "{task}: the return value is {size:,} bytes of JSON, and at most {limit:,} can be kept (MAX_PAYLOAD); store the "
         "content in the database or a file, and return its id",
         "gave_up": "{steps} times it has asked and waited, and the answer is still: not yet. {reason}",
@@ -62,6 +77,8 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "value_surrogate": "{path} holds half of a surrogate pair, which UTF-8 cannot encode; pass clean text, such as "
         'value.encode("utf-8", "replace").decode()',
         "name_surrogate": "{path} has the key {name} with half of a surrogate pair; pass clean text keys",
+        "search_partial": "{text} alone is looked for among ten thousand jobs only, and an operation is about all that match. Cancel "
+        "it, and start one that says where it stands: key:, task:, error: or arg:name=value.",
         "permission_gone": "{actor} has no longer the permission {permission}.",
     }
 )
@@ -202,9 +219,33 @@ class ResultGone(DelayqError):
 
 
 class LeaseLost(DelayqError):
-    """This run does not own its job any more: the lease ran out and another worker may have it. Write nothing."""
+    """This run does not own its job any more, or this block its lock: the lease ran out and another may have it. Write nothing."""
 
     code = "lease_lost"
+
+
+class LockTaken(DelayqError):
+    """Somebody else has the lock, and had it until the wait was over. `fields` have `lock`, its name, `holder`, who that is, `since`,
+    an aware datetime, and `left`, the seconds that are left of the holder's lease.
+
+    Raised out of a task it puts the job off for as long: that is no attempt, and no failure.
+    """
+
+    code = "lock_taken"
+
+    def __init__(self, message: str = "", *, lock: str, holder: str, since: datetime, left: float) -> None:
+        super().__init__(*filter(None, [message]), code=self.code, lock=lock, holder=holder, since=since, left=left)
+
+    @property
+    def delay(self) -> float:
+        """For how many seconds a job is put off."""
+        left: float = self.fields["left"]
+        return max(SHORTEST_SNOOZE, left)
+
+    @property
+    def reason(self) -> str:
+        """Why it is."""
+        return f"waits for lock {self.fields['lock']}"
 
 
 class ControlFlow(Exception):

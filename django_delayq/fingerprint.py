@@ -13,8 +13,15 @@ _WORD, _DIGIT = re.compile(r"\S+"), re.compile(r"\d")
 
 
 def error_fingerprint(kind: str, message: str, place: str) -> str:
-    """The same for errors of one cause: class, message without numbers and ids, and the place in the project's own code."""
-    return _digest("\n".join((kind, _VARYING.sub("#", message)[:SAID], place)))
+    """The same for errors of one cause: class and place in the project's own code, whatever the message says there: request ids, names
+    and addresses in it are without end. Of an error that came from no such place the message tells, without numbers and ids.
+    """
+    return _digest("\n".join((kind, place) if place else (kind, without_varying(message)[:SAID], "")))
+
+
+def without_varying(message: str) -> str:
+    """The message with a mark for each number and id."""
+    return _VARYING.sub("#", message)
 
 
 def text_fingerprint(text: str) -> str:

@@ -1,4 +1,8 @@
-"""Job ids: UUIDv7, made by the client; their short form is 22 characters of base62 that sort the same: by time."""
+"""Job ids: UUIDv7, made by the client; their short form is 22 characters of base62 that sort the same: by time.
+
+The id says in which partition of its queue a job is: version 7 in the first, version 8 (RFC 9562) in that of its lowest 10 bits. All
+else is the same in both, so they sort by their milliseconds; within one, version 8 comes behind version 7. Only this module knows.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,11 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-
 _WORDS: Final = 256  # random words drawn from the system at a time
 _TAIL_BITS: Final = 74  # what UUIDv7 leaves beside 48 bits of milliseconds, 4 of version and 2 of variant
 _LOW: Final = (1 << 62) - 1
+_PARTITION_BITS: Final = 10
+_PARTITION: Final = (1 << _PARTITION_BITS) - 1
+_LOW_8: Final = _LOW ^ _PARTITION
+_HEAD_7: Final = 7 << 76 | 2 << 62  # version and variant
+_HEAD_8: Final = 8 << 76 | 2 << 62
 
 
 class _Sequence:
@@ -39,17 +48,19 @@ class _Sequence:
         self.tail = 0
         self.words: list[int] = []
 
-    def several(self, count: int, now: int) -> list[UUID]:
+    def several(self, count: int, now: int, partition: int = 0) -> list[UUID]:
         ms, tail, words, made = self.ms, self.tail, self.words, []
+        # The lowest bits of version 8 are taken: it counts above them.
+        head, low, above = (_HEAD_8 | partition, _LOW_8, _PARTITION_BITS) if partition else (_HEAD_7, _LOW, 0)
         for _ in range(count):
             # A random step keeps the next id hard to guess.
             if now <= ms:
                 if not words:  # drawn from the system many at a time: each call costs
                     words = list(array("I", os.urandom(4 * _WORDS)))
-                tail += 1 + words.pop()
+                tail += 1 + words.pop() << above
             if now > ms or tail >> _TAIL_BITS:
                 ms, tail = max(now, ms + 1), _fresh()
-            made.append(_uuid(ms << 80 | 0x7 << 76 | tail >> 62 << 64 | 2 << 62 | tail & _LOW))
+            made.append(_uuid(ms << 80 | head | tail >> 62 << 64 | tail & low))
         self.ms, self.tail, self.words = ms, tail, words
         return made
 
@@ -68,59 +79,67 @@ _standard: Callable[[], UUID] | None = getattr(uuid, "uuid7", None)
 
 
 def new() -> UUID:
-    """A fresh UUIDv7, greater than every other made by this process; safe across threads and `fork`."""
+    """A fresh UUIDv7, greater than every other that this process made of version 7; safe across threads and `fork`."""
     return several(1)[0]
 
 
-def several(count: int) -> list[UUID]:
-    """So many of `new`, in their order."""
+def several(count: int, partition: int = 0) -> list[UUID]:
+    """So many of `new`, in their order, which say that partition; ValueError for one that no id can say: 0 to 1023.
+
+    Each is greater than all that this process made for the same partition.
+    """
     global _sequence
+    if not 0 <= partition <= _PARTITION:
+        raise ValueError(f"no job id can say partition {partition}: 0 to {_PARTITION}")
     sequence = _sequence
     if sequence.pid != os.getpid():
         # A forked child must not go on from its parent's numbers, nor wait for a lock that a parent's thread held. A hook of
         # `os.register_at_fork` would cost less, but servers that fork in C, as uWSGI does, need not call it.
         sequence = _sequence = _Sequence()
     with sequence.lock:
-        if _standard is not None:
+        if _standard is not None and not partition:
             return [_standard() for _ in range(count)]
-        return sequence.several(count, clock.wall_ms())
+        return sequence.several(count, clock.wall_ms(), partition)
 
 
 def derived(seed: str, ms: int) -> UUID:
     """The UUIDv7 of that moment whose other bits are made of `seed`: the same for the same."""
     tail = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:10]) >> (80 - _TAIL_BITS)
-    return _uuid(ms << 80 | 7 << 76 | (tail >> 62) << 64 | 2 << 62 | tail & _LOW)
+    return _uuid(ms << 80 | _HEAD_7 | (tail >> 62) << 64 | tail & _LOW)
 
 
 def _uuid(number: int) -> UUID:
     """`UUID(int=number)` without the look at its other arguments, which takes three times as long."""
     made = _bare(UUID)
-    _set(made, "int", number)
-    _set(made, "is_safe", _UNKNOWN)
+    _set_int(made, number)
+    _set_safe(made, _UNKNOWN)
     return made
 
 
 _UNKNOWN: Final = SafeUUID.unknown
 _bare: Final = object.__new__
-_set: Final = object.__setattr__
+_slots: Final = vars(UUID)  # a UUID refuses to be changed, its slots do not
+_set_int: Final = _slots["int"].__set__
+_set_safe: Final = _slots["is_safe"].__set__
 
 
 def short(id: UUID) -> str:
     """The 22 characters of an id: what Redis has, and what people read. There is no other form for either."""
-    high, low = divmod(id.int, _HALF)
-    return _first(high) + _eleven(low)
+    first, rest = divmod(id.int, _HALF)
+    second, third = divmod(rest, _SIX)  # small numbers are divided in half the time
+    return f"{_eleven(first)}{_five(second)}{_PAIRS[third // 14776336]}{_PAIRS[third // 3844 % 3844]}{_PAIRS[third % 3844]}"
 
 
+# Ids that were made one after the other begin alike: by eleven digits within a millisecond, and mostly by five more.
+@lru_cache(maxsize=64)
 def _eleven(number: int) -> str:
-    high, low = divmod(number, _SIX)  # small numbers are divided in half the time
-    return (
-        f"{_ALPHABET[high // 14776336]}{_PAIRS[high // 3844 % 3844]}{_PAIRS[high % 3844]}"
-        f"{_PAIRS[low // 14776336]}{_PAIRS[low // 3844 % 3844]}{_PAIRS[low % 3844]}"
-    )
+    high, low = divmod(number, _SIX)
+    return f"{_five(high)}{_PAIRS[low // 14776336]}{_PAIRS[low // 3844 % 3844]}{_PAIRS[low % 3844]}"
 
 
-# Ids that were made one after the other begin alike.
-_first = lru_cache(maxsize=64)(_eleven)
+@lru_cache(maxsize=64)
+def _five(number: int) -> str:
+    return f"{_ALPHABET[number // 14776336]}{_PAIRS[number // 3844 % 3844]}{_PAIRS[number % 3844]}"
 
 
 def full(text: str) -> UUID:
@@ -158,10 +177,21 @@ def parse(id: UUID | str) -> UUID:
 
 
 def created_ms(id: UUID) -> int:
-    """When the id was made, in milliseconds since 1970; ValueError for a UUID that bears no time (not version 7)."""
-    if id.version != 7:
-        raise ValueError(f"{id} is a UUID of version {id.version}, which bears no time; job ids are version 7")
+    """When the id was made, in milliseconds since 1970; ValueError for a UUID that bears no time (neither version 7 nor 8)."""
+    _of_a_job(id)
     return id.int >> 80
+
+
+def partition(id: UUID) -> int:
+    """The partition in which the job of that id is; ValueError for a UUID that is no id of ours (neither version 7 nor 8)."""
+    return id.int & _PARTITION if _of_a_job(id) == 8 else 0
+
+
+def _of_a_job(id: UUID) -> int:
+    version = id.version
+    if version is None or version not in (7, 8):
+        raise ValueError(f"{id} is a UUID of version {version}, which bears no time; job ids are version 7 or 8")
+    return version
 
 
 def _shown(given: object) -> str:

@@ -25,7 +25,7 @@ _KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
 _TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
 # What is usual is left out, and only then: each record has one way to be written.
 _HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n")
-_PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:x(\w+))?")
+_PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(?:x(\w+))?")
 _NOBODY: Final = UUID(int=0)
 _OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
 
@@ -158,7 +158,8 @@ class ClaimedJob(NamedTuple):
     `attempt` is the number of this run, from 1; `crashes` the runs before it whose worker vanished; `fence` proves the
     claim to extend and settle; `due_ms` is the date it was scheduled for; `ground` is what Redis stood on then. `evictions`: the runs
     before it, in a row, whose process was killed for a neighbour's sake; `unknown_ms`: how long ago the job was first put off because
-    no worker knew its task, 0 for never; `asks`: how often the job has asked before, and heard "not yet". `lost`: it is not claimed;
+    no worker knew its task, 0 for never; `asks`: how often the job has asked before, and heard "not yet". `turn`: the number of
+    this holder of the job's name, 0 without one. `lost`: it is not claimed;
     the lease of the consumer whose `fence` this is ran out.
     """
 
@@ -173,6 +174,7 @@ class ClaimedJob(NamedTuple):
     evictions: int = 0
     unknown_ms: int = 0
     asks: int = 0
+    turn: int = 0
     lost: bool = False
 
 
@@ -185,8 +187,9 @@ def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[Cla
             evictions=int(past[1] or 0),
             unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0,
             asks=int(past[3] or 0),
-            fence=past[4] or job.fence,
-            lost=bool(past[4]),
+            turn=int(past[4] or 0),
+            fence=past[5] or job.fence,
+            lost=bool(past[5]),
         )
         if (past := found.get(job.id))
         else job

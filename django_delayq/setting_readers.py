@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
+from string import Formatter
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,8 +18,10 @@ from django_delayq.target import KINDS, OfferTarget
 from django_delayq.text import did_you_mean
 
 SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many leases end, have it shorter
+SHORTEST_HORIZON = 300.0  # seconds
 KEPT: Final = ("succeeded", "cancelled", "failed", "set_aside")  # what RETENTION may name
 SETTING: Final = "DELAYQ"
+IN_LOG_URL: Final = ("id", "queue", "task", "from", "to")  # what LOG_URL may name in braces
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,17 @@ def lease(value: Any) -> float:
         raise Wrong(
             f"must be at least {SHORTEST_LEASE:g} seconds: a short pause of the host would lose it, and its jobs would run twice.",
             "Write 30: it is extended every third of it, so tasks may run much longer.",
+        )
+    return seconds
+
+
+def horizon(value: Any) -> float:
+    seconds = duration(value)
+    if seconds < SHORTEST_HORIZON:
+        raise Wrong(
+            f"must be at least {SHORTEST_HORIZON / 60:g} minutes, or None: for so long at least the relay may be "
+            "away, and jobs are in time.",
+            "Write '1h'.",
         )
     return seconds
 
@@ -152,6 +166,28 @@ def paths(value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(path, str) and "." in path for path in value):
         raise Wrong("must be a list of dotted paths, such as ['shop.tenants.TenantCarrier'].")
     return tuple(value)
+
+
+def dotted(value: Any) -> str:
+    if not isinstance(value, str) or "." not in value.strip("."):
+        raise Wrong(f"must be the dotted path of a function, such as 'shop.links.object_url', not {value!r}.")
+    return value
+
+
+def log_url(value: Any) -> str:
+    named = ", ".join(f"{{{name}}}" for name in IN_LOG_URL)
+    if not isinstance(value, str) or not re.match("https?://[^/]|/[^/]", value) or not value.isprintable() or " " in value:
+        raise Wrong(f"must be a URL as text, such as 'https://logs.example/search?q={{id}}', not {value!r}.")
+    try:
+        pieces = list(Formatter().parse(value))
+    except ValueError as error:
+        raise Wrong(f"is no template: {error}.", f"It may name {named}. A brace that stands for itself is written twice.") from None
+    for _, name, spec, conversion in pieces:
+        if name is not None and (name not in IN_LOG_URL or spec or conversion):
+            shown = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{spec}' if spec else ''}}}"
+            near = did_you_mean(name, IN_LOG_URL)
+            raise Wrong(f"names {shown}{near}; it may name {named}.", "A brace that stands for itself is written twice.")
+    return value
 
 
 def networks(value: Any) -> tuple[Network, ...]:

@@ -8,7 +8,7 @@ Bucket 0 is less than a millisecond, bucket n less than 2^n ms and at least half
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,11 +60,8 @@ def decode(raw: bytes, now_ms: int) -> Spread:
     """What the key `spread` of a queue says about the hour before `now_ms`."""
     late, ran = [0] * BUCKETS, [0] * BUCKETS
     ended = {kind: [0] * MINUTES for kind in KINDS}
-    latest, first = now_ms // SLOT_MS, now_ms // 60_000 - MINUTES + 1
-    for at in range(0, len(raw) // (_WIDTH * 4) * (_WIDTH * 4), _WIDTH * 4):
-        slot, *counts = struct.unpack_from(f">{_WIDTH}I", raw, at)
-        if not latest - MINUTES // SLOT <= slot <= latest:
-            continue
+    first = now_ms // 60_000 - MINUTES + 1
+    for slot, counts in _slots(raw, now_ms // SLOT_MS):
         late = [a + b for a, b in zip(late, counts[:BUCKETS], strict=True)]
         ran = [a + b for a, b in zip(ran, counts[BUCKETS : 2 * BUCKETS], strict=True)]
         for number, count in enumerate(counts[2 * BUCKETS :]):
@@ -72,6 +69,25 @@ def decode(raw: bytes, now_ms: int) -> Spread:
             if 0 <= minute < MINUTES:
                 ended[KINDS[number // SLOT]][minute] += count
     return Spread(late=tuple(late), ran=tuple(ran), **{kind: tuple(numbers) for kind, numbers in ended.items()})
+
+
+def decode_slots(raw: bytes, now_ms: int) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """The same hour in twelve slots, the oldest first, the last one being under way: lateness and run times of each, as counts per
+    bucket.
+    """
+    latest = now_ms // SLOT_MS
+    found: dict[int, Sequence[int]] = dict(_slots(raw, latest))
+    nothing = (0,) * (2 * BUCKETS)
+    told = [found.get(slot, nothing) for slot in range(latest - MINUTES // SLOT + 1, latest + 1)]
+    return [(counts[:BUCKETS], counts[BUCKETS : 2 * BUCKETS]) for counts in told]
+
+
+def _slots(raw: bytes, latest: int) -> Iterator[tuple[int, Sequence[int]]]:
+    """The slots of the hour before the end of slot `latest`, and their counts."""
+    for at in range(0, len(raw) // (_WIDTH * 4) * (_WIDTH * 4), _WIDTH * 4):
+        slot, *counts = struct.unpack_from(f">{_WIDTH}I", raw, at)
+        if latest - MINUTES // SLOT <= slot <= latest:
+            yield slot, counts
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:

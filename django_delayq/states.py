@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a job stands. Stored in the database; "due", "retrying" and "unpublished" are derived and never stored."""
+    """Where a job stands. Stored in the database; "due", "retrying", "unpublished" and "far" are derived and never stored."""
 
     SCHEDULED = "scheduled"
     RUNNING = "running"
@@ -22,6 +22,12 @@ class State(StrEnum):
 
 NO_LIMIT: Final = 999_999_999  # as `max_attempts` of a record or a row: no number of attempts ends the job, but its expiry does
 MESSAGE: Final = "django_delayq.message"  # what stands for the task of a message, which has none: a consumer pulls it
+SCHEDULED_BY: Final = "scheduled_by"  # in `meta`: who has put it in, of those who do not do so in code of the project, for the record
+SCHEDULED_WHY: Final = "scheduled_why"  # likewise, why
+FAIL_CLASS: Final = "django_delayq.exceptions.Fail"  # of an attempt that its task has failed: what it says is a reason, and no error
+COPY_OF: Final = "copy_of"  # likewise, of which job it is a copy that a person has asked for
+DELIVERY: Final = "django_delayq.deliver"  # the tasks of the package's own, by which jobs that wait are called: they stay
+OFFER: Final = "django_delayq.offer"
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 

@@ -43,15 +43,22 @@ def _in_force() -> bool:
 
 
 def own(given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """What tests have in place of the project's settings. Their server is that of TEST_REDIS, else of the environment, else one of this
-    run, which ends with it.
+    """What tests have in place of the project's settings. Their server, of all queues, is that of TEST_REDIS, else of the environment,
+    else one of this run, which ends with it.
     """
+    queues = given.get("QUEUES")
     types = given.get("CHECK_TYPES")  # tests find what a type checker would, also where DEBUG is off, as it is in them
     return {
         "PREFIX": prefix,
         "REDIS": given.get("TEST_REDIS") or os.environ.get(URL) or _server(),
         "CHECK_TYPES": True if types is None else types,
+        **({"QUEUES": {name: _moved(one) for name, one in queues.items()}} if isinstance(queues, Mapping) else {}),
     }
+
+
+def _moved(options: Any) -> Any:
+    """Of a queue: without a server of its own."""
+    return {key: value for key, value in options.items() if key != "REDIS"} if isinstance(options, Mapping) else options
 
 
 def _server() -> dict[str, Any]:

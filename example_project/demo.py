@@ -1,52 +1,52 @@
-"""`make demo`: the whole example in one command. Starts an embedded Valkey, the shop's web server and a worker, prints where to look,
-and stops all of it on Ctrl-C. With DEMO_SECONDS=60 it ends by itself: it then places orders of its own, checks that the unpaid ones
-were closed on time and the paid one was not, and exits with 1 if that failed.
+"""`make demo`: the whole example in one command. Starts an embedded Valkey, the shop's web server, a worker, the partner and the
+warehouse, prints where to look, and stops all of it on Ctrl-C. With DEMO_SECONDS=60 it ends by itself: it then places orders of its
+own, checks that the unpaid ones were closed on time, that of the paid ones the partner was told and that the warehouse has packed them,
+and exits with 1 if that failed.
 """
 
 import os
+import shlex
 import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+from processes import HERE, READY, Processes, free_url, say
+
+sys.path.append(str(HERE.parent))
 ADMIN = ("admin", "admin")
+ELSEWHERE = ("DEMO_HOME", "DELAYQ_REDIS", "DATABASE_URL")  # what another terminal must be told, if this one was
 
 
 class Demo:
-    """Starts things in order, shows their output with a name before each line, and ends them in reverse."""
+    """Starts things in order, shows what they say, and ends them in reverse."""
 
     def __init__(self):
         self.seconds = float(os.environ.get("DEMO_SECONDS", "0"))
-        self.port = free_port(int(os.environ.get("DEMO_PORT", "8000")))
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.processes = []
-        self.leaving = threading.Event()
+        self.url = free_url(f"http://127.0.0.1:{os.environ.get('DEMO_PORT', '8000')}")
+        self.processes = Processes()
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
         os.environ["SHOP_URL"] = self.url
-        os.environ["PYTHONUNBUFFERED"] = "1"
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+        self.partner = os.environ["PARTNER_URL"] = free_url(os.environ.get("PARTNER_URL", "http://127.0.0.1:8001"))
         if self.seconds:
             os.environ.setdefault("PAY_WITHIN", str(max(5, int(self.seconds / 4))))
 
     def run(self):
         for sign in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(sign, lambda *_: self.leaving.set())
-        try:
+            signal.signal(sign, lambda *_: self.processes.leaving.set())
+        with ExitStack() as stack:
+            stack.callback(self.stop_redis)
             self.prepare()
-            self.start("web", "runserver", "--noreload", f"127.0.0.1:{self.port}")
-            self.start("worker", "delayq_worker", "--grace", "5")
-            if not self.wait_for_web():
-                return 0 if self.leaving.is_set() else 1
+            from shop.warehouse_token import warehouse_token
+
+            token = stack.enter_context(warehouse_token())
+            stack.enter_context(self.processes)
+            if not self.start(token):
+                return 0 if self.processes.leaving.is_set() else 1
             self.welcome()
             return self.verify() if self.seconds else self.watch()
-        finally:
-            self.stop()
 
     def prepare(self):
         import django
@@ -62,35 +62,19 @@ class Demo:
         if not users.filter(username=name).exists():
             users.create_superuser(name, "admin@example.com", password)
 
-    def start(self, name, *command):
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "manage.py"), *command],
-            cwd=HERE,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # Ctrl-C is ours: we end them in order
-        )
-        self.processes.append((name, process))
-        threading.Thread(target=self.show, args=(name, process.stdout), daemon=True).start()
+    def start(self, token):
+        from django.conf import settings
 
-    def show(self, name, lines):
-        for line in lines:
-            if "/state/" not in line:  # the order page asks every second
-                print(f"{name:<7}| {line}", end="", flush=True)
-
-    def wait_for_web(self):
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not self.leaving.is_set():
-            try:
-                urllib.request.urlopen(self.url, timeout=2).close()
-                return True
-            except OSError:
-                self.leaving.wait(0.2)
-        if not self.leaving.is_set():
-            print("The web server did not come up.", file=sys.stderr)
-        return False
+        self.processes.partner(self.partner, settings.PARTNER_LEDGER, settings.PARTNER_SECRET)
+        self.processes.web(self.url)
+        self.processes.worker("--grace", "5")
+        for name, url in (("partner", self.partner), ("web", f"{self.url}{READY}")):
+            if not self.processes.wait_for(name, url):
+                if not self.processes.leaving.is_set():
+                    print(f"The {name} process did not come up.", file=sys.stderr)
+                return False
+        self.processes.warehouse(self.url, settings.WAREHOUSE_LEDGER, token)
+        return True
 
     def welcome(self):
         from django.conf import settings
@@ -98,56 +82,71 @@ class Demo:
         print(
             f"\n  The shop    {self.url}/            order something; pay within {settings.PAY_WITHIN} s, or watch it close"
             f"\n  The queue   {self.url}/admin/      user {ADMIN[0]}, password {ADMIN[1]}"
-            "\n  Load        python example_project/manage.py simulate --orders 10000   (in another terminal)"
-            "\n  Ctrl-C ends the web server, the worker and the embedded Valkey.\n",
+            f"\n  The partner {self.partner}/            is told of paid orders by signed webhooks, and is hard to reach"
+            "\n  The warehouse                                  pulls over the gateway what it is to pack"
+            "\n\n  In another terminal, here:"
+            f"\n    {self.command('simulate', '--orders', '1000')}     a busy day, and an audit"
+            f"\n    {self.command('delayq', 'status')}"
+            f"\n    {self.command('delayq', 'list', '--task', 'django_delayq.deliver')}"
+            "\n\n  Ctrl-C ends all of it, the embedded Valkey, too.\n",
             flush=True,
         )
 
+    def command(self, *words):
+        """A line that works as it stands, typed where this was started."""
+        told = [f"{name}={shlex.quote(os.environ[name])}" for name in ELSEWHERE if os.environ.get(name)]
+        if self.partner != "http://127.0.0.1:8001":
+            told.append(f"PARTNER_URL={self.partner}")
+        paths = (Path(sys.executable), HERE / "manage.py")
+        return " ".join([*told, *(shlex.quote(str(shortest(path))) for path in paths), *map(shlex.quote, words)])
+
     def watch(self):
-        while not self.leaving.wait(0.5):
-            for name, process in self.processes:
-                if process.poll() is not None:
-                    print(f"The {name} process ended with code {process.returncode}.", file=sys.stderr)
-                    return 1
+        while not self.processes.leaving.wait(0.5):
+            if ended := self.processes.ended():
+                print(f"The {ended[0]} process ended with code {ended[1]}.", file=sys.stderr)
+                return 1
         return 0
 
     def verify(self):
-        """Orders three things, pays one, and looks whether the others close on time."""
+        """Orders four things, pays two, and looks whether the others close on time, and what has become of the paid ones."""
         from django.conf import settings
+        from shop.audit import audit
         from shop.models import Order
 
         start = time.monotonic()
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         product = browser.open(self.url).read().decode().split("/checkout/")[1].split("/")[0]
         orders = []
-        for _ in range(3):
+        for _ in range(4):
             answer = post(browser, f"{self.url}/checkout/{product}/", self.url)
             orders.append(int(answer.rstrip("/").rsplit("/", 1)[1]))
-        post(browser, f"{self.url}/orders/{orders[0]}/pay/", self.url)
-        print(f"demo   | placed the orders {orders}; paid {orders[0]}, and wait {settings.PAY_WITHIN} s", flush=True)
-        while time.monotonic() - start < self.seconds - 2 and not self.leaving.wait(0.5):
+        paid = orders[:2]
+        for pk in paid:
+            post(browser, f"{self.url}/orders/{pk}/pay/", self.url)
+        say("demo", f"placed the orders {orders}; paid {paid}, and wait {settings.PAY_WITHIN} s")
+        while time.monotonic() - start < self.seconds - 2 and not self.processes.leaving.wait(0.5):
             pass
         found = {order.pk: order for order in Order.objects.filter(pk__in=orders).prefetch_related("ledger")}
-        fine = found[orders[0]].state == Order.State.PAID
-        for pk in orders[1:]:
-            closed = [line.at for line in found[pk].ledger.all() if line.what == "closed"]
-            fine = fine and len(closed) == 1 and closed[0] >= found[pk].pay_until
-            late = (closed[0] - found[pk].pay_until).total_seconds() if closed else None
-            print(f"demo   | order {pk}: {found[pk].state}" + (f", {late * 1000:.0f} ms after its time" if closed else ""))
-        print(f"demo   | order {orders[0]}: {found[orders[0]].state}, as it was paid")
-        print("demo   | all is as it should be" if fine else "demo   | SOMETHING IS WRONG", flush=True)
+        fine = True
+        for pk in orders:
+            lines = {line.what: line.at for line in found[pk].ledger.all()}
+            closed = lines.get("closed")
+            if pk in paid:
+                fine = fine and found[pk].state == Order.State.PAID and {"partner told", "packed"} <= lines.keys()
+                say("demo", f"order {pk}: {', '.join(lines)}")
+            else:
+                fine = fine and closed is not None and closed >= found[pk].pay_until
+                late = f", {(closed - found[pk].pay_until).total_seconds() * 1000:.0f} ms after its time" if closed else ""
+                say("demo", f"order {pk}: {found[pk].state}{late}")
+        faults = audit(orders)
+        for what in filter(faults.get, faults):
+            say("demo", f"WRONG: {faults[what]} {what}")
+        fine = fine and not any(faults.values())
+        say("demo", "all is as it should be" if fine else "SOMETHING IS WRONG")
         return 0 if fine else 1
 
-    def stop(self):
-        for name, process in reversed(self.processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM if name == "worker" else signal.SIGINT)
-        for _, process in self.processes:
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(5)
+    def stop_redis(self):
+        """It would go on, as a server does that several projects share."""
         if not os.environ.get("DELAYQ_REDIS"):
             from django.conf import settings
 
@@ -165,17 +164,10 @@ def post(browser, url, page):
     return browser.open(urllib.request.Request(url, data=data, headers={"Referer": page})).geturl()
 
 
-def free_port(wanted):
-    """The wanted port if it is free, else any."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    raise SystemExit("no port is free")
+def shortest(path):
+    """It, from here if that is shorter."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 DELAYQ_REDIS    a URL; default: an embedded Valkey, its data in .demo/
 DATABASE_URL    postgresql://user@host/name; default: SQLite in .demo/
 PAY_WITHIN      seconds a customer has to pay; default 60
+SHOP_URL        where the shop answers; default http://127.0.0.1:8000
+PARTNER_URL     where the partner does, who is told of paid orders; default http://127.0.0.1:8001
 """
 
 import os
@@ -31,6 +33,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_delayq",
+    "django_delayq.contrib.gateway",
     "shop",
 ]
 MIDDLEWARE = [
@@ -76,9 +79,40 @@ def _database():
 
 DATABASES = {"default": _database()}
 
+PARTNER_URL = os.environ.get("PARTNER_URL", "http://127.0.0.1:8001")
+PARTNER_SECRET = "whsec_YW4gZXhhbXBsZSdzIHNlY3JldCBpcyBub25l"  # nor is this one; a real one comes from the environment
+PARTNER_LEDGER = HOME / "partner.sqlite3"  # the partner's own; `simulate` looks into it when all is over
+WAREHOUSE_LEDGER = HOME / "warehouse.sqlite3"  # the warehouse's, likewise
+
 DELAYQ = {
     "REDIS": os.environ.get("DELAYQ_REDIS") or {"EMBEDDED": str(HOME / "valkey")},
-    "QUEUES": {"default": {}, "orders": {}, "partners": {"BACKOFF": "1s 2s 4s 8s 15s"}},
+    "OBJECT_URL": "shop.links.object_url",  # in the admin, the page of a job leads to its order, as that leads to its jobs
+    "QUEUES": {
+        "default": {},
+        "orders": {},
+        "partners": {"BACKOFF": "1s 2s 2s 4s 8s 15s"},
+        "warehouse": {"CONSUMER": "pull", "LEASE": "5s", "BACKOFF": "1s 2s 4s 8s 15s"},  # warehouse.py pulls from it over the gateway
+    },
+    "HTTP": {
+        # Deliveries go to no loopback or private address, since a URL may come from outside and lead inside. The partner of this
+        # example is a process beside this one, so its network is listed. A shop whose partners are elsewhere leaves ALLOW out.
+        "ALLOW": ["127.0.0.0/8"],
+        "SECRETS": {"partner": PARTNER_SECRET},
+        "QUEUE": "partners",
+        "TIMEOUT": "5s",
+        # This partner refuses each order twice, on purpose; by default, a host that fails five times in a row is left alone for a time.
+        "BREAKER": None,
+    },
+}
+
+# The terminal tells of what people do; what pages load by themselves and what the warehouse asks for is left out.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "filters": {"visits": {"()": "shop.visits.Visits"}},
+    "formatters": {"visits": {"()": "django.utils.log.ServerFormatter", "format": "{message}", "style": "{"}},
+    "handlers": {"visits": {"class": "logging.StreamHandler", "filters": ["visits"], "formatter": "visits"}},
+    "loggers": {"django.server": {"handlers": ["visits"], "level": "INFO", "propagate": False}},
 }
 
 PAY_WITHIN = int(os.environ.get("PAY_WITHIN", "60"))

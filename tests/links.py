@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.address import RedisSpec
 from django_delayq.store.connection import Link, connect
 from tests.servers import as_package
 
@@ -13,9 +20,9 @@ def package_link(link: Link) -> Link:
     return opened(as_package(f"unix://{link.where.removeprefix('unix:').partition(',')[0]}"))
 
 
-def opened(url: str) -> Link:
+def opened(spec: RedisSpec, *, timeout: float = 2.0) -> Link:
     """A link that is closed when the test ends."""
-    link = connect(url, name="package")
+    link = connect(spec, name="package", timeout=timeout)
     _opened.append(link)
     return link
 
@@ -24,3 +31,22 @@ def close_all() -> None:
     """After each test."""
     while _opened:
         _opened.pop().close()
+
+
+def losing(monkeypatch: pytest.MonkeyPatch, store: type) -> Callable[..., None]:
+    """What loses the replies of the next calls of a script, which are carried out; or the calls themselves, if they are not `sent`."""
+
+    def lose_next(script: str, times: int, *, sent: bool = True) -> None:
+        real, left = getattr(store, script), [times]
+
+        def lossy(*args: Any, **kwargs: Any) -> Any:
+            if not left[0]:
+                return real(*args, **kwargs)
+            left[0] -= 1
+            if sent:
+                real(*args, **kwargs)
+            raise StoreUnavailable("the line broke")
+
+        monkeypatch.setattr(store, script, lossy)
+
+    return lose_next

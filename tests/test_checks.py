@@ -14,13 +14,14 @@ from django.core.checks import run_checks
 from django.db import connections
 
 from django_delayq import checks
-from django_delayq.producer.task import Registry, Task, task
+from django_delayq.producer.task import Registry, Task, registry, task
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
 from django_delayq.store.fitness import NEWEST, link_findings, server_findings, unkept, version_findings
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
+from tests.topologies import ClusterNode, SentinelServer
 
 
 def found(settings, **delayq) -> dict[str, str]:
@@ -121,6 +122,33 @@ def test_e008_a_carrier_that_is_none(settings, paths, said):
 def test_e002_carriers_are_paths(settings):
     assert "dotted paths" in found(settings, CARRIERS=["Carrier"])["delayq.E002"]
     assert found(settings, CARRIERS=["tests.test_checks.Good"]) == {}
+
+
+TEXT = "no function"
+
+
+@pytest.mark.parametrize(("path", "said"), [("nowhere.link", "cannot be imported"), ("tests.test_checks.TEXT", "is no function")])
+def test_e060_what_makes_no_links(settings, path, said):
+    assert said in found(settings, OBJECT_URL=path)["delayq.E060"]
+    assert found(settings, OBJECT_URL="tests.test_checks.found") == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("javascript:alert(1)", "must be a URL as text"),
+        ("//elsewhere/{id}", "must be a URL as text"),
+        (7, "must be a URL as text"),
+        ("https://logs.example/?q={job}", r"names {job}; it may name {id}"),
+        ("https://logs.example/?q={ids}", r"did you mean 'id'"),
+        ("https://logs.example/?q={id!r}", r"names {id!r}"),
+        ("https://logs.example/?q={}", r"names {}"),
+        ("https://logs.example/?q={id", r"is no template"),
+    ],
+)
+def test_e002_a_link_to_the_log_that_is_none(settings, url, said):
+    assert said in found(settings, LOG_URL=url)["delayq.E002"]
+    assert found(settings, LOG_URL="/logs/{{x}}/?q={id}&t={task}&u={queue}&from={from}&to={to}") == {}
 
 
 SHIPPING = {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": None}
@@ -279,6 +307,33 @@ def test_e012_a_replica(settings, own_redis):
     assert "delayq.E012" in deploy(settings, replica.url)
 
 
+def test_e013_a_node_of_a_cluster_e014_a_sentinel_and_e015_a_database_that_is_not_there(settings, own_redis, request):
+    node, server = ClusterNode(), own_redis(port=True, appendonly="yes")
+    sentinel = SentinelServer(server)
+    for other in (node, sentinel):
+        request.addfinalizer(other.stop)
+        other.start()
+    found = {
+        "delayq.E013": f"{node.tcp_url}/0",
+        "delayq.E014": f"redis://{sentinel.place}/0",
+        "delayq.E015": f"{server.tcp_url}/16",
+    }
+    for code, url in found.items():
+        said = deploy(settings, url, SIGNING=True)
+        assert list(said) == ["delayq.W015", code], "of what cannot be worked with nothing else is told"
+    assert "delayq.E015" not in deploy(settings, f"{server.tcp_url}/15")
+
+
+def test_e016_sentinels_that_know_no_such_master(settings, own_redis, request):
+    sentinel = SentinelServer(own_redis(port=True), name="shop")
+    request.addfinalizer(sentinel.stop)
+    sentinel.start()
+    said = deploy(settings, f"redis+sentinel://{sentinel.place}/sohp/0", SIGNING=True)
+    assert list(said) == ["delayq.W014", "delayq.W015", "delayq.E016"]
+    assert "'sohp'" in said["delayq.E016"]
+    assert "sentinel monitor" in said["delayq.E016"]
+
+
 def test_w010_no_persistence_and_w011_snapshots_only(settings, own_redis):
     assert list(deploy(settings, own_redis().url)) == ["delayq.W010"]
     assert list(deploy(settings, own_redis(save="60 1000").url)) == ["delayq.W011"]
@@ -415,6 +470,26 @@ def test_w022_a_queue_of_messages_whose_records_nobody_keeps(settings, own_redis
     assert "'mail'" in said["delayq.W022"]
     workers.beat("host:1:b", {"queues": [], "sides": ["records"], "records": ["mail"]})
     assert list(deploy(settings, server.url, QUEUES=queues)) == []
+    workers.beat("host:1:c", {"queues": ["redis"], "records": []})
+    said = deploy(settings, server.url, QUEUES=queues)
+    assert list(said) == ["delayq.W022"]
+    assert "Workers run jobs of the queue 'redis', and none keeps its records" in said["delayq.W022"]
+    link.close()
+
+
+def test_w023_workers_of_an_older_release_serve_a_queue_whose_tasks_share_names(settings, own_redis, monkeypatch):
+    server = own_redis(appendonly="yes")
+    link = connect(server.url)
+    workers = WorkerRegistry(link, prefix="delayq")
+    workers.beat("host:1:a", {"queues": ["default"], "sides": ["records"]})
+    assert list(deploy(settings, server.url, QUEUES={"default": {}})) == []
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    task(name="shop.pay", serial="all")(lambda: None)
+    said = deploy(settings, server.url, QUEUES={"default": {}})
+    assert list(said) == ["delayq.W023"]
+    assert "'default'" in said["delayq.W023"]
+    workers.beat("host:1:a", {"queues": ["default"], "sides": ["records"], "format": 1})
+    assert list(deploy(settings, server.url, QUEUES={"default": {}})) == []
     link.close()
 
 

@@ -13,16 +13,28 @@ from django.utils.safestring import SafeString
 GAP: Final = 0.2  # of a bar's width
 
 
-def bars(stacks: Sequence[tuple[str, Sequence[int]]], label: str, *, height: int = 24, look: str = "") -> SafeString:
+def bars(
+    stacks: Sequence[tuple[str, Sequence[float]]],
+    label: str,
+    *,
+    height: int = 24,
+    look: str = "",
+    top: float = 0,
+    titles: Sequence[str] = (),
+) -> SafeString:
     """Bars side by side, one per number; several series stand on top of one another.
 
     Args:
         stacks: (class, numbers) from the bottom upward, all of one length.
         label: what the picture shows, for screen readers.
+        top: the number at the upper edge, which gets a line then, and so does its half; 0: the highest bar touches it.
+        titles: what is told of each bar where the pointer stands on it, or above it.
     """
     count = max((len(numbers) for _, numbers in stacks), default=0)
-    floor = [0] * count
-    top = max((sum(column) for column in zip(*(numbers for _, numbers in stacks), strict=True)), default=0)
+    floor: list[float] = [0] * count
+    edge = max((sum(column) for column in zip(*(numbers for _, numbers in stacks), strict=True)), default=0)
+    lines = "".join(f"M0 {_short(-height * share)}h{max(1, count)}" for share in ((0, 0.5, 1) if top else (0,)))
+    top = top or edge
     paths = []
     for name, numbers in stacks:
         places = zip(range(count), floor, numbers, strict=True)
@@ -32,19 +44,35 @@ def bars(stacks: Sequence[tuple[str, Sequence[int]]], label: str, *, height: int
             paths.append((name, "".join(steps)))
     return format_html(
         '<svg class="delayq-chart {}" viewBox="0 {} {} {}" preserveAspectRatio="none" role="img" aria-label="{}" focusable="false">'
-        '<path class="delayq-ground" d="M0 0h{}"/>{}</svg>',
+        '<path class="delayq-ground" d="{}"/>{}{}</svg>',
         look,
         -height,
         max(1, count),
         height,
         label,
-        max(1, count),
+        lines,
         format_html_join("", '<path class="{}" d="{}"/>', paths),
+        format_html_join(
+            "",
+            '<g><title>{}</title><path class="delayq-over" d="M{} 0v-{}h1v{}z"/></g>',
+            ((title, at, height, height) for at, title in enumerate(titles)),
+        ),
     )
 
 
-def _bar(at: int, below: int, number: int, unit: float) -> str:
-    tall = max(number * unit, 1.0)
+def scale(most: float, steps: Sequence[float] = ()) -> float:
+    """A round number that is at least `most`: one of the steps, or 1, 2 or 5 times a power of ten, at least 1."""
+    for step in steps:
+        if most <= step:
+            return step
+    top = 1.0
+    while top < most:
+        top *= 2.5 if f"{top:g}".startswith("2") else 2
+    return top
+
+
+def _bar(at: int, below: float, number: float, unit: float) -> str:
+    tall = max(number * unit, 1.0)  # what is there at all is seen
     return f"M{at} {_short(-below * unit)}v{_short(-tall)}h{1 - GAP:g}v{_short(tall)}z"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -17,8 +17,10 @@ from django.utils.translation import ngettext
 from django_delayq import clock, conf
 from django_delayq.admin.charts import bars, sums
 from django_delayq.admin.show import duration, visible
+from django_delayq.console import far_jobs
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, Overview, QueueView
+from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.producer.stores import stores
 from django_delayq.spread import MINUTES, Spread, percentile
 from django_delayq.store.figures import Figures, Forecast
@@ -46,6 +48,7 @@ class Row:
     chart: SafeString
     parts: list[tuple[str, int, int]]
     next_due: str
+    unpulled: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +65,42 @@ class Ahead:
 
 def rows(seen: Overview) -> tuple[list[Row], str]:
     """A row per queue; and why not, if Redis went away meanwhile."""
-    names = [queue.name for queue in seen.queues]
+    figures = Figures(stores.places, prefix=conf.get().prefix)
     try:
-        with stores.guarded():
-            hours = Figures(stores.link, prefix=conf.get().prefix).hours(names)
+        found, missing = stores.from_each(
+            [queue.name for queue in seen.queues], lambda names: [*zip(names, figures.hours(names), strict=True)]
+        )
     except DOWN as error:
         return [], worded(error)
-    return [_row(queue, hour) for queue, hour in zip(seen.queues, hours, strict=True)], ""
+    hours = {name: hour for of_server in found for name, hour in of_server}
+    rows = [_row(queue, hours[queue.name]) for queue in seen.queues if queue.name in hours]
+    return rows, next((worded(error) for error in missing.values()), "")
+
+
+def left_out(seen: Overview) -> list[tuple[str, str]]:
+    """The queues of servers that cannot be asked, and why."""
+    return [(", ".join(map(visible, names)), worded(error)) for names, error in seen.left_out]
 
 
 def forecast(queues: Sequence[str]) -> list[Ahead]:
     """What becomes due in these queues; nothing while Redis cannot be asked."""
     try:
-        with stores.guarded():
-            found = Figures(stores.link, prefix=conf.get().prefix).forecast(queues)
+        found = Figures(stores.places, prefix=conf.get().prefix).forecast(queues)  # of several servers, so of no one breaker
     except DOWN:
         return []
-    return _ahead(found)
+    return _ahead(_with_far(found, queues))
+
+
+def _with_far(found: Forecast, queues: Sequence[str]) -> Forecast:
+    """What the database alone has is due behind what Redis has."""
+    minute, hour = found.start_ms - found.start_ms % 60_000, found.start_ms - found.start_ms % 3_600_000
+    minutes = [minute + step * found.minute_step * 60_000 for step in range(len(found.minutes) + 1)]
+    hours = [hour + step * found.hour_step * 3_600_000 for step in range(len(found.hours) + 1)]
+    return replace(
+        found,
+        minutes=tuple(map(sum, zip(found.minutes, far_jobs.due_between(queues, minutes), strict=True))),
+        hours=tuple(map(sum, zip(found.hours, far_jobs.due_between(queues, hours), strict=True))),
+    )
 
 
 def brief(ms: float | None) -> str:
@@ -119,7 +141,18 @@ def _row(queue: QueueView, hour: Spread) -> Row:
         chart=bars([("delayq-bar-well", hour.succeeded), ("delayq-bar-bad", hour.failed)], label, look="delayq-spark"),
         parts=_parts(hour),
         next_due=_moment(depth.next_due_ms) if depth.next_due_ms else "–",
+        unpulled=_unpulled(queue),
     )
+
+
+def _unpulled(queue: QueueView) -> str:
+    """That nobody pulls a queue of messages; "" where somebody does."""
+    if not queue.pulled:
+        return ""
+    if not queue.depth.asked_ms:
+        return now("never pulled")
+    ago = (clock.wall_ms() - queue.depth.asked_ms) / 1000
+    return now("not pulled for %(duration)s") % {"duration": duration(ago)} if ago >= PULLED_LATELY else ""
 
 
 def _parts(hour: Spread) -> list[tuple[str, int, int]]:

@@ -1,26 +1,34 @@
-"""Edit and requeue: other arguments for a failed or cancelled job, shown as a difference before anything happens."""
+"""Edit and requeue, and schedule a copy: other arguments for a job that has ended, shown as a difference before anything happens."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 from django.contrib import messages
-from django.http import HttpRequest
+from django.contrib.admin.models import ADDITION
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.functional import Promise
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
+from django_delayq import conf, ids
 from django_delayq.admin import diff
-from django_delayq.admin.forms import EditForm
-from django_delayq.admin.report import actor, log
+from django_delayq.admin.forms import CopyForm, EditForm
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import visible
 from django_delayq.console import masking
 from django_delayq.console.error_texts import worded
-from django_delayq.exceptions import DelayqError, UnknownTask
+from django_delayq.exceptions import DelayqError, KeyTaken, UnknownTask
 from django_delayq.models import Job, Periodic
 from django_delayq.producer import edit
+from django_delayq.producer.job_copy import schedule_copy
 from django_delayq.producer.task import registry
-from django_delayq.states import REQUEUEABLE, Change, State
+from django_delayq.states import FINISHED, MESSAGE, REQUEUEABLE, Change, State
 
 ANSWERS = {
     Change.DONE: _("Requeued with other arguments."),
@@ -40,9 +48,61 @@ class DiffLine:
     look: str
 
 
-def possible(job: Job, *, sensitive: bool) -> bool:
-    """Whether its row is that of a job to edit, of which nothing is masked: one could only save the mask. `sensitive`: nothing is."""
-    return State(job.state) in REQUEUEABLE and (sensitive or not masked(job))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What is done with other arguments. `states`: of jobs to which it is done; `carry_out`: does it, says what became of it, and gives
+    the id of the job whose page is to be shown.
+    """
+
+    title: Promise
+    says: Promise
+    button: Promise
+    refused: Promise
+    form: type[EditForm]
+    states: frozenset[State]
+    again: bool
+    carry_out: Callable[[HttpRequest, Job, EditForm], UUID]
+
+    def possible(self, job: Job, sensitive: bool) -> bool:
+        """Whether its row is that of a job to do it to, of which nothing is masked: one could only save the mask. `sensitive`: nothing
+        is. `again`: only with the arguments of a task that takes them from people.
+        """
+        known = registry.find(job.task)
+        taken = not self.again or (job.task != MESSAGE and known is not None and not known.own)
+        return taken and State(job.state) in self.states and (sensitive or not masked(job))
+
+
+def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> HttpResponse:
+    """The form, then what changes, then the deed; or back to the form as it was left."""
+    if not act.possible(job, admin.allows(request, "view_sensitive")):
+        messages.error(request, str(act.refused))
+        return HttpResponseRedirect(admin.address("delayq_job_change", job.pk))
+    given = request.method == "POST"
+    form = act.form(job, request.POST if given else None)
+    changed = given and request.POST.get("digest") != form.digest
+    good = given and form.is_valid() and not changed
+    back = "back" in request.POST
+    if good and not back and ("confirmed" in request.POST or not form.changes):
+        return HttpResponseRedirect(_page_of(admin, request, job, act.carry_out(request, job, form)))
+    context = admin.page_context(
+        request,
+        act.title,
+        act=act,
+        job=job,
+        form=form,
+        changed=changed,
+        lines=difference(form) if good and not back else None,
+        signature=signature(job),
+        drawn=request.POST.get("drawn") or ids.short(ids.new()),
+    )
+    return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=400 if given and not good else 200)
+
+
+def _page_of(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, id: UUID) -> str:
+    """That of the job of this id, if there is one yet, and this person may see it; else that of the job that was looked at."""
+    found = admin.get_queryset(request).filter(pk=id).first() if id != job.pk else None
+    shown = found if found is not None and admin.has_view_permission(request, found) else job
+    return admin.address("delayq_job_change", shown.pk)
 
 
 def masked(job: Job | Periodic) -> bool:
@@ -73,8 +133,7 @@ def difference(form: EditForm) -> list[DiffLine]:
     return [DiffLine(mark, visible(text), looks[mark]) for mark, text in diff.lines(form.before, form.after)]
 
 
-def carry_out(request: HttpRequest, job: Job, form: EditForm) -> None:
-    """Does it, logs it, and says what became of it."""
+def _edit(request: HttpRequest, job: Job, form: EditForm) -> UUID:
     reason = form.cleaned_data["reason"]
     try:
         change = edit.edit_and_requeue(
@@ -82,8 +141,63 @@ def carry_out(request: HttpRequest, job: Job, form: EditForm) -> None:
         )
     except DelayqError as error:
         messages.error(request, worded(error))
-        return
+        return job.pk
     if change is Change.DONE:
         said = now("Edit and requeue")
         log(request, Job, [(str(job.pk), str(job))], f"{said}: {reason}" if reason else said)
     messages.add_message(request, messages.SUCCESS if change is Change.DONE else messages.WARNING, ANSWERS[change])
+    return job.pk
+
+
+def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
+    """The id was drawn with the form: who sends it twice gets one copy."""
+    given, said = form.cleaned_data, now("Schedule a copy")
+    try:
+        id = ids.parse(request.POST.get("drawn", ""))
+    except ValueError:
+        messages.error(request, now("Nothing was scheduled: the form was not sent as a whole. Try again."))
+        return job.pk
+    if Job.objects.using(conf.get().database).filter(pk=id).exists():
+        messages.warning(request, now("This copy is scheduled already."))
+        return id
+    try:
+        made = schedule_copy(
+            job, given["args"], given["kwargs"], id=id, delay=given["delay"], actor=actor(request), reason=given["reason"]
+        )
+    except KeyTaken as error:
+        text = now("Nothing was scheduled: the job %(holder)s, which has not ended, has the key %(key)s.")
+        messages.error(request, text % {"holder": ids.short(error.holder), "key": visible(job.key)})
+        return job.pk
+    except DelayqError as error:
+        messages.error(request, worded(error))
+        return job.pk
+    sentence = f"{said}: {given['reason']}" if given["reason"] else said
+    note(request, "copied", given["reason"], of=job, copy=made.short_id)
+    log(request, Job, [(str(job.pk), str(job))], f"{sentence} ({made.short_id})")
+    log(request, Job, [(str(made.id), f"{job.task} {made.short_id}")], sentence, ADDITION)
+    messages.success(request, now("Scheduled a copy, the job %(job)s.") % {"job": made.short_id})
+    return made.id
+
+
+EDIT: Final = Act(
+    title=_("Edit and requeue"),
+    says=_("The job is put back, due now and with all its attempts, with the arguments that you give. Its task stays."),
+    button=_("Requeue with these"),
+    refused=_("This job cannot be edited: it has not failed, or you may not see its arguments."),
+    form=EditForm,
+    states=REQUEUEABLE,
+    again=False,
+    carry_out=_edit,
+)
+COPY: Final = Act(
+    title=_("Schedule a copy"),
+    says=_(
+        "A new job of the same task is scheduled, with an id of its own and all attempts. It has the queue, key and meta of this one."
+    ),
+    button=_("Schedule with these"),
+    refused=_("This job cannot be copied: it has not ended, its task takes no arguments from people, or you may not see them."),
+    form=CopyForm,
+    states=FINISHED,
+    again=True,
+    carry_out=_copy,
+)

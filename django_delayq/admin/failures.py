@@ -10,24 +10,29 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from django.db import connections
 from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Substr
 
 from django_delayq import conf
 from django_delayq.admin import tracebacks
-from django_delayq.admin.show import visible
-from django_delayq.console.search import NO_FINGERPRINT
+from django_delayq.admin.show import cut, visible
+from django_delayq.console.search_terms import NO_FINGERPRINT
+from django_delayq.fingerprint import without_varying
 from django_delayq.models import RETRYING, Attempt, Job
 from django_delayq.states import AttemptOutcome, State
 
 WINDOW: Final = 10_000  # jobs that are looked at: the failed ones that ended last, and as many that retry, those with the most attempts
 SHOWN: Final = 30  # groups
+HEARD: Final = 20  # jobs of a group, the latest, whose messages are compared
 HEADLINE: Final = 160  # characters of an error
 
 
 @dataclass(slots=True)
 class Group:
     """Jobs with one fingerprint: `count` have failed, `retrying` wait to fail so once more. `first` and `last`: when a job failed, or
-    began the attempt after which it waits. `latest`: the run_at of the sample, which has failed, if one of them has.
+    began the attempt after which it waits. `latest`: the run_at of the sample, which has failed, if one of them has. `others`: what
+    errors say that stand in it beside the sample's, and how often each is among the latest.
     """
 
     fingerprint: str
@@ -41,6 +46,7 @@ class Group:
     sample: Job | None = None
     error: str = ""
     place: str = ""
+    others: dict[str, int] = field(default_factory=dict)
 
     def add(self, row: Mapping[str, Any], *, retrying: bool) -> None:
         """Takes in the jobs of one task and queue; the failed ones come first."""
@@ -59,21 +65,23 @@ class Group:
 
     def forget(self) -> None:
         """Leaves out what its sample says."""
-        self.sample, self.error, self.place = None, "", ""
+        self.sample, self.error, self.place, self.others = None, "", "", {}
+
+    @property
+    def jobs(self) -> Q:
+        """The failed ones; those that retry if none has failed."""
+        found = Q(fingerprint=self.fingerprint)
+        return found & (Q(state=State.FAILED.value) if self.count else RETRYING)
 
     @property
     def samples(self) -> Q:
         """The jobs that may stand for all."""
-        found = Q(fingerprint=self.fingerprint, run_at=self.latest)
-        if self.count:
-            return found & Q(state=State.FAILED.value)
-        return found & RETRYING
+        return self.jobs & Q(run_at=self.latest)
 
     @property
     def headline(self) -> str:
-        """The error, short. Django's way of cutting adds a mark that turns the direction of writing, in some languages."""
-        text = self.error or self.fingerprint
-        return text if len(text) <= HEADLINE else f"{text[: HEADLINE - 1]}…"
+        """The error, short."""
+        return cut(self.error or self.fingerprint, HEADLINE)
 
     @property
     def search(self) -> str:
@@ -103,8 +111,8 @@ class Failures:
     retrying_cut: bool
 
 
-def look(jobs: QuerySet[Job]) -> Failures:
-    """Groups the latest failed ones of `jobs`, and those that retry."""
+def look(jobs: QuerySet[Job], *, compare: bool = True) -> Failures:
+    """Groups the latest failed ones of `jobs`, and those that retry. `compare`: shows of more of them than the sample what they say."""
     groups: dict[str, Group] = {}
     failed, cut = _failed(jobs)
     waiting, retrying_cut = _retrying(jobs)
@@ -115,6 +123,8 @@ def look(jobs: QuerySet[Job]) -> Failures:
     ordered = sorted(groups.values(), key=lambda group: (-group.count - group.retrying, group.fingerprint))
     shown = ordered[:SHOWN]
     _add_samples(jobs, shown)
+    if compare:
+        _add_others(jobs, [group for group in shown if group.sample is not None and group.fingerprint])
     return Failures(shown, len(ordered) - len(shown), cut, retrying_cut)
 
 
@@ -154,3 +164,26 @@ def _add_samples(jobs: QuerySet[Job], groups: list[Group]) -> None:
             group.sample, group.error = sample, visible(sample.error)
             frames = tracebacks.read(sample.trace or "").frames
             group.place = frames[0].place if frames else ""
+
+
+def _add_others(jobs: QuerySet[Job], groups: list[Group]) -> None:
+    """To each group what its latest errors say beside the sample's: one index entry is read for each of so many jobs."""
+    if not groups:
+        return
+    connection = connections[jobs.db]
+    parts, parameters = [], []
+    for number, group in enumerate(groups):
+        latest = jobs.filter(group.jobs).order_by("-run_at").annotate(said=Substr("error", 1, HEADLINE))
+        text, values = latest.values_list("fingerprint", "said")[:HEARD].query.get_compiler(connection=connection).as_sql()
+        parts.append(f"SELECT * FROM ({text}) AS g{number}")  # SQLite takes no LIMIT in a part of a union itself
+        parameters += values
+    heard: dict[str, dict[str, tuple[str, int]]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(parts), parameters)
+        for fingerprint, error in cursor.fetchall():
+            said, forms = visible(error)[:HEADLINE], heard.setdefault(fingerprint, {})
+            first, count = forms.get(form := without_varying(said), (said, 0))
+            forms[form] = (first, count + 1)
+    for group in groups:
+        heard.get(group.fingerprint, {}).pop(without_varying(group.error[:HEADLINE]), None)
+        group.others = dict(heard.get(group.fingerprint, {}).values())

@@ -50,6 +50,14 @@ def reason_given(request: HttpRequest) -> str | None:
     return None
 
 
+class ExportForm(ReasonForm):
+    """Why a list leaves the admin."""
+
+    reason = forms.CharField(
+        label=_("Reason"), required=False, max_length=500, help_text=_("Kept in the history of actions; others will see it.")
+    )
+
+
 class RescheduleForm(ReasonForm):
     """A delay from now, or a date."""
 
@@ -78,6 +86,8 @@ class RescheduleForm(ReasonForm):
         moment: datetime | None = self.cleaned_data["run_at"]
         if moment is not None and not 0 <= clock.to_ms(moment) <= clock.LAST_MS:
             raise ValidationError(_("Give a date between the years 1970 and 9999."))
+        if moment is not None and moment < clock.now():
+            raise ValidationError(_("This date has passed, so the job would run at once: give one that lies ahead, or use “Run now”."))
         return moment
 
     def clean(self) -> dict[str, Any]:
@@ -189,9 +199,18 @@ class EditForm(ReasonForm):
                 edit.check(self.job.task, self.job.queue, cleaned["args"], cleaned["kwargs"])
             except DelayqError as error:
                 raise ValidationError(worded(error)) from None
-            if self.before == self.after:
-                raise ValidationError(_("These are the arguments that it has. To run it again with them, requeue it."))
+            self.check_change()
         return cleaned
+
+    def check_change(self) -> None:
+        """Refuses arguments that it has."""
+        if not self.changes:
+            raise ValidationError(_("These are the arguments that it has. To run it again with them, requeue it."))
+
+    @property
+    def changes(self) -> bool:
+        """Whether they are others."""
+        return self.before != self.after
 
     @property
     def before(self) -> str:
@@ -216,6 +235,21 @@ class EditForm(ReasonForm):
         if not isinstance(value, kind):
             raise ValidationError(otherwise)
         return value
+
+
+class CopyForm(EditForm):
+    """A job once more: with the arguments that it had, or with others."""
+
+    delay = forms.CharField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d. Left empty: at once."))
+    field_order: Sequence[str] = ("args", "kwargs", "delay", "reason")
+
+    def clean_delay(self) -> float:
+        """Seconds."""
+        text = self.cleaned_data["delay"].strip()
+        return parsed(text) if text else 0.0
+
+    def check_change(self) -> None:
+        """The same ones are welcome."""
 
 
 def written(value: Any) -> str:

@@ -11,55 +11,47 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import ERROR_FLAG, ChangeList
+from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf, ids
-from django_delayq.admin import asked, editing, failures, job_page, live, timeline
-from django_delayq.admin.forms import EditForm, form_for
-from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen, linked_schedule
+from django_delayq.admin import asking, editing, export_page, failures, job_page, live, task_page
+from django_delayq.admin.columns import COLUMNS, JobColumns
+from django_delayq.admin.forms import form_for
+from django_delayq.admin.listing import AHEAD, BEHIND, NARROWING, JobList, QueueFilter, TaskFilter, chosen, linked_schedule, title
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import MOST, carry_out
-from django_delayq.admin.show import allowed, badge, breakable, duration, second, task_name, visible
+from django_delayq.admin.show import task_name, visible, word
 from django_delayq.console import schedule_views
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.models import DERIVED, Job
-from django_delayq.states import PERIODIC, REQUEUEABLE, State
+from django_delayq.states import FINISHED, PERIODIC, REQUEUEABLE, State
 
-ERROR_SHOWN = 70  # characters of an error in the list
-EXAMPLES = 20  # jobs named on the page that asks before an action
 _ACROSS = forms.BooleanField(required=False)
 # By these a subclass may say which jobs there are, and for whom.
 RULES = ("get_queryset", "has_view_permission", *(f"has_{name}_permission" for name in VERBS))
 
 
-class JobAdmin(ReadOnlyAdmin):
+class JobAdmin(JobColumns, ReadOnlyAdmin):
     """Every job that the mirror or the outbox has written down."""
 
-    list_display = (
-        "state_now",
-        "task_shown",
-        "key_shown",
-        "queue_shown",
-        "run_at_and_late",
-        "attempts_made",
-        "last_error",
-    )
-    list_display_links = ("state_now", "task_shown")
+    list_display = COLUMNS[""]  # a subclass that names its own has these on every view
+    list_display_links = ("task_shown",)
     list_filter = (QueueFilter, TaskFilter)
     search_fields = ("id", "key", "task")
     search_help_text = _(
-        "An id, a key or its beginning, a part of a task's name; or "
-        "id: key: task: queue: state: error: arg:order_id=77 after:-2h before:2026-05-01 fingerprint:"
+        "A text, looked for in ids, keys, names of tasks, errors and arguments; or "
+        "id: key: task: queue: state: error: arg:order_id=77 meta:tenant=3 host: target: worker: after:-2h before:2026-05-01 "
+        "fingerprint: is:asking is:blocked; - or not before a word, OR in between"
     )
-    sortable_by = ()
     list_per_page = 50
     list_max_show_all = 200
     show_full_result_count = False
@@ -77,6 +69,17 @@ class JobAdmin(ReadOnlyAdmin):
         """Without what only the job page shows, which may be long."""
         return super().get_queryset(request).defer("args", "kwargs", "options", "result")
 
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """The columns of the view."""
+        own = self.list_display is not COLUMNS[""]
+        return self.list_display if own else COLUMNS.get(chosen(request).shown_view, self.list_display)
+
+    def get_sortable_by(self, request: HttpRequest) -> list[Any]:
+        """The columns whose order an index holds; see `Selection.sorts`."""
+        sorts = chosen(request).sorts
+        columns = self.get_list_display(request)
+        return [name for name in columns if getattr(getattr(self, str(name), None), "admin_order_field", "") in sorts]
+
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """That of the view; see `Selection.order`."""
         return chosen(request).order
@@ -88,62 +91,17 @@ class JobAdmin(ReadOnlyAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """With a notice when Redis cannot be asked, and with what may be done to all that match."""
         alone = live.wanted(request)
-        response = super().changelist_view(request, extra_context)
+        response = super().changelist_view(request, {"title": title(chosen(request)), **(extra_context or {})})
         listed = getattr(response, "context_data", {}) or {}
         if (shown := listed.get("cl")) is not None:
             listed["trouble"] = shown.trouble
             complaints = shown.complaints
+            if self.has_export_permission(request):
+                listed["export"] = self.address("delayq_job_export") + shown.get_query_string().removesuffix("?")
             listed["for_all"] = [(verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if not complaints]
             if alone and isinstance(response, TemplateResponse):
                 return live.cut_out(request, response)
         return response
-
-    @admin.display(description=_("state"))
-    def state_now(self, job: Job) -> str:
-        """The state, by Redis' word where there is one."""
-        view = getattr(job, "live", None)
-        return badge(timeline.state_of(job, view))
-
-    @admin.display(description=_("task"))
-    def task_shown(self, job: Job) -> str:
-        """The task's name, without characters that only pretend."""
-        return breakable(task_name(job.task))
-
-    @admin.display(description=_("key"))
-    def key_shown(self, job: Job) -> str:
-        """The key, without characters that only pretend; the schedule that has brought it."""
-        schedule = getattr(job, "schedule", "")
-        shown = breakable(job.key)
-        return format_html('{} <span class="delayq-soft">{} {}</span>', shown, now("schedule"), schedule) if schedule else shown or "-"
-
-    @admin.display(description=_("queue"))
-    def queue_shown(self, job: Job) -> str:
-        """The queue's name, likewise."""
-        return visible(job.queue)
-
-    @admin.display(description=_("run at"))
-    def run_at_and_late(self, job: Job) -> str:
-        """To the second, in the time zone of the admin; and for how long it has been due."""
-        date = second(job.run_at)
-        if job.late < 1:
-            return date
-        late = now("%(duration)s late") % {"duration": duration(job.late)}
-        return format_html('{} <span class="delayq-error">{}</span>', date, late)
-
-    @admin.display(description=_("attempts"))
-    def attempts_made(self, job: Job) -> str:
-        """Made and allowed, and how often it has asked."""
-        crashes = f" +{job.crashes}\u2009✗" if job.crashes else ""
-        text = f"{job.attempts}/{allowed(job.max_attempts)}{crashes}"
-        return ", ".join(filter(None, (text, asked.shortly(job, getattr(job, "live", None)))))
-
-    @admin.display(description=_("last error"))
-    def last_error(self, job: Job) -> str:
-        """Its first line."""
-        line = visible(job.error.strip().split("\n", 1)[0])
-        shown = line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 1] + "…"
-        look = "delayq-soft" if job.state == State.CANCELLED else "delayq-error"  # there it is the reason of a person
-        return format_html('<span class="{}" title="{}">{}</span>', look, line[:1000], breakable(shown)) if shown else "-"
 
     # actions from the list
 
@@ -151,10 +109,20 @@ class JobAdmin(ReadOnlyAdmin):
         """May requeue with other arguments."""
         return self.allows(request, "edit_job")
 
+    def has_copy_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        """May schedule a copy."""
+        return self.allows(request, "schedule_job")
+
     def may(self, request: HttpRequest, verb: Verb, job: Job | None = None) -> bool:
         """May see that job and do this to it; without a job: to any."""
         allowed: bool = getattr(self, f"has_{verb.name}_permission")(request, job)
         return allowed and self.has_view_permission(request, job)
+
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Without the verbs that do nothing to jobs of the view. Django 6.1 looks for that parameter: which page asks."""
+        location = {} if action_location is None else {"action_location": action_location}
+        applying, found = {verb.name for verb in self._applying(request)}, super().get_actions(request, **location)
+        return {name: each for name, each in found.items() if name in applying or name not in VERBS}
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *more: Any, **options: Any) -> HttpResponse | None:
         """What is ticked are ids."""
@@ -174,8 +142,10 @@ class JobAdmin(ReadOnlyAdmin):
             return HttpResponseRedirect(self._start_address(request, verb))
         confirmed = "confirmed" in request.POST
         form = form_for(verb, request.POST if confirmed else None)
-        ticked = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME)).order_by("pk")[:MOST]
-        found = [job for job in ticked if chosen(request).search.exact(job)]
+        search = chosen(request).search
+        whole = queryset.defer(None) if search.by_argument else queryset
+        ticked = whole.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME)).order_by("pk")[:MOST]
+        found = [job for job in ticked if search.exact(job)]
         jobs = [job for job in found if self.may(request, verb, job)]
         if len(jobs) < len(found):
             text = now("You may not do this to %(count)d of these jobs; they are left alone.")
@@ -185,30 +155,24 @@ class JobAdmin(ReadOnlyAdmin):
         if confirmed and form.is_valid():
             carry_out(request, verb, jobs, reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
             return None
-        context = self.page_context(
-            request,
-            verb.label,
-            verb=verb,
-            form=form,
-            examples=jobs[:EXAMPLES],
-            more=max(0, len(jobs) - EXAMPLES),
-            action=request.POST.get("action", verb.name),
-            selected=request.POST.getlist(ACTION_CHECKBOX_NAME),
-            checkbox=ACTION_CHECKBOX_NAME,
-            back=request.get_full_path(),
-        )
-        return TemplateResponse(request, "admin/delayq/job/ask.html", context)
+        ticks = [(ACTION_CHECKBOX_NAME, pk) for pk in request.POST.getlist(ACTION_CHECKBOX_NAME)]
+        hidden = [("action", request.POST.get("action", verb.name)), ("index", "0"), *ticks]
+        return asking.page(self, request, verb, form, jobs, hidden=hidden, back=request.get_full_path())
 
     # all that match
 
     def verbs_for_all(self, request: HttpRequest) -> list[Verb]:
         """What this person may do to all jobs of this list; nothing where a filter is in use that an operation does not know."""
-        known = {*NARROWING, BEHIND, AHEAD, ERROR_FLAG}
+        known = {*NARROWING, BEHIND, AHEAD, ERROR_FLAG, ORDER_VAR}
         if not self._may_start(request) or set(request.GET) - known:
             return []
+        return [verb for verb in self._applying(request) if self.may(request, verb)]
+
+    def _applying(self, request: HttpRequest) -> list[Verb]:
+        """The verbs that do something to jobs of the view."""
         state = chosen(request).shown_view
         states = frozenset({State.SCHEDULED if state in DERIVED else State(state)}) if state else frozenset(State)
-        return [verb for verb in VERBS.values() if verb.states & states and self.may(request, verb)]
+        return [verb for verb in VERBS.values() if verb.states & states]
 
     def starts_operations(self) -> bool:
         """Whether operations may be about the jobs of this admin. A worker carries them out, which knows no admin: so a subclass with
@@ -224,7 +188,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     def _start_address(self, request: HttpRequest, verb: Verb) -> str:
         given = request.GET.copy()
-        for name in (BEHIND, AHEAD, ERROR_FLAG):
+        for name in (BEHIND, AHEAD, ERROR_FLAG, ORDER_VAR):
             given.pop(name, None)
         place = reverse("admin:delayq_operation_start", args=[verb.name], current_app=self.admin_site.name)
         return f"{place}?{given.urlencode()}" if given else place
@@ -238,14 +202,28 @@ class JobAdmin(ReadOnlyAdmin):
             for name, verb in VERBS.items()
         ]
         own.append(path("<path:object_id>/edit/", self._view(self.edit), name="delayq_job_edit"))
+        own.append(path("<path:object_id>/copy/", self._view(self.copy), name="delayq_job_copy"))
         failed = path("failures/", self._view(self.failures), name="delayq_job_failures")
-        return [failed, *own, *super().get_urls()]
+        exported = path("export/", self._view(self.export), name="delayq_job_export")
+        task = path("task/<path:name>/", self._view(partial(task_page.respond, self)), name="delayq_job_task")
+        return [failed, exported, task, *own, *super().get_urls()]
+
+    def has_export_permission(self, request: HttpRequest) -> bool:
+        """May take a list away as a file."""
+        return self.allows(request, "export_job")
+
+    def export(self, request: HttpRequest) -> HttpResponseBase:
+        """The list at this address as a file."""
+        if not self.has_view_permission(request) or not self.has_export_permission(request):
+            raise PermissionDenied
+        return export_page.respond(self, request)
 
     def failures(self, request: HttpRequest) -> HttpResponse:
         """Failed jobs, grouped by their cause."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        found = failures.look(self.get_queryset(request).defer(None))
+        one_by_one = type(self).has_view_permission is not JobAdmin.has_view_permission  # then only samples are asked about
+        found = failures.look(self.get_queryset(request).defer(None), compare=not one_by_one)
         for group in found.groups:
             if group.sample and not self.has_view_permission(request, group.sample):
                 group.forget()
@@ -260,44 +238,32 @@ class JobAdmin(ReadOnlyAdmin):
             retrying_cut=found.retrying_cut,
             may_requeue=may and self.may(request, VERBS["requeue"]),
             may_cancel=may and self.may(request, VERBS["cancel"]),
+            may_run_now=may and self.may(request, VERBS["run_now"]),
         )
         return TemplateResponse(request, "admin/delayq/job/failures.html", context)
 
     def edit(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Other arguments: the form, then what changes, then the deed; or back to the form as it was left."""
-        if not self.has_edit_permission(request):
+        """Other arguments for a job that has failed or was cancelled."""
+        return self._arguments(request, object_id, editing.EDIT, self.has_edit_permission)
+
+    def copy(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """A job that has ended once more, as a new one."""
+        return self._arguments(request, object_id, editing.COPY, self.has_copy_permission)
+
+    def _arguments(self, request: HttpRequest, object_id: str, act: editing.Act, allowed: Callable[..., bool]) -> HttpResponse:
+        if not allowed(request):
             raise PermissionDenied
         job = self._job(request, object_id)
         if job is None:
             return self.nowhere(request, object_id)
-        if not self.has_edit_permission(request, job):
+        if not allowed(request, job):
             raise PermissionDenied
-        if not editing.possible(job, sensitive=self.allows(request, "view_sensitive")):
-            messages.error(request, now("This job cannot be edited: it has not failed, or you may not see its arguments."))
-            return HttpResponseRedirect(self._address(job))
-        form = EditForm(job, request.POST if request.method == "POST" else None)
-        changed = request.method == "POST" and request.POST.get("digest") != form.digest
-        good = request.method == "POST" and form.is_valid() and not changed
-        back = "back" in request.POST
-        if good and "confirmed" in request.POST and not back:
-            editing.carry_out(request, job, form)
-            return HttpResponseRedirect(self._address(job))
-        context = self.page_context(
-            request,
-            now("Edit and requeue"),
-            job=job,
-            form=form,
-            changed=changed,
-            lines=editing.difference(form) if good and not back else None,
-            signature=editing.signature(job),
-        )
-        status = 400 if request.method == "POST" and not good else 200
-        return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=status)
+        return editing.page(self, request, job, act)
 
     def _address(self, job: Job) -> str:
         return reverse("admin:delayq_job_change", args=[job.pk], current_app=self.admin_site.name)
 
-    def _view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    def _view(self, view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
         return self.admin_site.admin_view(view)
 
     def change_view(
@@ -309,6 +275,11 @@ class JobAdmin(ReadOnlyAdmin):
             return self.nowhere(request, object_id)
         return self._page(request, job)
 
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """What happened to it stands on its page: acts of people among all else."""
+        job = self._job(request, object_id)
+        return self.nowhere(request, object_id) if job is None else HttpResponseRedirect(f"{self._address(job)}#happened")
+
     def _page(self, request: HttpRequest, job: Job, form: Any = None, status: int = 200) -> HttpResponse:
         alone, sensitive = live.wanted(request), self.allows(request, "view_sensitive")
         found = job_page.gather(request, job, self.get_queryset(request), sensitive=sensitive)
@@ -317,15 +288,19 @@ class JobAdmin(ReadOnlyAdmin):
         found["related"] = [each for each in found["related"] if self.has_view_permission(request, each[0])]
         stored = job_page.state_in_charge(job, found["live"])
         allowed = [verb for verb in VERBS.values() if stored in verb.states and self.may(request, verb, job)]
+        if found["to_stop"]:  # asked once, it is asked no more by a second click
+            allowed = [verb for verb in allowed if verb.name != "cancel"]
         context = self.page_context(
             request,
-            task_name(job.task),
+            f"{capfirst(word(stored))} · {task_name(job.task)} · {job.short_id}",  # by which the tabs of a browser are told apart
             **found,
             verbs=[verb for verb in allowed if not verb.needs_date],
             dated=[verb for verb in allowed if verb.needs_date],
             form=form or form_for(VERBS["reschedule"]),
             refreshing=form is None and not found["over"],
-            may_edit=stored in REQUEUEABLE and self.has_edit_permission(request, job) and editing.possible(job, sensitive=sensitive),
+            may_see_queues=self.allows(request, "view_queue"),
+            may_edit=stored in REQUEUEABLE and self.has_edit_permission(request, job) and editing.EDIT.possible(job, sensitive),
+            may_copy=stored in FINISHED and self.has_copy_permission(request, job) and editing.COPY.possible(job, sensitive),
         )
         page = TemplateResponse(request, "admin/delayq/job/page.html", context, status=status)
         return live.cut_out(request, page) if alone else page
@@ -343,6 +318,9 @@ class JobAdmin(ReadOnlyAdmin):
         form = form_for(verb, request.POST)
         if not form.is_valid():
             return self._page(request, job, form, status=400)
+        if verb.asked and "confirmed" not in request.POST:
+            again = form_for(verb, None, initial={"reason": visible(form.cleaned_data["reason"])})
+            return asking.page(self, request, verb, again, [job], hidden=(), back=self._address(job), alone=True)
         carry_out(request, verb, [job], reason=form.cleaned_data["reason"], **form.date()).tell(request, verb)
         return HttpResponseRedirect(self._address(job))
 

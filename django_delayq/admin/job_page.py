@@ -8,20 +8,23 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.admin import asked, timeline
+from django_delayq import clock
+from django_delayq.admin import arguments, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import allowed, badge, duration, visible
-from django_delayq.admin.why_not_yet import why_not_yet
-from django_delayq.console import masking
+from django_delayq.console import asks, job_links, masking, why_not_yet
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
 from django_delayq.models import Job
-from django_delayq.states import EndingKind, State
+from django_delayq.states import MESSAGE, EndingKind, State
 from django_delayq.store.inspector import JobView
 
 RELATED: Final = 10  # jobs of the same key
+AHEAD: Final = 3  # lines that lie ahead, before the others are folded
 DISPLACED: Final[dict[str, Promise]] = {  # what is said of the job that displaced this one
     EndingKind.MERGED: _("it held the key, so this one was merged into it"),
     EndingKind.REPLACED: _("it replaced this one"),
@@ -35,11 +38,14 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
     views, trouble = live([job])
     view = views.get(job.pk)
     try:
-        why = why_not_yet(job, view, trouble)
+        why = why_not_yet.told(why_not_yet.of(job, view, trouble))
     except DOWN as error:
         why, trouble = "", trouble or worded(error)
     by = displaced_by(job)
     moments, cut = timeline.of(job, view, sensitive=sensitive)
+    past = [moment for moment in moments if not moment.ahead]
+    ahead = moments[len(past) :]
+    near = AHEAD if len(ahead) > AHEAD + 1 else len(ahead)  # a fold for one line is none
     return {
         "job": job,
         "original": job,
@@ -50,9 +56,17 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "key": visible(job.key),
         "state": badge(timeline.state_of(job, view)),
         "allowed": allowed(job.max_attempts),
-        "asked": asked.fully(job, view),
-        "late": duration(job.late) if job.late >= 1 else "",
+        "asked": asks.fully(job, view),
+        "message": job.task == MESSAGE,
+        "held": clock.from_ms(view.date_ms) if view and view.state == "running" and job.task == MESSAGE else None,
+        "to_stop": timeline.to_stop(job, view),
+        "run_at": timeline.run_date(job, view),
+        "late": duration(late) if (late := timeline.late(job, view)) >= 1 else "",
         "moments": moments,
+        "near": [*past, *ahead[:near]],
+        "later": ahead[near:],
+        "links": job_links.of(job),
+        "zone": now("Time zone: %(zone)s") % {"zone": visible(get_current_timezone_name())},
         "cut": cut,
         "behind": timeline.behind(job, view),
         "over": job.state == State.SUCCEEDED,  # every other state may be left, by a worker or by somebody
@@ -86,8 +100,8 @@ def displaced_by(job: Job) -> UUID | None:
     return job.merged_into if job.ending in DISPLACED else None
 
 
-def _carried(job: Job, sensitive: bool) -> dict[str, str]:
-    """Arguments, meta and result as JSON."""
+def _carried(job: Job, sensitive: bool) -> dict[str, Any]:
+    """Arguments and result line by line, meta as JSON."""
     if sensitive:
         args, kwargs, meta, result = job.args, job.kwargs, job.meta, job.result
     else:
@@ -97,8 +111,7 @@ def _carried(job: Job, sensitive: bool) -> dict[str, str]:
             masking.result(job.task, job.result),
         )
     return {
-        "args": timeline.pretty(args) if args else "",
-        "kwargs": timeline.pretty(kwargs) if kwargs else "",
+        "arguments": arguments.of(job.task, args, kwargs),
         "meta": timeline.pretty(meta) if meta else "",
-        "result": "" if result is None else timeline.pretty(result),
+        "result": arguments.of_result(result),
     }

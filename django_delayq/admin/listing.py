@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.db.models import QuerySet
+from django.db.models.expressions import Combinable
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.html import format_html
@@ -19,19 +20,23 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
-from django_delayq.admin.show import breakable, visible
-from django_delayq.console import counting, keyset, overview, schedule_views
+from django_delayq.admin.columns import NAME_SHOWN, carried
+from django_delayq.admin.show import breakable, cut, task_name, visible
+from django_delayq.console import counting, keyset, overview, schedule_views, search_hints
 from django_delayq.console.error_texts import worded
-from django_delayq.console.search import LONGEST, STATES
+from django_delayq.console.search import LONGEST
+from django_delayq.console.search_terms import STATES
 from django_delayq.console.selection import VIEWS, Selection
 from django_delayq.models import Job, Periodic
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import UNFINISHED
+from django_delayq.states import UNFINISHED, State
 from django_delayq.store.inspector import JobView
 
 BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
-NARROWING = ("q", "queue", "task", VIEW)  # what a `Selection` is made of
+NAMED = ("queue", "task")
+NARROWING = ("q", *NAMED, VIEW)  # what a `Selection` is made of
+TITLE_PART = 60  # characters of a name or a search in the title of a page
 LABELS: dict[str, str | Promise] = {
     "": _("All"),
     "due": _("Due"),
@@ -42,6 +47,7 @@ LABELS: dict[str, str | Promise] = {
     "cancelled": _("Cancelled"),
     "succeeded": _("Succeeded"),
     "unpublished": _("Unpublished"),
+    "far": _("Far"),
 }
 
 
@@ -60,14 +66,33 @@ def chosen(request: HttpRequest) -> Selection:
     view = request.GET.get(VIEW, "")
     return Selection(
         view=view if view in VIEWS else "",
-        queue=request.GET.get("queue", ""),
-        task=request.GET.get("task", ""),
+        queue=_given(request, "queue"),
+        task=_given(request, "task"),
         text=request.GET.get("q", "").strip(),
     )
 
 
+def _given(request: HttpRequest, name: str) -> str:
+    """Nothing for what no database takes; `doubtful` complains about it."""
+    value = str(request.GET.get(name, ""))
+    return "" if "\0" in value else value
+
+
+def title(selection: Selection) -> str:
+    """What a list is called, in the head of the page and among the tabs of a browser."""
+    label = str(LABELS[selection.shown_view]).replace("\u00ad", "") if selection.shown_view in LABELS and selection.shown_view else ""
+    task = task_name(selection.task or selection.search.value("task")) if selection.task or selection.search.value("task") else ""
+    given = {"view": label, "task": cut(task, TITLE_PART)}
+    if label:
+        text = now("%(view)s %(task)s jobs") % given if task else now("%(view)s jobs") % given
+    else:
+        text = now("%(task)s jobs") % given if task else now("Jobs")
+    more = [visible(part) for part in (selection.queue, selection.text) if part]
+    return " · ".join([text, *(cut(part, TITLE_PART) for part in more)])
+
+
 def doubtful(request: HttpRequest) -> list[str]:
-    """Complaints about an address that names no view there is, or one thing twice: neither is to mean all jobs."""
+    """Complaints about an address that names no view there is, one thing twice, or what no text holds: none is to mean all jobs."""
     view = request.GET.get(VIEW, "")
     found = []
     if view not in VIEWS:
@@ -76,6 +101,8 @@ def doubtful(request: HttpRequest) -> list[str]:
     for name in NARROWING:
         if len(request.GET.getlist(name)) > 1:
             found.append(now("%(word)s: may stand there once.") % {"word": name})
+        if name in NAMED and "\0" in request.GET.get(name, ""):  # a search complains itself
+            found.append(now("%(word)s: a NUL character stands in it; leave it away.") % {"word": name})
     return found
 
 
@@ -90,7 +117,8 @@ class JobList(ChangeList):
     """A page of jobs, each with what Redis knows of it now, since the mirror may be behind; `trouble`: why Redis could not be asked."""
 
     trouble = ""
-    lag = overview.NO_LAG
+    lag = overview.NO_LAG  # of the queue that is behind most, `lagging`; `more_lagging` are behind, too
+    lagging, more_lagging, rowless = "", 0, 0
 
     def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
         """Without what is no filter of Django's."""
@@ -103,19 +131,46 @@ class JobList(ChangeList):
         self.cursors = {name: self.params.pop(name, "") for name in (BEHIND, AHEAD)}
         for name in (BEHIND, AHEAD):
             self.filter_params.pop(name, None)
-        self.selection = chosen(request)
+        self.selection = replace(chosen(request), by=self._by())
         self.complaints = (*doubtful(request), *self.selection.search.complaints)
         self.unsearched: QuerySet[Job] = super().get_queryset(request, exclude_parameters)
         if self.complaints:
             self.unsearched = self.unsearched.none()
         return self.selection.rows(self.unsearched).order_by(*self.selection.order)
 
+    def _by(self) -> str:
+        """The field that the address names by the number of its column, as Django's heads of tables write it; the first of several."""
+        given = str(self.params.get(ORDER_VAR, "")).split(".")[0]
+        number = given.removeprefix("-")
+        if not number.isdecimal() or len(number) > 3 or int(number) >= len(self.list_display):
+            return ""
+        field = str(self.get_ordering_field(self.list_display[int(number)]) or "")
+        return f"-{field}" if given.startswith("-") else field
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[str | Combinable]:
+        """That of the selection, which knows what an index holds."""
+        return list(self.selection.order)
+
+    def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
+        """The column by which the list is ordered, by its number."""
+        first = self.selection.order[0]
+        for number, name in enumerate(self.list_display):
+            if self.get_ordering_field(name) == first.removeprefix("-"):
+                return {number: "desc" if first.startswith("-") else "asc"}
+        return {}
+
     def get_results(self, request: HttpRequest) -> None:
         """The rows of one page."""
+        self.leased = overview.leased(self.selection.queue)
+        self.meant, rows = self.selection, self.unsearched
+        if self.selection.view == State.RUNNING and self.leased is not None:  # by Redis' word: rows hear of it later
+            self.meant, rows = replace(self.selection, view=""), rows.filter(pk__in=self.leased)
+            self.rowless = len(self.leased) - self.model_admin.get_queryset(request).filter(pk__in=self.leased).count()
+        self.unsearched = rows
         try:
             page = keyset.page(
-                self.selection,
-                self.unsearched,
+                self.meant,
+                rows,
                 self.list_per_page,
                 after=self.cursors[BEHIND],
                 before=self.cursors[AHEAD],
@@ -123,16 +178,20 @@ class JobList(ChangeList):
         except ValueError as error:
             raise IncorrectLookupParameters(error) from error
         self.unfinished, self.cut = page.unfinished, page.cut
+        self._hints(page)
         self.earlier = self.get_query_string({AHEAD: page.before}) if page.before else ""
         self.later = self.get_query_string({BEHIND: page.after}) if page.after else ""
         self.first = self.get_query_string() if self.cursors[BEHIND] or self.cursors[AHEAD] else ""
         self.tabs = self._tabs(self._count(page))
         views, self.trouble = live(page.jobs)
         if not self.trouble:
-            self.lag = overview.mirror_lag()
+            self._look_at_lags()
         came = schedule_views.schedule_of([job.pk for job in page.jobs], conf.get().database)
+        mine: Any = self.model_admin  # the stubs know Django's own class only
+        arguments = carried(mine.get_queryset(request), page.jobs)
         for job in page.jobs:
-            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list alone
+            job.carried = arguments.get(job.pk)  # type: ignore[attr-defined]  # for the templates and columns of this list alone
+            job.live = views.get(job.pk)  # type: ignore[attr-defined]  # likewise
             job.schedule = self._linked(request, came.get(job.pk))  # type: ignore[attr-defined]  # likewise
         if self.complaints or self.result_count > overview.MOST_COUNTED:
             self.result_count = len(page.jobs)  # there may be millions: "all 10001" is not to be offered
@@ -142,6 +201,18 @@ class JobList(ChangeList):
         shown = self._is_counted(page) and any(request.GET.get(name) for name in NARROWING)
         self.full_result_count = None if shown else self.result_count  # the count is shown where the two differ
         self.can_show_all, self.multi_page, self.paginator = False, False, None
+
+    def _hints(self, page: keyset.Page) -> None:
+        """What is said of the search, and what else to try."""
+        wanted, nothing = self.selection, not page.jobs
+        self.remarks = [] if self.complaints else search_hints.remarks(wanted.search)
+        self.searched = search_hints.searched(wanted.search, partly=page.partly) if page.partly or nothing else ""
+        tried = search_hints.others(wanted) if nothing and not self.complaints else []
+        self.others = [(visible(other.words) or now("all jobs"), self._address(other)) for other in tried]
+
+    def _address(self, wanted: Selection) -> str:
+        parts = {"q": wanted.text, VIEW: wanted.view, "queue": wanted.queue, "task": wanted.task}
+        return self.get_query_string({name: value or None for name, value in parts.items()})
 
     def _linked(self, request: HttpRequest, row: Periodic | None) -> str:
         """The schedule that has brought a job: to click at, for those who may see it; "" for none."""
@@ -154,15 +225,26 @@ class JobList(ChangeList):
         self.result_count = len(page.jobs)
         if self.selection.text or named > 1:
             if self.multiple(page):
-                counted = counting.count(self.selection, self.unsearched, overview.MOST_COUNTED, using)
+                counted = counting.count(self.meant, self.unsearched, overview.MOST_COUNTED, using)
                 self.result_count = self.result_count if counted is None else counted
             return {}
-        views = [view for view in VIEWS if not named or view not in ("retrying", "unpublished")]
+        views = [view for view in VIEWS if not named or view not in ("retrying", "unpublished", "far")]
         rows = self.model_admin.get_queryset(self.request)
-        parts = [Selection(view=view, queue=whole.queue, task=whole.task).rows(rows) for view in views]
+        parts = [self._of_view(view, rows) for view in views]
         counts = dict(zip(views, counting.count_many(parts, overview.MOST_COUNTED, using), strict=True))
         self.result_count = counts.get(self.selection.view, len(page.jobs))
         return counts
+
+    def _of_view(self, view: str, rows: QuerySet[Job]) -> QuerySet[Job]:
+        if view == State.RUNNING and self.leased is not None:
+            view, rows = "", rows.filter(pk__in=self.leased)
+        return Selection(view=view, queue=self.selection.queue, task=self.selection.task).rows(rows)
+
+    def _look_at_lags(self) -> None:
+        lags = overview.mirror_lags()
+        behind = [name for name, lag in lags.items() if lag.seconds >= 1]
+        if behind:
+            self.lagging, self.lag, self.more_lagging = visible(behind[0]), lags[behind[0]], len(behind) - 1
 
     def _is_counted(self, page: keyset.Page) -> bool:
         """Whether `result_count` is the number of all that match, and not only of this page."""
@@ -177,10 +259,11 @@ class JobList(ChangeList):
         found = []
         for view, label in LABELS.items():
             is_chosen = self.request.GET.get(VIEW, "") == view
-            if view == "unpublished" and not (is_chosen or counts.get(view)):
+            if view in ("unpublished", "far") and not (is_chosen or counts.get(view)):
                 continue
             count = overview.count_shown(counts[view]) if view in counts else None
-            found.append(Tab(label=label, address=self.get_query_string({VIEW: view or None}), count=count, chosen=is_chosen))
+            address = self.get_query_string({VIEW: view or None, ORDER_VAR: None})
+            found.append(Tab(label=label, address=address, count=count, chosen=is_chosen))
         return found
 
 
@@ -189,24 +272,23 @@ def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
     by_queue: dict[str, list[UUID]] = defaultdict(list)
     known = conf.get().queues
     for job in jobs:
-        if job.state in UNFINISHED and job.queue in known:
+        if job.state in UNFINISHED and job.queue in known and not job.far:
             by_queue[job.queue].append(job.pk)
-    found: dict[UUID, JobView] = {}
     try:
-        with stores.guarded():
-            for queue, wanted in by_queue.items():
-                views = stores.inspector().jobs(queue, wanted)
-                found |= {view.id: view for view in views if view is not None}
+        views, missing = stores.from_each(
+            by_queue, lambda names: [view for queue in names for view in stores.inspector().jobs(queue, by_queue[queue])]
+        )
     except overview.DOWN as error:
-        return found, worded(error)
-    return found, ""
+        return {}, worded(error)
+    found = {view.id: view for of_node in views for view in of_node if view is not None}
+    return found, next((worded(error) for error in missing.values()), "")
 
 
 def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:
     """A schedule by its name, to click at for those who may see it on the site of that admin of jobs."""
     site = jobs.admin_site
     seen = site.is_registered(Periodic) and site.get_model_admin(Periodic).has_view_permission(request, row)
-    name = breakable(row.name)
+    name = breakable(cut(row.name, NAME_SHOWN))
     return format_html('<a href="{}">{}</a>', jobs.address("delayq_periodic_change", row.pk), name) if seen else name
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import dataclass, replace
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -18,20 +17,22 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.formats import number_format
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import live
+from django_delayq.admin import asking, live
 from django_delayq.admin.forms import OperationForm, operation_form, reason_given
 from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.admin.listing import chosen, strange
+from django_delayq.admin.operation_preview import Preview
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge, duration, second, visible, word
-from django_delayq.console import counting, keyset
+from django_delayq.admin.show import badge, breakable, cut, duration, second, visible, word
+from django_delayq.console import counting, keyset, search_hints
 from django_delayq.console.error_texts import told
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
@@ -45,7 +46,6 @@ else:
 
 MOST_COUNTED: Final = 100_000  # in a preview; the record keeper counts them all
 MOST_LISTED: Final = 10_000  # operations, the latest
-EXAMPLES: Final = 20
 Stage = Operation.Stage
 
 # What may be done to an operation: from which stages, to which, and what is said.
@@ -70,47 +70,9 @@ OUTCOMES: Final = {
     "again": _("done before an interruption"),
 }
 SHORT: Final = {**{name: verb.short for name, verb in VERBS.items()}, operation_loop.PURGE: _("purge")}
+LONGEST_REASON: Final = 80  # characters, in the list
+FINGERPRINT: Final = re.compile("fingerprint:[0-9a-f]{6,}")
 OPTIONS: Final = {"delay": _("delay"), "run_at": _("run at")}
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a person has seen before starting: when, up to which job, and, as a digest, for which tasks the words stood. It comes back
-    with the form; an operation is about nothing that came later, and about no other tasks.
-    """
-
-    at_ms: int
-    upto: UUID
-    digest: str
-
-    @classmethod
-    def now(cls, wanted: Selection) -> Preview:
-        """Of this moment."""
-        tasks = json.dumps(wanted.tasks)
-        return cls(wanted.at_ms, ids.new(), hashlib.sha256(tasks.encode()).hexdigest()[:16])
-
-    @classmethod
-    def read(cls, text: str, wanted: Selection) -> Preview | None:
-        """What came back; None where it is not of these tasks. Without any: this moment."""
-        here = cls.now(wanted)
-        if not text:
-            return here
-        try:
-            at_ms, upto, digest = text.split(".")
-            seen = cls(int(at_ms), ids.full(upto), digest)
-        except ValueError:
-            return None
-        if seen.digest != here.digest or not 0 < seen.at_ms <= here.at_ms:
-            return None
-        return cls(seen.at_ms, min(seen.upto, here.upto), digest)
-
-    def of(self, wanted: Selection) -> Selection:
-        """The same jobs, as they were meant then."""
-        return replace(wanted, at_ms=self.at_ms)
-
-    def written(self) -> str:
-        """For the form."""
-        return f"{self.at_ms}.{ids.short(self.upto)}.{self.digest}"
 
 
 class LatestPages(AnyPaginator):
@@ -126,7 +88,7 @@ class LatestPages(AnyPaginator):
 class OperationAdmin(ReadOnlyAdmin):
     """One verb for all jobs that match; carried out by the record keeper of a worker."""
 
-    list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "actor_shown", "created_shown")
+    list_display = ("stage_shown", "verb_shown", "jobs_meant", "progress_shown", "reason_shown", "actor_shown", "created_shown")
     list_display_links = ("stage_shown", "verb_shown")
     list_filter = ("stage",)
     sortable_by = ()
@@ -148,15 +110,27 @@ class OperationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("jobs"))
     def jobs_meant(self, operation: Operation) -> str:
-        """The search that describes them."""
-        return visible(described(operation)[0]) or now("all")
+        """The search that describes them, as a link to the jobs."""
+        words, understood = described(operation)
+        text = format_html("<code>{}</code>", breakable(readable(words))) if words else now("all")
+        jobs = self.address("delayq_job_changelist") if understood else ""
+        return format_html('<a href="{}?{}">{}</a>', jobs, urlencode({"q": words}), text) if jobs else text
 
     @admin.display(description=_("progress"))
     def progress_shown(self, operation: Operation) -> str:
-        """Seen of expected."""
+        """Seen of expected, and as a bar."""
+        seen = number_format(operation.seen, force_grouping=True)
         if not operation.expected:
-            return str(operation.seen)
-        return format_html("<bdi>{} / {}</bdi>", operation.seen, operation.expected)
+            return seen
+        done = operation.expected if operation.stage == Stage.FINISHED else min(operation.seen, operation.expected)
+        text = '<progress max="{}" value="{}" aria-label="{}"></progress> <bdi>{} / {}</bdi>'
+        expected = number_format(operation.expected, force_grouping=True)
+        return format_html(text, operation.expected, done, now("progress"), seen, expected)
+
+    @admin.display(description=_("reason"))
+    def reason_shown(self, operation: Operation) -> str:
+        """Why, as far as there is room."""
+        return cut(visible(operation.reason), LONGEST_REASON) or "-"
 
     @admin.display(description=_("actor"))
     def actor_shown(self, operation: Operation) -> str:
@@ -167,6 +141,12 @@ class OperationAdmin(ReadOnlyAdmin):
     def created_shown(self, operation: Operation) -> str:
         """To the second, in the time zone of the admin."""
         return second(operation.created_at)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list, which follows by itself."""
+        alone = live.wanted(request)
+        response = super().changelist_view(request, extra_context)
+        return live.cut_out(request, response) if alone and isinstance(response, TemplateResponse) else response
 
     def get_urls(self) -> list[URLPattern]:
         """start, and one address for each way to steer, besides Django's."""
@@ -184,7 +164,7 @@ class OperationAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         jobs = self._jobs_to_act_on(request, verb)
         wanted = chosen(request).fixed(clock.wall_ms())
-        complaints = [*strange(request), *wanted.search.complaints]
+        complaints = [*strange(request), *wanted.search.complaints, *filter(None, [search_hints.refusal(wanted.search)])]
         if request.method == "POST" and not complaints:
             form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
             if seen is None:
@@ -214,16 +194,19 @@ class OperationAdmin(ReadOnlyAdmin):
         count, looked = None, list[Job]()
         if not complaints:
             count = counting.count(wanted, jobs, MOST_COUNTED, conf.get().database)
-            looked = keyset.page(wanted, jobs, EXAMPLES).jobs
+            looked = keyset.page(wanted, jobs, asking.EXAMPLES).jobs
+        title = now("%(verb)s: all jobs that match") % {"verb": verb.label}
         context = self.page_context(
             request,
-            now("%(verb)s: all jobs that match") % {"verb": verb.label},
+            title,
             verb=verb,
             form=form,
             words=visible(wanted.words),
             complaints=complaints,
-            examples=looked,
-            count=count if count is None or count <= MOST_COUNTED else MOST_COUNTED,
+            examples=asking.examples(looked, sensitive=self.allows(request, "view_sensitive")),
+            and_so_on=bool(looked) and (count is None or count > len(looked)),
+            confirm=title if count is None or count > MOST_COUNTED else verb.confirmed(count),
+            count=None if count is None else min(count, MOST_COUNTED),
             over=bool(count and count > MOST_COUNTED),
             back=self._jobs(request),
             none=count == 0,
@@ -265,7 +248,7 @@ class OperationAdmin(ReadOnlyAdmin):
             stage=badge(operation.stage),
             steps=steps,
             verb=_title(operation.verb),
-            words=visible(words),
+            words=visible(readable(words)),
             jobs=urlencode({"q": words}) if understood else "",
             counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
             over=duration(operation.seconds) if operation.seconds else "",
@@ -353,6 +336,11 @@ def described(operation: Operation) -> tuple[str, bool]:
         return operation_loop.chosen(operation).words, True
     except TypeError:
         return json.dumps(operation.selection, ensure_ascii=False), False
+
+
+def readable(words: str) -> str:
+    """The same for people: what a fingerprint says is only that the causes are one."""
+    return " ".join(now("failed for one cause") if FINGERPRINT.fullmatch(word) else word for word in words.split(" "))
 
 
 def _trouble(operation: Operation) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
@@ -17,18 +18,19 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf
-from django_delayq.admin import dashboard, live
+from django_delayq.admin import dashboard, live, queue_page
 from django_delayq.admin.forms import PurgeForm, reason_given
 from django_delayq.admin.operation_admin import begin_purge
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log
 from django_delayq.admin.show import visible
-from django_delayq.console import schedule_views
+from django_delayq.console import far_jobs, schedule_views
 from django_delayq.console.error_texts import worded
-from django_delayq.console.overview import DOWN, count_rows, count_shown, count_unpublished, failing_tasks, look
-from django_delayq.console.vitals import vitals
+from django_delayq.console.overview import DOWN, count_absent, count_rows, count_shown, failing_tasks, look
+from django_delayq.console.vitals import Vital, far, vitals
 from django_delayq.models import Queue
 from django_delayq.producer import queues
+from django_delayq.store.fitness import unmirrored
 
 ACTS: dict[str, tuple[Callable[..., bool], Any, Any]] = {
     "pause": (queues.pause, _("Paused: %(queue)s. Nothing more is claimed."), _("Paused already: %(queue)s.")),
@@ -40,12 +42,14 @@ class QueueAdmin(ReadOnlyAdmin):
     """The queues of the settings; their numbers come from Redis, and from the database while Redis is down.
 
     A subclass may name other templates: `list_template` is the page, `live_template` the part of it that is fetched anew,
-    `remedies_template` what to do about a bad sign.
+    `remedies_template` what to do about a bad sign, `page_template` the page of one queue, `trends_template` that of all over time.
     """
 
     list_template = "admin/delayq/queue/list.html"
     live_template = "admin/delayq/queue/live.html"
     remedies_template = "admin/delayq/queue/remedies.html"
+    page_template = "admin/delayq/queue/page.html"
+    trends_template = "admin/delayq/queue/trends.html"
 
     class Media:
         css = {"all": ("delayq/dashboard.css",)}
@@ -67,18 +71,24 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """What the dashboard shows."""
-        seen, unpublished, names = look(), count_unpublished(), list(conf.get().queues)
+        seen, unpublished, names = look(), count_absent(), list(conf.get().queues)
         rows, trouble = dashboard.rows(seen) if seen.error is None else ([], worded(seen.error))
         chosen = request.GET.get("queue", "")
         counts = {} if rows else count_rows(names)
+        signs = [*vitals(seen, unpublished), *far(far_jobs.far_queues()), *schedule_views.signs(conf.get().database)]
         return {
             "trouble": trouble,
-            "vitals": [*vitals(seen, unpublished), *schedule_views.signs(conf.get().database)],
+            "vitals": signs,
+            "signs": [(sign, self._leads(request, sign)) for sign in signs],
             "queues": rows,
+            "left_out": dashboard.left_out(seen),
             "rows": {visible(name): [*map(count_shown, of_queue.values())] for name, of_queue in counts.items()},
-            "idle": not seen.present,
+            "idle": seen.unseen is None and not seen.present,
+            "unmirrored": ", ".join(map(visible, unmirrored(names, seen.present))),
             "unpublished": count_shown(unpublished) if unpublished else "",
-            "ahead": dashboard.forecast([chosen] if chosen in names else names) if rows else [],
+            "ahead": dashboard.forecast([name for name in ([chosen] if chosen in names else names) if name not in seen.missing])
+            if rows
+            else [],
             "names": [(name, visible(name)) for name in names],
             "chosen": chosen if chosen in names else "",
             "failing": failing_tasks(),
@@ -87,17 +97,38 @@ class QueueAdmin(ReadOnlyAdmin):
             "may_see_jobs": self.allows(request, "view_job"),
         }
 
+    def _leads(self, request: HttpRequest, sign: Vital) -> str:
+        """To what a sign speaks of, where it is not well and this person may see that; "" for nowhere."""
+        if sign.level == "well" or not sign.page or not self.allows(request, f"view_{sign.page}"):
+            return ""
+        place = self.address(f"delayq_{sign.page}_changelist")
+        return f"{place}?{urlencode(sign.query)}" if place and sign.query else place
+
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Where the log of actions leads: the list."""
-        return HttpResponseRedirect(self._list_url())
+        """One queue: how it has done, who serves it, what holds for it. The log of actions leads here."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        queue = unquote(object_id)
+        if queue not in conf.get().queues:
+            return self.nowhere(request, object_id)
+        found = {**queue_page.of_queue(request, queue, may_see_jobs=self.allows(request, "view_job")), **(extra_context or {})}
+        return TemplateResponse(request, self.page_template, self.page_context(request, visible(queue), **found))
+
+    def trends_view(self, request: HttpRequest) -> HttpResponse:
+        """All queues and tasks over time."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        found = {**queue_page.of_all(request), "may_see_jobs": self.allows(request, "view_job")}
+        return TemplateResponse(request, self.trends_template, self.page_context(request, _("Trends"), **found))
 
     def get_urls(self) -> list[URLPattern]:
-        """pause, resume and purge, and the remedies, besides Django's."""
+        """pause, resume and purge, the remedies and the trends, besides Django's."""
         view = self.admin_site.admin_view
         own = [path(f"<path:name>/{act}/", view(partial(self._act, act)), name=f"delayq_queue_{act}") for act in ACTS]
         own.append(path("<path:name>/purge/", view(self.purge), name="delayq_queue_purge"))
+        own.append(path("trends/", view(self.trends_view), name="delayq_queue_trends"))
         return [*own, path("remedies/", view(self.remedies_view), name="delayq_queue_remedies"), *super().get_urls()]
 
     def purge(self, request: HttpRequest, name: str) -> HttpResponse:

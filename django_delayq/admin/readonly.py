@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.filters import FieldListFilter
 from django.contrib.admin.utils import get_fields_from_path
 from django.contrib.auth import get_permission_codename
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as now
 
 from django_delayq import conf
 from django_delayq.models import Operation
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
 else:
     AnyModelAdmin = admin.ModelAdmin
+
+ASKED_LAST: Final = "delayq_asked_last"  # on a request: the permission that was looked for last; "" if the person has it
 
 
 class ReadOnlyAdmin(AnyModelAdmin):
@@ -77,8 +85,43 @@ class ReadOnlyAdmin(AnyModelAdmin):
         return make(field, request, {}, self.model, self, field_path=path)
 
     def allows(self, request: HttpRequest, codename: str) -> bool:
-        """Whether the user has that permission of ours."""
-        return bool(request.user.has_perm(f"delayq.{codename}"))
+        """Whether the user has that permission of ours. What was asked for last is named to who is refused."""
+        permission = f"{self.opts.app_label}.{codename}"
+        found = bool(request.user.has_perm(permission))
+        setattr(request, ASKED_LAST, "" if found else permission)
+        return found
+
+    @property
+    def urls(self) -> list[Any]:
+        """Those of `get_urls`, whose refusals say why."""
+        found = self.get_urls()
+        for pattern in found:
+            pattern.callback = self._explained(pattern.callback)
+        return found
+
+    def _explained(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @wraps(view)
+        def explained(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            try:
+                return view(request, *args, **kwargs)
+            except PermissionDenied as error:
+                return self._refusal(request, str(error))
+
+        return explained
+
+    def _refusal(self, request: HttpRequest, said: str) -> HttpResponse:
+        """A page that names the permission, if it was one that was missing, and not a rule of the site."""
+        missing = "" if said else getattr(request, ASKED_LAST, "")
+        models = self.opts.app_config.get_models() if self.opts.app_config else ()
+        labels = {f"{self.opts.app_label}.{name}": label for model in models for name, label in _permissions(model)}
+        context = self.page_context(
+            request, now("Not allowed"), said=said, missing=missing, label=labels.get(missing, ""), actor=request.user.get_username()
+        )
+        return TemplateResponse(request, "admin/delayq/403.html", context, status=403)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """By what it shows: nothing is to be selected."""
+        return super().changelist_view(request, {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})})
 
     def address(self, name: str, *args: Any) -> str:
         """Where a page of ours stands on this site, by the name of its URL; "" where the site does without it."""
@@ -110,3 +153,10 @@ class ReadOnlyAdmin(AnyModelAdmin):
             "has_view_permission": True,
             **more,
         }
+
+
+def _permissions(model: Any) -> Iterator[tuple[str, str]]:
+    """Code and name of each permission of a model, as Django writes them down."""
+    for action in model._meta.default_permissions:
+        yield get_permission_codename(action, model._meta), f"Can {action} {model._meta.verbose_name_raw}"
+    yield from model._meta.permissions

@@ -43,7 +43,8 @@ class Report:
             level = messages.SUCCESS if set(self.counts) == {Change.DONE} else messages.WARNING
             messages.add_message(request, level, capfirst(", ".join(parts)) + ".")
         if self.untried:
-            messages.error(request, now("%(count)d left alone: %(trouble)s") % {"count": self.untried, "trouble": self.trouble})
+            text = now("Nothing was done to %(count)d: %(trouble)s")
+            messages.error(request, text % {"count": self.untried, "trouble": self.trouble})
 
 
 def actor(request: HttpRequest) -> str:
@@ -87,12 +88,14 @@ def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, s
     )
 
 
-def note(request: HttpRequest, kind: str, reason: str, **detail: Any) -> None:
-    """An event that is no job's and no queue's: of a worker or an operation, which pass through no script of Redis."""
+def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None, **detail: Any) -> None:
+    """An event that passes through no script of Redis: of a worker or an operation, which are no job's and no queue's; or `of` a job,
+    to which nothing was done.
+    """
     told: Any = detail
     Event.objects.using(conf.get().database).create(
-        job=None,
-        queue="",
+        job=of,
+        queue=of.queue if of else "",
         at=clock.now(),
         kind=kind,
         actor=rows.clean(actor(request), 200),

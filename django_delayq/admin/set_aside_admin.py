@@ -151,8 +151,8 @@ class SetAsideAdmin(ReadOnlyAdmin):
             for name in sorted(set(queryset.order_by().values_list("queue", flat=True)) & set(config.queues)):
                 common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
                 chosen = list(queryset.filter(queue=name).values_list("pk", flat=True))
-                with stores.guarded():
-                    taken, left = retry(MirrorLoop(stores.link, config.queue(name), **common), chosen)
+                with stores.guarded(name):
+                    taken, left = retry(MirrorLoop(stores.places, config.queue(name), **common), chosen)
                 done, refused = done + taken, refused + left
         except (*DOWN, DriverError) as error:
             messages.error(request, worded(error))

@@ -10,11 +10,10 @@ from typing import Any, Final
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock
+from django_delayq.console.shown_times import duration, second
 from django_delayq.models import OUTCOMES, STATES, Operation
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.text import visible
@@ -30,7 +29,9 @@ LOOKS = {
     "due": "late",
     "retrying": "late",
     "unpublished": "late",
+    "far": "waits",
     "running": "runs",
+    "held": "runs",
     "succeeded": "well",
     "failed": "bad",
     "cancelled": "gone",
@@ -62,15 +63,19 @@ WORDS: dict[str, Promise] = {
     "due": _("due"),
     "retrying": _("retrying"),
     "unpublished": _("unpublished"),
+    "far": _("far"),
     "working": _("working"),
     "quiet": _("quiet"),
     "leaving": _("leaving"),
     "gone": _("gone"),
+    "died": _("died"),
+    "held": _("held"),
     "merged": _("merged"),
     "rescheduled": _("rescheduled"),
     "claimed": _("claimed"),
     "cancel_requested": _("cancel requested"),
     "requeued": _("requeued"),
+    "copied": _("copied"),
     "expired": _("expired"),
     "aside": _("aside"),
     "requeue_asked": _("asked to requeue"),
@@ -95,6 +100,13 @@ WORDS: dict[str, Promise] = {
     "periodic_declared": _("declared"),
     "periodic_retired": _("retired"),
 }
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text, and a sign that there is more. Django's way of cutting adds a mark that turns all that follows, in some
+    languages.
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def badge(state: str) -> str:
@@ -135,19 +147,6 @@ def allowed(max_attempts: int) -> str:
     return "∞" if max_attempts == NO_LIMIT else str(max_attempts)
 
 
-def second(moment: datetime) -> str:
-    """A moment to the second, in the time zone of the admin."""
-    return f"{moment.astimezone(get_current_timezone()):%Y-%m-%d %H:%M:%S}"
-
-
 def utc(moment: datetime) -> str:
-    """The same in UTC, and that it is."""
+    """A moment to the second in UTC, and that it is."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def duration(seconds: float | None) -> str:
-    """A duration for a person; a dash for none."""
-    if seconds is None:
-        return "-"
-    seconds = min(seconds, clock.MAX_SECONDS)  # a date in Redis may be anything
-    return clock.text(round(seconds)) if seconds >= 1 else f"{max(0.0, seconds) * 1000:.0f}ms"

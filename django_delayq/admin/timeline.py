@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils.dateparse import parse_datetime
@@ -18,12 +18,14 @@ from django_delayq import clock
 from django_delayq.admin import ladder_ahead, tracebacks
 from django_delayq.admin.show import badge, duration, indented, second, visible, word
 from django_delayq.console import asks, masking
+from django_delayq.console.error_texts import death
 from django_delayq.mirror.outbox import EDITED
 from django_delayq.models import Attempt, Event, Job
-from django_delayq.states import FINISHED, NO_LIMIT, UNFINISHED, AttemptOutcome, EventKind, State
+from django_delayq.states import DELIVERY, FAIL_CLASS, FINISHED, MESSAGE, NO_LIMIT, UNFINISHED, AttemptOutcome, EventKind, State
 from django_delayq.store.inspector import JobView
 
 ONE_LINE = 80  # characters
+SHORT = 120  # characters that a column bears
 MOST_SHOWN = 50_000  # characters of arguments, of a result
 MOST = 200  # attempts, and as many events: a job that is snoozed every second has thousands
 
@@ -37,9 +39,21 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostAnswer:
+    """What a host has said to an attempt of a delivery: `ms` after it was asked; `text` is the first 2 KB; `wait`: it has asked for
+    that pause, "" for none.
+    """
+
+    status: int
+    ms: int
+    text: str
+    wait: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """One line of the timeline. `who`: the worker of an attempt, the actor of an event; `delta`: since the line before; `ahead`: it has
-    not come yet, and `at` is None where nobody can tell when.
+    not come yet, `at` is None where that is not sure, and `about` where nobody can even guess.
     """
 
     at: datetime | None
@@ -50,8 +64,20 @@ class Moment:
     took: str = ""
     text: str = ""
     trace: tracebacks.Trace | None = None
+    answer: HostAnswer | None = None
     progress: Progress | None = None
     ahead: bool = False
+    about: datetime | None = None
+
+    @property
+    def long(self) -> bool:
+        """Whether its text is more than a column bears."""
+        return len(self.text) > SHORT
+
+    @property
+    def spreads(self) -> bool:
+        """Whether something of it needs the whole width: a traceback, an answer, a long text."""
+        return self.trace is not None or bool(self.answer and self.answer.text) or self.long
 
 
 def of(job: Job, view: JobView | None, *, sensitive: bool = False) -> tuple[list[Moment], bool]:
@@ -62,7 +88,7 @@ def of(job: Job, view: JobView | None, *, sensitive: bool = False) -> tuple[list
     past = [
         *_beginning(job, events),
         *_due(job, view, attempts[:1]),
-        *(_attempt(run, view) for run in reversed(attempts[:MOST])),
+        *(_attempt(job, run, view, sensitive) for run in reversed(attempts[:MOST])),
         *(_event(job, event, sensitive) for event in reversed(events[:MOST])),
         *_end(job, attempts[:1]),
     ]
@@ -71,7 +97,14 @@ def of(job: Job, view: JobView | None, *, sensitive: bool = False) -> tuple[list
 
 
 def state_of(job: Job, view: JobView | None) -> str:
-    """The state to show: Redis' word for a job that the rows call unfinished, since the mirror may be a moment behind."""
+    """The state to show: Redis' word for a job that the rows call unfinished, since the mirror may be a moment behind. A message does
+    not run: it is held.
+    """
+    state = _state_of(job, view)
+    return "held" if state == State.RUNNING and job.task == MESSAGE else state
+
+
+def _state_of(job: Job, view: JobView | None) -> str:
     if job.state in UNFINISHED and view is not None and view.state != "finished":
         if view.state == "scheduled":
             if view.date_ms <= view.now_ms:
@@ -81,6 +114,18 @@ def state_of(job: Job, view: JobView | None) -> str:
     return job.derived
 
 
+def run_date(job: Job, view: JobView | None) -> datetime:
+    """When it is due, by Redis' word where it waits there: the rows hear of a reschedule later."""
+    return clock.from_ms(view.date_ms) if view is not None and view.state == "scheduled" else job.run_at
+
+
+def late(job: Job, view: JobView | None) -> float:
+    """For how many seconds it has been due; 0 where it does not wait."""
+    if view is None:
+        return job.late
+    return max(0.0, (view.now_ms - view.date_ms) / 1000) if view.state == "scheduled" else 0.0
+
+
 def behind(job: Job, view: JobView | None) -> bool:
     """Whether Redis has moved on and the rows have not heard of it yet."""
     if view is None or job.state in FINISHED:
@@ -88,15 +133,15 @@ def behind(job: Job, view: JobView | None) -> bool:
     return view.state == "finished" or State(view.state) != State(job.state)
 
 
-def pretty(value: Any) -> str:
+def pretty(value: Any, most: int = MOST_SHOWN) -> str:
     """JSON for a person: on one line if it fits, and not more of it than a page bears."""
     line = visible(json.dumps(value, ensure_ascii=False))
     if len(line) <= ONE_LINE:
         return line
     text = visible(indented(value))
-    if len(text) <= MOST_SHOWN:
+    if len(text) <= most:
         return text
-    return f"{text[:MOST_SHOWN]}\n{now('… and %(count)d characters more') % {'count': len(text) - MOST_SHOWN}}"
+    return f"{text[:most]}\n{now('… and %(count)d characters more') % {'count': len(text) - most}}"
 
 
 def progress_of(view: JobView | None) -> Progress | None:
@@ -127,22 +172,47 @@ def _due(job: Job, view: JobView | None, latest: list[Attempt]) -> list[Moment]:
     return [Moment(at=max(date, job.created_at), what=now("due"))] if passed else []
 
 
-def _attempt(run: Attempt, view: JobView | None) -> Moment:
+def _attempt(job: Job, run: Attempt, view: JobView | None, sensitive: bool) -> Moment:
     took = (run.finished_at - run.started_at).total_seconds() if run.finished_at else None
-    error = ": ".join(part for part in (run.error_class, run.message) if part)
+    died = death(run.problem)
+    kind = "" if run.error_class == FAIL_CLASS and run.message else run.error_class
+    error = ": ".join(part for part in (kind, run.message) if part)
+    if died:
+        error = died if run.outcome == AttemptOutcome.CRASHED else f"{error}. {died}"
     running = view is not None and view.state == "running" and view.fence == run.fence
     if running and view is not None and not run.finished_at:
-        error = now("under a lease until %(time)s") % {"time": f"{_here(clock.from_ms(view.date_ms)):%H:%M:%S}"}
+        text = now("held until %(time)s") if job.task == MESSAGE else now("under a lease until %(time)s")
+        error = text % {"time": f"{_here(clock.from_ms(view.date_ms)):%H:%M:%S}"}
+    answer = _answer(job, run, sensitive)
+    held = job.task == MESSAGE and run.outcome == AttemptOutcome.RUNNING
     return Moment(
         at=run.started_at,
         what=now("attempt %(number)d") % {"number": run.number},
-        state=badge(run.outcome),
+        state=badge("held" if held else run.outcome),
         who=visible(run.worker),
         took=duration(took) if took is not None else "",
-        text=visible(error),
-        trace=tracebacks.read(run.traceback) if run.traceback else None,
+        text="" if answer else visible(error),
+        answer=answer,
+        trace=tracebacks.read(run.traceback) if run.traceback and not answer else None,
         progress=progress_of(view) if running and run.outcome == AttemptOutcome.RUNNING else None,
     )
+
+
+def _answer(job: Job, run: Attempt, sensitive: bool) -> HostAnswer | None:
+    """Of an attempt of a delivery that was answered: by its error, or by the result of the job."""
+    if job.task != DELIVERY:
+        return None
+    if run.outcome == AttemptOutcome.SUCCEEDED:
+        told, wait_ms = job.result, None
+    else:
+        problem = run.problem if isinstance(run.problem, dict) else {}
+        told, wait_ms = problem.get("fields"), problem.get("wait_ms")
+    if not isinstance(told, dict) or type(told.get("status")) is not int:
+        return None
+    told = told if sensitive else masking.value(told, masking.names_of(DELIVERY))
+    ms = told["ms"] if type(told.get("ms")) is int else 0
+    wait = duration(wait_ms / 1000) if type(wait_ms) is int else ""
+    return HostAnswer(status=told["status"], ms=ms, text=visible(str(told.get("answer") or "")), wait=wait)
 
 
 def _event(job: Job, event: Event, sensitive: bool) -> Moment:
@@ -190,6 +260,11 @@ def _with_deltas(moments: list[Moment]) -> list[Moment]:
     return found
 
 
+def to_stop(job: Job, view: JobView | None) -> bool:
+    """Whether it runs, and somebody has cancelled it: then it is not retried."""
+    return bool(view.cancel_by) if view else job.cancel_requested and job.state == State.RUNNING
+
+
 def _ahead(job: Job, view: JobView | None) -> list[Moment]:
     """The next run, and the steps of the ladder behind it."""
     if job.state not in UNFINISHED or (view is not None and view.state not in UNFINISHED):
@@ -197,6 +272,9 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
     scheduled = view.state == "scheduled" if view else job.state == State.SCHEDULED
     made = view.attempt if view else job.attempts
     found: list[Moment] = []
+    about: datetime | None = clock.now()  # the next run, or the end of this one; then each attempt behind it, if it fails at once
+    if to_stop(job, view):
+        return [Moment(at=None, what=now("cancelled"), text=now("unless attempt %(number)d succeeds") % {"number": made}, ahead=True)]
     if scheduled:
         date = clock.from_ms(view.date_ms) if view else job.run_at
         wait = (date - clock.now()).total_seconds()
@@ -204,16 +282,18 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
         what = now("attempt %(number)d") % {"number": made}
         if wait > 0:
             found = [Moment(at=date, what=now("due"), delta=now("in %(duration)s") % {"duration": duration(wait)}, ahead=True)]
+            about = date
         found.append(Moment(at=None, what=what, ahead=True))
     found += _asking(job, view)
     steps, more = ladder_ahead.ladder(job, made)
     for step in steps:
         text = now("if attempt %(number)d fails") % {"number": step.attempt - 1}
         wait_text = f"+{duration(step.wait)}" if step.wait is not None else ""
+        about = _later(about, step.wait)
         what = now("attempt %(number)d") % {"number": step.attempt}
         if step.wait is None:
             text = now("%(text)s, at a date that its task's own rule gives") % {"text": text}
-        found.append(Moment(at=None, what=what, delta=wait_text, text=text, ahead=True))
+        found.append(Moment(at=None, what=what, delta=wait_text, text=text, ahead=True, about=about))
     if job.max_attempts == NO_LIMIT and job.expires_at is not None:
         text = now("tried until it expires, at %(date)s") % {"date": second(job.expires_at)}
         return [*found, Moment(at=None, what=now("failed"), text=text, ahead=True)]
@@ -222,6 +302,15 @@ def _ahead(job: Job, view: JobView | None) -> list[Moment]:
     text = now("if attempt %(number)d fails") % {"number": job.max_attempts}
     found.append(Moment(at=None, what=now("failed"), text=text, ahead=True))
     return found
+
+
+def _later(moment: datetime | None, seconds: float | None) -> datetime | None:
+    if moment is None or seconds is None:
+        return None
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:  # a ladder may lead beyond the year 9999
+        return None
 
 
 def _asking(job: Job, view: JobView | None) -> list[Moment]:

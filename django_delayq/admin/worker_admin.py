@@ -1,7 +1,9 @@
-"""Workers in the admin: who is there, what each runs, who is gone; quiet and stop."""
+"""Workers in the admin: who is there, what each runs, who is gone; quiet, stop and dismiss. Consumers, and what each holds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from django.template.defaultfilters import filesizeformat
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.admin import live
 from django_delayq.admin.forms import reason_given
 from django_delayq.admin.readonly import ReadOnlyAdmin
@@ -23,15 +25,20 @@ from django_delayq.admin.show import badge, duration, visible
 from django_delayq.console import overview
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN, look
-from django_delayq.models import Worker
+from django_delayq.console.why_not_yet import PULLED_LATELY
+from django_delayq.models import Attempt, Worker
 from django_delayq.producer.stores import stores
 from django_delayq.store import decode
+from django_delayq.store.message_consumers import HeldMessage, MessageConsumer, MessageConsumers, PulledQueue
 from django_delayq.store.worker_registry import WorkerRegistry
 
 ASKED: Final = {
     "quiet": _("Asked %(worker)s to claim no more. It hears of it within about five seconds."),
     "stop": _("Asked %(worker)s to stop. It hears of it within about five seconds, and then finishes what runs."),
 }
+DISMISSED: Final = _("%(worker)s is no longer in the list.")
+ALIVE: Final = _("%(worker)s was left in the list: it is alive, or has left by itself.")
+MOST_HELD: Final = 20  # messages of a consumer that are named
 GONE: Final = _("%(worker)s is not there: it has left, or has said nothing for half a minute. Nothing was asked.")
 
 
@@ -67,12 +74,14 @@ class WorkerAdmin(ReadOnlyAdmin):
         context = self.page_context(
             request,
             _("Workers"),
-            trouble=worded(seen.error),
+            trouble=worded(seen.error or seen.unseen),
             workers=[_shown(facts) for facts in seen.workers],
             may_quiet=self.has_quiet_permission(request),
             may_stop=self.has_stop_permission(request),
             may_see_jobs=self.allows(request, "view_job"),
         )
+        context["pulled"], trouble = _pulled() if seen.error is None else ([], "")
+        context["trouble"] = context["trouble"] or trouble
         return live.respond(request, self.list_template, self.live_template, {**context, **(extra_context or {})})
 
     def change_view(
@@ -85,7 +94,28 @@ class WorkerAdmin(ReadOnlyAdmin):
         """quiet and stop, besides Django's."""
         view = self.admin_site.admin_view
         own = [path(f"<path:name>/{act}/", view(partial(self._ask, act)), name=f"delayq_worker_{act}") for act in ASKED]
+        own.append(path("<path:name>/dismiss/", view(self.dismiss), name="delayq_worker_dismiss"))
         return [*own, *super().get_urls()]
+
+    def dismiss(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Takes a worker from the list that has died or fallen silent; for who may stop workers."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_stop_permission(request) and self.has_view_permission(request)):
+            raise PermissionDenied
+        worker = unquote(name)
+        try:
+            with stores.guarded():
+                gone = WorkerRegistry(stores.link, prefix=conf.get().prefix).dismiss(worker)
+        except DOWN as error:
+            messages.error(request, worded(error))
+        else:
+            if gone:
+                log(request, Worker, [(worker, worker)], "dismiss")
+                note(request, "worker_dismiss", "", worker=worker)
+            text = DISMISSED if gone else ALIVE
+            messages.add_message(request, messages.SUCCESS if gone else messages.WARNING, text % {"worker": visible(worker)})
+        return HttpResponseRedirect(self._list_url())
 
     def _ask(self, act: str, request: HttpRequest, name: str) -> HttpResponse:
         if request.method != "POST":
@@ -123,15 +153,16 @@ def _shown(facts: dict[str, Any]) -> dict[str, Any]:
         "place": " · ".join(visible(str(facts[key]))[:200] for key in ("host", "pid") if facts.get(key)),
         "version": visible(str(facts.get("version", "")))[:50],
         "sides": [visible(side) for side in facts.get("sides", ())],
-        "badge": badge("gone" if facts["silent"] else visible(str(facts.get("state", "working")))[:20]),
+        "badge": badge(visible(overview.state(facts))[:20]),
         "silent": facts["silent"],
+        "died": bool(facts.get("died")),
         "silence": duration(max(0, now_ms - beat_ms) // 1000),
         "asked": facts.get("asked", ""),
         "queues": [visible(queue) for queue in overview.served(facts)],
         "processes": overview.whole(facts, "processes"),
         "threads": overview.whole(facts, "threads"),
         "slots": overview.slots(facts),
-        "busy": overview.whole(facts, "busy"),
+        "busy": 0 if facts.get("died") else overview.whole(facts, "busy"),  # what it ran was given back
         "jobs": [] if facts["silent"] else _jobs(facts.get("jobs"), now_ms),
         "done": overview.whole(facts, "done"),
         "failed": overview.whole(facts, "failed"),
@@ -158,3 +189,52 @@ def _jobs(told: Any, now_ms: int) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _pulled() -> tuple[list[dict[str, Any]], str]:
+    """The queues that consumers of the project pull; and why not, if Redis went away meanwhile."""
+    names = [name for name, queue in conf.get().queues.items() if queue.pulled]
+    try:
+        consumers = MessageConsumers(stores.places, prefix=conf.get().prefix)
+        asked, missing = stores.from_each(names, lambda those: list(map(consumers.of, those)))
+    except DOWN as error:
+        return [], worded(error)
+    found = [queue for of_server in asked for queue in of_server]
+    since = _since([held for queue in found for consumer in queue.consumers for held in consumer.held])
+    return [_pulled_queue(queue, since) for queue in found], next((worded(error) for error in missing.values()), "")
+
+
+def _since(held: Sequence[HeldMessage]) -> dict[str, datetime]:
+    """Since when each is held, by its fence, as the rows know it."""
+    wanted = {ids.full(one.id) for one in held}
+    if not wanted:
+        return {}
+    runs = Attempt.objects.using(conf.get().database).filter(job_id__in=wanted, finished_at=None)
+    return dict(runs.values_list("fence", "started_at"))
+
+
+def _pulled_queue(queue: PulledQueue, since: Mapping[str, datetime]) -> dict[str, Any]:
+    ago = max(0, queue.now_ms - queue.asked_ms) // 1000
+    return {
+        "name": visible(queue.queue),
+        "asked": duration(ago) if queue.asked_ms and ago else "",
+        "never": not queue.asked_ms,
+        "late": ago >= PULLED_LATELY,
+        "held": queue.held,
+        "cut": queue.cut,
+        "consumers": [_consumer(one, queue.now_ms, since) for one in queue.consumers],
+    }
+
+
+def _consumer(one: MessageConsumer, now_ms: int, since: Mapping[str, datetime]) -> dict[str, Any]:
+    begun = [since[held.fence] for held in one.held if held.fence in since]
+    ends = [held.lease_ms for held in one.held]
+    return {
+        "name": visible(one.name),
+        "claimed": clock.from_ms(one.claimed_ms) if one.claimed_ms else None,
+        "held": len(one.held),
+        "oldest": min(begun, default=None),
+        "first": clock.from_ms(min(ends)) if ends else None,
+        "over": bool(ends) and min(ends) <= now_ms,
+        "messages": [(held.id, held.attempt, clock.from_ms(held.lease_ms)) for held in one.held[:MOST_HELD]],
+    }

@@ -1,12 +1,18 @@
-"""How far a job is that asks and hears "not yet": how often it has asked, and how long its poll ladder is."""
+"""How far a job is that asks and hears "not yet": how often it has asked, how long its poll ladder is, and the words for it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from django.utils.translation import gettext as now
+from django.utils.translation import ngettext
+
+from django_delayq import clock
+from django_delayq.console.shown_times import duration
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
+from django_delayq.states import State
 from django_delayq.store.inspector import JobView
 
 
@@ -39,3 +45,28 @@ def of(job: Job, view: JobView | None = None) -> Asks | None:
         return None
     task = registry.find(job.task)
     return Asks(times, None if task is None else task.poll or POLL)
+
+
+def shortly(job: Job, view: JobView | None = None) -> str:
+    """ "asked 3 of 9"; "" of a job that has never asked."""
+    found = of(job, view)
+    return "" if found is None else worded(found.times, found.most)
+
+
+def worded(times: int, most: int | None) -> str:
+    """The words for so many times, of at most so many; None: nobody knows."""
+    if most is None:
+        return ngettext("asked once", "asked %(times)d times", times) % {"times": times}
+    return now("asked %(times)d of %(most)d") % {"times": times, "most": most}
+
+
+def fully(job: Job, view: JobView | None) -> str:
+    """The same, with ", next in 10m" of a job that waits for its next run."""
+    text = shortly(job, view)
+    waits = job.state == State.SCHEDULED if view is None else view.state == "scheduled"
+    if not text or not waits:
+        return text
+    wait = (job.run_at - clock.now()).total_seconds() if view is None else (view.date_ms - view.now_ms) / 1000
+    if wait <= 0:
+        return text
+    return now("%(asked)s, next in %(duration)s") % {"asked": text, "duration": duration(wait)}

@@ -21,7 +21,7 @@ def count(selection: Selection, jobs: QuerySet[Job], most: int, using: str) -> i
     rows = selection.rows(jobs).order_by()
     if not selection.search.rough:
         return count_many([rows], most, using)[0]
-    looked = rows.defer(None).only("key", "task", *(("args", "kwargs") if selection.search.by_argument else ()))
+    looked = rows.values_list(*dict.fromkeys(["id", *sorted(selection.search.columns)]), named=True)
     found = list(looked[: keyset.WINDOW + 1])
     return None if len(found) > keyset.WINDOW else sum(map(selection.search.exact, found))
 

@@ -13,12 +13,15 @@ from django_delayq.states import NO_LIMIT
 from django_delayq.store.inspector import JobView
 
 
-def job_document(job: Job, view: JobView | None = None) -> dict[str, Any]:
-    """A row as JSON documents show it. What SENSITIVE or its task names is masked. How often the job has asked is Redis' word where
-    there is one; of how many times is None where nobody knows, or it never has.
+def job_document(job: Job, view: JobView | None = None, *, sensitive: bool = False) -> dict[str, Any]:
+    """A row as JSON documents show it. What SENSITIVE or its task names is masked, unless `sensitive`. How often the job has asked is
+    Redis' word where there is one; of how many times is None where nobody knows, or it never has.
     """
     asked = asks.of(job, view)
-    args, kwargs = masking.arguments(job.task, job.args, job.kwargs)
+    args, kwargs, result, meta = job.args, job.kwargs, job.result, job.meta
+    if not sensitive:
+        args, kwargs = masking.arguments(job.task, args, kwargs)
+        result, meta = masking.result(job.task, result), masking.attached(job.task, meta)
     return {
         "id": job.id,
         "uuid": str(job.id),
@@ -41,8 +44,8 @@ def job_document(job: Job, view: JobView | None = None) -> dict[str, Any]:
         "asked_of": asked.most if asked else None,
         "worker": job.worker,
         "error": job.error,
-        "result": masking.result(job.task, job.result),
-        "meta": masking.attached(job.task, job.meta),
+        "result": result,
+        "meta": meta,
         "published": job.published,
     }
 
@@ -56,6 +59,10 @@ def redis_document(view: JobView) -> dict[str, Any]:
         "attempt": view.attempt,
         "crashes": view.crashes,
         "asked": view.asks,
+        "name": view.name,
+        "turn": view.turn,
+        "waits_for_name": view.blocked,
+        "name_held_by": view.name_holder,
         "cancel_by": view.cancel_by,
         "aborts": view.aborts,
         "progress": view.progress,

@@ -20,6 +20,8 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "redis_loading": _AWAY,
     "redis_login": _AWAY,
     "redis_entry": _AWAY,
+    "redis_left_alone": _("Redis at %(where)s has just failed, and is asked again in a moment: %(cause)s."),
+    "redis_cluster": _("Redis at %(where)s is a node of a Redis Cluster, with which this release does not work: %(cause)s."),
     "server_replaced": _("The server that answered was replaced by another one, where the job is still as it was. Ask again soon."),
     "format_newer": _("The queue %(queue)s has format %(found)s in Redis, and this process knows formats up to %(known)s only."),
     "redis_answered": _("Redis at %(where)s answered: %(cause)s"),
@@ -33,6 +35,7 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "argument_unknown": _("The task takes no argument %(argument)s."),
     "argument_twice": _("The argument %(argument)s is given twice, by place and by name."),
     "argument_type": _("The argument %(argument)s must be %(annotation)s, and is %(given)s."),
+    "message_arguments": _("A message has one argument by place, its body, and no others; %(given)s were given."),
     "payload_size": _("The arguments are %(size)s bytes of JSON, and the limit is %(limit)s."),
     "value_depth": _("%(path)s lies more than %(most)s levels deep."),
     "value_digits": _("%(path)s is a number of more than 4,000 digits."),
@@ -40,7 +43,18 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "name_surrogate": _("%(path)s has a name that holds half of a character: %(name)s"),
     "actor_inactive": _("%(actor)s is no longer active, so nothing more is done in their name."),
     "permission_gone": _("%(actor)s has no longer the permission %(permission)s."),
+    "search_partial": _(
+        "%(text)s alone is looked for among ten thousand jobs only, and an operation is about all that match. Cancel it, and start one "
+        "that says where it stands: key:, task:, error: or arg:name=value."
+    ),
     "unexpected": _("An error that nobody expected: %(kind)s: %(cause)s"),
+}
+# How the process of a run has died, as the problem of that run says.
+DEATHS: Final[Mapping[str, Promise]] = {
+    "process_sigkill": _("Its process was killed by %(signal)s, perhaps because the machine was out of memory."),
+    "process_signal": _("Its process was killed by %(signal)s."),
+    "process_exit": _("Its process ended with exit code %(exit_code)s."),
+    "worker_died": _("Its worker has died as a whole, with all of its processes."),
 }
 GROUPED: Final = frozenset({"size", "limit"})  # fields whose thousands are set apart
 
@@ -65,6 +79,15 @@ def told(code: str, fields: Mapping[str, Any]) -> str:
         return str(SENTENCES[code]) % {name: _shown(name, value) for name, value in fields.items()}
     except KeyError:
         return visible(f"{code} {fields}")
+
+
+def death(problem: Any) -> str:
+    """How the process of a run has died; "" where its row does not say."""
+    sentence = DEATHS.get(problem.get("code", "")) if isinstance(problem, dict) else None
+    try:
+        return str(sentence) % {name: visible(str(value)) for name, value in problem["fields"].items()} if sentence else ""
+    except KeyError:  # a newer release may have other fields
+        return ""
 
 
 def _shown(name: str, value: Any) -> str:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, ids
-from django_delayq.console.selection import Selection
+from django_delayq.console.search_terms import JSON, read_raw
+from django_delayq.console.selection import Road, Selection
 from django_delayq.models import Job
 
 WINDOW: Final = 10_000  # rows that one request reads through, where no index finds those that are meant
-STEP: Final = 500  # rows read at a time, where each has to be looked at
+STEP: Final = 1000  # rows read at a time, where each has to be looked at
+GROWTH: Final = 9  # so many times more are read next, where few of many are meant: a window takes two queries
+MOST_AT_ONCE: Final = 9_001
+Row = TypeVar("Row")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -25,6 +32,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 class Page:
     """A stretch of rows. `before` and `after`: cursors to its neighbours; "" where there are none. `unfinished`: only WINDOW rows were
     read through; `after` (or `before`, when going back) leads on. `cut`: more than WINDOW keys match; so many are put in order.
+    `partly`: in errors and arguments the texts that stand alone were looked for among the first WINDOW rows only.
     """
 
     jobs: list[Job]
@@ -32,6 +40,20 @@ class Page:
     after: str = ""
     unfinished: bool = False
     cut: bool = False
+    partly: bool = False
+
+
+Place = tuple[tuple[int, ...], UUID]  # where a row stands in the order, and its id
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """What one road leads to: places in their order. `edge`: the last row that was read through, if there are more."""
+
+    places: Iterable[Place]
+    edge: tuple[Any, ...] | None = None
+    cut: bool = False
+    partly: bool = False
 
 
 def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "", before: str = "") -> Page:
@@ -43,24 +65,16 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
     back, cursor = (True, before) if before else (False, after)
     order = tuple(map(_turned, selection.order)) if back else selection.order
     start = _read(order, cursor) if cursor else None
-    if selection.search.by_argument:
-        jobs = jobs.defer(None).defer("options", "result")
-    rows, cut = selection.rows(jobs), False
-    ordered = rows.order_by(*order)
-    if start is not None:
-        ordered = ordered.filter(beyond(order, start))
-    edge = None if selection.indexed else _edge(selection.frame(jobs), order, start)
-    if edge is not None:
-        ordered = ordered.filter(_upto(order, edge) & ~beyond(order, edge))
-    step = STEP if selection.search.by_argument else size + 1
-    if selection.search.keyed and not selection.search.complaints:
-        wanted, cut = _by_key(rows, order, start)
-        candidates = _named(jobs, wanted, step)
-    else:
-        candidates = through(ordered, order, step)
-    found = list(islice((job for job in candidates if selection.search.exact(job)), size + 1))
-    more, found = len(found) > size, found[:size]
-    onward = written(order, _values(order, found[-1])) if more else ""
+    edge_of = cache(lambda frame, turned, behind: _edge(jobs.filter(frame), turned, behind))
+    reading = sum(road.frame is not None for road in selection.roads)
+    step = STEP * max(1, reading) if selection.search.columns else size + 1
+    stretches = [_stretch(road, selection, jobs.filter(road.rows), order, start, step, edge_of) for road in selection.roads]
+    edges = [stretch.edge for stretch in stretches if stretch.edge is not None]
+    edge = min(edges, key=lambda values: _rank(order, values), default=None)
+    places = list(islice(_merged(stretches, None if edge is None else _rank(order, edge)), size + 1))
+    more = len(places) > size
+    found = _jobs(jobs, [pk for _, pk in places[:size]])
+    onward = written(order, _values(order, found[-1])) if more and found else ""
     unfinished = not more and edge is not None
     if unfinished and edge is not None:
         onward = written(order, edge)
@@ -68,11 +82,81 @@ def page(selection: Selection, jobs: QuerySet[Job], size: int, *, after: str = "
     if back:
         found.reverse()
     first, last = (onward, origin) if back else (origin, onward)
-    return Page(jobs=found, before=first, after=last, unfinished=unfinished, cut=cut)
+    cut, partly = any(each.cut for each in stretches), any(each.partly for each in stretches)
+    return Page(jobs=found, before=first, after=last, unfinished=unfinished, cut=cut, partly=partly)
 
 
-def through(ordered: QuerySet[Job], order: Sequence[str], step: int) -> Iterator[Job]:
-    """Those rows, so many at a time."""
+def _stretch(
+    road: Road,
+    selection: Selection,
+    rows: QuerySet[Job],
+    order: tuple[str, ...],
+    start: tuple[Any, ...] | None,
+    step: int,
+    edge_of: Callable[..., tuple[Any, ...] | None],
+) -> _Stretch:
+    columns = selection.search.columns
+    if road.by_key:
+        return _by_key(road, rows, order, start, columns)
+    ordered, edge, partly = rows.order_by(*order), None, False
+    if start is not None:
+        ordered = ordered.filter(beyond(order, start))
+    if road.frame is not None and road.first:
+        last = edge_of(road.frame, selection.order, None)
+        if last is not None:
+            ordered = ordered.filter(_upto(selection.order, last) & ~beyond(selection.order, last))
+            partly = True
+    elif road.frame is not None:
+        edge = edge_of(road.frame, order, start)
+        if edge is not None:
+            ordered = ordered.filter(_upto(order, edge) & ~beyond(order, edge))
+    return _Stretch(_places(road, ordered, order, columns, step), edge, partly=partly)
+
+
+def _places(road: Road, ordered: QuerySet[Job], order: Sequence[str], columns: Iterable[str], step: int) -> Iterator[Place]:
+    """Where the rows stand that are meant. Of each row no more is read than tells that."""
+    for row in through(_lightly(ordered, order, columns), order, step, growing=True):
+        if road.exact(row):
+            yield _rank(order, row), row.id
+
+
+def _lightly(rows: QuerySet[Job], order: Sequence[str], columns: Iterable[str]) -> QuerySet[Job, Any]:
+    """Rows with the fields of the order and these columns alone, JSON as it is written."""
+    raw = read_raw(columns)
+    names = dict.fromkeys([*(field.removeprefix("-") for field in order), *sorted({*columns} - JSON), *raw])
+    return rows.annotate(**raw).values_list(*names, named=True)
+
+
+def _merged(stretches: Sequence[_Stretch], last: tuple[int, ...] | None) -> Iterator[Place]:
+    """The places of all stretches, each once, up to the last that all have read."""
+    seen = None
+    for place in merge(*(stretch.places for stretch in stretches)):
+        if last is not None and place[0] > last:
+            return
+        if place != seen:
+            yield place
+        seen = place
+
+
+def _jobs(jobs: QuerySet[Job], wanted: Sequence[UUID]) -> list[Job]:
+    """The rows with these ids, in that order."""
+    found = {job.pk: job for job in jobs.filter(pk__in=wanted)} if wanted else {}
+    return [found[pk] for pk in wanted if pk in found]
+
+
+def _by_key(road: Road, rows: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | None, columns: Iterable[str]) -> _Stretch:
+    """What a search by key finds, and whether there were too many to put them all in order. That is done here: asked for an order, a
+    database may rather walk through the whole table by another index.
+    """
+    found = list(_lightly(rows.order_by(), order, columns)[: WINDOW + 1])
+    ranked = sorted(((_rank(order, row), row) for row in found[:WINDOW]), key=itemgetter(0))
+    after = None if start is None else _rank(order, start)
+    meant = ((rank, row.id) for rank, row in ranked if (after is None or rank > after) and road.exact(row))
+    return _Stretch(meant, cut=len(found) > WINDOW)
+
+
+def through(ordered: QuerySet[Job, Row], order: Sequence[str], step: int, *, growing: bool = False) -> Iterator[Row]:
+    """Those rows, so many at a time; `growing`: each time more of them, where few of many are meant."""
     ahead = ordered
     while True:
         found = list(ahead[:step])
@@ -80,31 +164,14 @@ def through(ordered: QuerySet[Job], order: Sequence[str], step: int) -> Iterator
         if len(found) < step:
             return
         ahead = ordered.filter(beyond(order, _values(order, found[-1])))
-
-
-def _named(jobs: QuerySet[Job], wanted: Sequence[UUID], step: int) -> Iterator[Job]:
-    """The rows with these ids, so many at a time, in that order."""
-    for start in range(0, len(wanted), step):
-        part = wanted[start : start + step]
-        found = {job.pk: job for job in jobs.filter(pk__in=part)}
-        yield from (found[pk] for pk in part if pk in found)
-
-
-def _by_key(rows: QuerySet[Job], order: Sequence[str], start: Sequence[Any] | None) -> tuple[list[UUID], bool]:
-    """The ids that a search by key finds, and whether there were too many to put them all in order. That is done here: asked for an
-    order, a database may rather walk through the whole table by another index.
-    """
-    names = [field.removeprefix("-") for field in order]
-    places = list(rows.order_by().values_list(*names)[: WINDOW + 1])
-    ranked = sorted((_rank(order, place), place[-1]) for place in places[:WINDOW])
-    after = None if start is None else _rank(order, start)
-    return [pk for rank, pk in ranked if after is None or rank > after], len(places) > WINDOW
+        step = max(step, min(GROWTH * step, MOST_AT_ONCE)) if growing else step
 
 
 def _rank(order: Sequence[str], values: Sequence[Any]) -> tuple[int, ...]:
+    """Of values that begin with those of the order."""
     numbers = (
         value.int if isinstance(value, UUID) else (value - EPOCH) // MICROSECOND if isinstance(value, datetime) else value
-        for value in values
+        for value in values[: len(order)]
     )
     return tuple(-number if field.startswith("-") else number for field, number in zip(order, numbers, strict=True))
 
@@ -140,7 +207,7 @@ def _turned(field: str) -> str:
     return field[1:] if field.startswith("-") else f"-{field}"
 
 
-def _values(order: Sequence[str], job: Job) -> tuple[Any, ...]:
+def _values(order: Sequence[str], job: Any) -> tuple[Any, ...]:
     return tuple(getattr(job, field.removeprefix("-")) for field in order)
 
 
@@ -166,7 +233,7 @@ def _value(name: str, part: str) -> Any:
     if name == "id":
         return ids.full(part)
     number = int(part)
-    if name != "run_at":
+    if name not in ("run_at", "finished_at"):
         return number
     if not 0 <= number < clock.MAX_MS * 1000:
         raise ValueError(f"{part!r} is no date")

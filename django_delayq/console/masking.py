@@ -5,13 +5,14 @@ are. Of a task that is not registered here nobody knows what is to be hidden: if
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django_delayq import conf
 from django_delayq.exceptions import UnknownTask
 from django_delayq.producer.task import registry
-from django_delayq.states import MESSAGE
+from django_delayq.states import DELIVERY, MESSAGE
 
 MASK: Final = "***"
 
@@ -30,10 +31,44 @@ def hides() -> bool:
 
 
 def arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments, masked."""
+    """Positional and keyword arguments, masked. Of a delivery also the query of its URL, by which some URLs are signed, and what is
+    hidden in a body of JSON.
+    """
     if task == MESSAGE:
         hidden = names_of(task)
         return value(list(args), hidden), value(dict(kwargs), hidden)
+    shown, named = _arguments(task, args, kwargs)
+    return shown, _delivery(named) if task == DELIVERY else named
+
+
+def by_name(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Each argument with what the task's function calls it, in its order; "" for one that has no name here. They are taken as they
+    are: `arguments` masks.
+    """
+    try:
+        called = _called(registry.get(task).signature, len(args))
+    except UnknownTask:
+        called = [""] * len(args)
+    return [*zip(called, args, strict=True), *kwargs.items()]
+
+
+def _delivery(kwargs: dict[str, Any]) -> dict[str, Any]:
+    found, names = dict(kwargs), names_of(DELIVERY)
+    url, body = found.get("url"), found.get("body")
+    if isinstance(url, str) and "?" in url:
+        found["url"] = f"{url.partition('?')[0]}?{MASK}"
+    if names and isinstance(body, str):
+        try:
+            read = json.loads(body)
+            hidden = value(read, names)
+        except (ValueError, RecursionError):  # no JSON
+            return found
+        if hidden != read:
+            found["body"] = json.dumps(hidden, ensure_ascii=False)
+    return found
+
+
+def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     try:
         signature = registry.get(task).signature
     except UnknownTask:

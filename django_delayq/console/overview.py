@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import models
 from django.utils.formats import number_format
@@ -26,19 +27,21 @@ DOWN: Final = (StoreUnavailable, StoreError)
 MOST_COUNTED: Final = 10_000  # rows: more would read the whole table
 MOST_FAILED: Final = 1_000
 NO_LAG: Final = Lag(0, 0.0)
+MOST_LEASED: Final = 1_000  # jobs that run, as a list of them asks for
+MOST_ASKED: Final = 200  # rows that Redis is asked about, at each end
 FRESH: Final = 10.0  # seconds; a younger row is not yet said to be unpublished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, `slots` how many jobs they run at once;
-    `pulled`: consumers of the project's own do.
+    """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, None if nobody knows, `slots` how many jobs
+    they run at once; `pulled`: consumers of the project's own do.
     """
 
     name: str
     depth: QueueDepth
     lag: Lag
-    workers: int
+    workers: int | None
     slots: int
     pulled: bool = False
 
@@ -55,9 +58,14 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """`error` tells why Redis could not be asked; there are no queues and no workers then."""
+    """`error` tells why Redis could not be asked; there are no queues and no workers then. Where queues are on several servers,
+    `missing` has those of servers that could not be asked, which are not among `queues`, and why; and `unseen` tells why nothing is
+    known of workers.
+    """
 
     error: DelayqError | None = None
+    missing: Mapping[str, DelayqError] = field(default_factory=dict)
+    unseen: DelayqError | None = None
     queues: list[QueueView] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
 
@@ -67,6 +75,14 @@ class Overview:
         return str(self.error or "")
 
     @property
+    def left_out(self) -> list[tuple[list[str], DelayqError]]:
+        """The queues that are missing, with why, those of one server together."""
+        found: dict[int, tuple[list[str], DelayqError]] = {}
+        for name, error in self.missing.items():
+            found.setdefault(id(error), ([], error))[0].append(name)
+        return list(found.values())
+
+    @property
     def present(self) -> list[dict[str, Any]]:
         """The workers that have not fallen silent."""
         return [worker for worker in self.workers if not worker["silent"]]
@@ -74,24 +90,46 @@ class Overview:
 
 def look() -> Overview:
     """Asks Redis about every queue of the settings."""
-    config = conf.get()
+    config, several = conf.get(), len(stores.servers()) > 1
+    workers: list[dict[str, Any]] | None = None
+    unseen: DelayqError | None = None
     try:
-        with stores.guarded():
+        with stores.guarded(schedules=several):
             workers = WorkerRegistry(stores.link, prefix=config.prefix).all()
-            depths = stores.inspector().depths(list(config.queues))
+    except DOWN as error:
+        if not several:
+            return Overview(error=error)
+        unseen = error
+    try:
+        found, missing = stores.from_each(config.queues, stores.inspector().depths)
     except DOWN as error:
         return Overview(error=error)
-    return Overview(queues=[_queue(depth, workers) for depth in depths], workers=workers)
+    depths = {depth.queue: depth for of_server in found for depth in of_server}
+    queues = [_queue(depths[name], workers) for name in config.queues if name in depths]
+    return Overview(queues=queues, workers=workers or [], missing=missing, unseen=unseen)
 
 
-def mirror_lag() -> Lag:
-    """How far behind the rows are over all queues of the settings; none while Redis cannot be asked."""
+def mirror_lags() -> dict[str, Lag]:
+    """How far behind the rows are, by queue, the worst first; nothing while Redis cannot be asked."""
+    names = list(conf.get().queues)
     try:
-        with stores.guarded():
-            entries, oldest_ms = stores.inspector().unread(list(conf.get().queues))
+        found, _ = stores.from_each(names, lambda some: list(zip(some, stores.inspector().unread(some), strict=True)))
     except DOWN:
-        return NO_LAG
-    return Lag(entries, oldest_ms / 1000)
+        return {}
+    lags = {name: Lag(entries, late_ms / 1000) for of_server in found for name, (entries, late_ms) in of_server}
+    return dict(sorted(lags.items(), key=lambda lag: -lag[1].seconds))
+
+
+def leased(queue: str = "") -> list[UUID] | None:
+    """The jobs that run in a queue of the settings, or in all; None where Redis cannot be asked, or they are more than MOST_LEASED."""
+    known = conf.get().queues
+    queues = [queue] if queue in known else [] if queue else list(known)
+    try:
+        found, missing = stores.from_each(queues, lambda some: stores.inspector().leased(some, MOST_LEASED + 1))
+    except DOWN:
+        return None
+    jobs = [job for of_server in found for job in of_server]
+    return None if missing or len(jobs) > MOST_LEASED else jobs
 
 
 def count_rows(queues: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -115,9 +153,37 @@ def failing_tasks() -> list[tuple[str, int]]:
 
 def count_unpublished(queue: str | None = None) -> int:
     """Committed rows that Redis has not confirmed for some time, of one queue or of all, counted up to MOST_COUNTED + 1."""
-    old = clock.from_ms(clock.wall_ms() - int(FRESH * 1000))
-    waiting = Job.objects.using(conf.get().database).filter(UNPUBLISHED, durable=True, created_at__lt=old)
+    waiting = _waiting()
     return bounded(waiting if queue is None else waiting.filter(queue=queue))
+
+
+def count_absent() -> int:
+    """Those of the same rows that Redis does not have, as far as it can be asked: of many, only the oldest and the newest. A row that
+    Redis has waits for the mirror, and for no relay.
+    """
+    count = count_unpublished()
+    if not count:
+        return 0
+    waiting = _waiting().values_list("pk", "queue")
+    ends = [waiting.order_by("id")[:MOST_ASKED], *([waiting.order_by("-id")[:MOST_ASKED]] if count > MOST_ASKED else ())]
+    by_queue: dict[str, set[UUID]] = {}
+    for id, queue in (row for end in ends for row in end):
+        by_queue.setdefault(queue, set()).add(id)
+    asked, there = sum(map(len, by_queue.values())), 0
+    try:
+        with stores.guarded():
+            for queue in by_queue.keys() & conf.get().queues.keys():
+                ids = list(by_queue[queue])
+                for start in range(0, len(ids), 200):
+                    there += sum(view is not None for view in stores.inspector().jobs(queue, ids[start : start + 200]))
+    except DOWN:
+        return count
+    return 0 if there == asked else count - there
+
+
+def _waiting() -> models.QuerySet[Job]:
+    old = clock.from_ms(clock.wall_ms() - int(FRESH * 1000))
+    return Job.objects.using(conf.get().database).filter(UNPUBLISHED, durable=True, created_at__lt=old)
 
 
 def bounded(rows: models.QuerySet[Any]) -> int:
@@ -152,14 +218,22 @@ def served(worker: dict[str, Any]) -> list[str]:
     return [queue for queue in queues if isinstance(queue, str)] if isinstance(queues, list) else []
 
 
+def state(worker: Mapping[str, Any]) -> str:
+    """What a worker is at: "died" where a neighbour could prove it, "gone" when it has fallen silent, else what it says of itself."""
+    if worker["silent"]:
+        return "died" if worker.get("died") else "gone"
+    return str(worker.get("state", "working"))
+
+
 def claims(worker: dict[str, Any], queue: str) -> bool:
     """Whether a worker takes jobs of that queue: one that is silent, quiet or leaving takes none, nor one that only keeps records."""
     works = worker.get("state", "working") == "working" and worker.get("processes", 1) != 0
     return works and not worker["silent"] and queue in served(worker)
 
 
-def _queue(depth: QueueDepth, workers: Iterable[dict[str, Any]]) -> QueueView:
-    serving = [worker for worker in workers if claims(worker, depth.queue)]
+def _queue(depth: QueueDepth, workers: Iterable[dict[str, Any]] | None) -> QueueView:
+    serving = [worker for worker in workers or () if claims(worker, depth.queue)]
     lag = Lag(depth.events, depth.events_late_ms / 1000)
     pulled = conf.get().queue(depth.queue).pulled
-    return QueueView(name=depth.queue, depth=depth, lag=lag, workers=len(serving), slots=sum(map(slots, serving)), pulled=pulled)
+    count = None if workers is None else len(serving)
+    return QueueView(name=depth.queue, depth=depth, lag=lag, workers=count, slots=sum(map(slots, serving)), pulled=pulled)

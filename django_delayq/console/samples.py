@@ -5,18 +5,20 @@ labels. The names are those of docs/monitoring.md; who writes them down knows th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 from django.db import Error as DriverError
 
 from django_delayq import clock, conf
-from django_delayq.console import overview, schedule_views
+from django_delayq.console import far_jobs, overview, schedule_views
 from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, QueueView
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
 from django_delayq.store.figures import Figures, QueueCounts
+from django_delayq.store.inspector import ServerFacts
 
 Sample = tuple[str, Mapping[str, str], float]
 
@@ -35,7 +37,7 @@ def of_redis() -> list[Sample]:
 
 def of_database() -> list[Sample]:
     """What only the rows know. Nothing is counted beyond MOST_COUNTED + 1."""
-    return _part("database", _database)
+    return _part("database", lambda: [("delayq_up", {"part": "database"}, 1), *_database()])
 
 
 def down(part: str) -> list[Sample]:
@@ -45,7 +47,7 @@ def down(part: str) -> list[Sample]:
 
 def _part(part: str, ask: Callable[[], list[Sample]]) -> list[Sample]:
     try:
-        return [("delayq_up", {"part": part}, 1), *ask()]
+        return ask()
     except (*DOWN, DriverError):
         return down(part)
 
@@ -55,23 +57,44 @@ def _redis() -> list[Sample]:
     if seen.error is not None:
         raise seen.error
     names = [queue.name for queue in seen.queues]
-    with stores.guarded():
-        counts = Figures(stores.link, prefix=conf.get().prefix).counts(names)
-        server = stores.inspector().server()
-    found = [sample for queue, more in zip(seen.queues, counts, strict=True) for sample in _queue(queue, more)]
-    states = Counter(_state(worker) for worker in seen.workers)
+    counted, away = stores.from_each(names, Figures(stores.places, prefix=conf.get().prefix).counts)
+    counts = {one.queue: one for of_server in counted for one in of_server}
+    links = stores.servers()
+    several = len(links) > 1
+    facts: list[ServerFacts] = []
+    for name, link in links.items():
+        try:
+            with stores.guarded(name, schedules=several):
+                facts.append(stores.inspector().server(link=link))
+        except StoreUnavailable:
+            if not several:
+                raise
+    whole = not (seen.missing or away) and len(facts) == len(links)
+    found: list[Sample] = [("delayq_up", {"part": "redis"}, int(whole))]
+    found += [sample for queue in seen.queues if queue.name in counts for sample in _queue(queue, counts[queue.name])]
+    states = Counter(_state(worker) for worker in seen.workers if not worker.get("died"))
     found += [("delayq_workers", {"state": state}, states[state]) for state in STATES]
     found += [
         ("delayq_slots", {}, sum(map(overview.slots, seen.present))),
         ("delayq_slots_busy", {}, sum(overview.whole(worker, "busy") for worker in seen.present)),
-        ("delayq_redis_round_trip_seconds", {}, server.round_trip),
-        ("delayq_redis_clock_skew_seconds", {}, server.skew),
-        ("delayq_redis_memory_bytes", {}, server.used_memory),
-        ("delayq_redis_memory_limit_bytes", {}, server.maxmemory),
-        ("delayq_redis_evicts", {}, server.policy not in ("", "noeviction")),
-        ("delayq_redis_append_only", {}, server.aof),
+        *_servers(facts),
     ]
     return found
+
+
+def _servers(facts: Sequence[ServerFacts]) -> list[Sample]:
+    """Of several servers: each number of the one of which it is worst."""
+    if not facts:
+        return []
+    fullest = max(facts, key=lambda one: (one.used_memory / one.maxmemory if one.maxmemory else 0.0, one.used_memory))
+    return [
+        ("delayq_redis_round_trip_seconds", {}, max(one.round_trip for one in facts)),
+        ("delayq_redis_clock_skew_seconds", {}, max((one.skew for one in facts), key=abs)),
+        ("delayq_redis_memory_bytes", {}, fullest.used_memory),
+        ("delayq_redis_memory_limit_bytes", {}, fullest.maxmemory),
+        ("delayq_redis_evicts", {}, any(one.policy not in ("", "noeviction") for one in facts)),
+        ("delayq_redis_append_only", {}, all(one.aof for one in facts)),
+    ]
 
 
 def _queue(queue: QueueView, counts: QueueCounts) -> list[Sample]:
@@ -89,7 +112,9 @@ def _queue(queue: QueueView, counts: QueueCounts) -> list[Sample]:
         ("delayq_oldest_late_seconds", of, queue.oldest_late),
         ("delayq_queue_paused", of, depth.paused),
         *(
-            [] if queue.pulled else [("delayq_queue_workers", of, queue.workers), ("delayq_queue_slots", of, queue.slots)]
+            []
+            if queue.pulled or queue.workers is None
+            else [("delayq_queue_workers", of, queue.workers), ("delayq_queue_slots", of, queue.slots)]
         ),  # it lacks none
         ("delayq_mirror_lag_events", of, depth.events),
         ("delayq_mirror_lag_jobs", of, depth.untold),
@@ -112,10 +137,13 @@ def _database() -> list[Sample]:
     # In the order of an index, and counted here: by queue, each count might pass over all rows of the others.
     rows = list(waiting.order_by("id").values_list("queue", "created_at")[: MOST_COUNTED + 1])
     kept = list(SetAside.objects.using(config.database).order_by("pk").values_list("queue", flat=True)[: MOST_COUNTED + 1])
+    far = {queue.name: queue for queue in far_jobs.far_queues()}
     unpublished, aside = Counter(queue for queue, _ in rows), Counter(kept)
     return [
         *(("delayq_outbox_rows", {"queue": queue}, unpublished[queue]) for queue in queues),
         ("delayq_outbox_oldest_seconds", {}, max(0.0, (now - rows[0][1]).total_seconds()) if rows else 0.0),
+        *(("delayq_far_jobs", {"queue": queue}, far[queue].count if queue in far else 0) for queue in queues),
+        *(("delayq_far_late", {"queue": queue}, queue in far and far[queue].late) for queue in queues),
         *(("delayq_set_aside_events", {"queue": queue}, aside[queue]) for queue in queues),
         *(("delayq_schedules_wrong", {"why": why}, count) for why, count in schedule_views.count_wrong(config.database).items()),
     ]

@@ -132,7 +132,7 @@ def signs(using: str) -> list[Vital]:
         if found[name]
     ]
     level: Level = "bad" if found["trouble"] else "late"
-    return [Vital(name="schedules", label=_("Schedules"), value=", ".join(parts), level=level)] if parts else []
+    return [Vital(name="schedules", label=_("Schedules"), value=", ".join(parts), level=level, page="periodic")] if parts else []
 
 
 def _jobs(ticks: Sequence[Tick], using: str) -> dict[UUID, Job]:

@@ -1,90 +1,128 @@
-"""What people type to find jobs: `state:failed task:close_order arg:order_id=77 after:-2h`, read into terms, each with the rows it
-means. A word that is none is said, not ignored: an operation over all that matches must not match more than was meant.
+"""What people type to find jobs, read: `state:failed -task:mail error:503 OR key:order-5`. Conditions that stand side by side hold all,
+`OR` stands between such groups, `-` or `not` before one condition. A word that is none is said, not ignored: an operation over all that
+matches must not match more than was meant.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import datetime
+from functools import reduce
+from itertools import chain
 from typing import Any, Final
-from uuid import UUID
 
 from django.db.models import Q
-from django.utils.dateparse import parse_date, parse_datetime
-from django.utils.timezone import get_current_timezone, is_naive, make_aware
 from django.utils.translation import gettext as now
 
-from django_delayq import clock, conf, ids
-from django_delayq.console import masking
-from django_delayq.exceptions import UnknownTask
-from django_delayq.models import DERIVED, Job, of_state
+from django_delayq import clock
+from django_delayq.console.search_terms import JSON, READERS, WORDS, Refused, Sense, Term, free_text, of_tasks
 from django_delayq.producer.task import registry
-from django_delayq.states import State
-from django_delayq.text import nearest
+from django_delayq.text import is_utf8, nearest
 
-WORDS: Final = ("id", "key", "task", "queue", "state", "error", "arg", "after", "before", "fingerprint")
-STATES: Final = (*(state.value for state in State), *DERIVED)
-INDEXED: Final = ("id", "key", "queue", "task", "state", "fingerprint")
-NO_FINGERPRINT: Final = "none"  # a fingerprint is made of 12 hexadecimal digits
 LONGEST: Final = 1000  # characters of a search
-MOST_BRACKETS: Final = 50  # in the value of an argument: so deep may it be nested, and no deeper
+MOST_TERMS: Final = 30  # conditions of a search
+OPEN_ENDED: Final = ("arg", "meta")  # of these a group may have several
 
-_WORD: Final = re.compile(r"(?:^|(?<=\s))([a-z_]+):(?=\S)")
-_TOKEN: Final = re.compile(r'(?:([a-z_]+):)?(?:"([^"]*)"|(\S+))')
+_TOKEN: Final = re.compile(r'(-?)(?:([A-Za-z_]+):)?(?:"([^"]*)"|(\S+))')
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """One condition. `word` is one of WORDS, or "" for text that stands alone; `tasks`: those that a part of a name, or an argument,
-    stands for.
-    """
+class Alternative:
+    """Conditions that all hold. `text`: what was typed for them."""
 
-    word: str
-    value: str
-    rows: Q
-    exact: Callable[[Job], bool] | None = None  # where the database answers only roughly
-    tasks: tuple[str, ...] = ()
+    terms: tuple[Term, ...]
+    text: str
 
     @property
-    def indexed(self) -> bool:
-        """Whether an index finds its rows, so that nothing needs to be read through."""
-        return self.word in INDEXED or self.word == ""
+    def keyed(self) -> bool:
+        """Whether an id or a key is looked for, or jobs one by one, so that an index leads to the few rows there are."""
+        return any((term.few or term.word in ("id", "key")) and not term.negated for term in self.terms)
+
+    @property
+    def free(self) -> tuple[Term, ...]:
+        """The texts that stand alone."""
+        return tuple(term for term in self.terms if term.free)
+
+    def by_task(self) -> Alternative | None:
+        """With the texts that stand alone taken for parts of tasks' names; None where no task has them all."""
+        tasks = tuple(sorted(set.intersection(*(set(text.tasks) for text in self.free))))
+        rest = tuple(term for term in self.terms if not term.free)
+        return Alternative((*rest, of_tasks(self.free[0].value, tasks)), self.text) if tasks else None
+
+    def rows(self) -> Q:
+        """The condition on rows; it may let more through than is meant."""
+        return reduce(lambda found, term: found & term.rows, self.terms, Q())
+
+    def holds(self, row: Any) -> bool:
+        """Whether all conditions hold for a row with the columns that they look at."""
+        return all(term.holds(row) for term in self.terms)
+
+    def exact(self, row: Any) -> bool:
+        """The same of a row that `rows` has let through."""
+        return all(term.holds(row) for term in self.terms if term.rough)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """All terms hold. With `complaints` nothing is found."""
+    """One of the groups holds; without any, all rows are meant. With `complaints` nothing is found. `remarks`: what was understood in
+    another way than it may have been meant.
+    """
 
-    terms: tuple[Term, ...] = ()
+    groups: tuple[Alternative, ...] = ()
     complaints: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Those of all groups."""
+        return tuple(chain.from_iterable(group.terms for group in self.groups))
+
+    @property
+    def shared(self) -> dict[str, Term]:
+        """The conditions by word that narrow down all groups alike, except for those that an id or a key narrows down further."""
+        read = [group for group in self.groups if not group.keyed] or self.groups
+        named = [{(term.word, term.value): term for term in group.terms if term.word and not term.negated} for group in read]
+        return {each[0]: term for each, term in (named[0] if named else {}).items() if all(each in one for one in named)}
 
     def value(self, word: str) -> str:
-        """What was given for that word; "" for nothing."""
-        return next((term.value for term in self.terms if term.word == word), "")
+        """What was given for that word in all groups; "" for nothing."""
+        found = self.shared.get(word)
+        return found.value if found else ""
 
     @property
     def keyed(self) -> bool:
-        """Whether an id or a key is looked for, and no task, so that the index of keys leads to all there is."""
-        words = {term.word for term in self.terms}
-        return bool(words & {"id", "key"}) or any(not term.word and not term.tasks for term in self.terms)
+        """Whether an id or a key is looked for and nothing else, so that few rows are left."""
+        return bool(self.groups) and all(group.keyed for group in self.groups)
 
     @property
-    def single(self) -> bool:
-        """Whether it names single jobs, by id or key, so that few rows are left."""
-        return any(term.word in ("id", "key", "") for term in self.terms)
+    def loose(self) -> tuple[Term, ...]:
+        """The texts that stand alone where neither id nor key narrows down: in errors and arguments they are looked for among the first
+        rows only.
+        """
+        return tuple(term for group in self.groups if not group.keyed for term in group.free)
+
+    @property
+    def blind(self) -> tuple[Term, ...]:
+        """The conditions that leave out jobs by their arguments: where a task is not registered they leave out none of its own."""
+        return tuple(term for term in self.terms if term.negated and JSON & {*term.columns})
 
     @property
     def rough(self) -> bool:
         """Whether the database finds more rows than are meant, so that each has to be looked at: its counts would be wrong."""
-        return any(term.exact for term in self.terms)
+        return any(term.rough for term in self.terms)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What of a row has to be known to tell whether it is meant."""
+        terms = self.terms if len(self.groups) > 1 else [term for term in self.terms if term.rough]
+        return frozenset(chain.from_iterable(term.columns for term in terms)) if self.rough else frozenset()
 
     @property
     def by_argument(self) -> bool:
         """Whether the arguments of each row have to be looked at."""
-        return any(term.word == "arg" for term in self.terms)
+        return bool(self.columns & JSON)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -93,219 +131,127 @@ class Search:
 
     def rows(self) -> Q:
         """The condition on rows. It asks for no argument: a database that looked for one would tell by its time what is masked."""
-        found = Q()
-        for term in self.terms:
-            found &= term.rows
-        return found
+        return any_of([group.rows() for group in self.groups])
 
-    def exact(self, job: Job) -> bool:
-        """Whether a row that the database found is really meant."""
-        return all(term.exact is None or term.exact(job) for term in self.terms)
+    def exact(self, row: Any) -> bool:
+        """Whether a row that the database found is really meant; its `columns` are looked at."""
+        return exactly(self.groups, row)
 
 
-class Refused(Exception):
-    """A term that cannot be understood; the text says what is accepted."""
+def exactly(groups: Sequence[Alternative], row: Any) -> bool:
+    """Whether one of the groups holds for a row that the database has found for them."""
+    if not any(term.rough for group in groups for term in group.terms):
+        return True
+    return groups[0].exact(row) if len(groups) == 1 else any(group.holds(row) for group in groups)
 
 
-@dataclass(frozen=True, slots=True)
-class Sense:
-    """What words mean: `-2h` counts from `at`, when *due* is asked too; a part of a name means those of `tasks` that have it."""
-
-    at: datetime
-    tasks: Sequence[str]
+def any_of(conditions: Sequence[Q]) -> Q:
+    """One of these. Of an empty condition, which lets everything through, Django would leave nothing in an OR."""
+    if not all(conditions):
+        return Q()
+    return reduce(lambda found, each: found | each, conditions, Q())
 
 
 def parse(text: str, at: datetime | None = None, tasks: Sequence[str] | None = None) -> Search:
-    """Reads a search. Text without any known word is an id, a key, the beginning of a key, or a part of a task's name. `at`: the moment
-    from which `-2h` counts, and at which a job is due; now by default. `tasks`: the names that there are; by default the registered
-    ones.
+    """Reads a search. `at`: the moment from which `-2h` counts, and at which a job is due; now by default. `tasks`: the names that
+    there are; by default the registered ones.
     """
     text = text.strip()
     if not text:
         return Search()
     if len(text) > LONGEST:
         return Search(complaints=(now("The search is longer than %(most)d characters.") % {"most": LONGEST},))
-    used = _WORD.findall(text)
-    known = [word for word in used if word in WORDS]
-    strange = [word for word in used if word not in WORDS and (known or _near(word))]
-    if strange:
-        return Search(complaints=tuple(_unknown(word) for word in dict.fromkeys(strange)))
-    sense = Sense(at or clock.now(), registry.names() if tasks is None else tasks)
-    return _terms(text, sense) if known else Search((_anything(text, sense),))
+    if "\x00" in text or not is_utf8(text):  # PostgreSQL refuses NUL, and no database takes half a surrogate pair
+        return Search(complaints=(now("The search has a character that no job has: NUL, or one that is no text."),))
+    return _Reader(text, Sense(at or clock.now(), registry.names() if tasks is None else tasks)).read()
 
 
-def _terms(text: str, sense: Sense) -> Search:
-    terms, complaints, alone = [], [], []
-    for word, quoted, plain in _TOKEN.findall(text):
-        value = quoted or plain
+class _Reader:
+    """From left to right, token by token."""
+
+    def __init__(self, text: str, sense: Sense) -> None:
+        self.tokens = list(_TOKEN.finditer(text))
+        self.sense = sense
+        self.known = [word for token in self.tokens if (word := (token[2] or "").lower()) in READERS]
+        self.groups: list[Alternative] = []
+        self.complaints: list[str] = []
+        self.remarks: list[str] = []
+        self.terms: list[Term] = []
+        self.typed: list[str] = []
+        self.turned = False  # by a `not` that was read
+
+    def read(self) -> Search:
+        """All of it."""
+        for token in self.tokens:
+            operator = token[0].upper()
+            if operator == "NOT":
+                self.turned = not self.turned
+                self.typed.append(token[0])
+            elif operator == "OR":
+                self._close()
+            elif operator != "AND":
+                self._condition(token)
+        self._close()
+        if sum(len(group.terms) for group in self.groups) > MOST_TERMS:
+            self.complaints.append(now("A search may have %(most)d conditions at most.") % {"most": MOST_TERMS})
+        complaints = tuple(dict.fromkeys(self.complaints))
+        return Search(() if complaints else tuple(self.groups), complaints, tuple(dict.fromkeys(self.remarks)))
+
+    def _close(self) -> None:
+        """Ends a group."""
+        if self.turned:
+            self.complaints.append(now("%(word)s stands before a condition.") % {"word": "not"})
+        elif not self.terms and not self.complaints:
+            self.complaints.append(now("%(word)s stands between conditions.") % {"word": "OR"})
+        for word in WORDS:
+            if sum(term.word == word and not term.negated for term in self.terms) > 1 and word not in OPEN_ENDED:
+                self.complaints.append(now("%(word)s: may stand there once.") % {"word": word})
+        self.groups.append(Alternative(tuple(self.terms), " ".join(self.typed)))
+        self.terms, self.typed, self.turned = [], [], False
+
+    def _condition(self, token: re.Match[str]) -> None:
+        minus, word, quoted, plain = token.groups()
+        if plain and not word and plain.endswith(":") and plain[:-1].lower() in READERS:
+            word, plain = plain[:-1], ""
+        term = self._term((word or "").lower(), plain if quoted is None else quoted, token)
+        if term is not None:
+            self.terms.append(term.turned() if self.turned != bool(minus) else term)
+        self.typed.append(token[0])
+        self.turned = False
+
+    def _term(self, word: str, value: str, token: re.Match[str]) -> Term | None:
+        if token[0] == "-":
+            self.complaints.append(now("%(word)s stands before a condition.") % {"word": "-"})
+            return None
         if not value.strip():  # as of an unset shell variable: it would mean every job
-            complaints.append(now("%(word)s has no value.") % {"word": f"{word}:" if word else '""'})
-            continue
+            self.complaints.append(now("%(word)s has no value.") % {"word": f"{word}:" if word else '""'})
+            return None
         if not word:
-            alone.append(value)
-            continue
-        if word not in _READERS:  # behind a closing quote, where no word is looked for
-            complaints.append(_unknown(word))
-            continue
+            return free_text(value, self.sense)
+        if word not in READERS:
+            return self._strange(word, token)
         try:
-            terms.append(_READERS[word](value, sense))
+            return READERS[word](value, self.sense)
         except Refused as error:
-            complaints.append(f"{word}:{value} – {error}")
-    if alone:
-        terms.append(_anything(" ".join(alone), sense))
-    for word in WORDS:
-        if sum(term.word == word for term in terms) > 1 and word != "arg":
-            complaints.append(now("%(word)s: may stand there once.") % {"word": word})
-    return Search(tuple(terms), tuple(complaints))
+            self.complaints.append(f"{word}:{value} – {error}")
+            return None
 
-
-def _near(word: str) -> str:
-    return nearest(word, WORDS, cutoff=0.7)
+    def _strange(self, word: str, token: re.Match[str]) -> Term | None:
+        """A word that is none. Alone it may be the beginning of a key, and is taken for that; beside others it is a slip."""
+        text = token[0].removeprefix("-")
+        slip = bool(nearest(word, WORDS, cutoff=0.8))  # `order:5` is the key of an order, and no slip of `worker:`
+        if self.known or slip or token[3] is not None:
+            self.complaints.append(_unknown(word))
+            if not slip:
+                self.complaints.append(now("In quotes it is a text: %(text)s") % {"text": '"{}"'.format(text.replace('"', ""))})
+            return None
+        self.remarks.append(_unknown(word))
+        return free_text(text, self.sense)
 
 
 def _unknown(word: str) -> str:
     known = ", ".join(f"{name}:" for name in WORDS)
     said = now("There is no %(word)s: here. The words are: %(known)s.") % {"word": word, "known": known}
-    if near := _near(word):
+    if near := nearest(word, WORDS):
         return now("%(said)s Did you mean %(near)s: ?") % {"said": said, "near": near}
     return said
-
-
-def _anything(text: str, sense: Sense) -> Term:
-    queues = list(conf.get().queues)
-    try:
-        # A key may look like an id, as the UUID of an order does.
-        return Term("", text, Q(pk=ids.parse(text)) | Q(queue__in=queues, key=text))
-    except ValueError:
-        pass
-    tasks = _tasks(text, sense)
-    keys = Q(queue__in=queues, key=text) | Q(queue__in=queues, key__startswith=text)
-    return Term("", text, keys | Q(task__in=tasks) | Q(task=text), tasks=tuple(tasks))
-
-
-def _tasks(part: str, sense: Sense) -> list[str]:
-    return [name for name in sense.tasks if part.lower() in name.lower()]
-
-
-def _id(value: str, sense: Sense) -> Term:
-    try:
-        id: UUID = ids.parse(value)
-    except ValueError:
-        raise Refused(now("an id has 22 letters and digits, as lists and logs show it, or is a UUID.")) from None
-    return Term("id", value, Q(pk=id))
-
-
-def _key(value: str, sense: Sense) -> Term:
-    queues = list(conf.get().queues)
-    if value.endswith("*") and len(value) > 1:
-        start = value[:-1]
-        return Term("key", value, Q(queue__in=queues, key__startswith=start), lambda job: job.key.startswith(start))
-    return Term("key", value, Q(queue__in=queues, key=value), lambda job: job.key == value)
-
-
-def _task(value: str, sense: Sense) -> Term:
-    if value in sense.tasks:
-        return Term("task", value, Q(task=value), tasks=(value,))
-    parts = _tasks(value, sense)
-    if len(parts) == 1:
-        return Term("task", parts[0], Q(task=parts[0]), tasks=(parts[0],))
-    return Term("task", value, Q(task__in=[*parts, value]), tasks=tuple(parts))
-
-
-def _queue(value: str, sense: Sense) -> Term:
-    return Term("queue", value, Q(queue=value))
-
-
-def _state(value: str, sense: Sense) -> Term:
-    value = value.lower()
-    if value not in STATES:
-        raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
-    return Term("state", value, of_state(value, sense.at))
-
-
-def _error(value: str, sense: Sense) -> Term:
-    return Term("error", value, Q(error__icontains=value))
-
-
-def _fingerprint(value: str, sense: Sense) -> Term:
-    return Term("fingerprint", value, Q(fingerprint="" if value == NO_FINGERPRINT else value))
-
-
-def _after(value: str, sense: Sense) -> Term:
-    return Term("after", value, Q(run_at__gte=_moment(value, sense.at)))
-
-
-def _before(value: str, sense: Sense) -> Term:
-    return Term("before", value, Q(run_at__lt=_moment(value, sense.at)))
-
-
-def _moment(value: str, at: datetime) -> datetime:
-    try:
-        if value[:1] in "+-":
-            delay = timedelta(seconds=clock.seconds(value[1:]))
-            return at + delay if value[0] == "+" else at - delay
-        moment = parse_datetime(value)
-        if moment is None and (day := parse_date(value)):
-            moment = datetime.combine(day, time.min)
-        if moment is not None:
-            moment = make_aware(moment, get_current_timezone()) if is_naive(moment) else moment
-            clock.from_ms(clock.to_ms(moment))  # the database is asked in UTC, where the last hours of 9999 overflow
-    except (ValueError, OverflowError):
-        moment = None
-    if moment is None:
-        raise Refused(now('write 2026-05-01, "2026-05-01 18:30", -2h (two hours ago) or +10m.'))
-    return moment
-
-
-def _arg(value: str, sense: Sense) -> Term:
-    name, equals, given = value.partition("=")
-    if not equals or not name:
-        raise Refused(now("name an argument and its value, as in arg:order_id=77."))
-    if given.count("[") + given.count("{") > MOST_BRACKETS:
-        raise Refused(now("a value may have %(most)d brackets at most.") % {"most": MOST_BRACKETS})
-    wanted = _values(given)
-    tasks = tuple(task for task in sense.tasks if _shows(task, name))
-    return Term("arg", value, Q(task__in=tasks), lambda job: _has_argument(job, name, wanted), tasks)
-
-
-def _shows(task: str, argument: str) -> bool:
-    """Whether jobs of that task may have an argument of that name, and people see it. Of a task that is not here nobody knows."""
-    try:
-        parameters = registry.get(task).signature.parameters
-    except UnknownTask:
-        return False
-    masked = masking.names_of(task)
-    rest = [one.name for one in parameters.values() if one.kind is one.VAR_KEYWORD and one.name not in masked]
-    return argument not in masked and (argument in parameters or bool(rest))
-
-
-def _values(given: str) -> list[Any]:
-    """77 means the number or the text; what is no JSON is text."""
-    try:
-        value = json.loads(given)
-    except ValueError:
-        return [given]
-    return [value] if isinstance(value, str) else [value, given]
-
-
-def _has_argument(job: Job, name: str, wanted: list[Any]) -> bool:
-    if not _shows(job.task, name):
-        return False
-    # Masked: nobody is to find out by searching what the page does not show.
-    args, given = masking.arguments(job.task, job.args, job.kwargs)
-    given = {**dict(zip(registry.get(job.task).signature.parameters, args, strict=False)), **given}
-    return name in given and any(type(given[name]) is type(each) and given[name] == each for each in wanted)
-
-
-_READERS: Final[dict[str, Callable[[str, Sense], Term]]] = {
-    "id": _id,
-    "key": _key,
-    "task": _task,
-    "queue": _queue,
-    "state": _state,
-    "error": _error,
-    "arg": _arg,
-    "after": _after,
-    "before": _before,
-    "fingerprint": _fingerprint,
-}

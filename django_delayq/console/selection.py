@@ -12,7 +12,9 @@ from django.db.models import Q, QuerySet
 
 from django_delayq import clock
 from django_delayq.console import search
-from django_delayq.models import Job, of_state
+from django_delayq.console.search import Alternative
+from django_delayq.console.search_terms import Term
+from django_delayq.models import DERIVED, Job, of_state
 
 # Each is the order of an index, with the equalities before it: (state, run_at, id), (state, attempts, run_at, id), the primary key …
 _ORDERS: Final[dict[str, tuple[str, ...]]] = {
@@ -24,14 +26,41 @@ _ORDERS: Final[dict[str, tuple[str, ...]]] = {
     "cancelled": ("-run_at", "-id"),
     "succeeded": ("-run_at", "-id"),
     "unpublished": ("id",),
+    "far": ("run_at", "id"),
 }
 VIEWS: Final = ("", *_ORDERS)
+# What else a view can be ordered by, at the first page's price: the index (state, first field), with all that these name behind it.
+_OTHERS: Final[dict[str, tuple[str, ...]]] = {
+    "run_at": ("run_at", "id"),
+    "attempts": ("attempts", "run_at", "id"),
+    "finished_at": ("finished_at", "id"),
+}
+_ENDED: Final = ("failed", "cancelled", "succeeded")
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """One way to rows: the condition, and the groups of which one has to hold for a row. `frame`: the rows through which one reads,
+    where no index leads to them. `by_key`: an index of ids and keys leads to all there are, in any order. `first`: only the first rows
+    of the frame are read, on whatever page.
+    """
+
+    rows: Q
+    groups: tuple[Alternative, ...]
+    frame: Q | None = None
+    by_key: bool = False
+    first: bool = False
+
+    def exact(self, row: Any) -> bool:
+        """Whether a row that the database found is meant."""
+        return search.exactly(self.groups, row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """What was chosen. All of it holds at once; "" leaves a part open. `at_ms`: the moment at which it was chosen, for what is said
-    relative to one; 0: now. `tasks`: those that its words stand for; None: the registered ones that fit now.
+    relative to one; 0: now. `tasks`: those that its words stand for; None: the registered ones that fit now. `by`: the field to order
+    by, with a minus for falling; it holds where `sorts` names that field, and chooses no other jobs.
     """
 
     view: str = ""
@@ -40,6 +69,7 @@ class Selection:
     text: str = ""
     at_ms: int = 0
     tasks: Sequence[str] | None = None
+    by: str = ""
 
     @cached_property
     def search(self) -> search.Search:
@@ -54,28 +84,76 @@ class Selection:
     @property
     def order(self) -> tuple[str, ...]:
         """Fields to order by; the last is the primary key."""
-        return _ORDERS.get(self.shown_view, ("-id",))
+        name = self.by.removeprefix("-")
+        if name not in self.sorts:
+            return _ORDERS.get(self.shown_view, ("-id",))
+        return tuple(f"-{field}" for field in _OTHERS[name]) if self.by.startswith("-") else _OTHERS[name]
+
+    @property
+    def sorts(self) -> tuple[str, ...]:
+        """The fields that it can be ordered by, up and down, since an index holds its rows in that order."""
+        view = self.shown_view
+        usual = _ORDERS.get(view, ("id",))[0].removeprefix("-")
+        if usual == "id" or self.search.value("fingerprint"):
+            return ()
+        if self.text or self.queue or self.task or view in DERIVED:
+            return (usual,)
+        return ("run_at", "attempts", "finished_at") if view in _ENDED else ("run_at", "attempts")
 
     @property
     def indexed(self) -> bool:
         """Whether an index leads to the rows in this order, so that nothing has to be read through."""
-        if self.search.single:
-            return self.search.keyed or not self.search.by_argument
-        if any(not term.indexed for term in self.search.terms if term.word not in ("after", "before")):
+        groups = self.search.groups
+        if self.search.keyed:
+            return True
+        return len(groups) < 2 and not self.search.loose and self._is_indexed(groups[0].terms if groups else ())
+
+    def _is_indexed(self, terms: Sequence[Term]) -> bool:
+        """The same of one group that is looked up by no id and no key."""
+        words = {term.word for term in terms}
+        if any(term.negated for term in terms) or words - {"queue", "task", "state", "fingerprint", "after", "before"}:
             return False
-        alone = all(term.word in ("fingerprint", "state") for term in self.search.terms)
-        dated = bool(self.search.value("after") or self.search.value("before"))
-        if self.search.value("fingerprint"):
-            return self.order[0] == "-run_at" and not (self.queue or self.task) and alone
-        named = bool(self.queue or self.search.value("queue")) + bool(self.task or self.search.value("task"))
-        if self.shown_view in ("retrying", "unpublished"):
+        dated = bool(words & {"after", "before"})
+        if "fingerprint" in words:
+            return self.order[0] == "-run_at" and not (self.queue or self.task) and words <= {"fingerprint", "state"}
+        named = bool(self.queue or "queue" in words) + bool(self.task or "task" in words)
+        if self.shown_view in ("retrying", "unpublished", "far"):
             return not named and not dated
         return named <= 1 and (bool(self.shown_view) or not dated)
+
+    @cached_property
+    def roads(self) -> tuple[Road, ...]:
+        """How its rows are found: each road leads to some of them in the order of the list, and together they lead to all."""
+        if self.search.complaints:
+            return ()
+        keyed, loose, others = list[Alternative](), list[Alternative](), list[Alternative]()
+        for group in self.search.groups or (Alternative((), ""),):
+            (keyed if group.keyed else loose if group.free else others).append(group)
+        found = []
+        if keyed or loose:
+            by_key = [group.rows() for group in keyed]
+            by_key += [group.rows() & text.named for group in loose for text in group.free if text.named]
+            found.append(Road(self._narrowed(by_key), (*keyed, *loose), by_key=True))
+        whole = len(loose) + len(others) == 1
+        if loose:
+            if whole and (named := loose[0].by_task()) and self._is_indexed(named.terms):
+                found.append(Road(self._narrowed([named.rows()]), (named,)))
+            rows = self._narrowed([group.rows() for group in loose])
+            found.append(Road(rows, tuple(loose), self._frame(), first=True))
+        if others:
+            whole = whole and self._is_indexed(others[0].terms)
+            rows = self._narrowed([group.rows() for group in others])
+            found.append(Road(rows, tuple(others), None if whole else self._frame()))
+        return tuple(found)
 
     def rows(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         """Those of `jobs` that are meant, as far as the database can tell; see `Search.exact`."""
         if self.search.complaints:
             return jobs.none()
+        return jobs.filter(self._narrowed([self.search.rows()]))
+
+    def _narrowed(self, rows: Sequence[Q]) -> Q:
+        """One of these conditions, within the view, the queue and the task."""
         found = Q()
         if self.view:
             found &= of_state(self.view, self._at)
@@ -83,25 +161,29 @@ class Selection:
             found &= Q(queue=self.queue)
         if self.task:
             found &= Q(task=self.task)
-        return jobs.filter(found & self.search.rows())
+        if self.order[0].endswith("finished_at"):
+            found &= Q(finished_at__isnull=False)  # all that has ended has a date; without one a row would stand nowhere
+        return found & search.any_of(rows)
 
-    def frame(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """The rows through which one reads where `indexed` does not hold: all that an index can tell of what is meant."""
-        state, terms = self.shown_view, {term.word: term for term in self.search.terms}
+    def _frame(self) -> Q:
+        """The rows through which one reads: all that an index can tell of what is meant, in this order."""
+        state, terms = self.shown_view, self.search.shared
         found = of_state(state, self._at) if state in VIEWS and state else Q()
         if state not in ("retrying", "unpublished"):
             if self.task or "task" in terms:
                 found &= Q(task=self.task) if self.task else terms["task"].rows
+            elif "host" in terms or "target" in terms:
+                found &= terms["host"].rows if "host" in terms else terms["target"].rows
             elif self.queue or "queue" in terms:
                 found &= Q(queue=self.queue) if self.queue else terms["queue"].rows
         if self.order[0].endswith("run_at"):
             for word in ("after", "before"):
                 found &= terms[word].rows if word in terms else Q()
-        return jobs.filter(found)
+        return found
 
     def parts(self) -> dict[str, Any]:
         """For keeping: what `Selection(**parts)` takes."""
-        return {name: value for name, value in asdict(self).items() if value not in ("", 0, None)}
+        return {name: value for name, value in asdict(self).items() if value not in ("", 0, None) and name != "by"}
 
     def fixed(self, at_ms: int) -> Selection:
         """The same from now on: it means that moment, and the tasks that it stands for here. Another process may know others."""
@@ -111,7 +193,10 @@ class Selection:
     def words(self) -> str:
         """All of it as one search."""
         named = (("state", self.view), ("queue", self.queue), ("task", self.task))
-        return " ".join([*(f"{word}:{value}" for word, value in named if value), *filter(None, [self.text])])
+        before = [f"{word}:{value}" for word, value in named if value]
+        if not (before and len(self.search.groups) > 1):
+            return " ".join([*before, *filter(None, [self.text])])
+        return " OR ".join(" ".join([*before, group.text]) for group in self.search.groups)
 
     @property
     def _at(self) -> datetime | None:

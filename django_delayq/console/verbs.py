@@ -9,21 +9,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from django_delayq.producer import acts
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
 
 Act = Callable[..., Change]
 Text = str | Promise
+_BACK: Final = _("Back to the list")
 _DONE: Final = frozenset({Change.DONE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
     """`short`: the label in a list of operations; `selected`: what it is called in the list of jobs; `help`: what the command says of
-    it. `states`: those of jobs to which its button belongs; `swept`: those that a command takes, if its filter names none. `answers`:
+    it. `confirm`: the act on so many jobs, for the button that does it (`count`, and `shown` with its thousands set apart); `keep`: the
+    way back beside it; `asked`: the question about one job, for which its page asks; "" where it does not. `danger`: it ends something.
+    `states`: those of jobs to which its button belongs; `swept`: those that a command takes, if its filter names none. `answers`:
     in words, per `Change`; `effects`: those after which something is other than before. `needs_date`: it asks for one. `aborts`: it may
     end a run (`abort`), which only the command offers.
     """
@@ -33,6 +38,7 @@ class Verb:
     short: Text
     selected: Text
     question: Text
+    confirm: Text
     help: str
     permission: str
     act: Act
@@ -40,8 +46,15 @@ class Verb:
     swept: frozenset[State]
     answers: Mapping[Change, Text]
     effects: frozenset[Change] = _DONE
+    keep: Text = _BACK
+    asked: Text = ""
+    danger: bool = False
     needs_date: bool = False
     aborts: bool = False
+
+    def confirmed(self, count: int) -> str:
+        """What stands on the button that does it to so many jobs."""
+        return str(self.confirm % {"count": count, "shown": number_format(count, force_grouping=True)})
 
     @property
     def command(self) -> str:
@@ -66,6 +79,10 @@ VERBS: Final = {
             short=_("cancel"),
             selected=_("Cancel selected jobs"),
             question=_("Cancel these jobs? One that runs already is asked to stop, and is not retried."),
+            confirm=ngettext_lazy("Cancel %(shown)s job", "Cancel %(shown)s jobs", "count"),
+            keep=_("Keep them"),
+            asked=_("Cancel this job? If it runs already, it is asked to stop, and is not retried."),
+            danger=True,
             help="cancel jobs; a running one gets a request",
             permission="cancel_job",
             act=acts.cancel,
@@ -85,6 +102,8 @@ VERBS: Final = {
             short=_("run now"),
             selected=_("Run selected jobs now"),
             question=_("Run these jobs now?"),
+            confirm=ngettext_lazy("Run %(shown)s job now", "Run %(shown)s jobs now", "count"),
+            asked=_("Run this job now?"),
             help="make scheduled jobs due at once",
             permission="run_now_job",
             act=acts.run_now,
@@ -98,6 +117,7 @@ VERBS: Final = {
             short=_("reschedule"),
             selected=_("Reschedule selected jobs"),
             question=_("Give these jobs another date?"),
+            confirm=ngettext_lazy("Reschedule %(shown)s job", "Reschedule %(shown)s jobs", "count"),
             help="give scheduled jobs another date",
             permission="reschedule_job",
             act=acts.reschedule,
@@ -112,6 +132,7 @@ VERBS: Final = {
             short=_("requeue"),
             selected=_("Requeue selected jobs"),
             question=_("Put these jobs back, due now and with all their attempts?"),
+            confirm=ngettext_lazy("Requeue %(shown)s job", "Requeue %(shown)s jobs", "count"),
             help="put failed or cancelled jobs back, with a fresh ladder",
             permission="requeue_job",
             act=acts.requeue,

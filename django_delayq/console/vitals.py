@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from django.utils.formats import number_format
@@ -14,29 +15,35 @@ from django.utils.translation import ngettext
 
 from django_delayq import clock, conf
 from django_delayq.console import overview
+from django_delayq.console.far_jobs import FarQueue
 from django_delayq.console.overview import DOWN, Overview
 from django_delayq.producer.stores import stores
-from django_delayq.store.fitness import MOST_SKEW
+from django_delayq.store.fitness import MOST_SKEW, unmirrored
 from django_delayq.store.inspector import ServerFacts
+from django_delayq.text import visible
 
 Level = Literal["well", "late", "bad"]
 
+TRIPS: Final = 3  # looks at Redis' clock by which it is judged
 SLOW: Final = 0.05  # seconds of a round trip
 FAST: Final = (1, 2, 5, 10, 20, 50)  # milliseconds: a fast one is told in steps
 LATE: Final = (10.0, 300.0)  # seconds by which the oldest due job is late: a warning, bad
 LAG: Final = (10.0, 60.0)  # seconds the mirror is behind
+MOST_NAMED: Final = 3  # queues in a sign
 HALF: Final = 0.5  # share of MIRROR_MAX_EVENTS that the mirror is behind
 FULL: Final = (0.8, 0.95)  # share of maxmemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vital:
-    """One sign. `name` is also that of its remedy."""
+    """One sign. `name` is also that of its remedy. `page`: of what it speaks, "job" or "worker"; `query`: which of them."""
 
     name: str
     label: str | Promise
     value: str
     level: Level
+    page: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 def vitals(seen: Overview, unpublished: int) -> list[Vital]:
@@ -46,24 +53,52 @@ def vitals(seen: Overview, unpublished: int) -> list[Vital]:
 
 def of_redis(seen: Overview) -> list[Vital]:
     """The signs that Redis gives, at least whether it is there."""
-    facts = None
+    shared, others = None, dict[str, ServerFacts]()
     if seen.error is None:
-        with suppress(*DOWN), stores.guarded():
-            facts = stores.inspector().server()
-    found = [_reach(facts)]
-    if facts is not None:
-        found += [*_queues(seen), *_server(facts)]
+        links = stores.servers()
+        for name, link in links.items():
+            with suppress(*DOWN), stores.guarded(name, schedules=len(links) > 1):
+                facts = stores.inspector().server(TRIPS, link=link)
+                if name:
+                    others[link.where] = facts
+                else:
+                    shared = facts
+    found = [_reach(shared, list(seen.missing))]
+    if shared is not None or others:
+        found += _queues(seen)
+    if shared is not None:
+        found += _server(shared)
+    for where, facts in others.items():  # of these, what is wrong
+        found += [replace(sign, value=f"{sign.value} ({where})") for sign in _server(facts) if sign.level != "well"]
     return found
 
 
 def outbox(unpublished: int) -> Vital:
     """The sign of rows that wait to be published."""
     value = overview.count_shown(unpublished)
-    return Vital(name="outbox", label=_("Outbox"), value=value, level="late" if unpublished else "well")
+    level: Level = "late" if unpublished else "well"
+    return Vital(name="outbox", label=_("Outbox"), value=value, level=level, page="job", query={"state": "unpublished"})
 
 
-def _reach(facts: ServerFacts | None) -> Vital:
+def far(queues: Sequence[FarQueue]) -> list[Vital]:
+    """The sign of far jobs, where a queue has a horizon."""
+    if not queues:
+        return []
+    late = [queue for queue in queues if queue.late]
+    value = overview.count_shown(sum(queue.count for queue in queues))
+    if late:
+        value += ", " + now("brought in late")
+    elif not all(queue.obeyed for queue in queues):
+        value += ", " + now("a worker of an older release knows none")
+    level: Level = "bad" if late else "well" if all(queue.obeyed for queue in queues) else "late"
+    return [Vital(name="far", label=_("Far"), value=value, level=level, page="job", query={"state": "far"})]
+
+
+def _reach(facts: ServerFacts | None, missing: Sequence[str]) -> Vital:
     label = _("Redis")
+    if missing:
+        names = ", ".join(map(visible, missing[:MOST_NAMED])) + ", …" * (len(missing) > MOST_NAMED)
+        return Vital(name="redis", label=label, value=now("cannot be reached: %(queues)s") % {"queues": names}, level="bad")
     if facts is None:
         return Vital(name="redis", label=label, value=now("cannot be reached"), level="bad")
     slow = facts.round_trip >= SLOW
@@ -74,27 +109,46 @@ def _reach(facts: ServerFacts | None) -> Vital:
 
 
 def _queues(seen: Overview) -> list[Vital]:
-    late = max((queue.oldest_late for queue in seen.queues if not queue.depth.paused), default=0.0)
-    silent, unserved = len(seen.workers) - len(seen.present), sum(not (queue.workers or queue.pulled) for queue in seen.queues)
+    latest = max((queue for queue in seen.queues if not queue.depth.paused), key=lambda queue: queue.oldest_late, default=None)
+    late = latest.oldest_late if latest else 0.0
+    of_late = {"state": "due", **({"queue": latest.name} if latest and late else {})}
+    unserved_queues = [queue.name for queue in seen.queues if queue.workers == 0 and not queue.pulled]
+    dead = sum(bool(worker.get("died")) for worker in seen.workers)  # known, and what they held was given back: no cause for worry
+    silent, unserved = len(seen.workers) - len(seen.present) - dead, len(unserved_queues)
+    only = len(unserved_queues) == 1 and bool(seen.present) and not silent
     workers = ngettext("%(count)d alive", "%(count)d alive", len(seen.present)) % {"count": len(seen.present)}
     if silent:
         workers += ", " + now("%(count)d gone") % {"count": silent}
+    if dead:
+        workers += ", " + now("%(count)d died") % {"count": dead}
     if seen.present and unserved:
         text = ngettext("%(count)d queue without one", "%(count)d queues without one", unserved)
         workers += ", " + text % {"count": unserved}
+    if seen.unseen is not None:
+        workers = now("cannot be reached")
     level: Level = "bad" if not seen.present else "late" if silent or unserved else "well"
     lag = max((queue.lag.seconds for queue in seen.queues), default=0.0)
     most = conf.get().most_events
     share = max((queue.depth.untold / most for queue in seen.queues), default=0.0) if most else 0.0
     full = f", {share:.0%}" if share >= HALF else ""
+    alone = unmirrored([queue.name for queue in seen.queues], seen.present)
+    full += ", " + now("no mirror for %(queues)s") % {"queues": visible(", ".join(alone[:MOST_NAMED]))} if alone else ""
+    behind: Level = "bad" if share >= HALF else "late" if alone and lag < LAG[1] else _level(lag, LAG)
     return [
-        Vital(name="late", label=_("Oldest late"), value=_seconds(late), level=_level(late, LATE)),
-        Vital(name="workers", label=_("Workers"), value=workers, level=level),
+        Vital(name="late", label=_("Oldest late"), value=_seconds(late), level=_level(late, LATE), page="job", query=of_late),
+        Vital(
+            name="workers",
+            label=_("Workers"),
+            value=workers,
+            level=level,
+            page="job" if only else "worker",
+            query={"queue": unserved_queues[0]} if only else {},
+        ),
         Vital(
             name="mirror",
             label=_("Mirror behind"),
             value=_seconds(lag) + full,
-            level="bad" if full else _level(lag, LAG),
+            level=behind,
         ),
     ]
 

@@ -17,9 +17,9 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.signing import Signer
 from django_delayq.states import State
-from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.inspector import Inspector, JobView
+from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST
 
 PATIENCE: Final = 30.0  # seconds for the mirror to come up to date
@@ -52,13 +52,13 @@ class Comparison:
         StoreUnavailable, DatabaseError: call again later.
     """
 
-    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str, using: str, signer: Signer | None = None) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, using: str, signer: Signer | None = None) -> None:
         self.queue = queue
         self.using = using
-        self.loop = RestoreLoop(link, queue, prefix=prefix, using=using, signer=signer)
+        self.loop = RestoreLoop(places, queue, prefix=prefix, using=using, signer=signer)
         self._signer = signer
         self.left: list[UUID] = []
-        self._inspector = Inspector(link, prefix=prefix)
+        self._inspector = Inspector(places, prefix=prefix)
 
     def find(self, wait: Iterator[None]) -> Orphans:
         """All orphans. `wait`: each step lets some time pass, and the mirror work."""

@@ -16,8 +16,8 @@ from django.utils import translation
 from django.utils.dateparse import parse_datetime
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import keyset
-from django_delayq.console.search import STATES
+from django_delayq.console import keyset, search_hints
+from django_delayq.console.search_terms import STATES
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
 from django_delayq.producer.task import registry
@@ -26,11 +26,12 @@ from django_delayq.text import did_you_mean, nearest
 
 USAGE = 2
 NARROWING = ("state", "task", "search")  # filters, besides the queue
+LONG = frozenset({"args", "kwargs", "options", "result", "error"})  # columns
 STEP = 2000  # rows read at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NamedJob:
     """A job to act on; the queue where it is known."""
 
     id: UUID
@@ -74,20 +75,35 @@ def named_queues(options: dict[str, Any]) -> list[str]:
 
 def chosen(options: dict[str, Any]) -> Selection:
     """The jobs that the filters leave, in the admin's own language: `--state`, `--queue` and `--task` are its words too."""
-    text = options.get("search")
+    text, words = options.get("search"), options.get("words")
+    if text is not None and words is not None:
+        raise CommandError("There are two searches; give one, as an argument or by --search.", returncode=USAGE)
+    name, text = ("--search", text) if words is None else ("The search", words)
     if text is not None and not text.strip():  # as of an unset shell variable: taken for none, it would leave every job
-        raise CommandError("--search is empty.", returncode=USAGE)
+        raise CommandError(f"{name} is empty.", returncode=USAGE)
     queue, task, state = known_queue(options.get("queue")), _known_task(options), options.get("state")
     wanted = Selection(view=state or "", queue=queue or "", task=task or "", text=text or "", at_ms=clock.wall_ms())
     with translation.override("en"):  # as all that commands say
         if complaints := wanted.search.complaints:
-            raise CommandError(f"--search {text}: {' '.join(complaints)}", returncode=USAGE)
+            raise CommandError(f"{name} {text}: {' '.join(complaints)}", returncode=USAGE)
     return wanted
 
 
-def filtered(options: dict[str, Any]) -> Iterator[Job]:
-    """The rows that the filters leave, newest first; at most `limit`."""
-    return _found(chosen(options), _rows(), "-id", options["limit"])
+def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
+    """The rows that the filters leave, newest first, at most `limit`; and what there is to say about the search."""
+    wanted, partly = chosen(options), False
+    if wanted.search.loose:  # what it means depends on the order of the admin's list
+        page = keyset.page(wanted, _rows(), options["limit"])
+        jobs, partly = sorted(page.jobs, key=lambda job: job.pk, reverse=True), page.partly
+    else:
+        jobs = list(_found(wanted, _rows(), "-id", options["limit"]))
+    with translation.override("en"):
+        said = search_hints.remarks(wanted.search)
+        if partly or not jobs:
+            said += filter(None, [search_hints.searched(wanted.search, partly=partly)])
+        if not jobs and (others := search_hints.others(wanted)):
+            said.append(f"Try instead: {' | '.join(other.words for other in others)}")
+    return jobs, said
 
 
 def _rows() -> QuerySet[Job]:
@@ -110,12 +126,12 @@ def _known_task(options: dict[str, Any]) -> str | None:
         return task
     rows = _rows().filter(task=task)
     if not (rows.filter(queue=queue) if queue else rows).exists():
-        raise CommandError(f"--task {task}: no such task{_near_task(task, names)}.", returncode=USAGE)
+        raise CommandError(f"--task {task}: no such task{near_task(task, names)}.", returncode=USAGE)
     return task
 
 
-def _near_task(name: str, known: list[str]) -> str:
-    """Most write the last part of the name alone."""
+def near_task(name: str, known: list[str]) -> str:
+    """Which task may have been meant, for an error. Most write the last part of the name alone."""
     last = {task.rpartition(".")[2]: task for task in known}
     near = nearest(name.rpartition(".")[2], last)
     return f" (did you mean {last[near]!r}?)" if near else did_you_mean(name, known)
@@ -137,23 +153,25 @@ def named_key(options: dict[str, Any]) -> tuple[str, str] | None:
     return key, queue
 
 
-def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[Target]:
+def targets(options: dict[str, Any], *, states: frozenset[State]) -> list[NamedJob]:
     """The jobs named by ids, or the rows of `states` that a filter leaves."""
     if options["ids"]:
         _alone("ids", options, "key", *NARROWING, "limit")
         queue = known_queue(options.get("queue"))
-        return [Target(parse_id(text), queue) for text in options["ids"]]
+        return [NamedJob(parse_id(text), queue) for text in options["ids"]]
     if all(options.get(name) is None for name in ("queue", *NARROWING)):
         raise CommandError("Name the jobs: by id, by --key with --queue, or by --queue, --state, --task, --search.", returncode=USAGE)
-    wanted, rows = chosen(options), _rows().defer("options", "result", "error")
+    wanted = chosen(options)
+    with translation.override("en"):
+        if refusal := search_hints.refusal(wanted.search):
+            raise CommandError(refusal, returncode=USAGE)
     for term in wanted.search.terms:
-        if term.word == "task" and len(term.tasks) > 1:
+        if term.word == "task" and not term.negated and len(term.tasks) > 1:
             raise CommandError(f"task:{term.value} stands for {', '.join(term.tasks)}: name one with --task.", returncode=USAGE)
-    if not wanted.search.by_argument:
-        rows = rows.defer("args", "kwargs")
+    rows = _rows().defer(*LONG - wanted.search.columns)
     if not wanted.shown_view:
         rows = rows.filter(state__in=[state.value for state in states])
-    return [Target(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]
+    return [NamedJob(job.pk, job.queue) for job in _found(wanted, rows, "id", options.get("limit"))]
 
 
 def parse_id(text: str) -> UUID:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, TextIO
 
+from django.core.management.base import CommandError
 from django.db import DatabaseError
+from django.utils import translation
 
 from django_delayq import clock, conf, ids
-from django_delayq.console import masking, overview
+from django_delayq.console import export, far_jobs, masking, overview, why_not_yet
 from django_delayq.console.documents import job_document, redis_document
+from django_delayq.console.why_not_yet import Why
 from django_delayq.logger import told
-from django_delayq.management.job_filters import filtered, parse_id
+from django_delayq.management.job_filters import USAGE, filtered, parse_id
 from django_delayq.management.output import duration, print_json, print_table, shown
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import NO_LIMIT, State
+from django_delayq.store.connection import Link
 from django_delayq.store.inspector import JobView
 from django_delayq.text import one_line
 
@@ -23,11 +27,13 @@ from django_delayq.text import one_line
 def status(out: TextIO, options: dict[str, Any]) -> int:
     """How full the queues are, who works, how far behind the mirror is."""
     config = conf.get()
-    document: dict[str, Any] = {"redis": "", "database": "", "queues": [], "workers": [], "unpublished": None}
+    document: dict[str, Any] = {"redis": "", "database": "", "queues": [], "workers": [], "unpublished": None, "far": []}
     seen = overview.look()
     document |= {"redis": seen.trouble, "workers": seen.present, "queues": [_queue(queue) for queue in seen.queues]}
+    document |= {"missing": {name: str(error) for name, error in seen.missing.items()}, "unseen": str(seen.unseen or "")}
     try:
-        document["unpublished"] = overview.count_unpublished()
+        document["unpublished"] = overview.count_absent()
+        document["far"] = [asdict(queue) for queue in far_jobs.far_queues()]
         if document["redis"]:
             document["rows"] = overview.count_rows(list(config.queues))
     except DatabaseError as error:
@@ -36,17 +42,23 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, document)
     else:
         _print_status(out, document)
-    return 1 if document["redis"] or document["database"] else 0
+    return 1 if document["redis"] or document["database"] or document["missing"] or document["unseen"] else 0
 
 
 def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
     """Rows, newest first."""
-    jobs = list(filtered(options))
+    if options["csv"] and options["json"]:
+        raise CommandError("--csv and --json: give one of them.", returncode=USAGE)
+    jobs, said = filtered(options)
+    if options["csv"]:
+        out.writelines(export.table(jobs))
+        return 0
     if options["json"]:
         print_json(out, [job_document(job) for job in jobs])
         return 0
     if not jobs:
-        out.write("No job matches.\n")
+        for line in ("No job matches.", *said):
+            out.write(f"{line}\n")
         return 0
     head = ("id", "state", "queue", "task", "key", "run at", "attempts", "last error")
     rows = [
@@ -63,6 +75,8 @@ def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
         for job in jobs
     ]
     print_table(out, head, rows)
+    for line in said:
+        out.write(f"{line}\n")
     return 0
 
 
@@ -72,20 +86,33 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     id = parse_id(options["id"])
     job = Job.objects.using(config.database).filter(pk=id).first()
     redis, trouble = None, ""
-    try:
-        for name in [job.queue] if job else list(config.queues):
-            redis = redis or stores.inspector().job(name, id)
-    except overview.DOWN as error:
-        trouble = str(error)
+    away: set[Link] = set()
+    for name in [job.queue] if job else list(config.queues):
+        node = stores.places.of(name)
+        if redis is not None or node in away:
+            continue
+        try:
+            redis = stores.inspector().job(name, id)
+        except overview.DOWN as error:  # another server may have it
+            trouble = str(error)
+            away.add(node)
+    if redis is not None:
+        trouble = ""
     if job is None and redis is None:
         trouble = trouble or f"Neither Redis nor the database knows a job {ids.short(id)}."
     document: dict[str, Any] = {"job": job_document(job, redis) if job else None, "redis": None, "attempts": [], "events": []}
+    waits: list[Why] = []
+    try:
+        waits = why_not_yet.of(job, redis, trouble) if job is not None else []
+    except overview.DOWN as error:
+        trouble = trouble or str(error)
+    document["waits_for"] = [one._asdict() for one in waits]
     document["trouble"] = trouble
     if redis is not None:
         document["redis"] = redis_document(redis)
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
     document["attempts"] = list(
-        runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "traceback")
+        runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
     )
     happened = Event.objects.using(config.database).filter(job_id=id).order_by("id")
     task = job.task if job else ""
@@ -104,13 +131,16 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
             out.write(f"{part}\n")
             for name, value in document[part].items():
                 out.write(f"  {name:<16} {shown(value)}\n")
+    if waits:
+        with translation.override("en"):  # as all that commands say
+            out.write(f"why has it not run yet?\n  {why_not_yet.told(waits, shown)}\n")
     if trouble:
         out.write(f"{trouble}\n")
     for part in ("attempts", "events"):
         if document[part]:
             out.write(f"{part}\n")
-            rows = [[value for name, value in row.items() if name != "traceback"] for row in document[part]]
-            print_table(out, [name for name in document[part][0] if name != "traceback"], rows)
+            names = [name for name in document[part][0] if name not in ("traceback", "problem")]
+            print_table(out, names, [[row[name] for name in names] for row in document[part]])
     last = next((row["traceback"] for row in reversed(document["attempts"]) if row["traceback"]), "")
     if last:
         out.write(f"last traceback\n{last}\n")
@@ -146,19 +176,32 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
                 row["retrying"],
                 row["failed"],
                 duration(row["oldest_late_ms"] / 1000),
-                row["workers"],
+                "?" if row["workers"] is None else row["workers"],
                 f"{row['events']} events",
-                f"restoring, {row['restoring']} rows" if row["restoring"] else paused(row),
+                f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row)))),
             )
             for row in document["queues"]
         ]
         print_table(out, _HEAD, rows)
-        if not document["workers"]:
+        for name, why in document["missing"].items():
+            out.write(f"\n{one_line(name)} is left out: {one_line(why)}\n")
+        if document["unseen"]:
+            out.write(f"\nWhich workers there are is not known: {one_line(document['unseen'])}\n")
+        elif not document["workers"]:
             out.write("\nNo worker is running. Start one: manage.py delayq_worker\n")
     if document["unpublished"]:
         out.write(f"\n{overview.count_text(document['unpublished'])} committed jobs are not in Redis yet; the relay pushes them.\n")
+    for queue in document["far"]:
+        if queue["count"]:
+            late = ", and comes in late" if queue["late"] else ""
+            count, first = overview.count_text(queue["count"]), shown(queue["first"])
+            out.write(f"\n{count} jobs of {one_line(queue['name'])} are far; the first is due at {first}{late}.\n")
     if document["database"]:
         out.write(f"\n{document['database']}\n")
+
+
+def _blocked(row: dict[str, Any]) -> str:
+    return f"{row['blocked']:,} wait for a name" if row["blocked"] else ""
 
 
 def _queue(queue: overview.QueueView) -> dict[str, Any]:

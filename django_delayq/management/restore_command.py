@@ -19,7 +19,7 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
     names = named_queues(options)
     wanted = {}
     for name in names:
-        loop = RestoreLoop(stores.link, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer)
+        loop = RestoreLoop(stores.places, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer)
         if needs_restore(*loop.look()):
             wanted[name] = loop
     rows = {name: loop.unfinished().count() for name, loop in wanted.items()}

@@ -76,7 +76,7 @@ def _retry(out: TextIO, options: dict[str, Any], names: list[str]) -> int:
     with progress(total, "trying again", quiet=options["json"]) as advance:
         for name, keys in wanted.items():
             common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
-            mirror = MirrorLoop(stores.link, config.queue(name), **common)
+            mirror = MirrorLoop(stores.places, config.queue(name), **common)
             for start in range(0, len(keys), CHUNK):
                 chunk = keys[start : start + CHUNK]
                 taken, left = retry(mirror, chunk)

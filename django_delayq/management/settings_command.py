@@ -34,9 +34,11 @@ RIGHTS: Final = (
 MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
     {
         "REDIS": Meaning(
-            'alias in CACHES; URL, as "rediss://user:password@host:6379/1"; {"URL": …, "OPTIONS": …}; dotted path of a function that '
-            'returns a redis.Redis; "embedded", or {"EMBEDDED": directory}',
-            "Where Redis is. Of a cache alias only address and credentials are taken. A user of its own needs these rights alone "
+            'alias in CACHES; URL, as "rediss://user:password@host:6379/1" or, by Sentinel, "redis+sentinel://user:password@s1:26379,'
+            's2:26379/mymaster/0?sentinel_password=…"; {"URL": …, "OPTIONS": …}; dotted path of a function that returns a redis.Redis; '
+            '"embedded", or {"EMBEDDED": directory}',
+            "Where Redis is; a queue may have a server of its own. Of a cache alias only address and credentials are taken. A user "
+            "of its own needs these rights alone "
             f"(delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}",
         ),
         "PREFIX": Meaning(
@@ -98,9 +100,24 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "True, False or None",
             "Whether schedule() compares arguments with the annotations of their task. None: where DEBUG is on, and in tests.",
         ),
+        "HORIZON": Meaning(
+            "duration of 5 minutes at least, or None",
+            "How far ahead Redis has jobs. What is due later waits as a row, and the role relay brings it in in time. With DURABILITY "
+            "outbox only. None: Redis has all.",
+        ),
         "METRICS_TOKEN": Meaning(
             "text of 16 characters at least, or None",
             "Who sends it as Authorization: Bearer may read the metrics and the health of the queues. None: staff only.",
+        ),
+        "OBJECT_URL": Meaning(
+            "dotted path of a function, or None",
+            "Called with a row of a job; the URL that it returns leads from the page of the job to what it is about. The option "
+            "object_url of a task comes first. None: no link.",
+        ),
+        "LOG_URL": Meaning(
+            f"URL that names {', '.join(f'{{{name}}}' for name in readers.IN_LOG_URL)}; or None",
+            "Leads from the page of a job to its lines in the log store; from and to are dates in UTC, a minute before it was made and "
+            "a minute after it has ended. A brace that stands for itself is written twice.",
         ),
         "HTTP": Meaning(
             f"dict of {', '.join(readers.HTTP)}; or None",

@@ -8,20 +8,18 @@ from datetime import datetime
 from typing import Any, Self, overload
 from uuid import UUID
 
-from django_delayq import clock, ids, setting_readers
-from django_delayq.exceptions import ConfigError, LeaseLost, StoreUnavailable
+from django_delayq import clock, ids
+from django_delayq.exceptions import LeaseLost, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.messages import settling
 from django_delayq.messages.settling import Holder
-from django_delayq.producer.options import duration
+from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.twins import in_thread, refuse_loop, twin
 from django_delayq.record import ClaimedJob, Header
-from django_delayq.states import CARRIED
+from django_delayq.states import CARRIED, NO_LIMIT
 from django_delayq.store.queue import MOST, Kind, Outcome
 
 logger = Logger("django_delayq.messages")
-
-LONGEST_LEASE = 12 * 3600.0  # seconds
 
 
 class Message:
@@ -38,13 +36,13 @@ class Message:
     __slots__ = (
         "_batch",
         "_job",
+        "_most",
         "_options",
         "attempt",
         "body",
         "cancel_requested",
         "end",
         "key",
-        "max_attempts",
         "settled",
         "unsure",
     )
@@ -56,7 +54,7 @@ class Message:
         self.body = body
         self.attempt = job.attempt
         self.key = header.key
-        self.max_attempts = header.max_attempts
+        self._most = header.max_attempts
         self.cancel_requested = False
         self.end: Outcome | None = None  # decided, and perhaps not told yet
         self.settled = False
@@ -96,9 +94,14 @@ class Message:
         return clock.from_ms(self._job.due_ms)
 
     @property
+    def max_attempts(self) -> int:
+        """How many attempts count before it fails; 0: it is tried until it expires."""
+        return 0 if self._most == NO_LIMIT else self._most
+
+    @property
     def is_last_attempt(self) -> bool:
         """Whether it fails for good if this attempt does."""
-        return self.attempt >= self.max_attempts
+        return self.attempt >= self._most
 
     @property
     def held(self) -> tuple[str, str]:
@@ -159,6 +162,7 @@ class MessageBatch(Sequence[Message]):
         self.holder = holder
         self.lease_ms = lease_ms
         self.started_ms = clock.wall_ms()
+        self.lease_end_ms = 0  # by Redis' clock; the leases end no sooner
         self.gathers = False  # decisions, until the block ends
         self._messages: list[Message] = []
 
@@ -288,13 +292,7 @@ class MessageBatch(Sequence[Message]):
 
 def lease_of(lease: clock.Delay, where: str) -> int:
     """Milliseconds of a lease, else ConfigError."""
-    ms = duration(lease, "lease", where)
-    if not setting_readers.SHORTEST_LEASE <= ms / 1000 <= LONGEST_LEASE:
-        raise ConfigError(
-            f"{where}: lease={lease!r} must be from {setting_readers.SHORTEST_LEASE:g} seconds to 12 hours. A shorter one would be "
-            "lost to a short pause of the host; a longer one keeps a message for as long when its consumer dies."
-        )
-    return ms
+    return lease_ms(lease, where, "keeps a message for as long when its consumer dies")
 
 
 def refuse_loop_unless(gathers: bool, twin: str) -> None:

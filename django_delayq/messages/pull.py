@@ -49,8 +49,16 @@ async def apull(
     queue: str, n: int = 1, *, wait: clock.Delay = 0, lease: clock.Delay | None = None, older_than: clock.Delay | None = None
 ) -> MessageBatch:
     """Async twin of `pull`: the wait holds up nothing else. `async with await delayq.apull("mail", 50, wait="10s") as batch:`."""
-    ask, seconds = _ask(queue, n, wait, lease, older_than)
-    with borrowed(queue) as puller:
+    return await taken(queue, *_ask(queue, n, wait, lease, older_than))
+
+
+async def taken(queue: str, ask: Ask, seconds: float, by: str = "") -> MessageBatch:
+    """The same of what has been checked. `by`: for whom; it is part of the name under which the messages are held.
+
+    Raises:
+        StoreUnavailable: Redis does not answer. What it may have handed out, the next one gets who asks in this process for the same.
+    """
+    with borrowed(queue, by) as puller:
         steps = _steps(puller, ask, seconds)
         try:
             while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 from collections import deque
 from collections.abc import Iterator
@@ -22,11 +21,13 @@ from django_delayq.messages.settling import Holder
 from django_delayq.producer.stores import stores
 from django_delayq.record import ClaimedJob, Header, read
 from django_delayq.states import MESSAGE
+from django_delayq.store.message_consumers import TAG
 from django_delayq.store.queue import Claim, Outcome, QueueStore
 from django_delayq.store.wake import WakeLine
 
 logger = Logger("django_delayq.messages")
 
+NOT_HELD: Final = ("lost", "gone", "wait")  # answers to extend
 LEASE_LOST: Final = "the lease of its consumer ran out"
 PUT_AWAY_MS: Final = 600_000  # how long a job of a task is left alone that has come into a queue of messages
 STANDING: Final = {
@@ -52,13 +53,13 @@ class Puller:
     One call at a time has it, see `borrowed`.
     """
 
-    def __init__(self, queue: QueueConfig, store: QueueStore) -> None:
-        self.worker = f"{socket.gethostname() or 'localhost'}:{os.getpid()}:{os.urandom(3).hex()}"
+    def __init__(self, queue: QueueConfig, store: QueueStore, by: str = "") -> None:
+        self.worker = f"{by + '@' if by else ''}{socket.gethostname() or 'localhost'}:{os.getpid()}:{os.urandom(3).hex()}"
         self.queue = queue
         self._store = store
         self._holder = Holder(self.worker, queue, store)
         self.wake = WakeLine(store.link, [store.keys])
-        self._tag = os.urandom(5).hex()
+        self._tag = os.urandom(TAG // 2).hex()
         self._claims = 0
         self._nonce = ""  # of a claim whose reply has not come
         self._asked = Ask(want=0, lease_ms=0)  # by that claim
@@ -74,8 +75,11 @@ class Puller:
         again = bool(self._nonce)
         if not again:
             self._nonce, self._asked = self._fresh(), ask
-        batch = MessageBatch(self._holder, self._asked.lease_ms)
-        reply = self._claim(self._nonce, self._asked)
+        batch = MessageBatch(self._holder, ask.lease_ms)
+        reply, resent = self._claim(self._nonce, self._asked)
+        if again or resent:
+            self._renew(reply, ask.lease_ms)
+        batch.lease_end_ms = reply.now_ms + ask.lease_ms
         self._nonce = ""
         self._idle = len(reply.jobs) < ask.want
         self._sort(batch, reply, ask.want if again else len(reply.jobs))
@@ -94,7 +98,8 @@ class Puller:
 
     def sleep(self, seconds: float) -> None:
         """Until a call comes, or the time is over."""
-        if select.select([self.listen()], [], [], seconds)[0]:
+        self.listen()
+        if self.wake.wait(seconds):
             self.wake.drain()
 
     def leave(self) -> None:
@@ -110,7 +115,14 @@ class Puller:
         self._claims += 1
         return f"{self._tag}{self._claims:x}"
 
-    def _claim(self, nonce: str, ask: Ask) -> Claim:
+    def _renew(self, reply: Claim, lease_ms: int) -> None:
+        """What was claimed before the reply to it came has had a part of its lease, or all of it: the caller gets a whole one."""
+        held = [(job.id, job.fence) for job in reply.jobs if not job.lost]
+        answers = self._holder.extend(held, lease_ms) if held else {}
+        reply.jobs[:] = [job for job in reply.jobs if job.lost or answers[job.id] not in NOT_HELD]
+
+    def _claim(self, nonce: str, ask: Ask) -> tuple[Claim, bool]:
+        """The reply, and whether it was sent for twice."""
         for last in (False, True):
             try:
                 reply = self._store.claim(
@@ -131,7 +143,7 @@ class Puller:
             else:
                 break
         self._failing = 0.0
-        return reply
+        return reply, last
 
     def _sort(self, batch: MessageBatch, reply: Claim, want: int) -> None:
         """What is for the caller goes into the batch, all else is settled here."""
@@ -174,33 +186,33 @@ class Puller:
 
 
 @contextmanager
-def borrowed(name: str) -> Iterator[Puller]:
+def borrowed(name: str, by: str = "") -> Iterator[Puller]:
     """A puller that nobody else has: each thread that pulls at a time has one, with a name and a connection of its own, and they are
-    used again.
+    used again. `by`: for whom it pulls, if not for the project itself; what an answer that was lost has handed out is for the same one.
 
     Raises:
         QueueUnknown: the settings do not list it.
     """
-    free = _free(name)
+    free = _free(name, by)
     try:
         puller = free.pop()
     except IndexError:
-        puller = Puller(conf.get().queue(name), stores.queue(name))
+        puller = Puller(conf.get().queue(name), stores.queue(name), by)
     try:
         yield puller
     finally:
         free.append(puller)
 
 
-_pools: dict[str, tuple[int, QueueStore, deque[Puller]]] = {}
+_pools: dict[tuple[str, str], tuple[int, QueueStore, deque[Puller]]] = {}
 
 
-def _free(name: str) -> deque[Puller]:
+def _free(name: str, by: str) -> deque[Puller]:
     """Those of this process, under the settings as they are."""
     store, process = stores.queue(name), os.getpid()
-    found = _pools.get(name)
+    found = _pools.get((name, by))
     if found is None or found[:2] != (process, store):
-        found = _pools[name] = (process, store, deque())
+        found = _pools[name, by] = (process, store, deque())
     return found[2]
 
 

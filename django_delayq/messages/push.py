@@ -23,6 +23,9 @@ class MessageKind:
     queue: str = ""  # each push names one
     priority: int = 0
     max_attempts: int | None = None
+    named: None = None  # nobody holds a name while a message waits for its consumer
+    signature: None = None
+    sensitive: tuple[str, ...] = ()
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """PayloadError unless the body is JSON."""

@@ -13,7 +13,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Kind, Outcome, QueueStore, Settled
 from django_delayq.worker import outcome_detail, retry
 
-UNHELD: Final = ("scheduled", "running")
+FINAL: Final = {"ack": "finished", "fail": "failed"}  # in which state the one and the other leave a message
 
 
 class Holder(NamedTuple):
@@ -54,14 +54,14 @@ class Holder(NamedTuple):
 
     def _counting(self, ends: Sequence[Outcome], answers: Sequence[Settled], *, unsure: bool) -> list[bool]:
         """ "already" is what a second telling hears of the first, and likewise who comes behind somebody else. Told once, it is the
-        latter; else an end that is final is looked at: a message that is to be pulled again was not acked.
+        latter; else an end that is final is looked at: a message that is to be pulled again, or has failed, was not acked.
         """
         if not unsure:
             return [answer == "done" for answer in answers]
-        final = [end for end, answer in zip(ends, answers, strict=True) if answer == "already" and end.kind in ("ack", "fail")]
+        final = [end for end, answer in zip(ends, answers, strict=True) if answer == "already" and end.kind in FINAL]
         views = stores.inspector().jobs(self.queue.name, [ids.full(end.id) for end in final])
-        again = {end.id for end, view in zip(final, views, strict=True) if view is not None and view.state in UNHELD}
-        return [answer == "done" or (answer == "already" and end.id not in again) for end, answer in zip(ends, answers, strict=True)]
+        others = {end.id for end, view in zip(final, views, strict=True) if view is not None and view.state != FINAL[end.kind]}
+        return [answer == "done" or (answer == "already" and end.id not in others) for end, answer in zip(ends, answers, strict=True)]
 
 
 def ack(id: str, attempt: int, nonce: str, started_ms: int) -> Outcome:

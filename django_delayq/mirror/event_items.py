@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
@@ -53,6 +54,8 @@ UNKNOWN_KIND: Final = "unknown kind"
 EXPIRED: Final = "Expired"  # the class that claim.lua gives to the end of a job that has run before
 NO_SUCH_JOB: Final = "no job"
 MOST_COUNTED: Final = 2**31 - 1  # what a column of counts holds
+MOST_FIELDS: Final = 20  # of an error
+LONGEST_FIELD: Final = 2_100  # characters; an answer of a host has 2 KB
 NOBODY: Final = UUID(int=0)
 # Why claim.lua has set something aside, as far as that decides anything: a date whose record is gone, or which came twice. Events of
 # releases before this one bear no code, but these words.
@@ -133,6 +136,22 @@ def detail_of(body: bytes) -> dict[str, Any]:
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(detail, MAX_DEPTH + 1):
         return {"m": body[:500].decode("utf-8", "replace")}  # we did not write it, and could not write it again
     return detail if isinstance(detail, dict) else {"m": str(detail)}
+
+
+def problem_of(detail: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the detail of an end says for others to tell it, see `Attempt.problem`; None for nothing, or for what we do not write."""
+    code, fields, wait_ms = detail.get("k"), detail.get("v"), detail.get("w")
+    found: dict[str, Any] = {}
+    if isinstance(code, str) and isinstance(fields, dict):
+        named = islice(fields.items(), MOST_FIELDS)
+        found = {"code": rows.clean(code, 60), "fields": {rows.clean(name, 60): _plain(value) for name, value in named}}
+    if type(wait_ms) is int and 0 <= wait_ms <= clock.LAST_MS:
+        found["wait_ms"] = wait_ms
+    return found or None
+
+
+def _plain(value: Any) -> str | int | None:
+    return value if value is None or (isinstance(value, int) and abs(value) < 2**53) else rows.clean(str(value), LONGEST_FIELD)
 
 
 def _is_deeper(value: Any, most: int) -> bool:

@@ -44,6 +44,7 @@ from django_delayq.mirror.event_items import (
     is_debounced,
     item_job,
     moment,
+    problem_of,
     told,
 )
 from django_delayq.mirror.rows import JobRow, RunRow
@@ -267,20 +268,19 @@ class Batch:
         problem = outcome not in NO_PROBLEM
         if fence != "-" and (self.audit == "full" or problem):
             run = self._attempt(job, fence, attempt, job.worker, job.started_at or at)
-            if "s" in detail:
-                run.started_at = moment(detail["s"], run.started_at)
+            run.started_at = moment(detail.get("s"), run.started_at)
             run.finished_at, run.outcome = moment(detail.get("f"), at), outcome.value
-            run.error_class = rows.clean(str(detail.get("c", "")), 200)
+            run.error_class, run.problem = rows.clean(str(detail.get("c", "")), 200), problem_of(detail)
             run.message = rows.clean(str(detail.get("m") or detail.get("d") or ""))
             run.traceback = rows.clean(str(detail.get("t", "")))
         if problem:
-            job.error = rows.clean(": ".join(str(detail[part]) for part in ("c", "m") if detail.get(part)))
+            job.error = rows.error_of(detail)
             job.fingerprint = rows.clean(str(detail.get("p") or rows.fingerprint(job.error)), 64)
         return detail
 
     def _crashed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
-        self._ended(job, item, entry, at, AttemptOutcome.CRASHED)
-        job.error = f"its worker {job.worker} vanished while it ran"
+        how = self._ended(job, item, entry, at, AttemptOutcome.CRASHED).get("d")
+        job.error = f"its worker {job.worker} vanished while it ran" + (f": {rows.clean(str(how))}" if how else "")
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
         job.attempts = max(0, count(item.fields[1]) - 1)
 

@@ -24,9 +24,9 @@ from django_delayq.mirror.writers import arrays, values
 from django_delayq.models import CANCELLED_HERE, Attempt, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, EventKind, State
-from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, Entry, EventLog, Lag, NewerEvents, position
 from django_delayq.store.formats import FORMAT
+from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import GroundStore
 
@@ -54,7 +54,7 @@ JOB_FIELDS: Final = (
     "merged_into",
     "asked",
 )
-ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback")
+ATTEMPT_FIELDS: Final = ("started_at", "finished_at", "outcome", "error_class", "message", "traceback", "problem")
 ATTEMPT_COLUMNS: Final = ("job_id", "fence", "number", "worker", *ATTEMPT_FIELDS)  # in the order of `RunRow`
 
 
@@ -95,7 +95,7 @@ class MirrorLoop:
 
     def __init__(
         self,
-        link: Link,
+        places: Places,
         queue: QueueConfig,
         *,
         prefix: str,
@@ -106,10 +106,10 @@ class MirrorLoop:
         self.queue = queue
         self.signer = signer
         self.using = using
-        store = QueueStore(link, prefix=prefix, queue=queue.name)
+        store = QueueStore(places, prefix=prefix, queue=queue.name)
         self.partition = store.partition
         self.ground = GroundStore(store)
-        self.log = EventLog(link, store.keys)
+        self.log = EventLog(store.link, store.keys)
         self.ends = EndTeller(self.log, queue.name, using, patiently)
         self.folded = 0  # entries, by this object
         self._most = ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again

@@ -17,7 +17,7 @@ from django.contrib.auth import get_user_model
 from django.db import Error as DriverError
 from django.db.models import Q, QuerySet
 
-from django_delayq import clock, ids
+from django_delayq import clock, conf, ids
 from django_delayq.console import counting, keyset, verbs
 from django_delayq.console.selection import Selection
 from django_delayq.exceptions import DelayqError, StoreUnavailable
@@ -38,6 +38,7 @@ LEASE: Final = 30.0  # seconds for which one record keeper has an operation to i
 MOST_COUNTED: Final = 500_000  # jobs in one statement: a tenth of a second, in which the record keeper does nothing else
 IDLE: Final = 1.0
 AT_ONCE: Final = 20  # operations looked at in one pass
+AGAIN: Final = 10.0  # seconds after which one is taken up again whose server was away, while others go on
 Stage = Operation.Stage
 
 VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb in verbs.VERBS.items()}
@@ -60,6 +61,7 @@ class OperationLoop:
         self.me = secrets.token_hex(8)
         self._any = ExistsQuery(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
         self._purges: dict[UUID, Iterator[int]] = {}  # those under way, as far as they are
+        self._hindered: dict[UUID, float] = {}  # where queues are on several servers: those whose server was away, and until when
         self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: so many jobs, so far
 
     def poll(self) -> float:
@@ -72,7 +74,23 @@ class OperationLoop:
         open_ones = {operation.pk for operation in found}
         self._purges = {id: steps for id, steps in self._purges.items() if id in open_ones}
         self._counted = {id: counted for id, counted in self._counted.items() if id in open_ones}
-        return min([self._turn(operation) for operation in found], default=IDLE)
+        now = clock.monotonic()
+        self._hindered = {id: at for id, at in self._hindered.items() if at > now and id in open_ones}
+        pauses: list[float] = []
+        error: StoreUnavailable | StoreError | None = None
+        for operation in found:
+            if operation.pk in self._hindered:
+                continue
+            try:
+                pauses.append(self._turn(operation))
+            except (StoreUnavailable, StoreError) as hindrance:
+                if not conf.get().own_servers:
+                    raise
+                error = hindrance  # of the server of its queue: those on others go on
+                self._hindered[operation.pk] = now + AGAIN
+        if error is not None and not pauses:
+            raise error
+        return min(pauses, default=IDLE)
 
     def _all(self) -> Any:
         return Operation.objects.using(self.using)
@@ -314,7 +332,11 @@ def pace(operation: Operation, now: datetime) -> tuple[int, float]:
 
 
 def refused(operation: Operation, using: str) -> DelayqError | None:
-    """Why its person may not do it any more; None while they may. Asked before every chunk: a permission taken away ends it."""
+    """Why it may not go on, or its person may not do it any more; None while they may. Asked before every chunk: a permission taken
+    away ends it.
+    """
+    if operation.verb != PURGE and (loose := chosen(operation).search.loose):  # as releases before this one have started some
+        return DelayqError(code="search_partial", text=loose[0].value)
     if not operation.user:
         return None
     user = get_user_model()._default_manager.filter(pk=operation.user).first()

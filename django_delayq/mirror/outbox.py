@@ -17,6 +17,7 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import atomic_runs, database_clock, pauses, rows
 from django_delayq.mirror.event_items import ASKED
+from django_delayq.mirror.far_rows import DatabaseFarRows
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event, Job
 from django_delayq.producer.database import Ending, OutboxRow, Told
@@ -32,7 +33,7 @@ class _TakenBack(Exception):
     """Ends a transaction in which nothing is to change."""
 
 
-class DatabaseOutbox:
+class DatabaseOutbox(DatabaseFarRows):
     """Rows in the caller's transaction."""
 
     def add(self, items: Sequence[ScheduleItem], using: str) -> None:
@@ -118,7 +119,7 @@ class DatabaseOutbox:
                 if mine.filter(last_event=seen).update(**values):
                     if told.proposed:
                         Event.objects.using(using).filter(job=job, kind=told.kind, actor=told.actor, reason=told.reason).delete()
-                    self._note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
+                    rows.note(job, row.queue, told.kind, told.actor, told.reason, using, _detail(told), told.event)
                     break
                 if told.kind == EventKind.CANCELLED and atomic_runs.committed([job], using):
                     atomic_runs.end_rows(own, using)
@@ -156,7 +157,7 @@ class DatabaseOutbox:
         now = clock.now()
         failpoint("outbox.withdraw")
         self._unpublished(job, using).update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(reason), published=now)
-        self._note(job, "", EventKind.CANCELLED, actor, reason, using)
+        rows.note(job, "", EventKind.CANCELLED, actor, reason, using)
 
     def move(self, job: UUID, run_at_ms: int, delay_ms: int | None, actor: str, reason: str, using: str) -> None:
         """Gives an unpublished row another date: of the caller's transaction, in it; or one that waits behind another job."""
@@ -165,7 +166,7 @@ class DatabaseOutbox:
             run_at = database_clock.later(database_clock.now(transaction.get_connection(using)), delay_ms)
         failpoint("outbox.move")
         if self._unpublished(job, using).update(run_at=run_at, delay_ms=delay_ms):
-            self._note(job, "", EventKind.RESCHEDULED, actor, reason, using)
+            rows.note(job, "", EventKind.RESCHEDULED, actor, reason, using)
 
     def forget_cancel(self, job: UUID, using: str) -> None:
         """The job is about to be requeued: what an earlier release noted of its cancel must not end it once more."""
@@ -195,6 +196,7 @@ class DatabaseOutbox:
         job: UUID,
         args: list[Any],
         kwargs: dict[str, Any],
+        options: dict[str, Any],
         act: Callable[[], bool],
         actor: str,
         reason: str,
@@ -210,12 +212,12 @@ class DatabaseOutbox:
                     return False
                 row = mine.get()
                 before = {"args": row.args, "kwargs": row.kwargs}
-                row.args, row.kwargs = args, kwargs
+                row.args, row.kwargs, row.options = args, kwargs, options
                 row.settled = "" if row.settled == CANCELLED_HERE else row.settled
-                row.save(using=using, update_fields=["args", "kwargs", "settled"])
+                row.save(using=using, update_fields=["args", "kwargs", "options", "settled"])
                 if not act():
                     raise _TakenBack
-                self._note(job, row.queue, EDITED, actor, reason, using, before)
+                rows.note(job, row.queue, EDITED, actor, reason, using, before)
                 failpoint("outbox.edit")
         except _TakenBack:
             return False
@@ -232,33 +234,6 @@ class DatabaseOutbox:
 
     def _unpublished(self, job: UUID, using: str):  # type: ignore[no-untyped-def]  # the queryset's type has no public name
         return Job.objects.using(using).filter(UNPUBLISHED, pk=job)
-
-    def _note(
-        self,
-        job: UUID,
-        queue: str,
-        kind: str,
-        actor: str,
-        reason: str,
-        using: str,
-        detail: Any = None,
-        event: str = "",
-    ) -> None:
-        """An event that happened here, or (`event`: its stream id) in Redis; that one the mirror writes too, if it comes to it.
-        `queue`: of the job, where it is known.
-        """
-        queue = queue or Job.objects.using(using).values_list("queue", flat=True).get(pk=job)
-        row = Event(
-            job_id=job,
-            queue=queue,
-            at=clock.now(),
-            kind=str(kind),
-            actor=rows.clean(actor, 200),
-            reason=rows.clean(reason),
-            stream_id=event or f"row:{ids.new().hex}",
-            detail=detail,
-        )
-        Event.objects.using(using).bulk_create([row], ignore_conflicts=True)
 
 
 def _values(told: Told) -> dict[str, Any]:
@@ -305,4 +280,5 @@ def _read(row: Job, now: datetime | None) -> OutboxRow:
         seen=row.last_event,
         ending=row.ending or "",
         holder=row.merged_into,
+        far=row.far and row.published is None and row.last_event == "",
     )

@@ -17,7 +17,7 @@ from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.rows import RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
 from django_delayq.states import FINISHED, PUT_OFF, EndingKind, State
-from django_delayq.store.connection import Link
+from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
 
 BATCH: Final = 500
@@ -145,10 +145,10 @@ class OldOperationsLoop:
 class TidyLoop:
     """Drops from Redis what has had its time: tombstones, counters, claims, and failed records that the mirror has written down."""
 
-    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str, using: str) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, using: str) -> None:
         self.queue = queue
         self.using = using
-        self.store = QueueStore(link, prefix=prefix, queue=queue.name)
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name)
         self._cursor = "0"
 
     def poll(self) -> float:

@@ -25,9 +25,9 @@ from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
 from django_delayq.signing import Signer
 from django_delayq.states import State
-from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.items import ENDS, ScheduleReply
+from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
 
 logger = Logger("django_delayq.relay")
@@ -53,7 +53,7 @@ class RelayLoop:
 
     def __init__(
         self,
-        link: Link,
+        places: Places,
         queue: QueueConfig,
         *,
         prefix: str,
@@ -64,9 +64,9 @@ class RelayLoop:
         self.queue = queue
         self.using = using
         self._young = young
-        self.store = QueueStore(link, prefix=prefix, queue=queue.name, signer=signer)
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name, signer=signer)
         self.partition = self.store.partition
-        self.log = EventLog(link, self.store.keys)
+        self.log = EventLog(self.store.link, self.store.keys)
         self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
         self._outbox = DatabaseOutbox()
         self._any = ExistsQuery(self._rows())

@@ -24,8 +24,8 @@ from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
 from django_delayq.states import EventKind, State
 from django_delayq.store import decode
-from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, EventLog, position
+from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem
 
@@ -61,7 +61,7 @@ class RestoreLoop:
 
     def __init__(
         self,
-        link: Link,
+        places: Places,
         queue: QueueConfig,
         *,
         prefix: str,
@@ -72,11 +72,11 @@ class RestoreLoop:
         self.queue = queue
         self.using = using
         self.auto = auto
-        self.store = QueueStore(link, prefix=prefix, queue=queue.name, signer=signer)
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name, signer=signer)
         self.partition = self.store.partition
-        self.log = EventLog(link, self.store.keys)
+        self.log = EventLog(self.store.link, self.store.keys)
         self.ground = GroundStore(self.store)
-        self.mirror = MirrorLoop(link, queue, prefix=prefix, using=using, signer=signer)
+        self.mirror = MirrorLoop(places, queue, prefix=prefix, using=using, signer=signer)
         self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._well: tuple[str, str, str] | None = None
@@ -243,7 +243,8 @@ class RestoreLoop:
         if not ground.rolled:
             # Another generation at once: what is published late names the one before, and its row is read again.
             self.ground.confirm(ground.generation, server=ground.server, phase=FOUND, renew=_generation(), actor=ACTOR)
-        if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore"):
+        # The command may have brought all back since the look: a pause behind its end would be lifted by nobody.
+        if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore", on_way_back=True):
             logger.error(
                 "queue %s: Redis has lost its contents or was rolled back; the queue is paused until somebody runs: "
                 "manage.py delayq restore --queue %s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import attrgetter
@@ -12,9 +13,9 @@ from django_delayq import clock, codec, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.fingerprint import text_fingerprint
 from django_delayq.lanes import lane_of
-from django_delayq.models import Job, JSONText
+from django_delayq.models import Event, Job, JSONText
 from django_delayq.record import JobRecord
-from django_delayq.states import AttemptOutcome, EndingKind, State
+from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
 from django_delayq.text import clean as clean
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
@@ -64,12 +65,15 @@ class JobRow:
     on_conflict: str = "keep"
     delay_ms: int | None = None
     known: bool = False
+    # The mirror neither reads nor writes these: what it folds is near.
+    far: bool = False
+    far_key: str | None = None
 
 
 JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
 _MODEL: Final[Any] = Job  # by place, all columns in the model's order: much quicker than by name
 _READ: Final = attrgetter(*JOB_COLUMNS)
-WHOLE: Final = tuple(one.name for one in fields(JobRow))[:-1]
+WHOLE: Final = tuple(one.name for one in fields(JobRow))[: JobRow.__slots__.index("known")]
 KNOWN: Final = WHOLE[: WHOLE.index("task")]
 
 
@@ -87,6 +91,7 @@ class RunRow:
     error_class: str = ""
     message: str = ""
     traceback: str = ""
+    problem: dict[str, Any] | None = None
 
 
 def new_row(record: JobRecord, queue: str, run_at: datetime, **fields: Any) -> JobRow:
@@ -151,6 +156,39 @@ ARGS: Final = Job._meta.get_field("args")
 def stub(id: UUID, queue: str, at: datetime, why: str = NO_RECORD) -> JobRow:
     """The row of a job of which only events are known."""
     return JobRow(id=id, queue=queue, task=STUB, run_at=at, created_at=at, durable=False, error=why, published=at)
+
+
+def note(
+    job: UUID,
+    queue: str,
+    kind: str,
+    actor: str,
+    reason: str,
+    using: str,
+    detail: Any = None,
+    event: str = "",
+) -> None:
+    """Writes an event that happened here, or (`event`: its stream id) in Redis; that one the mirror writes too, if it comes to it.
+    `queue`: of the job, where it is known.
+    """
+    queue = queue or Job.objects.using(using).values_list("queue", flat=True).get(pk=job)
+    row = Event(
+        job_id=job,
+        queue=queue,
+        at=clock.now(),
+        kind=str(kind),
+        actor=clean(actor, 200),
+        reason=clean(reason),
+        stream_id=event or f"row:{ids.new().hex}",
+        detail=detail,
+    )
+    Event.objects.using(using).bulk_create([row], ignore_conflicts=True)
+
+
+def error_of(detail: Mapping[str, Any]) -> str:
+    """The error of a row, from the detail of an outcome: class and message. What a task has said by `Fail` stands alone."""
+    parts = ("m",) if detail.get("c") == FAIL_CLASS and detail.get("m") else ("c", "m")
+    return clean(": ".join(str(detail[part]) for part in parts if detail.get(part)))
 
 
 def displaced(ending: EndingKind, holder: UUID | None) -> str:

@@ -16,6 +16,7 @@ from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.mirror import mirror_loop, operation_loop, relay, restore
+from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.ends import Patiently, now_and_here
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.operation_loop import OperationLoop
@@ -23,8 +24,9 @@ from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.upgrade_loop import UpgradeLoop
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import StoreError
 from django_delayq.store.event_line import EventLine
+from django_delayq.store.places import Places, by_node
 
 logger = Logger("django_delayq.mirror")
 
@@ -129,33 +131,42 @@ class LoopRunner:
 
 
 class Service:
-    """Restore, mirror, relay, prune and tidy of the queues, and the operations that people have started, in turn. While nothing happens
-    it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop looks four times a second.
+    """Restore, mirror, relay, prune and tidy of the queues, which are on one server, and the operations that people have started, in
+    turn. While nothing happens it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop looks four times a
+    second.
 
     Args:
         roles: "mirror" (with prune, tidy and operations) and "relay".
         patiently: how the receivers of `job_ended` are called, see `EndTeller`.
+        operations: whether it does the operations that people have started: one service of a worker does.
     """
 
     def __init__(
         self,
-        link: Link,
+        places: Places,
         config: Config,
         queues: Iterable[QueueConfig],
         roles: Sequence[str] = ROLES,
         *,
         patiently: Patiently = now_and_here,
+        operations: bool = True,
     ) -> None:
         queues = list(queues)
+        nodes = by_node(places, (queue.name for queue in queues))
+        if len(nodes) > 1:  # they would wait for each other
+            raise ValueError(
+                f"The queues {', '.join(queue.name for queue in queues)} are on {len(nodes)} servers: make a service for each."
+            )
+        link = next(iter(nodes), places.shared)
         common: Any = {"prefix": config.prefix, "using": config.database}
         signed: Any = {**common, "signer": config.signer}
-        self.mirrors = [MirrorLoop(link, queue, patiently=patiently, **signed) for queue in queues] if "mirror" in roles else []
+        self.mirrors = [MirrorLoop(places, queue, patiently=patiently, **signed) for queue in queues] if "mirror" in roles else []
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
         self._runners = [
             LoopRunner(
                 f"restore of {queue.name}",
-                RestoreLoop(link, queue, auto=auto, **signed),
+                RestoreLoop(places, queue, auto=auto, **signed),
                 longest=0.5,
                 idle=restore.IDLE,
                 asleep=GROUND,
@@ -172,21 +183,29 @@ class Service:
         self._runners += self._folders
         if "relay" in roles:
             self._runners += [
-                LoopRunner(f"the relay of {queue.name}", RelayLoop(link, queue, **signed), idle=relay.IDLE, asleep=ROWS, of_redis=True)
+                LoopRunner(
+                    f"the relay of {queue.name}", RelayLoop(places, queue, **signed), idle=relay.IDLE, asleep=ROWS, of_redis=True
+                )
+                for queue in queues
+            ]
+            self._runners += [
+                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), of_redis=True)
                 for queue in queues
             ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
         if "mirror" in roles:
             self._runners += [LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues]
-            self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
-            self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(link, queue, **common), of_redis=True) for queue in queues]
+            if operations:
+                self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
+            self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(places, queue, **common), of_redis=True) for queue in queues]
             self._runners += [
-                LoopRunner(f"the format of {queue.name}", UpgradeLoop(link, queue, prefix=config.prefix), of_redis=True)
+                LoopRunner(f"the format of {queue.name}", UpgradeLoop(places, queue, prefix=config.prefix), of_redis=True)
                 for queue in queues
             ]
-            self._runners.append(
-                LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
-            )
+            if operations:
+                self._runners.append(
+                    LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
+                )
         self._line = EventLine(link, [one.log.keys for one in self.mirrors]) if self.mirrors else None
         self._listen_at = 0.0
         self._broke = False

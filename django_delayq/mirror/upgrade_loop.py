@@ -11,8 +11,8 @@ from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store import formats
-from django_delayq.store.connection import Link
 from django_delayq.store.format_store import FormatStore
+from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -25,10 +25,10 @@ TELLING: Final = 1  # from this format on every process leaves word
 class UpgradeLoop:
     """Looks once a minute whether the queue may have the newest format."""
 
-    def __init__(self, link: Link, queue: QueueConfig, *, prefix: str) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str) -> None:
         self.queue = queue
-        self.store = FormatStore(QueueStore(link, prefix=prefix, queue=queue.name))
-        self._workers = WorkerRegistry(link, prefix=prefix)
+        self.store = FormatStore(QueueStore(places, prefix=prefix, queue=queue.name))
+        self._workers = WorkerRegistry(places, prefix=prefix)
 
     def poll(self) -> float:
         """One look. Returns seconds to sleep.

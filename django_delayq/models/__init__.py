@@ -13,7 +13,11 @@ from django_delayq import clock, ids
 from django_delayq.models.calendar import Periodic, Sighting, Tick
 from django_delayq.models.fields import ExactJSONField as ExactJSONField
 from django_delayq.models.fields import JSONText as JSONText
+from django_delayq.models.indexes import FarIndex, KnownUniqueIndex
 from django_delayq.models.internal import Checkpoint, QueueState, SetAside
+from django_delayq.models.internal import UncheckedKey as UncheckedKey
+from django_delayq.models.operation import Operation
+from django_delayq.shared_name import NAMED, SharedName, in_meta
 from django_delayq.states import CARRIED, AttemptOutcome, State
 from django_delayq.text import visible
 
@@ -24,16 +28,23 @@ else:
 
 
 # The derived states, which no column holds. Whoever needs one takes it from here.
-DERIVED: Final = ("due", "retrying", "unpublished")
+DERIVED: Final = ("due", "retrying", "unpublished", "far")
 RETRYING: Final = models.Q(state=State.SCHEDULED.value, attempts__gte=1)  # after at least one attempt
-UNPUBLISHED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True)  # Redis has not confirmed them
+UNPUBLISHED: Final = models.Q(state=State.SCHEDULED.value, published__isnull=True, far=False)  # Redis has not confirmed them
+# Redis has never heard of them. A relay of the release before may have published one, and knows no `far`; such a row is near.
+FAR: Final = models.Q(far=True, state=State.SCHEDULED.value, published__isnull=True, last_event="")
 
 
 def of_state(state: str, at: datetime | None = None) -> models.Q:
     """The rows of a state, or of a derived one; due: whose date has passed at that moment, now by default."""
     if state == "due":
         return models.Q(state=State.SCHEDULED.value, run_at__lte=at or clock.now())
-    return {"retrying": RETRYING, "unpublished": UNPUBLISHED}.get(state) or models.Q(state=state)
+    return {"retrying": RETRYING, "unpublished": UNPUBLISHED, "far": FAR}.get(state) or models.Q(state=state)
+
+
+def meta_of(options: Any) -> dict[str, Any]:
+    """What the scheduler attached to a job with these options."""
+    return {name: value for name, value in ((options or {}).get("meta") or {}).items() if name not in (CARRIED, NAMED)}
 
 
 class JobQuerySet(JobsBase):
@@ -79,6 +90,8 @@ class Job(models.Model):
     """One job. `published`: when Redis confirmed it (NULL: not yet, the relay will push it); `last_event`: the stream entry that
     this row has folded last, so that an entry folded twice changes nothing; `settled`: the fence under which an atomic run has
     committed (see `Step`), whose word stands against any later event;
+    `far`: Redis has never heard of it, since its date lies beyond `HORIZON`; `far_key`: what is unique among far rows of its key, from
+    the insert on; of a row that is not far any more it means nothing once that is published;
     `ending`: how a cancelled job was displaced, merged or replaced (`merged_into`: by which job) or expired, NULL for what people
     cancelled; `delay_ms`: the delay that was asked for, of a row that has not been published; `asked`: how often its
     task has heard "not yet", NULL for never.
@@ -116,6 +129,8 @@ class Job(models.Model):
     merged_into: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True)
     delay_ms: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(null=True)
     asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("asked"), null=True)
+    far: models.BooleanField[bool, bool] = models.BooleanField(_("far"), default=False, db_default=False)
+    far_key: models.CharField[str | None, str | None] = models.CharField(max_length=32, null=True)  # noqa: DJ001  # unique, and most have none
 
     objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
 
@@ -131,6 +146,7 @@ class Job(models.Model):
             ("run_now_job", "Can run jobs now"),
             ("reschedule_job", "Can reschedule jobs"),
             ("edit_job", "Can change the arguments of jobs while requeueing them"),
+            ("export_job", "Can export lists of jobs"),
             ("view_sensitive", "Can see arguments that are masked"),
         )
         indexes = (
@@ -150,6 +166,8 @@ class Job(models.Model):
             ),
             models.Index(fields=["state", "published", "id"], name="delayq_job_unpublished"),
             models.Index(fields=["state", "finished_at"], name="delayq_job_finished"),
+            FarIndex(fields=["queue", "run_at", "id"], name="delayq_job_far"),
+            KnownUniqueIndex(fields=["far_key"], name="delayq_job_far_key"),
         )
 
     def __str__(self) -> str:
@@ -163,7 +181,12 @@ class Job(models.Model):
     @property
     def meta(self) -> dict[str, Any]:
         """What the scheduler attached to the job."""
-        return {name: value for name, value in ((self.options or {}).get("meta") or {}).items() if name != CARRIED}
+        return meta_of(self.options)
+
+    @property
+    def shared_name(self) -> SharedName | None:
+        """The name of which only so many jobs run at a time; None without one."""
+        return in_meta((self.options or {}).get("meta"))
 
     @property
     def late(self) -> float:
@@ -174,8 +197,10 @@ class Job(models.Model):
 
     @property
     def derived(self) -> str:
-        """unpublished, retrying or due, where one holds; else the state."""
+        """far, unpublished, retrying or due, where one holds; else the state."""
         if self.state == State.SCHEDULED:
+            if self.far and self.published is None:
+                return "far"
             if self.published is None and self.durable:
                 return "unpublished"
             if self.late:
@@ -210,73 +235,21 @@ class Worker(Job):
         permissions = (("quiet_worker", "Can tell workers to claim no more"), ("stop_worker", "Can stop workers"))
 
 
-class Operation(models.Model):
-    """One verb for all jobs that match, in steps: `mirror.operation_loop` carries it out. `selection` is what `Selection` takes;
-    jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done. `problem`:
-    why it does not go on, the code and the fields of an error; NULL for nothing. `trouble`: the same as a text, from workers of the
-    release before.
-    """
-
-    class Stage(models.TextChoices):
-        """Where it stands."""
-
-        WAITING = "waiting", _("waiting")
-        RUNNING = "running", _("running")
-        PAUSED = "paused", _("paused")
-        CANCELLED = "cancelled", _("cancelled")
-        FINISHED = "finished", _("finished")
-
-    id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True, default=ids.new, editable=False)
-    verb: models.CharField[str, str] = models.CharField(_("verb"), max_length=20)
-    selection = ExactJSONField(_("selection"), default=dict)
-    options = ExactJSONField(_("options"), default=dict)
-    stage: models.CharField[str, str] = models.CharField(_("stage"), max_length=10, choices=Stage.choices, default=Stage.WAITING.value)
-    actor: models.CharField[str, str] = models.CharField(_("actor"), max_length=200)
-    user: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
-    permission: models.CharField[str, str] = models.CharField(max_length=100, blank=True, default="")
-    reason: models.TextField[str, str] = models.TextField(_("reason"), blank=True, default="")
-    seconds: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("over how many seconds"), default=0)
-    created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"), default=clock.now)
-    started_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("started at"), null=True, blank=True)
-    finished_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("finished at"), null=True, blank=True)
-    expected: models.PositiveBigIntegerField[int | None, int | None] = models.PositiveBigIntegerField(
-        _("expected"), null=True, blank=True
-    )
-    seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(_("seen"), default=0)
-    counts = ExactJSONField(_("counts"), default=dict)
-    trouble: models.TextField[str, str] = models.TextField(_("trouble"), blank=True, default="")
-    problem = ExactJSONField(null=True)
-    upto: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new)
-    last: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, blank=True)
-    chunk = ExactJSONField(default=list)
-    paced_from: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
-    paced_seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(default=0)
-    holder: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")
-    held_until: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
+class Target(Job):
+    """A place outside where jobs end: a host of deliveries, a target of offers. Likewise: it has no table."""
 
     class Meta:
-        db_table = "delayq_operation"
-        verbose_name = _("operation")
-        verbose_name_plural = _("operations")
-        ordering = ("-id",)
+        proxy = True
+        verbose_name = _("target")
+        verbose_name_plural = _("targets")
         default_permissions = ("view",)
-        permissions = (
-            ("start_operation", "Can start operations on all jobs that match"),
-            ("steer_operation", "Can pause, resume and cancel operations"),
-        )
-        indexes = (models.Index(fields=["stage", "id"], name="delayq_operation_stage"),)
-
-    def __str__(self) -> str:
-        return f"{self.verb} {ids.short(self.id)}"
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more will be done."""
-        return self.stage in (self.Stage.FINISHED, self.Stage.CANCELLED)
 
 
 class Attempt(models.Model):
-    """One run of a job. The fence tells runs apart: after a crash the next run bears the same number."""
+    """One run of a job. The fence tells runs apart: after a crash the next run bears the same number. `problem`: what the error
+    that ended it says for others to tell it, its `code` and `fields`; and `wait_ms`, if its task has said when to try again. NULL
+    for neither.
+    """
 
     job: models.ForeignKey[Job, Job] = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempt_set", db_constraint=False)
     number: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("number"))
@@ -293,6 +266,7 @@ class Attempt(models.Model):
     error_class: models.CharField[str, str] = models.CharField(_("error class"), max_length=200, blank=True, default="")
     message: models.TextField[str, str] = models.TextField(_("message"), blank=True, default="")
     traceback: models.TextField[str, str] = models.TextField(_("traceback"), blank=True, default="")
+    problem = ExactJSONField(null=True)
 
     class Meta:
         db_table = "delayq_attempt"
@@ -365,6 +339,7 @@ __all__ = (
     "SetAside",
     "Sighting",
     "Step",
+    "Target",
     "Tick",
     "Worker",
 )

@@ -48,18 +48,38 @@ class SetAside(models.Model):
 
 
 class QueueState(models.Model):
-    """What people have done to one partition of a queue, and Redis may forget: its pause. `paused_at` is null while it goes on."""
+    """What is known of one partition of a queue, and Redis may forget: its pause, `paused_at` being null while it goes on; and
+    `brings_in`, since when no worker is there that does not know far rows: until then none are written.
+    """
 
     queue: models.CharField[str, str] = models.CharField(max_length=100)
     partition: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(default=0)
     paused_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
     paused_by: models.CharField[str, str] = models.CharField(max_length=200, blank=True, default="")
     paused_why: models.TextField[str, str] = models.TextField(blank=True, default="")
+    brings_in: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "delayq_queue_state"
         default_permissions = ()
         constraints = (models.UniqueConstraint(fields=["queue", "partition"], name="delayq_queue_state_partition"),)
+
+
+class UncheckedKey(models.Model):
+    """A far job with a key of which Redis was not asked whether it holds that: written with the row, taken away when it has
+    answered.
+    """
+
+    job_id: models.UUIDField[UUID, UUID] = models.UUIDField(primary_key=True)
+    queue: models.CharField[str, str] = models.CharField(max_length=100)
+
+    class Meta:
+        db_table = "delayq_unchecked_key"
+        default_permissions = ()
+        indexes = (models.Index(fields=["queue", "job_id"], name="delayq_unchecked_key_queue"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.job_id}"
 
 
 class Checkpoint(models.Model):

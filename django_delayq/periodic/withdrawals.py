@@ -91,7 +91,7 @@ def _has_run(job: UUID, using: str) -> bool:
     row = Job.objects.using(using).filter(pk=job).only("queue", "state", "attempts", "crashes", "asked").first()
     if row is None:
         return False
-    with stores.guarded():
+    with stores.guarded(row.queue):
         view = stores.inspector().job(row.queue, job)
     if view is None:
         return row.state == State.SCHEDULED and bool(row.attempts or row.crashes or row.asked)

@@ -26,7 +26,7 @@ class Breaker:
         self.open_until = 0.0
         self._last: dict[str, Any] = {"where": "?", "cause": "?"}
 
-    def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> _Guard:
+    def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> Guard:
         """Runs calls, and notes how they went. Of a call in two halves the first only `asks` and the second only `answers`: what was
         sent is waited for, whatever has happened to others meanwhile.
 
@@ -37,9 +37,9 @@ class Breaker:
             StoreUnavailable: at once while the breaker is open, or because the call failed, which opens it; or because Redis
                 refused it, which does not: a refusal is quick, and says nothing about the next call.
         """
-        if schedules and asks and clock.monotonic() < self.open_until:
+        if self.open_until and schedules and asks and clock.monotonic() < self.open_until:
             raise StoreResting(code="redis_left_alone", seconds=REST, **self._last)
-        return _Guard(self, asks, answers)
+        return Guard(self, asks, answers)
 
     def note(self, error: StoreUnavailable | None) -> None:
         """How a call went: an error opens the breaker."""
@@ -50,7 +50,7 @@ class Breaker:
             self.open_until = clock.monotonic() + REST
 
 
-class _Guard:
+class Guard:
     """See `Breaker.guarded`. A class, since a generator would take a good part of a call's time."""
 
     __slots__ = ("_answers", "_asks", "_breaker")

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from django_delayq import conf, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer import database, where
+from django_delayq.producer import database, horizon, where
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.database import OutboxRow, Told
 from django_delayq.producer.publish import TRIES, Publisher
@@ -62,6 +62,9 @@ class Cancel:
     def of_row(self, row: OutboxRow) -> Change | None:
         return Change.DONE if row.state is State.CANCELLED and not row.ending else None
 
+    def of_far(self, row: OutboxRow, using: str) -> Change | None:
+        return Change.DONE if database.need().cancel_far(row.record.id, row.queue, self.actor, self.reason, using) else None
+
 
 class Move:
     """The same of another date. `delay_ms` None: `due_ms` is one. `policy`: see `QueueStore.reschedule`."""
@@ -89,7 +92,7 @@ class Move:
         """Puts a row that Redis does not have in, with its new date, so that whoever comes late with the old one finds it there. One
         that waits behind another keeps the date in its row. Returns what became of it, as restore.lua or schedule.lua say it.
         """
-        id, due_ms = row.record.id, self._due_ms if self._delay_ms is None else stores.now_ms() + self._delay_ms
+        id, due_ms = row.record.id, self._due_ms if self._delay_ms is None else stores.now_ms(row.queue) + self._delay_ms
         if row.published:
             return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
         status = next((reply.status for reply in publisher.publish_rows([id], due_ms=due_ms).replies), "")
@@ -113,6 +116,14 @@ class Move:
     def of_row(self, row: OutboxRow) -> Change | None:
         return None
 
+    def of_far(self, row: OutboxRow, using: str) -> Change | None:
+        id, queue = row.record.id, conf.get().queues.get(row.queue)
+        ahead_ms = 0 if queue is None else queue.horizon_ms
+        now = database.need().move_far(id, row.queue, self._due_ms, self._delay_ms, ahead_ms, self.actor, self.reason, using)
+        if now == "near":
+            transaction.on_commit(partial(horizon.publish_later, row.queue, [id]), using=using, robust=True)
+        return Change.DONE if now else None
+
 
 def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
     """Carries it out on one job, wherever that is: in the open transaction, in a row that Redis does not have, in Redis. `queue`:
@@ -132,6 +143,11 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
             return Change.UNKNOWN
         if name is None:
             return where.everywhere(partial(one, act, id))
+        if row is not None and row.far:
+            done = act.of_far(row, conf.get().database)
+            if done is not None:
+                return done
+            row = where.row_of(id)  # somebody has ended it, or brings it in, which none takes back
         change = _carried(act, id, name, row)
         merged = row is not None and row.ending == EndingKind.MERGED and change is Change.FINISHED and isinstance(act, Cancel)
         if row is None or not merged or row.holder is None or row.holder in asked:
@@ -146,6 +162,11 @@ def of_key(act: Cancel | Move, queue: str, key: str) -> Change:
         StoreUnavailable, DatabaseError: see `changes.cancel`.
     """
     answers: dict[UUID, Change] = {}
+    far = where.far_of_key(queue, key)  # then nobody else holds it, and Redis need not be asked
+    if far is not None:
+        answers[far] = one(act, far, queue)
+        if answers[far] is Change.DONE and where.rows_of_key(queue, key) in ([], [far]):
+            return Change.DONE
     for _ in range(TRIES):
         holder = where.holder(queue, key)
         found = {
@@ -173,7 +194,7 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> 
     if row is not None and (row.state is State.SUCCEEDED or row.settled):
         return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
     lacking = _lacking(row)
-    with stores.guarded():
+    with stores.guarded(name):
         changed = act.ask(stores.queue(name), id, lacking, "")
         for _ in range(TRIES):
             if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
@@ -217,7 +238,7 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
             if stood.rpartition(":")[2] in database.need().servers(name, using)[1:]:
                 # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
-            with stores.guarded():
+            with stores.guarded(name):
                 again = act.ask(stores.queue(name), id, act.done_before if last.change is Change.DONE else lacking, stood)
             if again.ground == stood or not again.event:
                 return last.change if again.ground == stood else again.change

@@ -12,6 +12,7 @@ from django.db import connections
 from django_delayq import clock
 from django_delayq.producer import database
 from django_delayq.producer.options import Mould
+from django_delayq.shared_name import SharedName
 from django_delayq.states import Change
 from django_delayq.store.items import ScheduleItem
 
@@ -28,14 +29,14 @@ class Plan(ScheduleItem):
         job: the `Job` that the caller gets, which stands above. Its date is that of the plan, unless a delay is given.
         delay_ms: counts from now.
 
-    `started`: when its delay began (monotonic); `ground`: what was known then of where the queue stands; `withdrawn`: its own
-    transaction has cancelled it.
+    `shared_name`: of those of which so many run at a time; `started`: when its delay began (monotonic); `ground`: what was known then
+    of where the queue stands; `withdrawn`: its own transaction has cancelled it.
 
     Raises:
         PayloadError: a record cannot carry the key, or the expiry.
     """
 
-    __slots__ = ("ground", "job", "mould", "started", "withdrawn")
+    __slots__ = ("ground", "job", "mould", "shared_name", "started", "withdrawn")
 
     # Not that of a dataclass: one is made for each job, and most of it comes from the mould, checked.
     def __init__(self, mould: Mould, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
@@ -49,6 +50,7 @@ class Plan(ScheduleItem):
         self.due_ms = job.due_ms if delay_ms is None else None
         self.started = clock.monotonic()
         self.ground = ""
+        self.shared_name: SharedName | None = None
         self.withdrawn = False
         if expires_ms or self.key != "":
             self.__post_init__()
@@ -61,6 +63,10 @@ class Plan(ScheduleItem):
             return None
         left = self.delay_ms - int((now - self.started) * 1000)
         return left if left > 0 else 0
+
+    def told_name(self) -> str:
+        """As its task made it, so that nobody reads the payload for it."""
+        return self.shared_name.told() if self.shared_name else ""
 
     def redate(self, delay_ms: int | None, due_ms: int, started: float) -> None:
         """Another date, asked for at `started`."""

@@ -7,19 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from django_delayq.exceptions import ConfigError
 from django_delayq.record import JobRecord
 from django_delayq.states import UNFINISHED, EndingKind, State
-from django_delayq.store.items import ScheduleItem
+from django_delayq.store.items import ScheduleItem, ScheduleReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRow:
     """A row as the producer needs it. `left_ms`: until its date, by the database's clock, where a delay was asked for; else None.
-    `published`: Redis has confirmed it; `seen`: the last event that it has folded; `holder`: the job into which it was merged.
+    `published`: Redis has confirmed it; `seen`: the last event that it has folded; `holder`: the job into which it was merged; `far`:
+    Redis has never heard of it.
     """
 
     record: JobRecord
@@ -38,16 +39,17 @@ class OutboxRow:
     seen: str
     ending: str
     holder: UUID | None
+    far: bool = False
 
     @property
     def unpublished(self) -> bool:
         """Whether it is to be published still."""
-        return self.state is State.SCHEDULED and self.record.durable and not self.published and not self.settled
+        return self.state is State.SCHEDULED and self.record.durable and not self.published and not self.settled and not self.far
 
     @property
     def unfinished(self) -> bool:
         """Whether Redis must have it."""
-        return self.state in UNFINISHED and self.record.durable and not self.settled
+        return self.state in UNFINISHED and self.record.durable and not self.settled and not self.far
 
 
 class Ending(NamedTuple):
@@ -80,7 +82,53 @@ class Told:
     abort: bool = False
 
 
-class Outbox(Protocol):
+class FarRows(Protocol):
+    """Rows that are far: the database alone has them. Each change asks in its own statement whether the row is still far, takes the
+    lock on it, and writes its event row; all of it is part of the caller's transaction.
+
+    Raises (what waits for another's lock):
+        StoreUnavailable: it was held for two seconds.
+    """
+
+    def brings_in(self, queue: str, using: str) -> bool:
+        """Whether far rows of a queue may be written: they are brought in, and no worker is there that does not know them."""
+
+    def add_far(self, items: Sequence[ScheduleItem], using: str) -> None:
+        """Inserts far rows without keys."""
+
+    def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
+        """Applies the policy of an item with a key to the far row that holds it. None: no far row does (any more), and a `far` item was
+        inserted. Else what schedule.lua would answer; "moved" with a date of 0: the holder is near by that, and is to be published.
+        """
+
+    def cancel_far(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> bool:
+        """Cancels a row that is far; False: it is not."""
+
+    def move_far(
+        self, job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str, using: str
+    ) -> Literal["", "far", "near"]:
+        """Gives a row that is far another date. Returns what it is now; "": it was not far."""
+
+    def bring_in(self, jobs: Sequence[UUID], using: str) -> list[UUID]:
+        """Makes rows near, by their ids; nobody has published them then. Returns those that were far."""
+
+    def bring_in_keys(self, queue: str, keys: Collection[str], using: str) -> bool:
+        """The same of the far rows of these keys; whether there were any."""
+
+    def far_of_key(self, queue: str, key: str, using: str) -> UUID | None:
+        """The far row that holds a key, if Redis was asked whether another job does."""
+
+    def unchecked(self, queue: str, limit: int, using: str) -> list[UUID]:
+        """Far rows with keys of which Redis was not asked whether it holds them."""
+
+    def checked(self, job: UUID, using: str) -> None:
+        """Redis was asked."""
+
+    def purge_far(self, queue: str, limit: int, actor: str, reason: str, using: str) -> int:
+        """Cancels so many of the far rows of a queue. Returns how many."""
+
+
+class Outbox(FarRows, Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
     def add(self, items: Sequence[ScheduleItem], using: str) -> None:
@@ -135,13 +183,14 @@ class Outbox(Protocol):
         job: UUID,
         args: list[Any],
         kwargs: dict[str, Any],
+        options: dict[str, Any],
         act: Callable[[], bool],
         actor: str,
         reason: str,
         using: str,
     ) -> bool:
-        """Gives a failed or cancelled row other arguments, calls `act` while the row is locked, and takes it all back unless that
-        answers True.
+        """Gives a failed or cancelled row other arguments, and options, calls `act` while the row is locked, and takes it all back
+        unless that answers True.
         """
 
     def note_pause(self, queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:

@@ -16,8 +16,10 @@ from django_delayq.producer import database, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.record import JobRecord
+from django_delayq.shared_name import NAMED, SharedName, in_meta
 from django_delayq.states import MESSAGE, REQUEUEABLE, Change, State
 
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 logger = Logger("django_delayq")
 
 
@@ -31,7 +33,7 @@ def check(task: str, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any])
     """
     if task == MESSAGE:
         if len(args) != 1 or kwargs:
-            raise PayloadError("a message has one positional argument, its body, and no others")
+            raise PayloadError(code="message_arguments", given=len(args) + len(kwargs))
         codec.encode_payload(tuple(args), {}, None, limit=conf.get().queue(queue).max_payload, task=task)
         return
     found = registry.get(task)
@@ -57,21 +59,21 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if row.state not in REQUEUEABLE:
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)
-    record = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
+    record, options = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
     if put_back.waits_for_commit():
         _at_commit(job, args, kwargs, actor, reason, using)
         return Change.DONE
     answers: list[Change] = []
 
     def act() -> bool:
-        with stores.guarded():
+        with stores.guarded(row.queue):
             store = stores.queue(row.queue)
             answers.append(store.requeue(job, record, vouched=True, actor=actor, reason=reason)[0])
         return answers[-1] is Change.DONE
 
     # Redis is asked while the row is locked: of two who edit one job, the second finds it scheduled, and changes nothing.
     def edit() -> Change:
-        database.need().edit(job, list(args), dict(kwargs), act, actor, reason, using)
+        database.need().edit(job, list(args), dict(kwargs), options, act, actor, reason, using)
         return answers[0] if answers else Change.CONFLICT
 
     change = put_back.noted(job, row.queue, actor, reason, edit)
@@ -87,10 +89,26 @@ def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor:
     transaction.on_commit(carry_out, using=using, robust=True)
 
 
-def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> JobRecord:
+def _edited(record: JobRecord, args: Sequence[Any], kwargs: Mapping[str, Any], limit: int) -> tuple[JobRecord, dict[str, Any]]:
+    """The record with other arguments, and what travels beside them."""
     try:
-        _, _, options = codec.decode_payload(record.payload)
+        before, named_before, options = codec.decode_payload(record.payload)
     except PayloadError:
-        options = {}
+        before, named_before, options = [], {}, {}
+    name = in_meta(options.get("meta"))
+    if name is not None:
+        options["meta"] |= {NAMED: [*_name(record.task, name, (before, named_before), (args, kwargs))]}
     payload = codec.encode_payload(tuple(args), dict(kwargs), options or None, limit=limit, task=record.task)
-    return replace(record, payload=payload).revived(clock.wall_ms())
+    return replace(record, payload=payload).revived(clock.wall_ms()), options
+
+
+def _name(task: str, name: SharedName, before: Arguments, after: Arguments) -> SharedName:
+    """That of the new arguments, where the old ones had made it as the task says; one of its own otherwise stays."""
+    found = registry.find(task)
+    if found is None or found.named is None:
+        return name
+    try:
+        made = found.named.name(tuple(before[0]), before[1], task)
+    except PayloadError:
+        return name
+    return found.named.name(tuple(after[0]), after[1], f"{task} edited") if made == name else name

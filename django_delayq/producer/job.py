@@ -15,6 +15,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
+from django_delayq.store.connection import Link
 
 
 class Job(JobRef):
@@ -109,12 +110,13 @@ def get(job: Job | UUID | str | None = None, *, key: str | None = None, queue: s
     that holds the key. With an id, `queue` is where to look in Redis.
 
     Raises:
-        StoreUnavailable: Redis cannot be asked, and the database does not know the id, or a key is given: who holds it, Redis says.
+        StoreUnavailable: Redis cannot be asked, and the database does not know the id, or a key is given: who holds it, Redis says, but
+            for far jobs.
     """
     refuse_loop("delayq.aget(…)")
     if key is not None:
         named = where.keyed(key, queue, job)
-        holder = where.holder(named, key)
+        holder = where.far_of_key(named, key) or where.holder(named, key)
         if holder is None:
             # A row that Redis does not have; of others it is merely not mirrored that they came and went.
             holder = next((id for id in where.rows_of_key(named, key) if _state(id, named) in UNFINISHED), None)
@@ -137,9 +139,17 @@ def _find(id: UUID, queue: str | None) -> Job | None:
             created=True,
         )
     names = [queue] if queue else list(conf.get().queues)
+    away: dict[Link, StoreUnavailable] = {}
     for name in names:
-        with stores.guarded():
-            view = stores.inspector().job(name, id)
+        node = stores.places.of(name)
+        if node in away:
+            continue
+        try:
+            with stores.guarded(name):
+                view = stores.inspector().job(name, id)
+        except StoreUnavailable as error:  # another server may have the job
+            away[node] = error
+            continue
         if view is not None:
             record = view.record
             return Job(
@@ -150,13 +160,15 @@ def _find(id: UUID, queue: str | None) -> Job | None:
                 due_ms=view.date_ms if view.state == "scheduled" else None,
                 created=True,
             )
+    for unavailable in away.values():
+        raise unavailable
     return None
 
 
 def _state(id: UUID, queue: str) -> State | None:
     row = where.row_of(id)
     try:
-        with stores.guarded():
+        with stores.guarded(queue):
             view = stores.inspector().job(queue, id)
     except StoreUnavailable:
         view = None

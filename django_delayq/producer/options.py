@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from inspect import Signature
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, get_args
 
 from django.db import connections
 
-from django_delayq import clock, codec, conf, record
+from django_delayq import clock, codec, conf, record, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
-from django_delayq.producer import database, equivalents
+from django_delayq.producer import database, equivalents, name_format
+from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
@@ -31,17 +33,22 @@ OPTIONS: Final = (
     "meta",
     "using",
     "durability",
+    "serial",
+    "concurrency",
 )
 Conflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 Durability = Literal["outbox", "redis"]
 MOST_PRIORITY: Final = 2**31 - 1  # what its column holds; beyond it the insert would break the caller's transaction
 MOST_MOULDS: Final = 1000
+LONGEST_LEASE: Final = 12 * 3600.0  # seconds
 POLICIES: Final[tuple[str, ...]] = get_args(Conflict)
 DURABILITIES: Final[tuple[str, ...]] = get_args(Durability)
 
 
-class JobOptions(TypedDict, total=False):
-    """The options of `schedule` as a type checker sees them. None: what the task or the queue says."""
+class UntimedOptions(TypedDict, total=False):
+    """The options of `schedule` as a type checker sees them, but for timeout, which deliveries mean otherwise. None: what the task or
+    the queue says.
+    """
 
     delay: clock.Delay | None
     run_at: datetime | None
@@ -51,11 +58,18 @@ class JobOptions(TypedDict, total=False):
     priority: int | None
     max_attempts: int | None
     backoff: Ladder | str | None
-    timeout: clock.Delay | None
     expires: clock.Delay | datetime | None
     meta: Mapping[str, Any] | None
     using: str | None
     durability: Durability | None
+    serial: str | None
+    concurrency: tuple[str, int] | None
+
+
+class JobOptions(UntimedOptions, total=False):
+    """All options of `schedule`."""
+
+    timeout: clock.Delay | None
 
 
 class Options(NamedTuple):
@@ -76,6 +90,8 @@ class Options(NamedTuple):
     timeout: clock.Delay | None = None
     using: str | None = None
     durability: str | None = None
+    serial: str | None = None
+    concurrency: tuple[str, int] | None = None
 
     def but(self, given: Mapping[str, Any], task: str) -> Options:
         """These options, with those given in place of their own. `task`: its name, for errors.
@@ -138,6 +154,17 @@ def duration(value: Any, option: str, where: str) -> int:
         raise ConfigError(f"{where}: {option}={error}.") from None
 
 
+def lease_ms(value: Any, where: str, kept: str) -> int:
+    """Milliseconds of a lease, else ConfigError. `kept`: what a long one does when its holder dies, in the error."""
+    ms = duration(value, "lease", where)
+    if not setting_readers.SHORTEST_LEASE <= ms / 1000 <= LONGEST_LEASE:
+        raise ConfigError(
+            f"{where}: lease={value!r} must be from {setting_readers.SHORTEST_LEASE:g} seconds to 12 hours. A shorter one would be "
+            f"lost to a short pause of the host; a longer one {kept}."
+        )
+    return ms
+
+
 class Planned(Protocol):
     """What a plan needs of a task."""
 
@@ -145,6 +172,18 @@ class Planned(Protocol):
     queue: str
     priority: int
     max_attempts: int | None
+
+    @property
+    def named(self) -> NameFormat | None:
+        """What makes the name that its jobs share."""
+
+    @property
+    def signature(self) -> Signature | None:
+        """Of its function; None: it has none."""
+
+    @property
+    def sensitive(self) -> Collection[str]:
+        """Parameters that are masked."""
 
     def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """PayloadError unless the function could be called with them."""
@@ -157,7 +196,8 @@ class Planned(Protocol):
 class Mould:
     """What a task and its options decide for all jobs that are made with them. `using`: alias of the database whose transaction they
     belong to; `says_using`: the caller has named it; `inline`: they run at once; `payload`: what travels with the arguments;
-    `carriers`: the project has some; `check`: PayloadError for arguments that cannot be the task's.
+    `carriers`: the project has some; `horizon_ms`: what is due later waits as a row, 0: nothing does; `named`: what makes the name that
+    they share; `check`: PayloadError for arguments that cannot be the task's.
     """
 
     task: Planned
@@ -174,6 +214,8 @@ class Mould:
     on_conflict: str
     payload: dict[str, Any] | None
     carriers: bool
+    horizon_ms: int
+    named: NameFormat | None
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
     def payload_of(self, args: tuple[Any, ...], kwargs: dict[str, Any], meta: dict[str, Any] | None) -> bytes:
@@ -263,8 +305,18 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         on_conflict=options.on_conflict,
         payload=_payload(options, where),
         carriers=bool(config.carriers),
+        horizon_ms=queue.horizon_ms if durable else 0,
+        named=_named(options, task, where),
         check=task.check_typed if config.check_types else task.check_arguments,
     )
+
+
+def _named(options: Options, task: Planned, where: str) -> NameFormat | None:
+    if options.serial is None and options.concurrency is None:
+        return task.named
+    if task.signature is None:
+        raise ConfigError(f"{where}: serial and concurrency are for tasks, which workers run one at a time; messages are pulled.")
+    return name_format.given(options.serial, options.concurrency, task.signature, where, task.sensitive)
 
 
 def _most(*said: int | None) -> int:

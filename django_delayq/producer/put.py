@@ -17,17 +17,18 @@ from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.producer import changes, commit, database, inline
+from django_delayq.producer import changes, commit, database, horizon, inline
 from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
+from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import Mould
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.connection import StoreRefused
-from django_delayq.store.items import ScheduleReply
+from django_delayq.store.connection import Link, StoreRefused
+from django_delayq.store.items import CREATED, ScheduleReply
 from django_delayq.store.queue import MOST
 
 logger = Logger("django_delayq.producer")
@@ -60,7 +61,7 @@ class Flight:
     def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
         try:
-            with stores.guarded(schedules=True, answers=False):
+            with stores.guarded(publisher.store.queue, schedules=True, answers=False):
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
             raise _unsure(error, batch) from error
@@ -115,6 +116,9 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
 def _rows_first(plans: list[Plan], using: str) -> None:
     connection = transaction.get_connection(using)
     alone = not commit.is_open(connection)
+    if any(plan.mould.horizon_ms for plan in plans):
+        _within_horizon(plans, using, alone)
+        return
     if alone and len(plans) == 1 and connection.get_autocommit():
         # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
@@ -125,6 +129,29 @@ def _rows_first(plans: list[Plan], using: str) -> None:
         database.need().add(plans, using)
         connection.on_commit(Publication(plans, partial(_publish_rows, alone=alone)), robust=not alone)
         failpoint("producer.commit")
+
+
+def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
+    """Where a queue has a horizon: far rows wait in the database, and near ones are published as any."""
+    publish = partial(_publish_rows, alone=alone)
+    with transaction.atomic(using=using):  # with a savepoint: what is refused takes back this call alone
+        written = Written(plans, using)
+        for plan, reply in written.merged:
+            if reply.status == "taken":
+                raise _refused(plan, reply)
+        connection = transaction.get_connection(using)
+        connection.on_commit(partial(_merge, written.merged), robust=not alone)
+        if written.near:
+            connection.on_commit(Publication(written.near, publish), robust=not alone)
+        connection.on_commit(partial(written.committed, publish), robust=not alone)  # far ones of the same keys came behind these
+        failpoint("producer.commit")
+    for plan, reply in written.merged:
+        plan.job.id = reply.id  # at once, for who cancels it in the same transaction; `created` is known at the commit
+
+
+def _merge(merged: Sequence[tuple[Plan, ScheduleReply]]) -> None:
+    for plan, reply in merged:
+        _answer(plan, reply)
 
 
 def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
@@ -165,7 +192,7 @@ def _held(plan: Plan) -> ScheduleReply | None:
     if not plan.key or commit.is_open(transaction.get_connection(plan.mould.using)):
         return None
     try:
-        with stores.guarded(schedules=True):
+        with stores.guarded(plan.queue, schedules=True):
             reply = _publisher(plan.queue, plan.mould.using).ask(plan)
     except StoreUnavailable:
         if not plan.durable or plan.on_conflict not in ("keep", "error"):
@@ -199,6 +226,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
         publisher = _publisher(name, using)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
+            horizon.meet_in_redis(batch, name)
             if flight is not None and flight.open:
                 flight.launch(publisher, batch)
                 continue
@@ -228,13 +256,13 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
 def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
     """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
     try:
-        with stores.guarded(schedules=True, asks=answer is None):
+        with stores.guarded(publisher.store.queue, schedules=True, asks=answer is None):
             return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
     except (StoreRefused, StoreResting) as error:
         raise _named(error, batch) from error.__cause__
     except StoreUnavailable:
         try:
-            with stores.guarded():
+            with stores.guarded(publisher.store.queue):
                 return _pointed(publisher, batch, publisher.publish(batch))
         except StoreRefused as error:
             raise _named(error, batch) from error.__cause__
@@ -276,20 +304,25 @@ def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
 
 
 def _answer(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
+    status, id, due_ms = reply
+    if status not in CREATED:
+        return _not_created(plan, reply)
     job = plan.job
-    if reply.status in ("contested", "asked"):
-        return None  # the relay comes back to it
-    if reply.status == "behind":  # as a row; it runs when the holder has ended
-        job.created = True
-        return None
-    job.id, job.created = reply.id, reply.created
-    if not job.created:
-        job.due_ms = None
-        return _refused(plan, reply) if reply.status in ("taken", "running") else None
-    if reply.due_ms:
-        job.due_ms = reply.due_ms
+    job.id, job.created = id, True
+    if due_ms:
+        job.due_ms = due_ms
     if signals.job_scheduled.receivers:
         signals.job_scheduled.send_robust(sender=plan.mould.task, job=job)
+    return None
+
+
+def _not_created(plan: Plan, reply: ScheduleReply) -> KeyTaken | None:
+    if reply.status == "behind":  # as a row; it runs when the holder has ended
+        plan.job.created = True
+    elif reply.status not in ("contested", "asked"):  # of these the relay knows more when it comes back to them
+        plan.job.id, plan.job.created, plan.job.due_ms = reply.id, False, None
+        if reply.status in ("taken", "running"):
+            return _refused(plan, reply)
     return None
 
 
@@ -308,17 +341,26 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     if late:
         logger.warning("%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
+    away: dict[Link, tuple[StoreUnavailable, int]] = {}  # each with how many jobs it did not take
     try:
         for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
             publisher = _publisher(name, using)
-            for batch in batches((plan for plan in group if plan not in late), MOST):
-                with stores.guarded(schedules=True):
-                    if not alone:  # else Redis has been asked, and has all that was written before
-                        publisher.publish_before(batch)
-                    refused += _send_rows(publisher, batch)
-    except StoreUnavailable as error:
-        logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", len(plans), error)
-        signals.store_unavailable.send_robust(sender=None, error=error)
+            node = publisher.store.link
+            if node in away:
+                away[node] = away[node][0], away[node][1] + len(group)
+                continue
+            try:
+                for batch in batches((plan for plan in group if plan not in late), MOST):
+                    raced = horizon.meet(batch, name, using)
+                    with stores.guarded(name, schedules=True):
+                        if raced or not alone:  # else Redis has been asked, and has all that was written before
+                            publisher.publish_before(batch)
+                        refused += _send_rows(publisher, batch)
+            except StoreUnavailable as error:  # about this server; what another has is published there
+                away[node] = error, len(group)
+        for unavailable, count in away.values():
+            logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", count, unavailable)
+            signals.store_unavailable.send_robust(sender=None, error=unavailable)
     except Error as error:
         logger.warning("%d committed jobs are left to the relay, the database does not answer: %s", len(plans), error)
     _tell_refused(refused, alone=alone)

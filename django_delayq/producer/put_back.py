@@ -29,7 +29,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         return Change.UNKNOWN
     if name is None:
         return where.everywhere(lambda other: requeue(id, other, actor, reason))
-    if row is not None and row.state is State.SUCCEEDED:
+    if row is not None and (row.state is State.SUCCEEDED or row.far):
         return Change.CONFLICT
     record = row.record.revived(clock.wall_ms()) if row is not None else None
     if waits_for_commit():
@@ -39,18 +39,18 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         _forget_cancel(id)
 
     def act() -> Change:
-        with stores.guarded():
+        with stores.guarded(name):
             return stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
 
     if record is not None and record.key:
-        with stores.guarded():
+        with stores.guarded(name):
             Publisher(stores.queue(name), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
     change = noted(id, name, actor, reason, act)
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
 
 
 def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str) -> Change:
-    with stores.guarded():
+    with stores.guarded(queue):
         view = stores.inspector().job(queue, id)
     holder = where.holder(queue, record.key) if record is not None and record.key else None
     if view is None and record is None:

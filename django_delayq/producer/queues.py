@@ -22,7 +22,7 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
-    with stores.guarded():
+    with stores.guarded(queue):
         changed = stores.queue(queue).pause(actor=actor, reason=reason)
     found, using = database.installed(), conf.get().database
     if found is not None:  # after a lost reply, too, when the queue is paused already
@@ -41,7 +41,7 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
     named, found, using = conf.get().queue(queue).name, database.installed(), conf.get().database
     if found is not None:
         found.forget_pause(named, using)
-    with stores.guarded():
+    with stores.guarded(named):
         return stores.queue(named).resume(actor=actor, reason=reason)
 
 
@@ -60,7 +60,7 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
     yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
     left = 1
     while left:
-        with stores.guarded():
+        with stores.guarded(named):
             cancelled, left = stores.queue(named).purge(actor=actor, reason=reason)
         yield cancelled
         if not cancelled:
@@ -69,9 +69,11 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
 
 def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
     found, using, last = database.installed(), conf.get().database, None
+    while found is not None and (cancelled := found.purge_far(queue, MOST, actor, reason, using)):
+        yield cancelled
     while found is not None and (rows := found.unpublished(queue, last, MOST, using)):
         last = rows[-1]
-        with stores.guarded():  # most rows are merely not mirrored yet: Redis has them
+        with stores.guarded(queue):  # most rows are merely not mirrored yet: Redis has them
             views = stores.inspector().jobs(queue, rows)
         lacking = [id for id, view in zip(rows, views, strict=True) if view is None]
         yield [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)

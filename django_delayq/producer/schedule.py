@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Never, ParamSpec, TypeVar, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
 from django.db import connections
@@ -22,6 +23,7 @@ from django_delayq.producer.options import (
     Conflict,
     Durability,
     JobOptions,
+    Mould,
     Options,
     Planned,
     date,
@@ -33,6 +35,7 @@ from django_delayq.producer.put import Flight, batches, put_all, put_one
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import like, refuse_loop, scheduled
 from django_delayq.producer.watchers import Call
+from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.queue import MOST
 from django_delayq.text import did_you_mean
@@ -50,6 +53,10 @@ class Binding(NamedTuple):
     kwargs: dict[str, Any]
     id: UUID | None = None
     tick: dict[str, Any] | None = None
+
+
+# Without a call of Python: bind() makes one for each job.
+_binding: Final[Callable[[tuple[Any, ...]], Binding]] = partial(tuple.__new__, Binding)
 
 
 class Bound(Generic[P, R]):
@@ -90,7 +97,7 @@ class Bound(Generic[P, R]):
         """A job to be, for `schedule_many`."""
         if kwargs:
             _refuse_options(self.task, kwargs)
-        return Binding(self.task, self.options, args, kwargs)
+        return _binding((self.task, self.options, args, kwargs, None, None))
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Puts a job in, with these arguments. See `delayq.schedule`."""
@@ -120,6 +127,8 @@ def schedule(
     meta: Mapping[str, Any] | None = None,
     using: str | None = None,
     durability: Durability | None = None,
+    serial: str | None = None,
+    concurrency: tuple[str, int] | None = None,
     **kwargs: Any,
 ) -> Job:
     """Puts one job in: `schedule(task, *arguments, delay="30m", key="…", **keyword_arguments)`.
@@ -135,6 +144,8 @@ def schedule(
         meta: a dict of JSON that travels with the job.
         using: alias of the database whose transaction the job belongs to.
         durability: "outbox" or "redis", in place of what the queue says.
+        serial, concurrency: the name of which one job, or so many, run at a time, in place of what the task says; a format over the
+            arguments, "order:{order_id}" or ("tenant:{tenant}", 5).
 
     Raises:
         PayloadError, PayloadTooLarge: arguments that JSON cannot hold, or that the function does not take.
@@ -146,7 +157,9 @@ def schedule(
         SynchronousOnlyOperation: in async code: there, await `aschedule`.
     """
     refuse_loop("delayq.aschedule(…)")
-    given = Options(delay, run_at, key, expires, meta, on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability)
+    own = delay, run_at, key, expires, meta
+    rest = on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability, serial, concurrency
+    given = Options._make(own + rest)
     options = _options(task, given)
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
@@ -217,7 +230,7 @@ def plan(
     if not options.key and mould.on_conflict != "keep":
         raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, mould.where)
-    expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould.where)
+    expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould)
     if mould.max_attempts == NO_LIMIT and not expires_ms:
         raise ConfigError(
             f"{mould.where}: max_attempts=0 means that no number of attempts ends the job: give expires= as well, a date that does."
@@ -229,11 +242,15 @@ def plan(
         meta = {**(meta or {}), CARRIED: carried}
     elif carried is None and not tick and (mould.carriers or watchers.watchers):
         meta = carriers.pack(meta)
+    shared_name = None if mould.named is None else mould.named.name(args, kwargs, mould.where)
+    if shared_name:
+        meta = {**(meta or {}), NAMED: [*shared_name]}
     if id is None:
         id = ids.new()
     queue = mould.queue.name
     payload = mould.payload_of(args, kwargs, meta)
     planned = Plan(mould, Job(id, queue, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
+    planned.shared_name = shared_name
     if mould.durable:
         planned.ground = stores.ground(queue)
     return planned
@@ -246,12 +263,13 @@ def put_in(
     kwargs: dict[str, Any],
     id: UUID | None = None,
     tick: dict[str, Any] | None = None,
+    carried: dict[str, Any] | None = None,
 ) -> Job:
     """Plans one job, and puts it in. Watchers hear of it. Raises: see `plan` and `schedule`."""
     if not watchers.watchers:
-        return put_one(plan(task, options, args, kwargs, None, id, None, tick))
+        return put_one(plan(task, options, args, kwargs, None, id, carried, tick))
     with watchers.watched(Call(task.name, options.queue or task.queue)) as call:
-        planned = plan(task, options, args, kwargs, None, id, None, tick)
+        planned = plan(task, options, args, kwargs, None, id, carried, tick)
         call.plans.append(planned)
         return put_one(planned)
 
@@ -343,9 +361,9 @@ def _checked(binding: Binding) -> Binding:
     return binding
 
 
-def _expires(value: Any, delay_ms: int | None, due_ms: int, where: str) -> int:
+def _expires(value: Any, delay_ms: int | None, due_ms: int, mould: Mould) -> int:
     """By Redis' clock, which decides; by this host's only if Redis cannot be asked."""
-    now_ms = stores.now_ms()
+    now_ms, where = stores.now_ms(mould.queue.name), mould.where
     expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
     if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
         raise ConfigError(
@@ -360,10 +378,10 @@ def _meta(value: Any, where: str) -> dict[str, Any]:
         raise PayloadError(f"{where}: meta must be a dict with text keys, not {value!r}.")
     if CARRIED in value:
         raise PayloadError(f"{where}: meta has the key {CARRIED!r}, under which carriers pack. Name it otherwise.")
+    if NAMED in value:
+        raise PayloadError(f"{where}: meta has the key {NAMED!r}, under which a job's name travels. Give serial= or concurrency=.")
     if PERIODIC in value:
-        raise PayloadError(
-            f"{where}: meta has the key {PERIODIC!r}, by which only jobs of ticks say of which schedule they are. Name it otherwise."
-        )
+        raise PayloadError(f"{where}: meta has the key {PERIODIC!r}, by which jobs of ticks name their schedule. Name it otherwise.")
     return dict(value)
 
 

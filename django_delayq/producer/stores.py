@@ -1,20 +1,24 @@
-"""The producer's way to Redis: one link per process, made when first needed, behind a breaker."""
+"""The producer's way to Redis: one link per process and server, made when first needed, each behind a breaker of its own."""
 
 from __future__ import annotations
 
 import threading
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from django_delayq import clock, conf
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer.breaker import Breaker
+from django_delayq.producer.breaker import Breaker, Guard
 from django_delayq.setting_readers import SETTING
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.connection import Link
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.places import Nodes, Places, by_node
 from django_delayq.store.queue import QueueStore
+
+T = TypeVar("T")
 
 TIMEOUT: Final = 1.0  # seconds a request waits for Redis, at most, before it goes on without
 CLOCK_KEPT: Final = 60.0  # seconds for which a reading of Redis' clock serves, with what has passed since
@@ -27,22 +31,48 @@ class StoreSet:
         self._name = name
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._link: Link | None = None
-        self._queues: dict[str, tuple[conf.Config, QueueStore]] = {}  # as of those settings
+        self._places: Places | None = None
+        self._queues: dict[str, tuple[conf.Config, Places, QueueStore]] = {}  # as of those settings
         self._stands_in: Link | None = None
-        self.breaker = Breaker()
-        self.guarded = self.breaker.guarded
+        self.breaker = Breaker()  # of the shared server
+        self._breakers: dict[str, Breaker] = {}  # by queue, of those that are on another
         self._grounds: dict[str, str] = {}
-        self._clock: tuple[float, float] | None = None  # when Redis' was read, and what it showed, in seconds
+        # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
+        self._clocks: dict[Breaker, tuple[float, float]] = {}
+
+    @property
+    def places(self) -> Places:
+        """The servers of all queues, without their breakers."""
+        if self._places is None:
+            with self._lock:
+                if self._places is None:
+                    config = conf.get()
+                    nodes = Nodes(config.redis, config.own_servers, name=self._name, timeout=self._timeout)
+                    own = {nodes.number(queue): Breaker() for queue in config.own_servers}
+                    self._breakers = {queue: own[nodes.number(queue)] for queue in config.own_servers}
+                    self._places = nodes
+        return self._places
 
     @property
     def link(self) -> Link:
-        """The link itself, without the breaker."""
-        if self._link is None:
-            with self._lock:
-                if self._link is None:
-                    self._link = connect(conf.get().redis, name=self._name, timeout=self._timeout)
-        return self._link
+        """The shared server itself, without its breaker."""
+        return self.places.shared
+
+    def servers(self) -> dict[str, Link]:
+        """The servers, each by one of its queues, by which it is guarded; "" for the shared one, which comes first."""
+        found = {"": self.places.shared}
+        for queue in conf.get().own_servers:
+            link = self.places.of(queue)
+            if link not in found.values():
+                found[queue] = link
+        return found
+
+    def guarded(self, queue: str = "", *, schedules: bool = False, asks: bool = True, answers: bool = True) -> Guard:
+        """See `Breaker.guarded`; of the server of that queue, or of the shared one."""
+        if self._places is None:
+            _ = self.places  # else nobody knows yet who is elsewhere
+        breaker = self._breakers.get(queue, self.breaker) if self._breakers else self.breaker
+        return breaker.guarded(schedules=schedules, asks=asks, answers=answers)
 
     def queue(self, name: str) -> QueueStore:
         """The store of one queue.
@@ -51,23 +81,46 @@ class StoreSet:
             QueueUnknown: the settings do not list it.
         """
         config, found = conf.get(), self._queues.get(name)
-        if found is not None and found[0] is config and found[1].link is self._link:  # mostly
-            return found[1]
+        if found is not None and found[0] is config and found[1] is self._places:  # mostly
+            return found[2]
         config.queue(name)
-        store = QueueStore(self.link, prefix=config.prefix, queue=name, signer=config.signer)
-        self._queues[name] = (config, store)
+        places = self.places
+        store = QueueStore(places, prefix=config.prefix, queue=name, signer=config.signer)
+        self._queues[name] = (config, places, store)
         return store
 
     def inspector(self) -> Inspector:
         """Reads for people."""
-        return Inspector(self.link, prefix=conf.get().prefix)
+        return Inspector(self.places, prefix=conf.get().prefix)
+
+    def from_each(self, queues: Iterable[str], read: Callable[[list[str]], T]) -> tuple[list[T], dict[str, StoreUnavailable]]:
+        """What `read` says, for people, of the queues of each server; and of those whose server cannot be asked, why. Where there are
+        several, one that did not answer a moment ago is not waited for again.
+
+        Raises:
+            StoreUnavailable: none of them can be asked.
+        """
+        nodes = by_node(self.places, queues)
+        found: list[T] = []
+        missing: dict[str, StoreUnavailable] = {}
+        error: StoreUnavailable | None = None
+        for names in nodes.values():
+            try:
+                with self.guarded(names[0], schedules=len(nodes) > 1):
+                    found.append(read(names))
+            except StoreUnavailable as unavailable:
+                error = unavailable
+                missing |= dict.fromkeys(names, unavailable)
+        if error is not None and not found:
+            raise error
+        return found, missing
 
     def ground(self, name: str) -> str:
         """Where a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis cannot be asked."""
         known = self._grounds.get(name)
         if known is None:
             try:
-                with self.guarded(schedules=True):
+                with self.guarded(name, schedules=True):
                     known = self._grounds[name] = self.queue(name).ground()
             except StoreUnavailable:
                 return ""
@@ -77,40 +130,44 @@ class StoreSet:
         """Notes where a queue stands."""
         self._grounds[name] = ground
 
-    def now_ms(self) -> int:
-        """Redis' clock, asked once a minute at most; this host's if Redis cannot be asked."""
-        now = clock.monotonic()
-        if self._clock is None or now - self._clock[0] > CLOCK_KEPT:
+    def now_ms(self, queue: str) -> int:
+        """The clock of the server of that queue, asked once a minute at most; this host's if it cannot be asked."""
+        now, places = clock.monotonic(), self.places
+        breaker = self._breakers.get(queue, self.breaker)
+        known = self._clocks.get(breaker)
+        if known is None or now - known[0] > CLOCK_KEPT:
             try:
-                with self.guarded(schedules=True):
-                    seconds, us = self.link.execute("TIME")
+                with breaker.guarded(schedules=True):
+                    seconds, us = places.of(queue).execute("TIME")
             except StoreUnavailable:
                 return clock.wall_ms()
-            self._clock = now, int(seconds) + int(us) / 1e6
-        return int((self._clock[1] + now - self._clock[0]) * 1000)
+            known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6
+        return int((known[1] + now - known[0]) * 1000)
 
     def reset(self) -> None:
-        """Forgets the link and the breaker; the settings have changed."""
+        """Forgets the links and the breakers; the settings have changed."""
         with self._lock:
-            link, self._link = self._link, self._stands_in
+            places, self._places = self._places, self._stands_in
+            self._breakers = {}
             self.forget()
-        if link is not None and link is not self._link:
-            link.close()
+        if places is not None and places is not self._places:
+            places.close()
 
     def forget(self) -> None:
         """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
-        self.breaker.note(None)
+        for breaker in {self.breaker, *self._breakers.values()}:
+            breaker.note(None)
         self._grounds = {}
         self.forget_clock()
 
     def forget_clock(self) -> None:
         """Asks for Redis' clock when it is needed next."""
-        self._clock = None
+        self._clocks = {}
 
     def stand_in(self, link: Link | None) -> None:
-        """Goes by that link, whatever the settings say; None: by theirs again. For tests, which keep theirs."""
-        if self._link is self._stands_in:
-            self._link = None
+        """Goes by that link, of all queues, whatever the settings say; None: by theirs again. For tests, which keep theirs."""
+        if self._places is self._stands_in:
+            self._places = None
         self._stands_in = link
         self.reset()
 

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
-from django_delayq.producer import equivalents, task_options
+from django_delayq.producer import equivalents, name_format, task_options
 from django_delayq.producer.annotations import Annotations
+from django_delayq.producer.name_format import NameFormat
 from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
-from django_delayq.producer.task_options import Backoff
+from django_delayq.producer.task_options import Backoff, ObjectUrl
 from django_delayq.refusal import misfit
 from django_delayq.states import MESSAGE
 
@@ -36,6 +37,8 @@ class Task(Bound[P, R]):
             happens once, however often the job is delivered.
         sensitive: names of parameters that are masked wherever people look, beside those in `DELAYQ["SENSITIVE"]`.
         on_failure: the task of which a job is scheduled, with the id as its argument, when one of this has failed for good.
+        named: what makes the name that its jobs share, of which only so many run at a time.
+        object_url: called with the row of a job, for the admin: where that is which the job is about; None: what `OBJECT_URL` says.
     """
 
     own: ClassVar[bool] = False  # of this package: only its functions make arguments for it, since they name secrets or keys of Redis
@@ -54,6 +57,8 @@ class Task(Bound[P, R]):
         atomic: bool = False,
         sensitive: Collection[str] = (),
         on_failure: Task[..., Any] | None = None,
+        named: NameFormat | None = None,
+        object_url: ObjectUrl | None = None,
     ) -> None:
         super().__init__(self, NONE)
         update_wrapper(self, fn)  # before the rest: it also copies what the function carries, a `queue` of another library, say
@@ -68,6 +73,8 @@ class Task(Bound[P, R]):
         self.atomic = atomic
         self.sensitive = frozenset(sensitive)
         self.on_failure = on_failure
+        self.named = named
+        self.object_url = object_url
         self.is_async = inspect.iscoroutinefunction(fn)
         self.signature = inspect.signature(fn)
         self.takes_any = any(one.kind is one.VAR_KEYWORD for one in self.signature.parameters.values())
@@ -183,6 +190,9 @@ def task(
     atomic: bool = False,
     sensitive: Collection[str] = (),
     on_failure: Task[..., Any] | None = None,
+    serial: str | None = None,
+    concurrency: tuple[str, int] | None = None,
+    object_url: ObjectUrl | None = None,
 ) -> Task[P, R]: ...
 
 
@@ -199,6 +209,9 @@ def task(
     atomic: bool = False,
     sensitive: Collection[str] = (),
     on_failure: Task[..., Any] | None = None,
+    serial: str | None = None,
+    concurrency: tuple[str, int] | None = None,
+    object_url: ObjectUrl | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -216,6 +229,9 @@ def task(
     atomic: bool = False,
     sensitive: Collection[str] = (),
     on_failure: Task[..., Any] | None = None,
+    serial: str | None = None,
+    concurrency: tuple[str, int] | None = None,
+    object_url: ObjectUrl | None = None,
     **unknown: Any,
 ) -> Any:
     """Makes a function a task: `@task`, or `@task(queue="orders", backoff="15s 3m", timeout="30s")`.
@@ -242,6 +258,9 @@ def task(
             atomic=atomic,
             sensitive=sensitive,
             on_failure=on_failure,
+            serial=serial,
+            concurrency=concurrency,
+            object_url=object_url,
         )
         if ready.name == MESSAGE:
             raise ConfigError(f"{where}: the name {MESSAGE!r} stands for messages, which have no task. Give it another.")
@@ -279,6 +298,9 @@ def made(
     atomic: bool = False,
     sensitive: Any = (),
     on_failure: Any = None,
+    serial: Any = None,
+    concurrency: Any = None,
+    object_url: Any = None,
 ) -> T:
     """A task that is not registered yet. `where`: in errors.
 
@@ -297,7 +319,9 @@ def made(
         atomic=atomic,
         sensitive=task_options.sensitive(sensitive, function, where),
         on_failure=follower_of(on_failure, where),
+        object_url=task_options.object_url(object_url, where),
     )
+    task.named = name_format.given(serial, concurrency, task.signature, where, task.sensitive)
     if atomic and task.is_async:
         raise ConfigError(
             f"{where}: atomic=True needs a plain function, since Django's transactions belong to a thread. "

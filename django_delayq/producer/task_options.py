@@ -15,6 +15,7 @@ from django_delayq.record import MAX_TASK
 from django_delayq.text import did_you_mean
 
 Backoff = Ladder | Callable[[int, BaseException], clock.Delay | None]
+ObjectUrl = Callable[[Any], str | None]  # of a row, `models.Job`
 
 
 def name_of(name: str | None, fn: Callable[..., Any], where: str) -> str:
@@ -93,6 +94,14 @@ def sensitive(value: Any, fn: Callable[..., Any], where: str) -> Collection[str]
             near = did_you_mean(name, parameters)
             raise ConfigError(f"{where}: sensitive names {name!r}, which is no parameter of it{near}.")
     return value
+
+
+def object_url(value: Any, where: str) -> ObjectUrl | None:
+    """A function that takes the row of a job."""
+    if value is not None and not callable(value):
+        raise ConfigError(f"{where}: object_url must be a function that takes a job and returns a URL or None, not {value!r}.")
+    found: ObjectUrl | None = value
+    return found
 
 
 def place(fn: Callable[..., Any]) -> str:

@@ -23,15 +23,16 @@ R = TypeVar("R")
 running_loop: Final = asyncio.events._get_running_loop  # without the exception of get_running_loop, which costs more than the look
 
 
-def refuse_loop(twin: str) -> None:
-    """Does nothing in a thread of its own. `twin`: what to await instead, with its parentheses.
+def refuse_loop(twin: str, *, block: bool = False) -> None:
+    """Does nothing in a thread of its own. `twin`: what to await instead, with its parentheses; of a `block`, what to enter.
 
     Raises:
         SynchronousOnlyOperation: an event loop runs in this thread, and would stand still meanwhile.
             DJANGO_ALLOW_ASYNC_UNSAFE allows it, as for the rest of Django.
     """
     if running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
-        raise SynchronousOnlyOperation(f"This was called in async code, where it would hold up the event loop: use await {twin}.")
+        way = f"use async with {twin}" if block else f"use await {twin}"
+        raise SynchronousOnlyOperation(f"This was called in async code, where it would hold up the event loop: {way}.")
 
 
 def twin(of: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:

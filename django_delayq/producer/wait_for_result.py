@@ -85,7 +85,7 @@ def ended(job: Asked, since: float) -> Ending | None:
         return found if found.state in FINISHED else None
     view = None
     try:
-        with stores.guarded():
+        with stores.guarded(job.queue):
             view = stores.inspector().job(job.queue, job.id)
     except StoreUnavailable:
         return found  # without it, nobody knows

@@ -8,12 +8,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_delayq import clock, conf, ids
-from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.producer import database
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.stores import stores
 from django_delayq.record import validate_key
 from django_delayq.states import Change
+from django_delayq.store.connection import Link
 
 
 class JobRef:
@@ -123,6 +124,14 @@ def rows_of_key(queue: str, key: str) -> list[UUID]:
     return [] if found is None else found.keyed(queue, key, conf.get().database)
 
 
+def far_of_key(queue: str, key: str) -> UUID | None:
+    """The far job that holds a key, and of which it is known that no other does; None where the queue has no horizon."""
+    found = database.installed()
+    if found is None or not conf.get().queue(queue).horizon_ms:
+        return None
+    return found.far_of_key(queue, key, conf.get().database)
+
+
 def latest_of_key(queue: str, key: str) -> UUID | None:
     """The latest job of a key, however it stands: only the database knows."""
     found = database.installed()
@@ -131,16 +140,26 @@ def latest_of_key(queue: str, key: str) -> UUID | None:
 
 def holder(queue: str, key: str) -> UUID | None:
     """The job that holds a key in Redis."""
-    with stores.guarded():
+    with stores.guarded(queue):
         return stores.inspector().find(queue, key)
 
 
 def everywhere(ask: Callable[[str], Change]) -> Change:
-    """The first answer of a queue that knows the job."""
+    """The first answer of a queue that knows the job. A server that is away is passed over, and raised where no other one has it."""
+    away: dict[Link, StoreUnavailable] = {}
     for name in conf.get().queues:
-        change = ask(name)
+        node = stores.places.of(name)
+        if node in away:
+            continue
+        try:
+            change = ask(name)
+        except StoreUnavailable as error:
+            away[node] = error
+            continue
         if change is not Change.UNKNOWN:
             return change
+    for unavailable in away.values():
+        raise unavailable
     return Change.UNKNOWN
 
 

@@ -11,13 +11,17 @@ from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 from redis import Redis
+from redis.cluster import RedisCluster
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection, parse_url
+from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from django_delayq.exceptions import ConfigError
-from django_delayq.store import embedded
+from django_delayq.store import embedded, sentinels
+from django_delayq.store.sentinels import Entrance, Sentinels, SentinelUrl
 
 RedisSpec: TypeAlias = "str | Mapping[str, Any]"
-SCHEMES = ("redis://", "rediss://", "unix://")
+CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
+SCHEMES = ("redis://", "rediss://", "unix://", *sentinels.SCHEMES)
 # What a private pool takes over from the pool of a cache: where the server is and how to be let in. Not the client's
 # decoding, retries, pool sizes, timeouts or name: those are ours.
 TAKEN_OVER = frozenset(
@@ -31,7 +35,6 @@ TAKEN_OVER = frozenset(
         "credential_provider",
         "socket_keepalive",
         "socket_keepalive_options",
-        "connection_pool",
     }
 )
 # No text quotes more of an address than this, since a password may stand anywhere behind it.
@@ -39,7 +42,11 @@ SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
 HOST: Final = re.compile(r"[\w.:%-]+")  # names, and addresses of both kinds
 NAME: Final = re.compile(r"[\w-]+")
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
+HOW_ENCODED: Final = "What is no letter or digit in a password is percent-encoded: %40 for @, %2F for /."
 HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
+CLUSTER_WAY_OUT: Final = (
+    "Name a server that is part of no Cluster, as redis://host:6379/1; or, for one that may fail over, its Sentinels."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,7 @@ def way(spec: RedisSpec) -> Way:
     return Way(
         where=where(kwargs),
         network=not kwargs.get("path"),
-        here="connection_pool" not in kwargs and _is_here(kwargs.get("host", "localhost")),
+        here="sentinels" not in kwargs and _is_here(kwargs.get("host", "localhost")),
         tls=tls,
         checked=tls and kwargs["ssl_check_hostname"],
         password=bool(kwargs.get("password") or kwargs.get("credential_provider")),
@@ -111,23 +118,27 @@ def where(kwargs: Mapping[str, Any]) -> str:
     """The address for people, without a password."""
     if kwargs.get("path"):
         return f"unix:{kwargs['path']}, db {kwargs.get('db') or 0}"
-    if service := getattr(kwargs.get("connection_pool"), "service_name", ""):
-        return f"{service} by Sentinel, db {kwargs.get('db') or 0}"
+    if sentinels := kwargs.get("sentinels"):
+        return f"{sentinels.name} by Sentinel at {sentinels.places}, db {kwargs.get('db') or 0}"
     return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}, db {kwargs.get('db') or 0}"
 
 
 def resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
-    """The class of the connections, and their arguments. By TLS a server has to bear the name that it is called by: what redis-py
-    takes for granted there has changed with its versions.
+    """The class of the connections, and their arguments: with `sentinels` in place of host and port, if those say where the master is.
 
     Raises:
         ConfigError: it leads nowhere.
     """
     connection_class, kwargs = _resolve(spec)
-    if issubclass(connection_class, SSLConnection):
-        checked = kwargs.get("ssl_cert_reqs", "required") not in UNCHECKED
-        kwargs["ssl_check_hostname"] = checked and kwargs.get("ssl_check_hostname", True)
-    return connection_class, kwargs
+    return connection_class, _named(connection_class, kwargs)
+
+
+def _named(connection_class: type[Connection], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """By TLS a server has to bear the name that it is called by; what redis-py takes for granted has changed with its versions."""
+    if not issubclass(connection_class, SSLConnection):
+        return dict(kwargs)
+    checked = kwargs.get("ssl_cert_reqs", "required") not in UNCHECKED
+    return {**kwargs, "ssl_check_hostname": checked and kwargs.get("ssl_check_hostname", True)}
 
 
 def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
@@ -148,9 +159,24 @@ def _resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
 
 def _from_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
     _check(url, 'DELAYQ["REDIS"]')
+    if url.startswith(sentinels.SCHEMES):
+        return _from_sentinel_url(url, options)
     kwargs = dict(parse_url(url))
     connection_class = kwargs.pop("connection_class", Connection)
     return connection_class, {**kwargs, **options}
+
+
+def _from_sentinel_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
+    found = _split(url, 'DELAYQ["REDIS"]')
+    entrances, kwargs = sentinels.entrances(found.places, found.connection_class, {**found.kwargs, **options})
+    named = [(made, _named(made, one)) for made, one in entrances]
+    return found.connection_class, {**kwargs, "sentinels": Sentinels(found.name, named)}
+
+
+def _split(url: str, place: str) -> SentinelUrl:
+    scheme = SCHEME.match(url)
+    begins = f"{place} begins with {scheme[0] if scheme else ''}"
+    return sentinels.split_url(url, lambda wrong: ConfigError(f"{begins}, and {wrong}.", hint=f"Write {sentinels.LINE}. {HOW_ENCODED}"))
 
 
 def _check(url: Any, place: str) -> None:
@@ -160,11 +186,13 @@ def _check(url: Any, place: str) -> None:
         ConfigError: its text names place and scheme; those of the parsers quote what they stumbled over.
     """
     scheme = SCHEME.match(url) if isinstance(url, str) else None
+    if scheme is not None and scheme[0] in CLUSTER_SCHEMES:
+        raise ConfigError(f"{place} begins with {scheme[0]}: Redis Cluster is not yet in this release.", hint=CLUSTER_WAY_OUT)
     said = f"{place} begins with {scheme[0]}" if scheme else f"{place} is an address without a scheme"
     if scheme is None or not url.startswith(SCHEMES):
         raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}.", hint=HOW)
     _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
-    if "@" in "".join(behind) or not _is_readable(url):
+    if "@" in "".join(behind) or not (url.startswith(sentinels.SCHEMES) or _is_readable(url)):
         raise ConfigError(f"{said}, and what follows is no usable address.", hint=HOW)
 
 
@@ -188,8 +216,18 @@ def _call_factory(path: str) -> Redis:
     if unsaid.error:
         raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}.", hint=f"Call it by hand. {HOW}")
     if not isinstance(client, Redis):
-        raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis.")
+        said = f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
+        raise ConfigError(said, hint=_way_out(client))
     return client
+
+
+def _way_out(client: object) -> str:
+    """What to give in its place, of a client of redis-py that is none of one server."""
+    if isinstance(client, Sentinel):
+        return "Return its master_for('mymaster'), with the name that the Sentinels know; or write redis+sentinel://… in its place."
+    if isinstance(client, RedisCluster):
+        return f"This release does not work with a Redis Cluster. {CLUSTER_WAY_OUT}"
+    return ""
 
 
 class _Unsaid:
@@ -229,7 +267,7 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
     if not isinstance(client, Redis):
         raise ConfigError(
             f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis.",
-            hint="Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL.",
+            hint=_way_out(client) or "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL.",
         )
     return _from_client(client)
 
@@ -244,11 +282,28 @@ def _locations(location: Any) -> Iterator[str]:
 
 def _from_client(client: Redis) -> tuple[type[Connection], dict[str, Any]]:
     pool: ConnectionPool = client.connection_pool
-    kwargs = {
-        name: value
-        for name, value in pool.connection_kwargs.items()
-        if name in TAKEN_OVER or (name.startswith("ssl_") and issubclass(pool.connection_class, SSLConnection))
-    }
+    if isinstance(pool, SentinelConnectionPool):
+        return _from_sentinel_pool(pool)
+    kwargs = _taken_over(pool)
     if issubclass(pool.connection_class, UnixDomainSocketConnection):
         kwargs = {name: value for name, value in kwargs.items() if name not in {"host", "port"}}
     return pool.connection_class, kwargs
+
+
+def _from_sentinel_pool(pool: SentinelConnectionPool) -> tuple[type[Connection], dict[str, Any]]:
+    """Its Sentinels are asked by connections of our own, since those of the pool may wait for ever."""
+    if not pool.is_master:
+        said = f"DELAYQ['REDIS'] leads to replicas of {pool.service_name!r}, which take no writes."
+        raise ConfigError(said, hint="Take is_master=0 out of the LOCATION; of a factory, return master_for and not slave_for.")
+    connection_class = SSLConnection if issubclass(pool.connection_class, SSLConnection) else Connection
+    entrances: list[Entrance] = []
+    for client in pool.sentinel_manager.sentinels:
+        own = client.connection_pool
+        entrances.append((own.connection_class, _named(own.connection_class, {**_taken_over(own), "db": 0})))
+    kwargs = {name: value for name, value in _taken_over(pool).items() if name not in {"host", "port"}}
+    return connection_class, {**kwargs, "sentinels": Sentinels(pool.service_name, entrances)}
+
+
+def _taken_over(pool: ConnectionPool) -> dict[str, Any]:
+    tls = issubclass(pool.connection_class, SSLConnection)
+    return {name: value for name, value in pool.connection_kwargs.items() if name in TAKEN_OVER or (tls and name.startswith("ssl_"))}

@@ -11,24 +11,18 @@ import contextlib
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
+from django_delayq.store.sentinels import Sentinels
 
 
 def _plain(command: tuple[Any, ...]) -> bytes:
@@ -47,13 +41,18 @@ Reply: TypeAlias = Any
 
 # Seconds after which an idle connection is not used again: a firewall may have forgotten it, and would tell only after the send.
 IDLE = 30.0
+RESTED = 1.0  # seconds after which the Sentinels are asked before it is used
 KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
 HURRIED = 0.25  # seconds that a call may wait when there is no time left
 # Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
 # codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
 PASSING_CODES = re.compile(r"\b(OOM|READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS|TRYAGAIN|BUSY)\b")
 CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
-PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownError", "ClusterDownError", "TryAgainError"})
+PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownError"})
+# What only a node of a Redis Cluster says, of where keys lie. No answer about a job: whoever took it for one would give the job up.
+# Older clients leave it as it is.
+CLUSTER_CODES = re.compile(r"(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|CROSSSLOT) ")
+CLUSTER_CLASSES = frozenset({"MovedError", "AskError", "TryAgainError", "ClusterDownError", "ClusterCrossSlotError"})
 
 
 class StoreError(DelayqError):
@@ -95,19 +94,34 @@ class Link:
     shared between processes: after a fork the child begins with an empty one.
 
     Args:
-        factory: makes one unconnected client connection.
+        factory: makes one unconnected client connection; asks the Sentinels first, if there are any.
         where: the address, for error messages; never with a password.
+        sentinels: those that say where the server is. Then no connection is used that leads elsewhere.
     """
 
-    def __init__(self, factory: Callable[[], Connection], where: str) -> None:
+    def __init__(self, factory: Callable[[], Connection], where: str, sentinels: Sentinels | None = None) -> None:
         self.factory = factory
         self.where = where
+        self._sentinels = sentinels
         self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
         self._failed_at = 0.0  # when the last call failed; 0: it did not
         self._deadline: float | None = None
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
+
+    @property
+    def shared(self) -> Link:
+        """See `store/places.py`: it is the place of all queues."""
+        return self
+
+    def of(self, queue: str) -> Link:
+        """See `shared`."""
+        return self
+
+    def nodes(self) -> Sequence[Link]:
+        """See `shared`."""
+        return (self,)
 
     @property
     def away(self) -> bool:
@@ -176,6 +190,7 @@ class Link:
         for reply in replies:
             if isinstance(reply, StoreRefused) and reply.replica:
                 connection.disconnect()  # the address may lead to the new primary by now
+                self._forget()
                 return replies
         self._keep(connection)
         return replies
@@ -186,9 +201,20 @@ class Link:
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        connection = self.factory()
+        connection = self._made()
         self._let_in(connection)
         return connection
+
+    def leads(self, connection: Connection) -> bool:
+        """Whether that connection goes to the server that is meant now, as far as is known: a master may have got a successor."""
+        return self._sentinels is None or self._sentinels.lead_to(connection)
+
+    def _made(self) -> Connection:
+        try:
+            return self.factory()
+        except (RedisError, OSError) as error:  # of the Sentinels
+            self._failed_at = clock.monotonic()
+            raise self._unavailable(error) from error
 
     def _let_in(self, connection: Connection) -> None:
         """Connects, unless it is. What a server answers meanwhile may quote what it was sent, the password: of an answer without a
@@ -217,12 +243,21 @@ class Link:
                 connection, since = self._idle.pop()
             except IndexError:
                 return self.dedicated()
-            if clock.monotonic() - since < IDLE and _is_quiet(connection):
+            idle = clock.monotonic() - since
+            if idle < IDLE and (self._sentinels is None or self._still_leads(connection, idle)) and _is_quiet(connection):
                 return connection
             _discard(connection)
 
+    def _still_leads(self, connection: Connection, idle: float) -> bool:
+        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Who calls all
+        the time hears that it is away, so only what has rested is looked at.
+        """
+        if idle > RESTED and self._sentinels is not None:
+            self._sentinels.look()
+        return self.leads(connection)
+
     def _hurried(self, deadline: float) -> Connection:
-        connection = self.factory()
+        connection = self._made()
         left = max(HURRIED, deadline - clock.monotonic())
         connection.socket_timeout = min(connection.socket_timeout or left, left)
         connection.socket_connect_timeout = connection.socket_timeout
@@ -231,7 +266,7 @@ class Link:
 
     def _keep(self, connection: Connection) -> None:
         """For the next call. What has not been needed for long is closed: the peak of one moment is not held for ever."""
-        if self._deadline is not None:
+        if self._deadline is not None or (self._sentinels is not None and not self.leads(connection)):
             _discard(connection)
             return
         now = clock.monotonic()
@@ -252,15 +287,7 @@ class Link:
         except ResponseError as error:
             if isinstance(error, NoScriptError):
                 return ScriptMissing(str(error))
-            if type(error).__name__ in PASSING_CLASSES or PASSING_CODES.search(str(error)):
-                away = self._unavailable(error)
-                refused = StoreRefused(code=away.code, **away.fields)
-                refused.replica = type(error).__name__ == "ReadOnlyError" or "READONLY" in str(error)
-                refused.full = type(error).__name__ == "OutOfMemoryError" or "OOM" in str(error)
-                return refused
-            wrong = StoreError(code="redis_answered", where=self.where, cause=str(error))
-            wrong.reply = str(error)
-            return wrong
+            return answered(error, self.where)
 
     def _broken(self, connection: Connection, error: BaseException) -> StoreUnavailable:
         """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
@@ -270,7 +297,13 @@ class Link:
         if not isinstance(error, (RedisError, OSError)):
             raise error
         self._failed_at = clock.monotonic()
+        self._forget()
         return self._unavailable(error)
+
+    def _forget(self) -> None:
+        """By Sentinel: closes the idle connections. They lead to the same server, and the master may be another by now."""
+        if self._sentinels is not None:
+            self.close()
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         if isinstance(error, (AuthenticationError, AuthorizationError)):
@@ -280,6 +313,21 @@ class Link:
         else:
             code = "redis_away"
         return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
+
+
+def answered(error: ResponseError, where: str) -> StoreRefused | StoreError:
+    """What an error stands for that the server at `where` has answered with."""
+    kind, cause = type(error).__name__, _cause(error)
+    if kind in CLUSTER_CLASSES or CLUSTER_CODES.match(str(error)):
+        return StoreRefused(code="redis_cluster", where=where, cause=cause)
+    if kind in PASSING_CLASSES or PASSING_CODES.search(str(error)):
+        refused = StoreRefused(code="redis_away", where=where, cause=cause)
+        refused.replica = kind == "ReadOnlyError" or "READONLY" in str(error)
+        refused.full = kind == "OutOfMemoryError" or "OOM" in str(error)
+        return refused
+    wrong = StoreError(code="redis_answered", where=where, cause=str(error))
+    wrong.reply = str(error)
+    return wrong
 
 
 def _packed(command: tuple[Any, ...]) -> bytes:
@@ -313,8 +361,8 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
     """A link to the server that `DELAYQ["REDIS"]` names. Nothing is sent yet.
 
     Args:
-        spec: alias in CACHES, URL, `{"URL": …, "OPTIONS": {…}}`, dotted path of a factory that returns a `redis.Redis`,
-            `"embedded"` or `{"EMBEDDED": directory}`.
+        spec: alias in CACHES, URL (of Sentinels too), `{"URL": …, "OPTIONS": {…}}`, dotted path of a factory that returns a
+            `redis.Redis`, `"embedded"` or `{"EMBEDDED": directory}`.
         name: client name, as `CLIENT LIST` shows it.
         timeout: seconds to wait for a connection, and for a reply.
 
@@ -322,20 +370,27 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         ConfigError: the value names nothing that can be connected to.
     """
     connection_class, kwargs = resolve(spec)
+    return link_to(connection_class, kwargs, name=name, timeout=timeout)
+
+
+def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Link:
+    """As `connect`, to what `address.resolve` has found. `name` may be ""."""
     ours = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        "client_name": name,
+        "client_name": name or None,
         "retry": Retry(NoBackoff(), 0),
         "health_check_interval": 0,
         "decode_responses": False,
         "protocol": 2,
     }
     merged = {**kwargs, **ours}
+    sentinels: Sentinels | None = merged.pop("sentinels", None)
 
     def make() -> Connection:
-        connection = connection_class(**merged)
+        place = {} if sentinels is None else dict(zip(("host", "port"), sentinels.ask(), strict=True))
+        connection = connection_class(**merged, **place)
         connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
         return connection
 
-    return Link(make, where(kwargs))
+    return Link(make, where(kwargs), sentinels)

@@ -19,6 +19,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote
@@ -35,6 +36,15 @@ LOCK_SECONDS = 30.0  # to wait for another process that starts or stops the serv
 OURS: Final = (".gitignore", "lock", "running", "valkey.sock", "valkey.log", "valkey.pid", "appendonlydir")
 LEFT: Final = ("temp-", "dump.rdb")  # begins what a server leaves that was killed while it wrote
 OTHERS: Final = 0o077  # rights of others than the owner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedServer:
+    """`pid`: of the server of that directory, 0 if none runs. `answers`: whether it did a moment ago."""
+
+    directory: Path
+    pid: int = 0
+    answers: bool = False
 
 
 def ensure(directory: str | os.PathLike[str] | None = None, owner: int = 0) -> str:
@@ -83,6 +93,25 @@ def stop(directory: str | os.PathLike[str] | None = None, *, seconds: float = 10
                 raise StoreUnavailable(f"The embedded server of {home} did not end in {seconds:g} s. See {home / 'valkey.log'}.")
             clock.sleep(0.02)
         return True
+
+
+def look(directory: str | os.PathLike[str] | None = None) -> EmbeddedServer:
+    """How the server of that directory is. Starts nothing, and makes nothing.
+
+    Raises:
+        StoreUnavailable: another process has been starting or stopping it for long.
+    """
+    home = _home(directory)
+    if not (home / "running").is_file():
+        return EmbeddedServer(directory=home)
+    with _locked(home), _opened(home / "running") as running:
+        if _take(running):
+            return EmbeddedServer(directory=home)
+        with contextlib.suppress(OSError, ValueError):
+            return EmbeddedServer(
+                directory=home, pid=int((home / "valkey.pid").read_text()), answers=_ready(_say(_socket(home), b"PING\r\n"))
+            )
+        return EmbeddedServer(directory=home)  # it is on its way up or down
 
 
 def server_program() -> str:

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link, answered
 from django_delayq.store.keys import Keys
 
 BLOCK: Final = 30.0  # seconds; a line that is silent for longer is deaf: a firewall may have forgotten the connection
@@ -37,7 +37,8 @@ class EventLine:
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        if self._connection is None:
+        if self._connection is None or not self._link.leads(self._connection):
+            self.close()
             self._connection = self._link.dedicated()
         command = ["XREAD", "COUNT", 1, "BLOCK", int(BLOCK * 1000), "STREAMS", *self._keys, *(["$"] * len(self._keys))]
         try:
@@ -57,6 +58,8 @@ class EventLine:
         descriptor = self.fileno()
         if descriptor < 0:
             return self.armed
+        if self._connection is not None and not self._link.leads(self._connection):
+            return True
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         return bool(poll.poll(0)) or clock.monotonic() > self._until
@@ -70,13 +73,16 @@ class EventLine:
         """
         if self._connection is None:
             return False
+        if not self._link.leads(self._connection):
+            self.close()
+            raise StoreUnavailable(code="redis_away", where=self._link.where, cause="another server is the master now")
         try:
             reply = self._connection.read_response()  # a deaf line: it times out
         except ResponseError as error:
             self.close()
             if str(error).startswith("UNBLOCKED"):  # it has become a replica
                 raise StoreUnavailable(code="redis_answered", where=self._link.where, cause=str(error)) from error
-            raise StoreError(code="redis_answered", where=self._link.where, cause=str(error)) from error
+            raise answered(error, self._link.where) from error
         except (RedisError, OSError) as error:
             self._broken(error)
         self.armed = False

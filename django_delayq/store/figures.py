@@ -1,5 +1,5 @@
 """Numbers over time, for people: what was done in the last hour, how late and how long, and what will become due. Reads only, bounded
-however many jobs there are, and each in one write.
+however many jobs there are, and each in one write to each server.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from django_delayq import spread
 from django_delayq.exceptions import StoreUnavailable
@@ -16,6 +16,7 @@ from django_delayq.spread import Spread
 from django_delayq.store import decode
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.places import Places
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -33,8 +34,12 @@ KINDS: Final = (  # of what scripts count per minute
 MOST_US: Final = 1_000  # in Redis, for the ZCOUNTs of a forecast: the dashboard as a whole is to stay below 2 ms
 COUNT_US: Final = ((1_000, 0.4), (10_000, 1.0))  # what one costs in a lane of up to so many jobs
 COUNT_US_BEYOND: Final = 2.0  # in one of 50,000
+ENDED: Final = ("succeeded", "failed", "retried")  # of those, what a chart shows
+ASKED_AT_ONCE: Final = 240  # minutes per command: some tenth of a millisecond in Redis
 MINUTE_STEPS: Final = (1, 2, 5, 10, 15, 30, 60)
 HOUR_STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
+
+Look: TypeAlias = tuple[str, tuple[Any, ...]]  # a queue, and what its server is asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,30 @@ class QueueCounts:
     minute: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCounts:
+    """What a queue has done, in steps of `step_ms` since `start_ms`, the last step being under way: jobs that succeeded and failed,
+    and attempts that were retried.
+    """
+
+    queue: str
+    start_ms: int
+    step_ms: int
+    succeeded: tuple[int, ...]
+    failed: tuple[int, ...]
+    retried: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCounts:
+    """The last hour of a queue in steps of five minutes since `start_ms`: lateness and run times of each, as counts per bucket."""
+
+    queue: str
+    start_ms: int
+    late: tuple[tuple[int, ...], ...]
+    ran: tuple[tuple[int, ...], ...]
+
+
 class Figures:
     """Looks into the queues of one prefix.
 
@@ -70,27 +99,63 @@ class Figures:
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, link: Link, *, prefix: str) -> None:
-        self._link = link
+    def __init__(self, places: Places, *, prefix: str) -> None:
+        self._places = places
         self._prefix = prefix
 
     def hours(self, queues: Sequence[str]) -> list[Spread]:
         """The last hour of each queue."""
-        now_ms = self._now_ms()
-        raws = self._ask([("GETRANGE", Keys(self._prefix, queue)["spread"], 0, spread.LENGTH - 1) for queue in queues], b"")
+        now_ms = self._now_ms(queues)
+        raws = self._ask(self._spreads(queues), b"")
         return [spread.decode(raw, now_ms) for raw in raws]
+
+    def slots(self, queues: Sequence[str]) -> list[SlotCounts]:
+        """The last hour of each queue, slot by slot."""
+        now_ms = self._now_ms(queues)
+        raws = self._ask(self._spreads(queues), b"")
+        start_ms = (now_ms // spread.SLOT_MS - spread.MINUTES // spread.SLOT + 1) * spread.SLOT_MS
+        return [
+            SlotCounts(
+                queue=queue,
+                start_ms=start_ms,
+                late=tuple(tuple(late) for late, _ in slots),
+                ran=tuple(tuple(ran) for _, ran in slots),
+            )
+            for queue, slots in ((queue, spread.decode_slots(raw, now_ms)) for queue, raw in zip(queues, raws, strict=True))
+        ]
+
+    def ended(self, queue: str, *, step: int, steps: int) -> EndedCounts:
+        """What a queue has done in the last `steps` times `step` minutes; counts are kept for eight days."""
+        minute = self._now_ms([queue]) // MINUTE_MS
+        first = minute - minute % step - (steps - 1) * step
+        key = Keys(self._prefix, queue)["stats"]
+        asked = [range(start, min(start + ASKED_AT_ONCE, minute + 1)) for start in range(first, minute + 1, ASKED_AT_ONCE)]
+        replies = self._ask([(queue, ("HMGET", key, *(f"{each}:{kind}" for each in part for kind in ENDED))) for part in asked], ())
+        sums = {kind: [0] * steps for kind in ENDED}
+        for part, counts in zip(asked, replies, strict=True):
+            for number, count in enumerate(counts):
+                if count:
+                    sums[ENDED[number % len(ENDED)]][(part[number // len(ENDED)] - first) // step] += decode.number(count)
+        told = {kind: tuple(numbers) for kind, numbers in sums.items()}
+        return EndedCounts(queue=queue, start_ms=first * MINUTE_MS, step_ms=step * MINUTE_MS, **told)
+
+    def lanes(self, queue: str) -> dict[str, int]:
+        """How many jobs wait in each lane, those that are due among them."""
+        keys = Keys(self._prefix, queue)
+        return dict(zip(LANES, self._ask([(queue, ("ZCARD", keys[lane])) for lane in LANES], 0), strict=True))
 
     def counts(self, queues: Sequence[str]) -> list[QueueCounts]:
         """What each of these queues counts."""
-        now_ms = self._now_ms()
+        now_ms = self._now_ms(queues)
         fields = [f"{now_ms // MINUTE_MS - 1}:{kind}" for kind in KINDS]
-        commands: list[tuple[Any, ...]] = []
-        for keys in (Keys(self._prefix, queue) for queue in queues):
+        commands: list[Look] = []
+        for queue in queues:
+            keys = Keys(self._prefix, queue)
             commands += [
-                ("HMGET", keys["stats"], *fields),
-                ("ZCARD", keys["finished"]),
-                ("ZCOUNT", keys["failed"], now_ms - HOUR_MS, "+inf"),
-                ("ZCOUNT", keys["failed"], now_ms - 24 * HOUR_MS, "+inf"),
+                (queue, ("HMGET", keys["stats"], *fields)),
+                (queue, ("ZCARD", keys["finished"])),
+                (queue, ("ZCOUNT", keys["failed"], now_ms - HOUR_MS, "+inf")),
+                (queue, ("ZCOUNT", keys["failed"], now_ms - 24 * HOUR_MS, "+inf")),
             ]
         replies = zip(*[iter(self._ask(commands, 0))] * 4, strict=True)
         return [
@@ -106,13 +171,13 @@ class Figures:
 
     def forecast(self, queues: Sequence[str]) -> Forecast:
         """What becomes due in these queues, by the whole minute and the whole hour; what is due already is not in it."""
-        now_ms = self._now_ms()
+        now_ms = self._now_ms(queues)
         minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
-        lanes = [Keys(self._prefix, queue)[lane] for queue in queues for lane in LANES]
+        lanes = [(queue, Keys(self._prefix, queue)[lane]) for queue in queues for lane in LANES]
         looked = self._ask(
             [
-                *(("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS) for lane in lanes),
-                *(("ZCARD", lane) for lane in lanes),
+                *((queue, ("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS)) for queue, lane in lanes),
+                *((queue, ("ZCARD", lane)) for queue, lane in lanes),
             ],
             0,
         )
@@ -127,7 +192,12 @@ class Figures:
         hours = [hour_start + n * HOUR_MS for n in range(0, 25, hour_step)]
         ranges = [*pairwise(minutes), *pairwise(hours)]
         counts = self._ask(
-            [("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}") for start, end in ranges for lane in busy], 0
+            [
+                (queue, ("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}"))
+                for start, end in ranges
+                for queue, lane in busy
+            ],
+            0,
         )
         sums = [sum(counts[n * len(busy) : (n + 1) * len(busy)]) for n in range(len(ranges))]
         split = len(minutes) - 1
@@ -139,17 +209,27 @@ class Figures:
             hours=tuple(sums[split:]),
         )
 
-    def _now_ms(self) -> int:
-        seconds, micros = self._link.execute("TIME")
+    def _spreads(self, queues: Sequence[str]) -> list[Look]:
+        return [(queue, ("GETRANGE", Keys(self._prefix, queue)["spread"], 0, spread.LENGTH - 1)) for queue in queues]
+
+    def _now_ms(self, queues: Sequence[str]) -> int:
+        """By the clock of the first one's server: one moment for all."""
+        link = self._places.of(queues[0]) if queues else self._places.shared
+        seconds, micros = link.execute("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    def _ask(self, commands: Sequence[tuple[Any, ...]], nothing: Any) -> list[Any]:
-        replies = self._link.execute_many(commands) if commands else []
-        for reply in replies:
-            if isinstance(reply, StoreUnavailable):
-                raise reply
-        # What stands there instead of ours counts as nothing.
-        return [nothing if isinstance(reply, Exception) else reply for reply in replies]
+    def _ask(self, looks: Sequence[Look], nothing: Any) -> list[Any]:
+        numbers: dict[Link, list[int]] = {}
+        for number, (queue, _) in enumerate(looks):
+            numbers.setdefault(self._places.of(queue), []).append(number)
+        found = [nothing] * len(looks)
+        for link, those in numbers.items():
+            for number, reply in zip(those, link.execute_many([looks[number][1] for number in those]), strict=True):
+                if isinstance(reply, StoreUnavailable):
+                    raise reply
+                if not isinstance(reply, Exception):  # what stands there instead of ours counts as nothing
+                    found[number] = reply
+        return found
 
 
 def _count_us(size: int) -> float:

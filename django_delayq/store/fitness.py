@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from django_delayq.store import formats
 from django_delayq.store.address import RedisSpec, embedded_fault, is_embedded, way
 from django_delayq.store.inspector import ServerFacts
 from django_delayq.target import OfferTarget
@@ -146,7 +147,7 @@ def link_findings(redis: RedisSpec, *, signed: bool) -> Iterator[Finding]:
         yield _warning(
             "W014",
             f"Redis at {seen.where} is reached without TLS: who is on the way reads and changes passwords and jobs.",
-            "Write rediss:// in DELAYQ['REDIS']. On a private network that nobody else is on, silence this check.",
+            "Write rediss://, or rediss+sentinel://, in DELAYQ['REDIS']. On a private network of your own, silence this check.",
         )
     if not seen.password:
         yield _warning(
@@ -191,16 +192,45 @@ def unkept(queues: Sequence[str], workers: Iterable[Mapping[str, Any]]) -> list[
     return sorted(set(queues) - kept)
 
 
-def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """What speaks against how records are kept of these queues, which are pulled: nobody would miss a worker."""
+def unmirrored(queues: Sequence[str], workers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Those of the queues whose jobs workers run, while none of them keeps their records: rows stand still there."""
+    present = [worker for worker in workers if not worker.get("silent")]
+    if not any("records" in worker or "sides" in worker for worker in present):
+        return []  # none says what it keeps
+    served = {name for worker in present if isinstance(worker.get("queues"), list) for name in worker["queues"]}
+    return [name for name in unkept(queues, present) if name in served]
+
+
+def record_findings(queues: Sequence[str], workers: Sequence[Mapping[str, Any]], *, pulled: Collection[str] = ()) -> Iterator[Finding]:
+    """What speaks against how records are kept of these queues. Of those that are `pulled` nobody would miss a worker."""
+    for name in unmirrored([name for name in queues if name not in pulled], workers):
+        yield _warning(
+            "W022",
+            f"Workers run jobs of the queue {name!r}, and none keeps its records: rows stand still, nothing is restored or relayed.",
+            f"Give one of them the roles mirror and relay, or start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
+        )
     if all(worker.get("silent") for worker in workers):
         return  # where this is looked at, no worker runs: perhaps none has been started yet
-    for name in unkept(queues, workers):
+    for name in unkept([name for name in queues if name in pulled], workers):
         yield _warning(
             "W022",
             f"Consumers pull from the queue {name!r}, and no worker keeps its records: rows stand still, nothing is restored.",
             f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
         )
+
+
+def name_findings(queues: Iterable[str], workers: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """What speaks against who serves these queues, whose tasks share names: releases of format 0 run all of a name at once."""
+    old = [worker for worker in formats.older(workers, below=formats.NAMES_KNOWN) if not worker.get("silent")]
+    for name in sorted(set(queues)):
+        those = [worker for worker in old if isinstance(worker.get("queues"), list) and name in worker["queues"]]
+        if those:
+            yield _warning(
+                "W023",
+                f"Tasks of the queue {name!r} have serial or concurrency, and {len(those)} of its workers are of a release that knows "
+                "neither: they run several jobs of a name at once.",
+                "Deploy this release to all workers before such jobs are scheduled; `manage.py delayq status` names the workers.",
+            )
 
 
 def version_findings(installed: Mapping[str, str]) -> Iterator[Finding]:

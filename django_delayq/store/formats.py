@@ -24,6 +24,7 @@ from django_delayq.store.connection import StoreError
 
 FORMAT = 1  # the newest that this release knows
 PREFIX_SIGNED: Final = 1  # from this format on signatures of records cover the prefix
+NAMES_KNOWN: Final = 1  # releases that know no newer format than the one below it know no names of jobs
 REFUSED: Final = "FORMAT"  # the code of the reply of a script that meets a newer one
 QUIET_MS: Final = 3_600_000  # no process of an older release has been there for so long: then the format is raised by itself
 TELL: Final = 60.0  # seconds between words of a process that calls

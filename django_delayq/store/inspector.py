@@ -17,6 +17,7 @@ from django_delayq.record import JobRecord
 from django_delayq.store import decode, scripts
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
+from django_delayq.store.places import Places, by_node
 from django_delayq.target import OfferTarget
 
 MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.lua has it
@@ -25,7 +26,9 @@ MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.l
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDepth:
     """How full a queue is. Times in ms since 1970 (0: none), `oldest_late_ms` and `events_late_ms` (the age of the
-    oldest event that no mirror has folded) durations; `due` is part of `scheduled`; `untold`: of how many jobs `events` entries tell.
+    oldest event that no mirror has folded) durations; `due` is part of `scheduled`, and `blocked`, what waits for its
+    name, of `due`; `untold`: of how many jobs `events` entries tell; `asked_ms`: when somebody has last asked for jobs here, or has
+    held on to some.
     """
 
     queue: str
@@ -41,9 +44,11 @@ class QueueDepth:
     paused_reason: str
     events: int
     untold: int
+    blocked: int
     events_late_ms: int
     generation: str
     restoring: str
+    asked_ms: int
 
     @property
     def paused(self) -> bool:
@@ -56,7 +61,9 @@ class JobView:
     """A job as Redis knows it now. `state`: scheduled, running, failed, or finished (a tombstone: succeeded or cancelled).
 
     `date_ms`: due, lease end, failed at, finished at, by state. `asks`: how often it has
-    asked, and heard "not yet". `record` is None for a tombstone or an unreadable record.
+    asked, and heard "not yet". `name`, of which `most` run at a time, "" for none; `turn`: the number of the holder that the job is
+    or was, 0 before; `blocked`: it is due, and waits for its name; `name_holder`: who holds that, the first of several. `record` is
+    None for a tombstone or an unreadable record.
     """
 
     id: UUID
@@ -67,6 +74,11 @@ class JobView:
     attempt: int
     crashes: int
     asks: int
+    name: str
+    most: int
+    turn: int
+    blocked: bool
+    name_holder: UUID | None
     fence: str
     cancel_by: str
     aborts: bool
@@ -100,8 +112,8 @@ class Inspector:
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, link: Link, *, prefix: str) -> None:
-        self._link = link
+    def __init__(self, places: Places, *, prefix: str) -> None:
+        self._places = places
         self.prefix = prefix
 
     def depth(self, queue: str) -> QueueDepth:
@@ -109,30 +121,49 @@ class Inspector:
         return self.depths([queue])[0]
 
     def depths(self, queues: Sequence[str]) -> list[QueueDepth]:
-        """The counts of several queues, in two round trips however many they are."""
-        now_ms = self._now_ms()
-        commands = [_depth_commands(Keys(self.prefix, queue), now_ms) for queue in queues]
-        replies = iter(self._ask(*(command for of_queue in commands for command in of_queue)))
-        return [_depth(queue, now_ms, list(islice(replies, len(of_queue)))) for queue, of_queue in zip(queues, commands, strict=True)]
+        """The counts of several queues, in two round trips per server however many they are."""
+        found: dict[str, QueueDepth] = {}
+        for link, names in by_node(self._places, queues).items():
+            now_ms = _now_ms(link)
+            commands = [_depth_commands(Keys(self.prefix, queue), now_ms) for queue in names]
+            replies = iter(_ask(link, *(command for of_queue in commands for command in of_queue)))
+            for queue, of_queue in zip(names, commands, strict=True):
+                found[queue] = _depth(queue, now_ms, list(islice(replies, len(of_queue))))
+        return [found[queue] for queue in queues]
 
     def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
         keys = Keys(self.prefix, queue)
-        reply = scripts.run(self._link, scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
+        reply = scripts.run(self._places.of(queue), scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
         now_ms = int(reply[0])
-        return [_view(job, queue, now_ms, reply[1 + n * 9 : 10 + n * 9]) for n, job in enumerate(jobs)]
+        return [_view(job, queue, now_ms, reply[1 + n * 14 : 15 + n * 14]) for n, job in enumerate(jobs)]
+
+    def leased(self, queues: Sequence[str], most: int) -> list[UUID]:
+        """The jobs of these queues that are under a lease, of each queue at most so many, those first whose leases end first."""
+        return self._first(queues, "leases", most)
 
     def job(self, queue: str, job: UUID) -> JobView | None:
         """The job of this id; None if Redis does not know it."""
         return self.jobs(queue, [job])[0]
 
+    def blocked(self, queues: Sequence[str], most: int) -> list[UUID]:
+        """The jobs of these queues that are due and wait for their name: of each queue at most so many, those that were due first."""
+        return self._first(queues, "blocked", most)
+
+    def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
+        found: list[UUID] = []
+        for link, names in by_node(self._places, queues).items():
+            replies = _ask(link, *(("ZRANGE", Keys(self.prefix, queue)[key], 0, most - 1) for queue in names))
+            found += [id for members in replies for member in members if (id := decode.job_id(member)) is not None]
+        return found
+
     def records(self, queue: str) -> Iterator[list[tuple[str, bytes]]]:
         """All records of a queue, in batches of about 200, as (short id, record), in no order. One may come twice; one that is
         put in meanwhile may come or not. What is not called by an id is left out.
         """
-        keys, cursor = Keys(self.prefix, queue), b"0"
+        keys, link, cursor = Keys(self.prefix, queue), self._places.of(queue), b"0"
         while True:
-            cursor, flat = self._link.execute("HSCAN", keys["jobs"], cursor, "COUNT", 200)
+            cursor, flat = link.execute("HSCAN", keys["jobs"], cursor, "COUNT", 200)
             named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
             yield [(name, record) for name, record in named if decode.job_id(name) is not None]
             if cursor == b"0":
@@ -140,34 +171,40 @@ class Inspector:
 
     def find(self, queue: str, key: str) -> UUID | None:
         """The id of the unfinished job that holds the business key."""
-        keys = Keys(self.prefix, queue)
-        holder = self._link.execute("HGET", keys["keys"], key)
+        keys, link = Keys(self.prefix, queue), self._places.of(queue)
+        holder = link.execute("HGET", keys["keys"], key)
         id = None if holder is None else decode.job_id(holder)
         if id is None:
             return None
         try:  # as the scripts do: a job holds a key only if it says so itself
-            return id if JobRecord.decode(id, self._link.execute("HGET", keys["jobs"], holder) or b"").key == key else None
+            return id if JobRecord.decode(id, link.execute("HGET", keys["jobs"], holder) or b"").key == key else None
         except PayloadError:
             return None
 
-    def unread(self, queues: Sequence[str]) -> tuple[int, int]:
-        """How many events of these queues the mirror has not folded yet, and the age of the oldest in ms by Redis' clock."""
-        keys = [Keys(self.prefix, queue)["events"] for queue in queues]
-        replies = self._ask(("TIME",), *(("XLEN", key) for key in keys), *(("XRANGE", key, "-", "+", "COUNT", 1) for key in keys))
-        (seconds, micros), lengths, firsts = replies[0], replies[1 : 1 + len(keys)], replies[1 + len(keys) :]
-        dates = [decode.moment_ms(first[0][0].partition(b"-")[0]) for first in firsts if first]
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return sum(lengths), max(0, now_ms - min(dates, default=now_ms))
+    def unread(self, queues: Sequence[str]) -> list[tuple[int, int]]:
+        """Of each of these queues, how many events the mirror has not folded yet, and the age of the oldest in ms by the clock of its
+        server.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for link, names in by_node(self._places, queues).items():
+            keys = [Keys(self.prefix, queue)["events"] for queue in names]
+            looks = (("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
+            (seconds, micros), *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
+            now_ms = int(seconds) * 1000 + int(micros) // 1000
+            for name, length, first in zip(names, replies[: len(keys)], replies[len(keys) :], strict=True):
+                date = decode.moment_ms(first[0][0].partition(b"-")[0]) if first else now_ms
+                found[name] = (length, max(0, now_ms - date))
+        return [found[queue] for queue in queues]
 
-    def server(self) -> ServerFacts:
-        """Version, memory, persistence, eviction policy and clock of the server."""
-        before, started = clock.wall_ms(), clock.monotonic()
-        seconds, micros = self._link.execute("TIME")
-        round_trip = clock.monotonic() - started
-        facts = _info(self._link.execute("INFO"))
+    def server(self, trips: int = 1, *, link: Link | None = None) -> ServerFacts:
+        """Version, memory, persistence, eviction policy and clock of a server, by default the shared one. `trips`: looks at the clock,
+        of which the median counts: one alone may be slow by chance.
+        """
+        link = link or self._places.shared
+        round_trip, skew = sorted(_trip(link) for _ in range(trips))[trips // 2]
+        facts = _info(link.execute("INFO"))
         flavour = "valkey" if "valkey_version" in facts else "redis"
         version = facts.get(f"{flavour}_version", facts.get("redis_version", "0"))
-        skew = (int(seconds) + int(micros) / 1e6) - (before / 1000 + round_trip / 2)
         return ServerFacts(
             flavour=flavour,
             version=tuple(int(part) for part in version.split(".") if part.isdigit()),
@@ -175,81 +212,96 @@ class Inspector:
             maxmemory=int(facts.get("maxmemory", 0)),
             used_memory=int(facts.get("used_memory", 0)),
             aof=facts.get("aof_enabled") == "1",
-            rdb=self._snapshots(),
+            rdb=_snapshots(link),
             role=facts.get("role", ""),
             skew=skew,
             round_trip=round_trip,
         )
 
-    def targets(self, targets: Iterable[OfferTarget]) -> list[tuple[OfferTarget, str]]:
-        """What stands in the way of offers to each: "" for nothing; "type", something else is there; "rights", our user may not.
-        Nothing is changed: a list is cut to what it has.
+    def targets(self, targets: Iterable[OfferTarget], *, link: Link | None = None) -> list[tuple[OfferTarget, str]]:
+        """What stands in the way of offers to each, on a server, by default the shared one: "" for nothing; "type", something else is
+        there; "rights", our user may not. Nothing is changed: a list is cut to what it has.
         """
+        link = link or self._places.shared
         found: list[tuple[OfferTarget, str]] = []
         for target in targets:
             looks: list[tuple[Any, ...]] = [("XLEN", target.key)]
             if target.kind == "list":
                 looks = [("LLEN", target.key), ("LTRIM", target.key, 0, -1)]
-            errors = [reply for reply in self._ask(*looks, strict=False) if isinstance(reply, StoreError)]
+            errors = [reply for reply in _ask(link, *looks, strict=False) if isinstance(reply, StoreError)]
             wrong = any(error.reply.startswith("WRONGTYPE") for error in errors)
             found.append((target, "type" if wrong else "rights" if errors else ""))
         return found
 
-    def may(self, *commands: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Which of these commands the server would let our user send; none is sent. None of them, too, where the user may not even ask
-        (a narrow one may not), or the server does not tell.
+    def may(self, *commands: tuple[str, ...], link: Link | None = None) -> list[tuple[str, ...]]:
+        """Which of these commands a server, by default the shared one, would let our user send; none is sent. None of them, too, where
+        the user may not even ask (a narrow one may not), or the server does not tell.
         """
-        user = self._ask(("ACL", "WHOAMI"), strict=False)[0]
+        link = link or self._places.shared
+        user = _ask(link, ("ACL", "WHOAMI"), strict=False)[0]
         if isinstance(user, Exception):
             return []
-        replies = self._ask(*(("ACL", "DRYRUN", user, *command) for command in commands), strict=False)
+        replies = _ask(link, *(("ACL", "DRYRUN", user, *command) for command in commands), strict=False)
         if any(isinstance(reply, Exception) for reply in replies):  # before Redis 7: by the user's rules, if they say all
-            rules = self._ask(("ACL", "GETUSER", user), strict=False)[0]
+            rules = _ask(link, ("ACL", "GETUSER", user), strict=False)[0]
             return list(commands) if isinstance(rules, list) and b"+@all" in rules else []
         return [command for command, reply in zip(commands, replies, strict=True) if reply == b"OK"]
 
-    def _snapshots(self) -> bool:
-        reply = self._ask(("CONFIG", "GET", "save"), strict=False)[0]
-        if isinstance(reply, Exception):
-            return True  # a managed server hides CONFIG; it is not for us to call it without persistence
-        return len(reply) == 2 and bool(reply[1])
 
-    def _now_ms(self) -> int:
-        seconds, micros = self._link.execute("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+def _trip(link: Link) -> tuple[float, float]:
+    """How long Redis took to answer, and by how much its clock is ahead, both in seconds."""
+    before, started = clock.wall_ms(), clock.monotonic()
+    seconds, micros = link.execute("TIME")
+    took = clock.monotonic() - started
+    return took, int(seconds) + int(micros) / 1e6 - (before / 1000 + took / 2)
 
-    def _ask(self, *commands: tuple[Any, ...], strict: bool = True) -> list[Any]:
-        replies = self._link.execute_many(commands)
-        for reply in replies:
-            if strict and isinstance(reply, Exception):
-                raise reply
-        return replies
+
+def _snapshots(link: Link) -> bool:
+    reply = _ask(link, ("CONFIG", "GET", "save"), strict=False)[0]
+    if isinstance(reply, Exception):
+        return True  # a managed server hides CONFIG; it is not for us to call it without persistence
+    return len(reply) == 2 and bool(reply[1])
+
+
+def _now_ms(link: Link) -> int:
+    seconds, micros = link.execute("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _ask(link: Link, *commands: tuple[Any, ...], strict: bool = True) -> list[Any]:
+    replies = link.execute_many(commands)
+    for reply in replies:
+        if strict and isinstance(reply, Exception):
+            raise reply
+    return replies
 
 
 def _depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
     return [
         *(("ZCARD", keys[lane]) for lane in LANES),
         *(("ZCOUNT", keys[lane], "-inf", now_ms) for lane in LANES),
-        *(("ZRANGE", keys[lane], 0, 0, "WITHSCORES") for lane in LANES),
+        *(("ZRANGE", keys[lane], 0, 0, "WITHSCORES") for lane in (*LANES, "blocked")),
+        ("ZCARD", keys["blocked"]),
         ("ZCARD", keys["leases"]),
         ("HLEN", keys["runs"]),
         ("HLEN", keys["asks"]),
         ("ZCARD", keys["failed"]),
         ("XLEN", keys["events"]),
         ("XRANGE", keys["events"], "-", "+", "COUNT", 1),
-        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus"),
+        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus", "alive"),
     ]
 
 
 def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
-    dates = [decode.moment_ms(first[1]) for first in replies[6:9] if first]
-    running, runs, asks, failed, events, oldest, meta = replies[9:]  # oldest: [[id, [b"at", ms, …]]]
+    dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
+    blocked, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
     first = min(dates, default=0)
-    paused, by, why, generation, restoring, surplus = ((value or b"").decode("utf-8", "replace") for value in meta)
+    paused, by, why, generation, restoring, surplus, alive = ((value or b"").decode("utf-8", "replace") for value in meta)
     return QueueDepth(
         queue=queue,
-        scheduled=sum(replies[0:3]),
-        due=sum(replies[3:6]),
+        scheduled=sum(replies[0:3]) + blocked,
+        due=sum(replies[3:6]) + blocked,
+        blocked=blocked,
         running=running,
         retrying=max(0, runs - running - asks),  # who has asked has not failed; of those that did both, too few are told
         failed=failed,
@@ -263,6 +315,7 @@ def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
         events_late_ms=max(0, now_ms - decode.moment_ms(oldest[0][1][1])) if oldest else 0,
         generation=generation,
         restoring=" of ".join(restoring.split(" ")[-2:]),
+        asked_ms=decode.moment_ms(alive),
     )
 
 
@@ -272,7 +325,7 @@ def _info(raw: bytes) -> dict[str, str]:
 
 
 def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobView | None:
-    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw = values
+    state, date, attempt, crashes, asks, fence, cancel_by, progress, raw, name, most, turn, blocked, holder = values
     if state == b"unknown":
         return None
     try:
@@ -288,6 +341,11 @@ def _view(job: UUID, queue: str, now_ms: int, values: Sequence[bytes]) -> JobVie
         attempt=int(attempt),
         crashes=int(crashes),
         asks=int(asks),
+        name=decode.text(name),
+        most=decode.number(most),
+        turn=decode.number(turn),
+        blocked=blocked == b"1",
+        name_holder=decode.job_id(holder) if holder else None,
         fence=decode.text(fence),
         cancel_by=decode.text(cancel_by).lstrip("\1"),
         aborts=cancel_by.startswith(b"\1"),  # see cancel.lua

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.record import JobRecord
+from django_delayq.shared_name import told_of
 from django_delayq.states import Change, State
 from django_delayq.store import decode
 
@@ -84,6 +86,10 @@ class ScheduleItem(JobRecord):
         """The delay as it is when the job is sent, `now` (monotonic)."""
         return self.delay_ms
 
+    def told_name(self) -> str:
+        """The name that it shares with others, as scripts are told; "" without one."""
+        return told_of(self.payload)
+
 
 class ScheduleReply(NamedTuple):
     """What became of it. `id` is the job itself or the one that holds its key; `due_ms` the date of what was asked for;
@@ -121,20 +127,25 @@ CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced
 DECIDED: Final = CREATED | ENDS.keys()  # nothing is to be asked or told beside
 
 
-def schedule_replies(items: Sequence[ScheduleItem], told: list[Any], reply: list[bytes]) -> tuple[str, list[ScheduleReply]]:
+def schedule_replies(
+    items: Sequence[ScheduleItem], told: list[Any], reply: list[bytes], stride: int
+) -> tuple[str, list[ScheduleReply]]:
     """What schedule.lua has said of these items: the ground, and a reply to each. `told`: the arguments of the call, from `most jobs
-    behind` on.
+    behind` on, `stride` to a job.
     """
     ground = decode.text(reply[0])
     if len(reply) == 2:  # mostly: all were created as asked
         now_ms = int(reply[1])
-        dues = [now_ms + int(date) if type(date) is str else date for date in told[6::4]]
-        return ground, list(map(ScheduleReply, repeat(STATUSES[b"created"]), [item.id for item in items], dues))
-    answers = zip(items, told[3::4], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
+        dues = [now_ms + int(date) if type(date) is str else date for date in told[6::stride]]
+        return ground, list(map(_made, zip(repeat(STATUSES[b"created"]), [item.id for item in items], dues, strict=False)))
+    answers = zip(items, told[3::stride], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
     return ground, [
         ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))
         for item, short, status, holder, due in answers
     ]
+
+
+_made: Final[Callable[[tuple[ScheduleStatus, UUID, int]], ScheduleReply]] = partial(tuple.__new__, ScheduleReply)  # without Python
 
 
 class Changed(NamedTuple):

@@ -9,6 +9,10 @@
 | cancels | hash | id -> who asked | while the job runs, or may be adopted |
 | asks | hash | id -> how often it has asked, and heard "not yet"; see asks.lua | from the first time to the end |
 | offered | hash | id -> where its offer was put; see offer.lua | from then on to the settling; of other ends: to tidy |
+| names | hash | id -> most:turn:due:name, of jobs that have a name, see names.lua | as their records |
+| holders | zset | name\\0id, of jobs that hold a name | as their leases |
+| blocked | zset | id by due ms, of due jobs that wait for their name | until a holder ends |
+| waiters | zset | name\\0<lane><due>\\0id, of the same | likewise |
 | progress | hash | id -> done/total | while the job runs |
 | keys | hash | business key -> id | while the job is unfinished |
 | claims | hash | worker -> nonce ms id=due … of its last claim | a day |
@@ -19,6 +23,10 @@
 | meta | hash | see below | for ever |
 | stats | hash | minute:kind -> count | 8 days |
 | spread | string | counts of what ended, how late it began and how long it ran | 70 minutes, 4 KB |
+| locks | hash | name -> fence token since who, of `delayq.lock`; see locks.lua | while it is held; of who vanished: a minute more |
+| lock_ends | zset | name by lease end ms | likewise |
+| lock_waits | zset | name by until when somebody waits for it | 2 seconds |
+| unlocked | stream | the names that were waited for, when they are free | the last 64 |
 
 The past of a run, from format 1 on: e<n>, how many times in a row its process was killed for a neighbour's sake, then u<ms>, since
 when no worker has known its task; see lua/include/runs.lua.
@@ -32,6 +40,8 @@ when no worker has known its task; see lua/include/runs.lua.
 | run | the run of the server that a worker was last on |
 | brought_back | until which date what came back overdue waits, and until when somebody may hold it all the same |
 | moved_to, moved_at | the run of a server that nobody has confirmed, and when it was noticed |
+| named | "1" while any job may have a name, see lua/include/names.lua |
+| turn | the number of the last holder of a name: the time in µs, or more |
 | surplus | of how many jobs the events tell beside one each, as far as no mirror has taken them in |
 | rolled, restoring | on the way back: its phase, see confirm.lua; when, who, and how far a restore is |
 | paused, paused_by, paused_why | ms, by whom, why |
@@ -40,25 +50,31 @@ when no worker has known its task; see lua/include/runs.lua.
 | armed | when the timer owner wakes, or the earlier date for which a token was pushed |
 | alive, guard_from, guard_until | when a worker was here last; leases that were good at `from` stay good until `until` |
 | guard_since, guard_next | of outages one after the other, see alive.lua |
+| fence | of the last holder of a lock, see lock.lua |
 
 | key | written by |
 |---|---|
 | jobs | schedule, claim, settle, cancel, requeue, purge, resign, tidy, restore, sweep |
-| high, normal, low | schedule, claim, settle, cancel, reschedule, requeue, purge, restore, sweep |
+| high, normal, low | schedule, claim, settle, cancel, reschedule, requeue, purge, tidy, restore, sweep |
 | leases | claim, extend, settle, restore, sweep |
 | progress | claim, extend, settle, sweep |
 | runs, keys | schedule, claim, settle, cancel, requeue, purge, restore, sweep |
 | cancels | claim, settle, cancel, requeue, tidy, restore, sweep |
 | asks | schedule, claim, settle, cancel, requeue, purge, tidy, restore, sweep |
 | offered | settle, offer, tidy |
+| names, holders, blocked, waiters | schedule, claim, settle, cancel, reschedule, requeue, purge, tidy, restore, sweep |
 | claims | claim, tidy |
 | failed | schedule, claim, settle, requeue, tidy, sweep |
 | finished | schedule, claim, settle, cancel, requeue, purge, tidy, restore, confirm |
 | events | schedule, claim, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm |
-| wake | schedule, claim, settle, reschedule, requeue, pause, restore, confirm |
-| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, trim, restore, sweep, confirm, upgrade |
+| wake | schedule, claim, settle, cancel, reschedule, requeue, pause, tidy, restore, sweep, confirm |
+| meta | schedule, claim, extend, settle, cancel, reschedule, requeue, pause, purge, tidy, trim, restore, sweep, confirm, upgrade, lock
 | stats | schedule, claim, settle, cancel, requeue, purge, tidy, restore |
 | spread | claim, settle |
+| locks | lock, unlock |
+| lock_ends | lock, prolong, unlock |
+| lock_waits | lock |
+| unlocked | unlock |
 
 Beside the partitions stand `<prefix>:{workers}`, a hash of worker id -> JSON beat, and `<prefix>:{workers}:asked`, a hash of worker
 id -> what it is asked to do, until when, by whom; written by the admin, removed by the worker.
@@ -82,6 +98,10 @@ NAMES: dict[str, str] = {
     "cancels": "cancels",
     "asks": "asks",
     "offered": "offered",
+    "names": "names",
+    "holders": "holders",
+    "blocked": "blocked",
+    "waiters": "waiters",
     "progress": "progress",
     "keys": "keys",
     "claims": "claims",
@@ -92,6 +112,10 @@ NAMES: dict[str, str] = {
     "meta": "meta",
     "stats": "stats",
     "spread": "spread",
+    "locks": "locks",
+    "lock_ends": "locks:ends",
+    "lock_waits": "locks:waits",
+    "unlocked": "locks:unlocked",
 }
 
 

@@ -13,13 +13,15 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.record import ClaimedJob, JobRecord, with_past
+from django_delayq.shared_name import told_of
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
 from django_delayq.store import decode, encode, formats, scripts
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import StoreError
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, schedule_replies
 from django_delayq.store.keys import Keys
+from django_delayq.store.places import Places
 
 MOST: Final = 200  # jobs per script call
 HOUR_MS: Final = 3_600_000
@@ -83,6 +85,7 @@ class QueueStore:
     """The transitions of one partition. Every call is one script, atomic, and safe to repeat with the same arguments.
 
     Args:
+        places: by which it finds the server of its queue; a link leads to that one.
         signer: signs every record that this store writes; None writes them unsigned.
 
     Every method takes `now_ms`, a time for tests to pass in; by default Redis' own clock counts. At most 200 jobs a call.
@@ -92,8 +95,8 @@ class QueueStore:
         StoreError: it answered with another error.
     """
 
-    def __init__(self, link: Link, *, prefix: str, queue: str, partition: int = 0, signer: Signer | None = None) -> None:
-        self.link = link
+    def __init__(self, places: Places, *, prefix: str, queue: str, partition: int = 0, signer: Signer | None = None) -> None:
+        self.link = places.of(queue)
         self.signer = signer
         self.queue = queue
         self.partition = partition
@@ -152,18 +155,22 @@ class QueueStore:
         `ground`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
         """
         bounded(items)
-        arguments: list[Any] = [max_events, ground, mode]
-        now = clock.monotonic()
-        for item in items:
+        names = [item.told_name() for item in items]
+        named = any(names)
+        arguments: list[Any] = [max_events, ground, f"named {mode}" if named else mode]
+        now, short, written = clock.monotonic(), ids.short, self.written
+        for item, name in zip(items, names, strict=True):
             date: Any = item.due_ms
             if (date is None) == (item.delay_ms is None):
-                raise ValueError(f"job {ids.short(item.id)}: give either due_ms or delay_ms")
+                raise ValueError(f"job {short(item.id)}: give either due_ms or delay_ms")
             if date is None:
                 date = f"+{item.left_ms(now)}"
-            arguments += (ids.short(item.id), self.written(item), item.on_conflict, date)
+            arguments += (short(item.id), written(item), item.on_conflict, date)
+            if named:
+                arguments.append(name)
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
-        return lambda: schedule_replies(items, arguments, answer())
+        return lambda: schedule_replies(items, arguments, answer(), 5 if named else 4)
 
     def ground(self) -> str:
         """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
@@ -319,23 +326,17 @@ class QueueStore:
         the caller knows that it failed or was cancelled, else Redis must still know of its cancel. Returns the change, and the
         job or the holder of its key (conflict).
         """
-        given = self.written(record) if record else b""
-        status, holder, _ = self.run(
-            "requeue",
-            now_ms,
-            actor,
-            reason,
-            "" if due_ms is None else due_ms,
-            delay_ms,
-            ids.short(job),
-            given,
-            "1" if vouched else "",
-        )
+        given, name = (self.written(record), told_of(record.payload)) if record else (b"", "")
+        date = "" if due_ms is None else due_ms, delay_ms
+        told = ids.short(job), given, "1" if vouched else "", name
+        status, holder, _ = self.run("requeue", now_ms, actor, reason, *date, *told)
         return Change(status.decode()), ids.full(holder.decode())
 
-    def pause(self, *, actor: str = "", reason: str = "", now_ms: int | None = None) -> bool:
-        """No job is claimed until `resume`; running ones go on. False when the queue was paused already."""
-        return bool(self.run("pause", now_ms, actor, reason, "1"))
+    def pause(self, *, actor: str = "", reason: str = "", on_way_back: bool = False, now_ms: int | None = None) -> bool:
+        """No job is claimed until `resume`; running ones go on. False when the queue was paused already; with `on_way_back`, also when
+        there is no way back, or it has ended.
+        """
+        return bool(self.run("pause", now_ms, actor, reason, "1", "1" if on_way_back else ""))
 
     def resume(self, *, actor: str = "", reason: str = "", now_ms: int | None = None) -> bool:
         """Jobs are claimed again. False when the queue was not paused."""

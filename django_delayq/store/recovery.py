@@ -9,8 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from django_delayq import ids
+from django_delayq.exceptions import PayloadError
 from django_delayq.failpoints import failpoint
-from django_delayq.record import JobRecord
+from django_delayq.record import JobRecord, read
+from django_delayq.shared_name import may_carry, told_of
 from django_delayq.store import decode
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.queue import QueueStore, bounded
@@ -167,6 +169,7 @@ class GroundStore:
                 item.unsure_ms,
                 item.begun,
                 item.asks,
+                _name(item.record),
             )
         reply = self._store.run("restore", now_ms, by, why, *arguments)
         return decode.text(reply[0]), [answer.decode() for answer in reply[1:]]
@@ -206,3 +209,11 @@ class GroundStore:
         answer: bytes = self._store.run("confirm", now_ms, actor, "", generation, server, phase, renew, behind, mirrored, progress)
         failpoint("restore.confirmed")
         return answer.decode()  # type: ignore[return-value]  # one of the three words that confirm.lua has
+
+
+def _name(record: bytes) -> str:
+    """What the script is given of the name in a record, signed or not, which may be none of ours."""
+    try:
+        return told_of(read(record)[1]) if may_carry(record) else ""
+    except PayloadError:
+        return ""

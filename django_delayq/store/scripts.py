@@ -36,6 +36,9 @@ SCRIPTS = (
     "sweep",
     "confirm",
     "upgrade",
+    "lock",
+    "prolong",
+    "unlock",
     "inspect",
 )
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.store import decode
-from django_delayq.store.connection import Link
 from django_delayq.store.keys import asked_key, workers_key
+from django_delayq.store.places import Places
 
 SILENT_MS: Final = 30_000  # a worker beats every 5 s
 FORGOTTEN_MS: Final = 86_400_000
-NUMBERS: Final = ("beat", "started", "memory", "processes", "threads", "busy", "done", "failed")
-LISTS: Final = ("queues", "sides")
+NUMBERS: Final = ("beat", "died", "started", "memory", "processes", "threads", "busy", "done", "failed")
+LISTS: Final = ("queues", "sides", "targets")
 ACTS: Final = ("quiet", "stop")
 ASKED_MS: Final = 60_000  # a worker that has not heard it by then is cut off, and is not to obey long after
 
@@ -26,8 +26,8 @@ class WorkerRegistry:
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, link: Link, *, prefix: str) -> None:
-        self._link = link
+    def __init__(self, places: Places, *, prefix: str) -> None:
+        self._link = places.shared
         self._key = workers_key(prefix)
         self._asked = asked_key(prefix)
 
@@ -49,6 +49,22 @@ class WorkerRegistry:
         self._link.execute("HDEL", self._key, worker)
         self.heard(worker)
 
+    def died(self, worker: str) -> None:
+        """Somebody has proof that the processes of this worker are gone: it is silent from now on, and `died` says since when (ms)."""
+        raw = self._link.execute("HGET", self._key, worker)
+        if raw is not None and not (facts := _read(raw)).get("died"):
+            self._link.execute("HSET", self._key, worker, json.dumps({**facts, "died": clock.wall_ms()}))
+
+    def dismiss(self, worker: str) -> bool:
+        """Takes a worker out that has died or fallen silent. False when there is none of that name, or it is alive. One that hangs, and
+        goes on after all, is there again with its next beat.
+        """
+        raw = self._link.execute("HGET", self._key, worker)
+        if raw is None or not _silent(_read(raw)):
+            return False
+        self.leave(worker)
+        return True
+
     def ask(self, worker: str, act: str, *, by: str) -> bool:
         """Asks a worker to be quiet or to stop; the last request counts. It hears of it with its next beat. False when there is no such
         worker, or it has fallen silent.
@@ -56,7 +72,7 @@ class WorkerRegistry:
         if act not in ACTS:
             raise ValueError(f"{act!r} is none of {', '.join(ACTS)}")
         raw = self._link.execute("HGET", self._key, worker)
-        if raw is None or clock.wall_ms() - _read(raw)["beat"] > SILENT_MS:
+        if raw is None or _silent(_read(raw)):
             return False
         self._link.execute("HSET", self._asked, worker, f"{act} {self._now_ms() + ASKED_MS} {by}")
         return True
@@ -78,8 +94,8 @@ class WorkerRegistry:
         self._link.execute("HDEL", self._asked, worker)
 
     def all(self, *, silent_ms: int = SILENT_MS) -> list[dict[str, Any]]:
-        """The facts of every worker, by id; `silent` says that it has not beaten for `silent_ms`: it hangs, or its host is gone;
-        `asked` is what it has been asked to do and has not heard yet, "" for nothing.
+        """The facts of every worker, by id; `silent` says that it has not beaten for `silent_ms`: it hangs, or its host is gone; or
+        that it has died, see `died`; `asked` is what it has been asked to do and has not heard yet, "" for nothing.
 
         Those silent for a day are dropped.
         """
@@ -96,7 +112,7 @@ class WorkerRegistry:
                 {
                     **facts,
                     "id": id.decode("utf-8", "replace"),
-                    "silent": quiet_ms > silent_ms,
+                    "silent": bool(facts.get("died")) or quiet_ms > silent_ms,
                     "asked": requests.get(id, ""),
                 }
             )
@@ -124,6 +140,10 @@ def _request(raw: bytes, now_ms: int) -> tuple[str, str] | None:
     act, _, rest = decode.text(raw).partition(" ")
     until, _, by = rest.partition(" ")
     return (act, by) if act in ACTS and now_ms <= decode.moment_ms(until) <= now_ms + ASKED_MS else None
+
+
+def _silent(facts: Mapping[str, Any]) -> bool:
+    return bool(facts.get("died")) or clock.wall_ms() - facts["beat"] > SILENT_MS
 
 
 def _read(raw: bytes) -> dict[str, Any]:

@@ -53,6 +53,12 @@ def breakable(text: object) -> SafeString:
 
 
 @register.filter
+def beginning(text: str, most: int) -> str:
+    """So many characters of a text, and a sign that there is more."""
+    return show.cut(text, most)
+
+
+@register.filter
 def grouped(number: int) -> str:
     """A whole number, its thousands set apart as the language does."""
     return number_format(number, force_grouping=True)

@@ -14,6 +14,7 @@ from django_delayq.record import read
 from django_delayq.store.connection import Link
 from django_delayq.worker.line import Line
 
+WAITING: Final = (*LANES, "blocked")  # where jobs wait: for their date, or for their name
 MOST: Final = 20  # rows of a table
 WIDEST: Final = 60  # characters of a cell
 
@@ -38,12 +39,12 @@ class ScheduledJob:
 
 def waiting(link: Link, lines: Sequence[Line], now_ms: int) -> list[ScheduledJob]:
     """All that wait in Redis, the earliest first."""
-    commands = [("ZRANGE", line.store.keys[lane], 0, -1, "WITHSCORES") for line in lines for lane in LANES]
+    commands = [("ZRANGE", line.store.keys[lane], 0, -1, "WITHSCORES") for line in lines for lane in WAITING]
     replies = iter(link.execute_many(commands))
     found: list[ScheduledJob] = []
     for line in lines:
         dates: dict[bytes, float] = {}
-        for _ in LANES:
+        for _ in WAITING:
             reply = next(replies)
             dates |= zip(reply[::2], map(float, reply[1::2]), strict=True)
         if not dates:

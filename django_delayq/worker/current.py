@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import LeaseLost
+from django_delayq.shared_name import NAMED, in_meta
 from django_delayq.states import CARRIED, NO_LIMIT
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ class RunFacts(Protocol):
     holdings: Holdings
     row: int
     turn: int
+    started: float
     started_ms: int
+    timeout: float | None
 
 
 class CurrentJob:
@@ -110,7 +113,7 @@ class CurrentJob:
     @property
     def meta(self) -> dict[str, Any]:
         """What the scheduler attached to the job, likewise."""
-        return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name != CARRIED}
+        return {name: value for name, value in (self._run.options.get("meta") or {}).items() if name not in (CARRIED, NAMED)}
 
     def luggage(self, name: str) -> Any:
         """What the carrier of that name has packed when the job was scheduled; None: nothing."""
@@ -126,6 +129,19 @@ class CurrentJob:
     def fence(self) -> str:
         """Text that no other run of any job has."""
         return f"{self.nonce}/{self._run.job.id}"
+
+    @property
+    def name(self) -> str:
+        """The name of which only so many jobs run at a time, see `serial`; "" without one."""
+        found = in_meta(self._run.options.get("meta"))
+        return found.text if found else ""
+
+    @property
+    def turn(self) -> int | None:
+        """A number that rises with every holder of the name, so that what this run writes elsewhere can be told from what a later one
+        has written; None without a name.
+        """
+        return self._run.job.turn or None
 
     @property
     def worker(self) -> str:
@@ -152,6 +168,12 @@ class CurrentJob:
     def lateness(self) -> timedelta:
         """How long after `run_at` this run began, by this machine's clock; never negative."""
         return timedelta(milliseconds=max(0, self._run.started_ms - self._run.job.due_ms))
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until the timeout of this run, 0 behind it; None: it has none."""
+        run = self._run
+        return None if run.timeout is None else max(0.0, run.started + run.timeout - clock.monotonic())
 
     @property
     def cancel_requested(self) -> bool:

@@ -157,7 +157,7 @@ class Holdings:
         self._i64[_CLAIMS] = 1
 
     def count(self, done: int, failed: int) -> None:
-        """Adds to what this process has settled. Called by one thread only."""
+        """Adds to what this process has settled. Called by one thread at a time."""
         self._i64[_DONE] += done
         self._i64[_FAILED] += failed
 

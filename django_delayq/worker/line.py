@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from django_delayq.conf import Config
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
-from django_delayq.store.connection import Link
+from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
 
 
@@ -35,10 +35,10 @@ class Line:
     weight: int = 1
     store: QueueStore = field(init=False, repr=False)
 
-    def on(self, link: Link, prefix: str) -> Line:
-        """The line as it is served over that link."""
+    def on(self, places: Places, prefix: str) -> Line:
+        """The line as it is served where its queue is."""
         served = replace(self)
-        store = QueueStore(link, prefix=prefix, queue=self.queue, partition=self.partition, signer=self.signer)
+        store = QueueStore(places, prefix=prefix, queue=self.queue, partition=self.partition, signer=self.signer)
         object.__setattr__(served, "store", store)
         return served
 

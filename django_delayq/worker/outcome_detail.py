@@ -1,11 +1,13 @@
 """The detail of an outcome, which the mirror stores. Nothing here acts.
 
 It is JSON with short names, all optional: s started ms, f finished ms, r result, c class of the error, m message,
-t traceback, p fingerprint, d reason of a retry or snooze, e "evicted" of a run whose process was killed for a neighbour's sake.
+t traceback, p fingerprint, d reason of a retry or snooze, e "evicted" of a run whose process was killed for a neighbour's sake;
+k code and v fields of an error of ours, or of how its process has ended; w ms after which its task wants to be tried again.
 """
 
 from __future__ import annotations
 
+import signal
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -15,12 +17,13 @@ from types import TracebackType
 from typing import Any, Final
 
 from django_delayq import codec
-from django_delayq.exceptions import PayloadError
+from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.fingerprint import error_fingerprint
 from django_delayq.logger import class_name
 from django_delayq.text import clean as fit_to_store
 
 MAX_MESSAGE: Final = 2_000  # characters
+MAX_FIELD: Final = 2_100  # likewise; an answer of a host has 2 KB
 MAX_TRACEBACK: Final = 32_768
 HEAD: Final = "Traceback (most recent call last):\n"
 MARK: Final = "  | "  # as groups of exceptions bear it
@@ -35,8 +38,9 @@ def of_failure(
     error: BaseException | None = None,
     message: str = "",
     reason: str = "",
+    wait_ms: int | None = None,
 ) -> bytes:
-    """Of a run that did not succeed."""
+    """Of a run that did not succeed. `wait_ms`: after which the task, and not its ladder, wants it to be tried again."""
     fields: dict[str, Any] = {"s": started_ms, "f": finished_ms} if started_ms else {}
     if error is not None:
         fields |= _failure(error)
@@ -44,7 +48,28 @@ def of_failure(
         fields["m"] = clean(message)
     if reason:
         fields["d"] = clean(reason)
+    if wait_ms is not None:
+        fields["w"] = wait_ms
     return codec.dumps(fields)
+
+
+def of_crash(exit_code: int | None) -> bytes:
+    """Of a run whose process has died. `exit_code`: of the process, negative: by that signal; None: its worker died as a whole."""
+    if exit_code is None:
+        return codec.dumps({"d": "its whole worker has died", "k": "worker_died", "v": {}})
+    if exit_code < 0:
+        name = signal_name(-exit_code)
+        code, often = ("process_sigkill", ", perhaps out of memory") if -exit_code == signal.SIGKILL else ("process_signal", "")
+        return codec.dumps({"d": f"its process was killed by {name}{often}", "k": code, "v": {"signal": name}})
+    return codec.dumps({"d": f"its process ended with exit code {exit_code}", "k": "process_exit", "v": {"exit_code": exit_code}})
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL of 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # of real time, for example
 
 
 def of_success(started_ms: int, finished_ms: int, result: Any, limit: int) -> tuple[bytes, str]:
@@ -70,15 +95,24 @@ def clean(text: str, limit: int = MAX_MESSAGE) -> str:
 
 
 def fingerprint(error: BaseException) -> str:
-    """The same for errors of one cause: class, message without numbers and ids, and the place in the project's own code."""
+    """The same for errors of one cause, see `error_fingerprint`."""
     return error_fingerprint(class_name(error), _message(error), _place(error.__traceback__))
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    fields = {"c": class_name(error), "m": clean(_message(error)), "p": fingerprint(error)}
+    fields: dict[str, Any] = {"c": class_name(error), "m": clean(_message(error)), "p": fingerprint(error)}
     if error.__traceback__ is not None:
         fields["t"] = clean(_traceback(error), MAX_TRACEBACK)
+    if isinstance(error, DelayqError) and error.fields:
+        fields["k"], fields["v"] = error.code, {name: _plain(value) for name, value in error.fields.items()}
     return fields
+
+
+def _plain(value: Any) -> str | int | bool | None:
+    """A field as JSON of one level has it."""
+    if isinstance(value, (bool, int)) or value is None:
+        return value if not isinstance(value, int) or abs(value) < 2**53 else str(value)
+    return clean(str(value), MAX_FIELD)
 
 
 def _message(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from django_delayq.store.connection import Link
+from django_delayq.store.places import Places
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import Line
 from django_delayq.worker.loop_process import LoopProcess
@@ -22,7 +22,8 @@ class Hooks:
     """What the worker calls around jobs, so that it need not know the database: receivers of runs, and what is to be done before a
     process is forked and at the end of a thread that runs jobs. The latter two must not raise. `wrap`: gives the function of a task for
     one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function itself. `metrics`: what
-    `GET /metrics` answers; None: nothing is counted for it, and `no_metrics` says why there is none.
+    `GET /metrics` answers; None: nothing is counted for it, and `no_metrics` says why there is none. `watch_circuits`: is given, in a
+    task process, what takes its open circuits as JSON; None: it has none.
     """
 
     receivers: Sequence[Receiver] = ()
@@ -31,6 +32,7 @@ class Hooks:
     wrap: Wrap | None = None
     metrics: Callable[[WorkerFigures], bytes] | None = None
     no_metrics: str = ""
+    watch_circuits: Callable[[Callable[[bytes], object]], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class WorkerSpec:
 
     Args:
         worker: its id, "host:pid:random".
-        connect: makes a link to Redis under a client name; called once per process.
+        connect: makes links to the servers under a client name; called once per process.
         lines: what is served; see `served`.
         tasks: names of all registered tasks, in an order that is the same in every process of this worker.
         find_task: looks a name up; raises UnknownTask.
@@ -49,12 +51,14 @@ class WorkerSpec:
         wary: a mirror is at work here: nothing is claimed from a store that it has not confirmed.
         health_port: where GET /health is answered; None: nowhere. health_host: on which address, "" for all.
         version: of the package, for the beat.
-        report: where the process that keeps records says what it has done, for the metrics; None without one.
+        brings_in: the queues whose far rows it brings in; their names in the beat also say that it knows such rows.
+        targets: names of the targets of offers that its settings list, for the beat.
+        reports: where each process that keeps records says what it has done, for the metrics.
     """
 
     worker: str
     prefix: str
-    connect: Callable[[str], Link]
+    connect: Callable[[str], Places]
     lines: Sequence[Line]
     tasks: Sequence[str]
     find_task: Callable[[str], AnyTask]
@@ -70,10 +74,12 @@ class WorkerSpec:
     hooks: Hooks = field(default_factory=Hooks)
     loop_processes: Sequence[LoopProcess] = ()
     records: Sequence[str] = ()
+    brings_in: Sequence[str] = ()
     tidy: bool = True
     wary: bool = False
     version: str = ""
-    report: LatestText | None = None
+    targets: Sequence[str] = ()
+    reports: Sequence[LatestText] = ()
 
     @property
     def health_address(self) -> str:
@@ -85,6 +91,6 @@ class WorkerSpec:
         """Whether somebody may look at what its processes count."""
         return self.health_port is not None and self.hooks.metrics is not None
 
-    def served(self, link: Link) -> list[Line]:
-        """The lines with their stores, on that link. Once per process."""
-        return [line.on(link, self.prefix) for line in self.lines]
+    def served(self, places: Places) -> list[Line]:
+        """The lines with their stores, on those servers. Once per process."""
+        return [line.on(places, self.prefix) for line in self.lines]

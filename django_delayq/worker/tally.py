@@ -117,9 +117,9 @@ class Tally:
                 if answer in ("lost", "gone") and not holdings.is_lost(run.row, run.turn):  # else the keeper has counted it
                     counts[at + _LOST] += 1
                 continue
-            task = others
+            header = getattr(run, "header", None)  # of poison, too, unless it is that which cannot be read or believed
+            task = others if header is None else numbers.get(header.task, others)
             if run.current is not None:
-                task = numbers.get(run.task.name, others)
                 if outcome.ran_ms >= 0:
                     counts[at + _RAN] += outcome.ran_ms
                     counts[at + _RAN + 1 + bisect_left(_BOUNDS_MS, outcome.ran_ms)] += 1

@@ -32,8 +32,6 @@ class Order(models.Model):
     state = models.CharField(max_length=10, choices=State, default=State.UNPAID)
     created_at = models.DateTimeField(default=timezone.now)
     pay_until = models.DateTimeField()
-    partner_told = models.BooleanField(default=False)
-    partner_tries = models.PositiveIntegerField(default=0)
     refund_polls = models.PositiveIntegerField(default=0)
 
     class Meta:
@@ -50,6 +48,11 @@ class Order(models.Model):
     def close_key(self):
         """The business key of the job that closes this order."""
         return f"close-order:{self.pk}"
+
+    @property
+    def refund_key(self):
+        """That of the job that looks after its refund."""
+        return f"refund:{self.pk}"
 
     @property
     def seconds_left(self):

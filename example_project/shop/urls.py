@@ -11,5 +11,4 @@ urlpatterns = [
     path("orders/<int:order_id>/refund/", views.refund, name="refund"),
     path("checkout/<int:product_id>/", views.checkout, name="checkout"),
     path("provider/refunds/<int:order_id>/", views.provider, name="provider"),
-    path("partner/orders/", views.partner, name="partner"),
 ]

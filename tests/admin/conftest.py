@@ -25,6 +25,7 @@ ALL = (
     "reschedule_job",
     "requeue_job",
     "edit_job",
+    "export_job",
     "start_operation",
     "steer_operation",
     "view_operation",
@@ -41,6 +42,7 @@ ALL = (
     "override_periodic",
     "run_periodic",
     "schedule_job",
+    "view_target",
 )
 
 __all__ = ["Shop", "beat", "lose_redis"]

@@ -16,7 +16,7 @@ VERBS = ("cancel", "run_now", "reschedule", "requeue")
 
 
 def fields(verb: str) -> dict[str, str]:
-    return {"delay": "10m"} if verb == "reschedule" else {}
+    return {"confirmed": "1", **({"delay": "10m"} if verb == "reschedule" else {})}
 
 
 def job_for(orders, verb: str) -> delayq.Job:
@@ -28,9 +28,11 @@ def test_an_action_from_the_list_asks_first_and_then_says_what_it_did(orders, st
     job, client = job_for(orders, verb), staff()
     before = orders.in_redis(job)
     asked = choose(client, verb, [job])
+    label = {"cancel": "Cancel 1 job", "run_now": "Run 1 job now", "reschedule": "Reschedule 1 job", "requeue": "Requeue 1 job"}[verb]
+    assert f'value="{label}"' in asked.content.decode()
     assert asked.templates[0].name == "admin/delayq/job/ask.html"
     assert orders.in_redis(job) == before
-    done = choose(client, verb, [job], confirmed="1", reason="the customer called", **fields(verb))
+    done = choose(client, verb, [job], reason="the customer called", **fields(verb))
     words = {"cancel": "cancelled", "run_now": "made due now", "reschedule": "rescheduled", "requeue": "requeued"}
     assert said(done) == [f"1 {words[verb]}."]
 
@@ -59,7 +61,7 @@ def test_every_action_needs_its_own_permission(orders, staff, verb):
     before = orders.in_redis(job)
     assert client.post(act(job, verb), fields(verb)).status_code == 403
     assert f'formaction="../{verb}/"' not in client.get(page(job)).content.decode()
-    choose(client, verb, [job], confirmed="1", **fields(verb))
+    choose(client, verb, [job], **fields(verb))
     assert orders.in_redis(job) == before
     assert not LogEntry.objects.exists()
 
@@ -134,7 +136,7 @@ def test_without_redis_nothing_is_done_and_that_is_said(orders, staff, settings)
     client = staff()
     lose_redis(settings)
     done = choose(client, "cancel", jobs, confirmed="1")
-    assert said(done)[0].startswith("3 left alone: ")
+    assert said(done)[0].startswith("Nothing was done to 3: ")
     assert not LogEntry.objects.exists()
 
 
@@ -144,7 +146,7 @@ def test_jobs_of_a_queue_that_is_no_longer_listed_do_not_stop_the_others(orders,
     [fine] = orders.scheduled(1)
     done = choose(staff(), "cancel", [gone, fine], confirmed="1")
     assert said(done)[0] == "1 cancelled."
-    assert "1 left alone" in said(done)[1]
+    assert "Nothing was done to 1: " in said(done)[1]
     assert "queue old" in said(done)[1]
 
 
@@ -155,6 +157,7 @@ def test_jobs_of_a_queue_that_is_no_longer_listed_do_not_stop_the_others(orders,
         ({"delay": "soon"}, "soon"),
         ({"delay": "10m", "run_at": "2030-01-01T10:00"}, "Give a delay or a date"),
         ({"run_at": "yesterday"}, "Enter a valid date/time"),
+        ({"run_at": "2020-01-01T10:00"}, "This date has passed"),
         ({"run_at": "1969-12-31T10:00"}, "between the years 1970 and 9999"),
         ({"run_at": "9999-12-31T23:59"}, "between the years 1970 and 9999"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.admin import asked
+from django_delayq.console import asks
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from tests.admin.conftest import JOBS, page
@@ -16,7 +16,7 @@ from tests.admin.test_job_page import moments, why, works
 from tests.tasks_for_tests import ask_bank, close_order
 
 
-def asks(orders, job: delayq.Job, times: int, delay: int) -> None:
+def ask(orders, job: delayq.Job, times: int, delay: int) -> None:
     for number in range(times):
         [run] = orders.claim()
         orders.settle(run, "ask", delay=delay if number == times - 1 else 0, detail=b'{"d":"the bank has not booked it"}')
@@ -27,7 +27,7 @@ def asks(orders, job: delayq.Job, times: int, delay: int) -> None:
 def asking(orders):
     """A job that has asked twice of three times, and asks again in ten minutes."""
     job = delayq.schedule(ask_bank, 7, delay=0)
-    asks(orders, job, 2, 600_000)
+    ask(orders, job, 2, 600_000)
     return job
 
 
@@ -45,19 +45,19 @@ def test_the_timeline_has_each_time_it_asked_and_what_comes_if_the_answer_is_sti
     assert "asked if the answer is still: not yet" in seen
     Job.objects.filter(pk=asking.id).update(run_at=clock.now())
     asking.run_now()
-    asks(orders, asking, 1, 600_000)
+    ask(orders, asking, 1, 600_000)
     assert "failed if the answer is still: not yet" in moments(staff(), asking)
 
 
 def test_without_redis_or_its_task_the_page_says_what_is_known(orders, asking):
     row = Job.objects.get(pk=asking.id)
-    assert asked.fully(row, None).startswith("asked 2 of 3, next in ")
+    assert asks.fully(row, None).startswith("asked 2 of 3, next in ")
     row.task = "shop.gone"
-    assert asked.shortly(row) == "asked 2 times"
+    assert asks.shortly(row) == "asked 2 times"
     row.asked = 1
-    assert asked.shortly(row) == "asked once"
+    assert asks.shortly(row) == "asked once"
     row.asked = None
-    assert asked.fully(row, None) == ""
+    assert asks.fully(row, None) == ""
 
 
 def test_of_a_job_that_runs_or_has_ended_no_next_date_is_told(orders, asking):
@@ -65,10 +65,10 @@ def test_of_a_job_that_runs_or_has_ended_no_next_date_is_told(orders, asking):
     [run] = orders.claim()
     orders.fold()
     view = stores.inspector().job("orders", asking.id)
-    assert asked.fully(Job.objects.get(pk=asking.id), view) == "asked 2 of 3"
+    assert asks.fully(Job.objects.get(pk=asking.id), view) == "asked 2 of 3"
     orders.settle(run, "ack")
     orders.fold()
-    assert asked.fully(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "asked 2 of 3"
+    assert asks.fully(Job.objects.get(pk=asking.id), stores.inspector().job("orders", asking.id)) == "asked 2 of 3"
 
 
 def test_a_job_without_a_limit_of_attempts_is_tried_until_it_expires(orders, staff):

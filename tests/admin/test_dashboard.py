@@ -9,12 +9,13 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 import django_delayq as delayq
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.admin import dashboard
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
@@ -22,7 +23,7 @@ from django_delayq.spread import SLOTS
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
-from tests.admin.conftest import QUEUES, beat, lose_redis
+from tests.admin.conftest import JOBS, QUEUES, beat, lose_redis
 from tests.tasks_for_tests import close_order
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,7 +32,7 @@ LIVE = QUEUES + "?live=1"
 
 def vital(text: str, name: str) -> tuple[str, str]:
     """Level and value of a sign."""
-    found = re.search(rf'delayq-vital-(\w+)"><a href="[^"]*#{name}">.*?value">([^<]*)<', text)
+    found = re.search(rf'id="sign-{name}" class="delayq-vital delayq-vital-(\w+)">.*?value">([^<]*)<', text)
     assert found, f"no sign {name}"
     return found[1], unescape(found[2])
 
@@ -67,7 +68,7 @@ def test_the_health_strip_judges_what_it_shows(orders, staff):
 )
 def test_how_fast_redis_answers_is_told_in_steps(orders, staff, monkeypatch, seconds, shown):
     server = Inspector.server
-    monkeypatch.setattr(Inspector, "server", lambda self: replace(server(self), round_trip=seconds))
+    monkeypatch.setattr(Inspector, "server", lambda self, trips, **to: replace(server(self, trips, **to), round_trip=seconds))
     assert vital(staff().get(QUEUES).content.decode(), "redis") == shown
 
 
@@ -85,7 +86,7 @@ def test_how_fast_redis_answers_is_told_in_steps(orders, staff, monkeypatch, sec
 )
 def test_what_the_server_says_of_itself_is_judged(orders, staff, monkeypatch, facts, name, shown):
     server = Inspector.server
-    monkeypatch.setattr(Inspector, "server", lambda self: replace(server(self), **facts))
+    monkeypatch.setattr(Inspector, "server", lambda self, trips, **to: replace(server(self, trips, **to), **facts))
     assert vital(staff().get(QUEUES).content.decode(), name) == shown
 
 
@@ -192,12 +193,32 @@ def test_charts_are_pictures_with_their_numbers_beside_them(orders, staff):
     assert text.count("visually-hidden") >= 3
 
 
+def test_a_sign_that_is_not_well_leads_to_what_it_speaks_of_and_to_its_remedy(orders, staff):
+    beat("orders", "redis")
+    job = orders.scheduled(delay="0s")[0]
+    lane = QueueStore(stores.link, prefix=conf.get().prefix, queue="orders").keys["normal"]
+    assert stores.link.execute("ZADD", lane, "XX", "CH", clock.wall_ms() - 60_000, ids.short(job.id)) == 1
+
+    def leads(client) -> dict[str, str]:
+        return {sign.name: place for sign, place in client.get(QUEUES).context["signs"]}
+
+    found = leads(staff())
+    assert found["late"] == f"{JOBS}?state=due&queue=orders"
+    assert found["workers"] == f"{JOBS}?queue=default"
+    assert found["redis"] == found["mirror"] == ""
+    text = staff().get(QUEUES).content.decode()
+    assert "/remedies/#late" in text
+    assert leads(staff("view_queue"))["late"] == ""
+    beat("orders", "redis", "default")
+    assert leads(staff())["workers"] == ""  # it is well
+
+
 def test_a_sparkline_is_told_in_words_too(orders, staff):
     for outcome in ("ack", "ack", "fail"):
         orders.ended(outcome)
     text = staff().get(QUEUES).content.decode()
     tables = re.findall(r"<table><caption>The last hour.*?</table>", text, re.S)
-    lines = re.findall(r'<tr><th scope="row">([^<]+)</th><td>(\d+)</td><td>(\d+)</td></tr>', tables[1])
+    lines = re.findall(r'<tr><th scope="row">([^<]+)</th><td>(\d+)</td><td>(\d+)</td></tr>', tables[0])
     assert [when for when, *_ in lines] == [f"{ago} to {ago - 10} minutes ago" for ago in (60, 50, 40, 30, 20, 10)]
     assert [sum(int(line[column]) for line in lines) for column in (1, 2)] == [2, 1]
     assert 'aria-label="Jobs that ended in the last hour, per minute: 3, of which 1 failed"' in text
@@ -207,7 +228,7 @@ def test_the_forecast_of_one_queue_leaves_the_others_out(orders, staff):
     orders.scheduled(3, delay="30m")
     client = staff()
     assert "Due per minute, next hour: 3" in client.get(QUEUES).content.decode()
-    assert "Due per minute, next hour: 0" in client.get(QUEUES + "?queue=default").content.decode()
+    assert "Nothing becomes due here." in client.get(QUEUES + "?queue=default").content.decode()
     assert "Due per minute, next hour: 3" in client.get(QUEUES + "?queue=nowhere").content.decode()
 
 
@@ -218,7 +239,8 @@ def test_tasks_that_fail_most_are_named(orders, staff):
     Job.objects.filter(pk=old.id).update(finished_at=clock.now() - timedelta(days=2))
     text = staff().get(QUEUES).content.decode().partition('id="failing"')[2]
     assert f"?task={first.task}&amp;state=failed" in text
-    assert ">2</td>" in text
+    assert ">2</a></td>" in text
+    assert f'href="/admin/delayq/job/task/{quote(first.task)}/"' in text
 
 
 def test_who_may_not_see_jobs_gets_no_links_to_them(orders, staff):

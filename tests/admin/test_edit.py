@@ -21,6 +21,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from tests.admin.conftest import QUEUES, lose_redis, page, said
 from tests.admin.test_operations import work
+from tests.carriers import TENANT
 from tests.tasks_for_tests import close_order
 
 
@@ -287,3 +288,127 @@ def test_purging_needs_its_permission(orders, staff):
     assert client.post(f"{QUEUES}orders/purge/", {"typed": "orders"}).status_code == 403
     assert "purge/" not in client.get(QUEUES).content.decode()
     assert staff().get(f"{QUEUES}nowhere/purge/").status_code == 404
+
+
+# a copy
+
+
+def copy_of(job: delayq.Job) -> str:
+    return reverse("admin:delayq_job_copy", args=[job.id])
+
+
+def copied(client, job: delayq.Job, args: object = (7,), kwargs: object = None, **more: str):
+    """Sends the form as it was given, with these arguments."""
+    context = client.get(copy_of(job)).context
+    fields = {"args": json.dumps(args), "kwargs": json.dumps(kwargs or {}), "digest": context["form"].digest, "drawn": context["drawn"]}
+    return client.post(copy_of(job), {**fields, "reason": "once more", **more}, follow=True)
+
+
+def test_a_copy_is_a_new_job_and_leaves_the_old_one_as_it_is(orders, staff):
+    job = orders.ended("ack", key="k", meta={"customer": 9}, max_attempts=3, backoff="1s 2s", priority=5, timeout="30s")
+    client = staff("view_job", "schedule_job")
+    assert "Schedule a copy" in client.get(page(job)).content.decode()
+    answer = copied(client, job, delay="1h")
+    old, new = Job.objects.get(pk=job.id), Job.objects.exclude(pk=job.id).get()
+    assert said(answer) == [f"Scheduled a copy, the job {new.short_id}."]
+    assert answer.redirect_chain == [(page(new), 302)]
+    assert (old.state, new.state, orders.in_redis(new)) == ("succeeded", "scheduled", "scheduled")
+    for name in ("task", "queue", "key", "args", "kwargs", "max_attempts", "priority"):
+        assert getattr(new, name) == getattr(old, name)
+    assert {name: new.options[name] for name in ("backoff", "timeout")} == {name: old.options[name] for name in ("backoff", "timeout")}
+    assert new.meta == {"customer": 9, "copy_of": old.short_id, "scheduled_by": "admin:clerk0", "scheduled_why": "once more"}
+    assert 3590 < (new.run_at - new.created_at).total_seconds() < 3610
+    event = Event.objects.get(kind="copied")
+    assert (event.job_id, event.actor, event.reason, event.detail) == (old.pk, "admin:clerk0", "once more", {"copy": new.short_id})
+    assert "copied" in client.get(page(job)).content.decode()
+    logged = {entry.object_id: (entry.action_flag, entry.change_message) for entry in LogEntry.objects.all()}
+    assert logged == {
+        str(old.pk): (2, f"Schedule a copy: once more ({new.short_id})"),
+        str(new.pk): (1, "Schedule a copy: once more"),
+    }
+
+
+def test_a_copy_with_other_arguments_shows_what_changes_first(orders, staff):
+    job, client = orders.ended("ack"), staff()
+    shown = copied(client, job, [8])
+    assert ("+", "8") in [(line.mark, line.text.strip()) for line in shown.context["lines"]]
+    assert Job.objects.count() == 1
+    copied(client, job, [8], confirmed="1")
+    assert Job.objects.exclude(pk=job.id).get().args == [8]
+
+
+def test_who_sends_the_form_twice_gets_one_copy(orders, staff):
+    job, client = orders.ended("ack"), staff()
+    drawn = client.get(copy_of(job)).context["drawn"]
+    copied(client, job, drawn=drawn)
+    assert said(copied(client, job, drawn=drawn)) == ["This copy is scheduled already."]
+    assert Job.objects.count() == 2
+    assert "not sent as a whole" in said(copied(client, job, drawn="nothing"))[0]
+    assert Job.objects.count() == 2
+
+
+def test_a_key_that_another_job_holds_stays_with_it(orders, staff):
+    job, client = orders.ended("ack", key="k"), staff()
+    holder = delayq.schedule(close_order, 7, key="k", delay="1h")
+    assert said(copied(client, job)) == [f"Nothing was scheduled: the job {holder.short_id}, which has not ended, has the key k."]
+    assert Job.objects.count() == 2
+
+
+@pytest.mark.parametrize(("args", "complaint"), [([], "The argument order_id is missing."), ({}, "Write a list in JSON")])
+def test_a_copy_wants_arguments_that_the_task_takes(orders, staff, args, complaint):
+    answer = copied(staff(), orders.ended("ack"), args, confirmed="1")
+    assert answer.status_code == 400
+    assert complaint in answer.content.decode()
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("task", ["gone", "django_delayq.deliver", ""])
+def test_of_what_people_give_no_arguments_for_there_is_no_copy(orders, staff, task):
+    job, client = orders.ended("ack"), staff()
+    Job.objects.update(task=task)
+    assert "Schedule a copy" not in client.get(page(job)).content.decode()
+    assert "cannot be copied" in said(client.get(copy_of(job), follow=True))[0]
+
+
+def test_what_has_not_ended_has_no_copy(orders, staff):
+    [job] = orders.scheduled()
+    client = staff()
+    assert "Schedule a copy" not in client.get(page(job)).content.decode()
+    assert "cannot be copied" in said(client.get(copy_of(job), follow=True))[0]
+
+
+def test_who_may_not_schedule_sees_no_copy_and_gets_none(orders, staff):
+    job, client = orders.ended("ack"), staff("view_job", "requeue_job", "edit_job")
+    assert "Schedule a copy" not in client.get(page(job)).content.decode()
+    assert client.get(copy_of(job)).status_code == 403
+    assert client.post(copy_of(job)).status_code == 403
+
+
+def test_who_may_not_see_the_arguments_may_not_copy_them(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["order_id"]}
+    job = orders.ended("ack")
+    assert "cannot be copied" in said(staff("view_job", "schedule_job").get(copy_of(job), follow=True))[0]
+    assert copied(staff("view_job", "schedule_job", "view_sensitive"), job).status_code == 200
+    assert Job.objects.count() == 2
+
+
+def test_a_copy_carries_what_the_first_has_carried_and_lasts_as_long(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "CARRIERS": ["tests.carriers.Tenant"]}
+    token = TENANT.set("acme")
+    job = orders.ended("ack", expires="2h", concurrency=("order:{{x}}", 3))
+    TENANT.reset(token)
+    client = staff()
+    copied(client, job)
+    old, new = Job.objects.get(pk=job.id), Job.objects.exclude(pk=job.id).get()
+    assert new.options["meta"]["delayq.carried"] == old.options["meta"]["delayq.carried"]
+    assert new.shared_name == old.shared_name == ("order:{x}", 3)
+    assert abs((new.expires_at - new.created_at) - (old.expires_at - old.created_at)).total_seconds() < 5
+
+
+def test_a_copy_of_a_ticks_job_is_of_no_tick(orders, staff):
+    job = orders.ended("ack")
+    row = Job.objects.get()
+    row.options = {"meta": {"delayq.periodic": {"name": "nightly"}, "note": 1}}
+    row.save()
+    copied(staff(), job)
+    assert set(Job.objects.exclude(pk=job.id).get().meta) == {"note", "copy_of", "scheduled_by", "scheduled_why"}

@@ -105,6 +105,29 @@ def test_each_group_has_a_sample_when_thousands_failed_at_one_moment(orders, sta
     assert [group.sample and group.sample.fingerprint for group in groups] == ["a", "b"]
 
 
+def test_messages_that_differ_stand_inside_of_their_group(orders, staff):
+    for said in ("no answer 1", "no answer 2", "refused by ann@example.com", "refused by <b>bob</b>", "no answer 3"):
+        orders.ended("fail", detail=detail("E", said, "slow"))
+    orders.ended("fail", detail=detail("E", "alone", "other"))
+    retried(orders, "waits")
+    response = staff().get(FAILURES)
+    slow, *others = response.context["groups"]
+    assert slow.headline == "E: no answer 3"
+    assert slow.others == {"E: refused by <b>bob</b>": 1, "E: refused by ann@example.com": 1}
+    assert [group.others for group in others] == [{}, {}]
+    text = response.content.decode().replace("<wbr>", "")
+    assert "2 other messages" in text
+    assert "E: refused by &lt;b&gt;bob&lt;/b&gt;" in text
+
+
+def test_only_the_latest_messages_of_a_group_are_compared(orders, staff, monkeypatch):
+    monkeypatch.setattr(failures, "HEARD", 2)
+    for said in ("first", "second", "third"):
+        orders.ended("fail", detail=detail("E", said, "slow"))
+    [group] = staff().get(FAILURES).context["groups"]
+    assert (group.headline, group.others) == ("E: third", {"E: second": 1})
+
+
 def test_an_error_without_a_fingerprint_is_grouped_by_its_text(orders, staff):
     for number in range(2):
         orders.ended("fail", detail=detail("Crash", f"worker host:{number}:ab vanished"))
@@ -143,23 +166,23 @@ def test_the_number_of_queries_does_not_grow_with_the_groups(orders, staff):
 
 
 @pytest.mark.parametrize(
-    ("names", "requeue", "cancel"),
+    ("names", "offered"),
     [
-        (("view_job",), False, False),
-        (("view_job", "requeue_job"), False, False),
-        (("view_job", "requeue_job", "start_operation"), True, False),
-        (("view_job", "cancel_job", "start_operation"), False, True),
+        (("view_job",), set()),
+        (("view_job", "requeue_job"), set()),
+        (("view_job", "requeue_job", "start_operation"), {"requeue"}),
+        (("view_job", "cancel_job", "start_operation"), {"cancel"}),
+        (("view_job", "run_now_job", "start_operation"), {"run_now"}),
     ],
 )
-def test_only_what_one_may_is_offered(orders, staff, names, requeue, cancel):
+def test_only_what_one_may_is_offered(orders, staff, names, offered):
     orders.ended("fail", detail=detail("E", "m", "slow"))
     delayq.schedule(close_order, 1)
     [claimed] = orders.claim()
     orders.settle(claimed, "retry", delay=60_000, detail=detail("E", "m", "slow"))
     orders.fold()
     text = staff(*names).get(FAILURES).content.decode()
-    assert ("start/requeue/" in text) == requeue
-    assert ("start/cancel/" in text) == cancel
+    assert {verb for verb in ("requeue", "cancel", "run_now") if f"start/{verb}/" in text} == offered
 
 
 def test_nothing_has_failed(orders, staff):

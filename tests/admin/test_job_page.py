@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, conf
 from django_delayq.admin import ladder_ahead, tracebacks
 from django_delayq.console import overview
+from django_delayq.logger import class_name
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
+from django_delayq.states import FAIL_CLASS
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, act, beat, lose_redis, page
 from tests.tasks_for_tests import close_order, ping
@@ -109,6 +113,20 @@ def test_an_abort_is_told_from_a_request_to_cancel(staff, orders):
     assert told.index("cancel requested not needed") < told.index("abort requested runs wild")
 
 
+def test_a_job_that_was_asked_to_stop_has_no_ladder_ahead_and_is_not_asked_again(staff, orders):
+    job, client = orders.running(), staff()
+    assert "../cancel/" in client.get(page(job)).content.decode()
+    client.post(act(job, "cancel"), {"confirmed": "1"})
+    for _ in range(2):  # by Redis, and then by the row as well
+        shown = client.get(page(job))
+        assert [(moment.what, moment.text) for moment in shown.context["moments"] if moment.ahead] == [
+            ("cancelled", "unless attempt 1 succeeds")
+        ]
+        assert "../cancel/" not in shown.content.decode()
+        assert "A cancel has been requested" in shown.content.decode()
+        orders.fold()
+
+
 def test_what_a_function_decides_is_not_foretold(orders):
     job = Job(queue="orders", task="gone", max_attempts=3)
     assert [step.wait for step in ladder_ahead.ladder(job, 1)[0]] == ladder_ahead.conf.get().queue("orders").backoff.steps(2)
@@ -187,7 +205,7 @@ def test_what_is_no_traceback_is_shown_as_it_is(text):
 def test_a_traceback_stands_folded_under_its_attempt(orders, staff):
     job = orders.ended(detail=json.dumps({"c": "ValueError", "m": "no", "t": TRACE}).encode(), max_attempts=1)
     text = staff().get(page(job)).content.decode()
-    assert re.search(r'<details id="trace-\d+"><summary>Traceback', text)
+    assert re.search(r'<details id="trace-\d+" class="delayq-trace"><summary>Traceback', text)
     assert text.index("/srv/shop/models.py:99 check") < text.index("site-packages")
 
 
@@ -251,6 +269,22 @@ def test_who_claims_nothing_is_no_capacity(orders, staff, facts):
     works(**facts)
     queue = next(queue for queue in overview.look().queues if queue.name == "orders")
     assert (queue.workers, queue.slots) == (0, 0)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_job_waits_for_its_name(orders, staff, most):
+    jobs = [delayq.schedule(close_order, 7, concurrency=("order:{order_id}", most)) for _ in range(most + 1)]
+    store = stores.queue("orders")
+    claimed = {job.id for job in store.claim("w", "n1", want=9, lease_ms=30_000, max_crashes=3).jobs}
+    [waits] = [job for job in jobs if job.short_id not in claimed]
+    works()
+    orders.fold()
+    client = staff()
+    said = why(client, waits)
+    assert said.startswith("It is due, and waits for the name order:7, " + ("of which 2 jobs" if most > 1 else "which the job"))
+    assert any(id in said for id in claimed)
+    assert overview.look().queues[0].depth.blocked + overview.look().queues[1].depth.blocked == 1
+    assert "1 wait for a name" in client.get("/admin/delayq/queue/").content.decode()
 
 
 def test_all_slots_are_taken(orders, staff):
@@ -401,3 +435,176 @@ def test_of_long_arguments_the_page_shows_the_beginning_and_says_how_much_is_lef
     text = staff("view_job").get(page(job)).content.decode()
     assert text.count("x" * 1000) < 60
     assert "characters more" in text
+
+
+# arguments and results, line by line
+
+
+def lines(client, job, name: str = "arguments") -> list[tuple[str, str, str]]:
+    return [(line.name, line.kind, line.text) for line in client.get(page(job)).context[name]]
+
+
+def test_arguments_bear_the_names_and_the_types_of_the_task(orders, staff, more_tasks):
+    def pay(order_id: int, amount: float | None, *items: str, note="", **more: bool) -> None: ...
+
+    more_tasks("pay", pay)
+    job = delayq.schedule(registry.get("pay"), 7, None, "a", "坏主题", note="x", gift=True)
+    orders.fold()
+    assert lines(staff(), job) == [
+        ("order_id", "int", "7"),
+        ("amount", "float | None", "null"),
+        ("items[0]", "str", '"a"'),
+        ("items[1]", "str", '"坏主题"'),
+        ("note", "str", '"x"'),
+        ("gift", "bool", "true"),
+    ]
+
+
+def test_of_a_task_that_is_gone_arguments_have_numbers_and_the_types_of_their_values(orders, staff):
+    [job] = orders.scheduled()
+    Job.objects.update(task="gone", args=[7, {"a": 1}], kwargs={"note": None})
+    assert lines(staff(), job) == [("1", "int", "7"), ("2", "dict", '{"a": 1}'), ("note", "NoneType", "null")]
+
+
+def test_what_is_masked_tells_no_type_but_that_of_the_annotation(orders, staff, settings, more_tasks):
+    more_tasks("pay", lambda order_id, pin: None, sensitive=["pin"])
+    more_tasks("typed", with_pin, sensitive=["pin"])
+    jobs = [delayq.schedule(registry.get(name), 7, 1234) for name in ("pay", "typed")]
+    orders.fold()
+    client = staff("view_job")
+    assert [lines(client, job)[1] for job in jobs] == [("pin", "", "***"), ("pin", "int", "***")]
+
+
+def with_pin(order_id: int, pin: int) -> None: ...
+
+
+def test_a_thousand_arguments_are_counted_and_not_listed(orders, staff, more_tasks):
+    more_tasks("many", lambda *rest: None)
+    job = delayq.schedule(registry.get("many"), *range(1000))
+    orders.fold()
+    shown = lines(staff(), job)
+    assert len(shown) == 101
+    assert shown[-1] == ("", "", "… and 900 arguments more")
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ({"paid": True, "lines": [1]}, [("paid", "bool", "true"), ("lines", "list", "[1]")]),
+        ({}, [("", "dict", "{}")]),
+        (7, [("", "int", "7")]),
+        (None, []),
+    ],
+)
+def test_a_result_stands_line_by_line(orders, staff, result, shown):
+    job = orders.ended("ack")
+    Job.objects.update(result=result)
+    assert lines(staff(), job, "result") == shown
+
+
+# what lies ahead
+
+
+def test_what_lies_ahead_is_folded_behind_three_lines_and_says_about_when(orders, staff):
+    job = delayq.schedule(close_order, 7, delay="1h", max_attempts=6, backoff="10s 1m 1h")
+    orders.fold()
+    context = staff().get(page(job)).context
+    near = [moment for moment in context["near"] if moment.ahead]
+    assert [moment.what for moment in near] == ["due", "attempt 1", "attempt 2"]
+    assert [moment.what for moment in context["later"]] == ["attempt 3", "attempt 4", "attempt 5", "attempt 6", "failed"]
+    date = near[0].at
+    assert [moment.about - date for moment in (near[2], *context["later"][:2])] == [
+        timedelta(seconds=10),
+        timedelta(seconds=70),
+        timedelta(seconds=3670),
+    ]
+
+
+def test_what_nobody_can_foresee_has_no_date(orders, staff, more_tasks):
+    more_tasks("asks", max_attempts=3, backoff=lambda attempt, error: 1)
+    job = delayq.schedule(registry.get("asks"), delay="1h")
+    orders.fold()
+    context = staff().get(page(job)).context
+    assert [moment.about for moment in context["moments"] if moment.ahead] == [None] * 5
+    assert "later" in context
+
+
+# links
+
+
+def of_key(job):
+    kind, _, pk = job.key.partition(":")
+    return f"/shop/{kind}/{pk}/" if pk else None
+
+
+def broken(job):
+    Job.objects.raw("SELECT nothing FROM nowhere")[0]
+
+
+def links(client, job):
+    return client.get(page(job)).context["links"]
+
+
+def test_a_job_leads_to_what_it_is_about(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "OBJECT_URL": f"{__name__}.of_key"}
+    job, other = orders.ended("ack", key="order:7"), orders.ended("ack", key="none")
+    client = staff("view_job")
+    assert '<a href="/shop/order/7/" rel="noreferrer">Open its object</a>' in client.get(page(job)).content.decode()
+    assert links(client, other).object == ""
+    assert "Open its object" not in client.get(page(other)).content.decode()
+
+
+def test_what_the_task_says_of_its_object_comes_first(orders, staff, settings, more_tasks):
+    settings.DELAYQ = {**settings.DELAYQ, "OBJECT_URL": f"{__name__}.of_key"}
+    more_tasks("pay", lambda order_id: None, object_url=lambda job: f"https://shop.example/orders/{job.args[0]}")
+    job = delayq.schedule(registry.get("pay"), 7, key="order:8")
+    orders.fold()
+    assert links(staff(), job).object == "https://shop.example/orders/7"
+
+
+@pytest.mark.parametrize("path", ["broken", "missing"])
+def test_a_function_that_fails_breaks_no_page_and_is_named(orders, staff, settings, caplog, path):
+    settings.DELAYQ = {**settings.DELAYQ, "OBJECT_URL": f"{__name__}.{path}", "LOG_URL": "/logs/{id}"}
+    job = orders.ended("ack", key="order:7")
+    with transaction.atomic():  # as a request is, under ATOMIC_REQUESTS
+        answer = staff("view_job").get(page(job))
+        assert Job.objects.count() == 1
+    assert answer.status_code == 200
+    assert (answer.context["links"].object, answer.context["links"].log) == ("", f"/logs/{job.short_id}")
+    assert "The function that makes it has raised" in answer.content.decode()
+    assert f"the link to the object of job {job.short_id} could not be made" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "//elsewhere.example/", "/\\elsewhere.example", "data:text/html,x", "a b", "x" * 5000, 7]
+)
+def test_no_address_but_that_of_a_page_becomes_a_link(orders, staff, more_tasks, url):
+    more_tasks("pay", object_url=lambda job: url)
+    job = delayq.schedule(registry.get("pay"))
+    orders.fold()
+    found = links(staff(), job)
+    assert found.object == ""
+    assert "no address of a page" in found.trouble
+
+
+def test_a_job_leads_to_its_lines_in_the_log(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "LOG_URL": "https://logs.example/{queue}?q={id}&t={task}&from={from}&to={to}"}
+    client, job = staff(), orders.ended("ack", queue="orders")
+    Job.objects.update(
+        task="a b/ü&x", created_at=datetime(2026, 5, 1, 18, 30, tzinfo=UTC), finished_at=datetime(2026, 5, 1, 18, 31, tzinfo=UTC)
+    )
+    assert links(client, job).log == (
+        f"https://logs.example/orders?q={job.short_id}&t=a%20b%2F%C3%BC%26x&from=2026-05-01T18%3A29%3A00Z&to=2026-05-01T18%3A32%3A00Z"
+    )
+    Job.objects.update(state="failed", finished_at=None)
+    first = links(client, job).log
+    assert first == links(client, job).log  # it changes by the hour, so that a page that follows by itself is not sent anew for it
+
+
+def test_what_a_task_says_by_fail_is_no_error_of_a_program(orders, staff):
+    failed = orders.ended(detail=b'{"c":"django_delayq.exceptions.Fail","m":"the account is closed","p":"x"}', max_attempts=1)
+    assert class_name(delayq.Fail("x")) == FAIL_CLASS
+    assert Job.objects.get().error == "the account is closed"
+    assert "attempt 1 the account is closed" in moments(staff(), failed)
+    orders.ended(detail=b'{"c":"django_delayq.exceptions.Fail"}', key="b", max_attempts=1)
+    assert Job.objects.get(key="b").error == FAIL_CLASS

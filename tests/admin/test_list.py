@@ -353,7 +353,7 @@ def test_nothing_is_sent_while_no_job_has_changed(orders, staff):
 def test_what_was_answered_to_an_action_waits_for_a_whole_page(orders, staff):
     client = staff()
     [job] = orders.scheduled()
-    client.post(act(job, "cancel"), {"reason": ""})
+    client.post(act(job, "cancel"), {"reason": "", "confirmed": "1"})
     assert "1 cancelled." not in client.get(f"{JOBS}?live=1").content.decode()
     assert "1 cancelled." in client.get(JOBS).content.decode()
 

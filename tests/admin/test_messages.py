@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import django_delayq as delayq
-from django_delayq import conf
+from django_delayq import clock, conf
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from tests.admin.conftest import JOBS, QUEUES, beat, page, said
+from django_delayq.store.keys import Keys
+from tests.admin.conftest import JOBS, QUEUES, WORKERS, beat, lose_redis, page, said
 from tests.admin.test_edit import give
 
 
@@ -34,7 +37,12 @@ def test_where_a_task_would_stand_it_says_that_it_is_a_message(client):
 
 def test_what_it_waits_for_is_a_consumer(client):
     beat("default")
-    assert client.get(page(delayq.push("mail", 1))).context["why"] == "It is due, and waits for a consumer to pull it."
+    job = delayq.push("mail", 1)
+    assert client.get(page(job)).context["why"] == "It is due, and nobody pulls its queue mail: no consumer has asked yet."
+    delayq.pull("mail", older_than="1h")
+    assert client.get(page(job)).context["why"] == "It is due, and waits for a consumer to pull it."
+    stores.link.execute("HSET", Keys("delayq", "mail")["meta"], "alive", clock.wall_ms() - 3 * 3_600_000)
+    assert client.get(page(job)).context["why"] == ("It is due, and nobody pulls its queue mail: a consumer has last asked 3h ago.")
     assert client.get(page(delayq.push("mail", 1, delay="1h"))).context["why"].startswith("It is due in ")
     delayq.pause("mail")
     assert "is paused" in client.get(page(delayq.push("mail", 1))).context["why"]
@@ -74,3 +82,61 @@ def test_a_message_keeps_one_body(client):
     answer = give(client, job, [1, 2], {}, confirmed="1")
     assert answer.status_code == 400
     assert "its body, and no others" in answer.content.decode()
+
+
+def test_a_held_message_says_by_whom_and_until_when(client):
+    job = delayq.push("mail", {"to": "anna"})
+    [message] = delayq.pull("mail", lease="1m")
+    fold()
+    text = client.get(page(job)).content.decode()
+    assert '<span class="delayq-state delayq-runs">held</span>' in text
+    assert "<dt>consumer</dt>" in text
+    assert "<dt>held until</dt>" in text
+    told = [moment.text for moment in client.get(page(job)).context["moments"] if moment.what == "attempt 1"]
+    assert told[0].startswith("held until ")
+    assert client.get(page(job)).context["why"] == ""
+    assert "held</span>" in client.get(JOBS).content.decode()
+    message.ack()
+
+
+def consumers(client) -> list[list[str]]:
+    text = client.get(WORKERS).content.decode()
+    [table] = re.findall(r'<table id="consumers".*?<tbody>(.*?)</tbody>', text, re.S)
+    cells = (re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.S) for row in re.findall(r"<tr>(.*?)</tr>", table, re.S))
+    return [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in cells]
+
+
+def test_who_pulls_a_queue_and_what_each_holds(client):
+    assert consumers(client) == [["no consumer has asked yet", "mail", "", "0", "", ""]]
+    assert "never pulled" in client.get(QUEUES).content.decode()
+    jobs = [delayq.push("mail", number) for number in range(3)]
+    batch = delayq.pull("mail", 2, lease="1m")
+    fold()
+    holder, last = consumers(client)
+    assert holder[0].startswith(f"{batch.holder.worker} 2 messages now {jobs[0].short_id} attempt 1, held until ")
+    assert (holder[1], holder[3], last[3]) == ("mail", "2", "2")
+    assert holder[4].startswith("20")  # oldest since
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", holder[5])
+    assert last[0] in ("somebody is asking now", "somebody has last asked 1s ago")
+    assert "never pulled" not in client.get(QUEUES).content.decode()
+    stores.link.execute("HSET", Keys("delayq", "mail")["meta"], "alive", clock.wall_ms() - 3_600_000)
+    assert consumers(client)[1][0] == "somebody has last asked 1h ago"
+    assert "not pulled for 1h" in client.get(QUEUES).content.decode()
+
+
+def test_leases_of_nobody_who_is_known_and_what_others_have_written_break_no_page(client):
+    delayq.push("mail", 1)
+    delayq.pull("mail", lease="1m")
+    keys = Keys("delayq", "mail")
+    stores.link.execute("UNLINK", keys["claims"])
+    assert consumers(client)[0][0].startswith("nobody who is known 1 message now")
+    stores.link.execute("HSET", keys["claims"], "<b>x</b>", "nonsense", "\xff", "")
+    stores.link.execute("ZADD", keys["leases"], 5, "stray", "inf", "0" * 22)
+    stores.link.execute("HSET", keys["runs"], "0" * 22, "x:y:z:\xff")
+    stores.link.execute("HSET", keys["meta"], "alive", "nan")
+    assert len(consumers(client)) >= 3
+
+
+def test_without_redis_there_is_no_word_of_consumers(client, settings):
+    lose_redis(settings)
+    assert client.get(WORKERS).status_code == 200

@@ -62,7 +62,7 @@ def test_a_page_that_keeps_itself_fresh_takes_no_message_away(orders, staff):
     said_so = "Started. A worker carries it out"
     part = client.get(f"{answer['Location']}?live=1").content.decode()
     assert said_so not in part
-    assert "<h1>Cancel" in part
+    assert "<h1><span>Operation: Cancel</span>" in part
     assert "<html" not in part
     assert said_so in client.get(answer["Location"]).content.decode()
 
@@ -184,7 +184,7 @@ def test_it_is_about_the_tasks_of_its_preview_whatever_comes_with_a_deploy(order
     orders.scheduled(2)
     client = staff()
     client.post(f"{START}cancel/?q=task:order", {})
-    client.post(f"{START}cancel/?q=refunds", {})
+    client.post(f"{START}cancel/?q=task:refunds", {})
     more_tasks("order_refunds")
     delayq.schedule(registry.get("order_refunds"), delay="1h", queue="orders")
     orders.fold()
@@ -325,3 +325,25 @@ def test_the_list_says_when_an_operation_was_created_as_all_pages_write_dates(or
     text = staff().get(OPERATIONS).content.decode()
     assert "2026-05-01 18:00:15" in text
     assert "<bdi>123 / 500</bdi>" in text  # also from right to left
+
+
+def test_the_list_shows_progress_reason_and_jobs_to_click_at_and_follows_by_itself(orders, staff):
+    begin(
+        selection={"text": "fingerprint:48ab10e1f73b state:failed"},
+        reason="the bank is back",
+        seen=1_203,
+        expected=5_000,
+        stage="paused",
+    )
+    begin(selection={}, reason="", seen=7)
+    client = staff()
+    text = client.get(OPERATIONS).content.decode()
+    assert '<progress max="5000" value="1203" aria-label="progress"></progress> <bdi>1,203 / 5,000</bdi>' in text
+    assert "the bank is back" in text
+    assert (
+        f'<a href="{JOBS}?q=fingerprint%3A48ab10e1f73b+state%3Afailed"><code>failed for one cause state:<wbr>failed</code></a>' in text
+    )
+    part = client.get(OPERATIONS, {"live": "1"})
+    assert "<html" not in part.content.decode()
+    assert "live=" not in part.content.decode()
+    assert client.get(OPERATIONS, {"live": "1"}, headers={"If-None-Match": part["ETag"]}).status_code == 304

@@ -395,3 +395,25 @@ def test_what_a_person_has_cancelled_meanwhile_is_not_paused(orders, monkeypatch
     work()
     operation.refresh_from_db()
     assert (operation.stage, operation.counts) == (Stage.CANCELLED, {})
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("delayq_redis")
+def test_an_operation_on_a_server_that_is_away_holds_up_none_on_another(own_redis, settings):
+    own = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "redis": {"REDIS": own.url}}}
+    there = [delayq.schedule(close_order, n, delay="1h", queue="redis") for n in range(2)]
+    here = [delayq.schedule(close_order, n, delay="1h") for n in range(2)]
+    begun = [begin(selection={"view": "scheduled", "queue": queue}) for queue in ("redis", "orders")]
+    own.kill()
+    loop = OperationLoop(using="default")
+    for _ in range(5):
+        loop.poll()
+    away, well = (Operation.objects.get(pk=one.pk) for one in begun)
+    assert (well.stage, well.counts) == ("finished", {"done": 2})
+    assert away.stage == "running"
+    assert away.problem["code"] == "redis_away"
+    assert [stores.queue("orders").link.execute("HEXISTS", "delayq:{orders}:jobs", job.short_id) for job in here] == [0, 0]
+    own.start()
+    stores.forget()
+    assert [delayq.get(job.id) is not None for job in there] == [True, True]

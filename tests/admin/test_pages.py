@@ -72,7 +72,7 @@ def test_nothing_that_a_job_carries_reaches_the_browser_as_html(orders, staff):
     delayq.pause("orders", actor=NASTY, reason=NASTY)
     beat("orders", worker=NASTY)
     orders.fold()
-    for address in (page(job), JOBS, QUEUES, WORKERS, f"{JOBS}{job.id}/history/"):
+    for address in (page(job), JOBS, QUEUES, WORKERS):
         text = client.get(address).content.decode()
         assert "alert(1)" in text or "alert(2)" in text, address
         assert "<script>alert" not in text
@@ -88,7 +88,8 @@ def test_no_page_lets_hidden_characters_turn_what_stands_around_them(orders, sta
     asked = {"action": "cancel", "_selected_action": [str(waiting.id)], "index": "0"}
     pages = [
         client.post(JOBS, asked),
-        client.post(f"{JOBS}{waiting.id}/cancel/", {"reason": turned}, follow=True),
+        client.post(f"{JOBS}{waiting.id}/cancel/", {"reason": turned}),
+        client.post(f"{JOBS}{waiting.id}/cancel/", {"reason": turned, "confirmed": "1"}, follow=True),
         *(client.get(page(job)) for job in (running, failed, waiting)),
         *(
             client.get(address)
@@ -96,7 +97,6 @@ def test_no_page_lets_hidden_characters_turn_what_stands_around_them(orders, sta
                 JOBS,
                 f"{JOBS}failures/",
                 f"{JOBS}{failed.id}/edit/",
-                f"{JOBS}{waiting.id}/history/",
                 QUEUES,
                 OPERATIONS,
                 f"{OPERATIONS}{operation.pk}/change/",
@@ -206,7 +206,7 @@ def test_a_queue_is_paused_and_resumed_with_a_reason(orders, staff):
     events = Event.objects.filter(job=None).order_by("id").values_list("kind", "actor", "reason")
     assert list(events) == [("paused", "admin:clerk0", "stock taking"), ("resumed", "admin:clerk0", "done")]
     entry = LogEntry.objects.latest("id")
-    assert client.get(entry.get_admin_url(), follow=True).redirect_chain == [(QUEUES, 302)]
+    assert client.get(entry.get_admin_url()).context["name"] == "orders"
 
 
 def test_a_reason_that_is_too_long_is_complained_about_and_nothing_is_done(orders, staff):

@@ -28,7 +28,6 @@ def pages(orders, staff):
         f"{JOBS}failures/",
         f"{JOBS}{failed.id}/change/",
         f"{JOBS}{failed.id}/edit/",
-        f"{JOBS}{failed.id}/history/",
         QUEUES,
         f"{QUEUES}remedies/",
         f"{QUEUES}orders/purge/",

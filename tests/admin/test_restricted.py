@@ -205,3 +205,13 @@ def test_the_pages_of_queues_and_workers_tell_of_no_job(orders, staff, model, pl
     answer = staff(f"view_{model}").get(f"/admin/delayq/{model}/{job.id}/{place}/", follow=True)
     assert "close_order" not in answer.content.decode()
     assert answer.redirect_chain or answer.status_code == 403
+
+
+def test_where_each_job_is_judged_a_failure_group_shows_what_its_sample_says_and_no_more(orders, rf, admin_user):
+    for message in ("theirs", "mine"):
+        orders.ended("fail", detail=json.dumps({"c": "E", "m": message, "p": "same"}).encode())
+    request = rf.get(f"{JOBS}failures/")
+    request.user = admin_user
+    judged = type("Judged", (JobAdmin,), {"has_view_permission": lambda self, request, obj=None: True})
+    others = [kind(Job, AdminSite()).failures(request).context_data["groups"][0].others for kind in (JobAdmin, judged)]
+    assert others == [{"E: theirs": 1}, {}]

@@ -15,6 +15,7 @@ from django_delayq.mirror import operation_loop
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
+from django_delayq.store.connection import StoreRefused
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -31,7 +32,7 @@ def check(args, kwargs, task=close_order.name, queue="orders") -> DelayqError:
 
 def refusals() -> list[DelayqError]:
     """Errors of ours that reach the admin, as the code raises them."""
-    gone = SimpleNamespace(user="987654", actor="admin:clerk", permission="delayq.cancel_job", verb="cancel")
+    gone = SimpleNamespace(user="987654", actor="admin:clerk", permission="delayq.cancel_job", verb="cancel", selection={})
     user = User.objects.create_user("clerk", is_staff=True)
     bare = SimpleNamespace(**{**vars(gone), "user": str(user.pk)})
     return [
@@ -48,10 +49,12 @@ def refusals() -> list[DelayqError]:
         check(["\ud800"], {}),
         check([{"\ud800": 7}], {}),
         check(["x" * 70_000], {}),
+        check([7, 8], {}, task="django_delayq.message", queue="orders"),
         said(codec.loads, b"[7"),
         said(codec.loads, b"[NaN]"),
         operation_loop.refused(gone, "default"),
         operation_loop.refused(bare, "default"),
+        operation_loop.refused(SimpleNamespace(**{**vars(gone), "selection": {"text": "nowhere"}}), "default"),
         said(formats.check, "orders", b"99"),
         StoreUnavailable(code="server_replaced", job=user.pk),
         stored(ValueError("no")),
@@ -77,6 +80,10 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
     with pytest.raises(DelayqError) as down, stores.guarded():
         stores.link.execute("PING")
     errors.append(down.value)
+    with pytest.raises(DelayqError) as resting, stores.guarded(schedules=True):
+        stores.link.execute("PING")
+    errors.append(resting.value)
+    errors.append(StoreRefused(code="redis_cluster", where="cache.internal:6379, db 0", cause="3999 10.0.0.2:6379"))
     told = {}
     for language in ("en", "de", "zh-hans"):
         with translation.override(language):

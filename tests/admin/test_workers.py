@@ -13,7 +13,7 @@ from django_delayq.models import Event
 from django_delayq.producer.stores import stores
 from django_delayq.store.keys import workers_key
 from django_delayq.store.worker_registry import WorkerRegistry
-from tests.admin.conftest import WORKERS, beat, lose_redis, said
+from tests.admin.conftest import QUEUES, WORKERS, beat, lose_redis, said
 
 NASTY = "<script>alert(1)</script>"
 
@@ -30,7 +30,7 @@ def test_what_a_worker_runs_is_shown_with_its_age(orders, staff):
         {"queues": ["orders"], "processes": 1, "threads": 8, "busy": 1, "jobs": [{**told, "started": clock.wall_ms() - 95_000}]},
     )
     text = staff().get(WORKERS).content.decode()
-    assert f'/admin/delayq/job/{job.id}/change/">shop.close</a>' in text
+    assert f'/admin/delayq/job/{job.id}/change/">shop.<wbr>close</a>' in text
     assert "orders, attempt 1, 1m3" in text
     assert re.search(r'<meter[^>]* max="8" value="1"', text)
     assert f"{job.id}" not in staff("view_worker").get(WORKERS).content.decode()
@@ -77,6 +77,41 @@ def test_a_worker_that_is_gone_is_shown_as_such_and_not_asked(orders, staff):
     assert "/stop/" not in text
     assert "Nothing was asked" in said(client.post(f"{WORKERS}host:3:c/stop/", follow=True))[0]
     assert not LogEntry.objects.exists()
+
+
+def test_a_worker_that_is_known_to_be_dead_is_shown_as_such_at_once_and_nobody_worries(orders, staff):
+    beat("orders", worker="host:1:a")
+    registry().beat("host:2:b", {"queues": list(conf.get().queues), "processes": 1, "threads": 1})
+    registry().died("host:1:a")
+    registry().died("host:9:z")  # nobody of that name
+    client = staff()
+    text = client.get(WORKERS).content.decode()
+    assert 'delayq-plain">died<' in text
+    assert "it hangs" not in text
+    assert "Nothing was asked" in said(client.post(f"{WORKERS}host:1:a/stop/", follow=True))[0]
+    board = client.get(QUEUES).context
+    (sign,) = (vital for vital in board["vitals"] if vital.name == "workers")
+    assert (sign.level, sign.value) == ("well", "1 alive, 1 died")
+    assert {row.queue.name: row.queue.workers for row in board["queues"]}["orders"] == 1
+    beat("orders", worker="host:1:a")  # who gives a sign of life is alive
+    assert 'delayq-plain">died<' not in client.get(WORKERS).content.decode()
+
+
+def test_a_worker_that_is_gone_is_dismissed_by_who_may_stop_workers(orders, staff):
+    beat("orders", worker="host:1:a")
+    beat("orders", worker="host:2:b")
+    registry().died("host:1:a")
+    viewer = staff("view_worker", "quiet_worker")
+    assert "/dismiss/" not in viewer.get(WORKERS).content.decode()
+    assert viewer.post(f"{WORKERS}host:1:a/dismiss/").status_code == 403
+    client = staff("view_worker", "stop_worker")
+    assert client.get(f"{WORKERS}host:1:a/dismiss/").status_code == 405
+    assert said(client.post(f"{WORKERS}host:1:a/dismiss/", follow=True)) == ["host:1:a is no longer in the list."]
+    assert "was left" in said(client.post(f"{WORKERS}host:2:b/dismiss/", follow=True))[0]
+    assert [worker["id"] for worker in registry().all()] == ["host:2:b"]
+    entry, event = LogEntry.objects.get(), Event.objects.get()
+    assert (entry.object_id, entry.change_message) == ("host:1:a", "dismiss")
+    assert (event.kind, event.detail) == ("worker_dismiss", {"worker": "host:1:a"})
 
 
 def test_what_stands_in_redis_is_shown_as_text_and_breaks_nothing(orders, staff):

@@ -75,10 +75,10 @@ class Watch:
             self.seen.append(f"answer: {response.status} {response.url}")
 
 
-def shoot(page: Page, name: str) -> None:
-    """A picture of the page, if DELAYQ_SHOTS names a folder for them."""
+def shoot(page: Page, name: str, *, whole: bool = True) -> None:
+    """A picture of the page, or of what the window shows of it, if DELAYQ_SHOTS names a folder for them."""
     if folder := os.environ.get("DELAYQ_SHOTS"):
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=whole)
 
 
 def sideways(page: Page) -> int:

@@ -32,11 +32,12 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def example(request: pytest.FixtureRequest, chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
     """The example project, started once per module, whose PAY_WITHIN says how many seconds a customer has to pay; ENVIRONMENT, if the
-    module has that, what else is told to the processes.
+    module has that, what else is told to the processes; and OTHERS, whether partner and warehouse are there.
     """
     try:
         environment = getattr(request.module, "ENVIRONMENT", {})
-        example = Example(tmp_path_factory.mktemp("example"), request.module.PAY_WITHIN, **environment)
+        others = getattr(request.module, "OTHERS", False)
+        example = Example(tmp_path_factory.mktemp("example"), request.module.PAY_WITHIN, others=others, **environment)
     except ServerMissing as error:
         missing(str(error))
     try:

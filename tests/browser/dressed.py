@@ -1,4 +1,5 @@
-"""The example project as other sites have it: in the language of the browser, with more queues, under a theme for the admin.
+"""The example project as other sites have it: in the language of the browser, with more queues, with places outside where jobs end,
+under a theme for the admin.
 
 DRESS     unfold, jazzmin or grappelli; default: the admin as Django brings it
 QUEUES    how many queues there are besides those of the example
@@ -17,6 +18,12 @@ ROOT_URLCONF = "tests.browser.dressed_urls"
 MIDDLEWARE = [*MIDDLEWARE]
 MIDDLEWARE.insert(2, "django.middleware.locale.LocaleMiddleware")  # after the session, before what answers
 DELAYQ["QUEUES"] |= {f"queue-{number:02}": {} for number in range(QUEUES)}
+DELAYQ["QUEUES"] |= {"mail": {"CONSUMER": "pull"}}
+DELAYQ["HTTP"] |= {"ALLOW": ["127.0.0.0/8"], "BREAKER": 1, "PAUSE": "10m"}
+DELAYQ["TARGETS"] = {
+    "shipping": {"KEY": "shipping-out", "KIND": "stream", "MAXLEN": 100_000},
+    "invoices": {"KEY": "invoices-out", "KIND": "list", "MAXLEN": None},
+}
 DELAYQ["SENSITIVE"] = list(filter(None, os.environ.get("SENSITIVE", "").split(",")))
 
 if DRESS:

@@ -1,4 +1,4 @@
-"""The example project as it runs for its readers: a Redis, the web server and a worker, each a process of its own."""
+"""The example project as it runs for its readers: a Redis, the web server, a worker, and whom the shop works with, each a process."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ PEOPLE = {"admin": "the admin's password", "viewer": "the viewer's password", "d
 
 PREPARE = """
 import json, os
+from io import StringIO
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 people = json.loads(os.environ["PEOPLE"])
@@ -28,6 +29,8 @@ User.objects.create_superuser("admin", "admin@example.com", people["admin"])
 viewer = User.objects.create_user("viewer", "viewer@example.com", people["viewer"], is_staff=True)
 viewer.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "view_queue", "view_worker"]))
 desk = User.objects.create_user("desk", "desk@example.com", people["desk"], is_staff=True)
+words = ["--queues", "warehouse", "--verbs", "pull,ack,retry", "--per-minute", "6000"]
+call_command("delayq_gateway", "make", "warehouse", *words, stderr=StringIO())
 desk.user_permissions.set(
     Permission.objects.filter(content_type__app_label="delayq").exclude(codename__in=["steer_operation", "stop_worker"])
 )
@@ -37,6 +40,8 @@ desk.user_permissions.set(
 class Command(Server):
     """A command of the example's manage.py, which answers at `address` once it is ready."""
 
+    script = "manage.py"
+
     def __init__(self, environment: dict[str, str], address: str, *words: str) -> None:
         super().__init__()
         self.environment = environment
@@ -45,7 +50,7 @@ class Command(Server):
 
     def command(self) -> list[str]:
         given = [f"{name}={value}" for name, value in self.environment.items()]
-        return ["env", *given, sys.executable, str(EXAMPLE / "manage.py"), *self.words]
+        return ["env", *given, sys.executable, str(EXAMPLE / self.script), *self.words]
 
     def ready(self) -> bool:
         with contextlib.suppress(OSError):
@@ -63,14 +68,28 @@ class Command(Server):
         super()._end(sign)
 
 
-class Example:
-    """The running example."""
+class Partner(Command):
+    """Who is told of paid orders."""
 
-    def __init__(self, home: Path, pay_within: int, **environment: str) -> None:
+    script = "partner.py"
+
+
+class Warehouse(Command):
+    """Who packs them. It answers nowhere: what must answer is the shop."""
+
+    script = "warehouse.py"
+
+
+class Example:
+    """The running example. `others`: with the partner and the warehouse."""
+
+    def __init__(self, home: Path, pay_within: int, *, others: bool = False, **environment: str) -> None:
         self.redis = RedisServer()
-        web, health = free_port(), free_port()
-        self.url = f"http://127.0.0.1:{web}"
+        self.others = others
+        web, health, partner = free_port(), free_port(), free_port()
+        self.url, partner_url = f"http://127.0.0.1:{web}", f"http://127.0.0.1:{partner}"
         self.pay_within = pay_within
+        self.outside = environment.get("DJANGO_SETTINGS_MODULE") == "tests.browser.dressed"  # whose settings have targets
         self.environment = {
             "DATABASE_URL": "",  # SQLite
             "DELAYQ_REDIS": self.redis.url,
@@ -80,19 +99,28 @@ class Example:
             "PYTHONPATH": os.pathsep.join((str(EXAMPLE), str(ROOT))),
             "PYTHONUNBUFFERED": "1",
             "SHOP_URL": self.url,
+            "PARTNER_URL": partner_url,
+            "PARTNER_SECRET": "whsec_YW4gZXhhbXBsZSdzIHNlY3JldCBpcyBub25l",  # that of the example's settings
             **environment,
         }
         self.web = Command(self.environment, self.url, "runserver", "--noreload", f"127.0.0.1:{web}")
         self.worker = Command(self.environment, f"http://127.0.0.1:{health}/ready", "delayq_worker", "--health-port", str(health))
 
+        self.partner = Partner(self.environment, partner_url, "--port", str(partner), "--ledger", str(home / "partner.sqlite3"))
+        told = {**self.environment, "QUEUE_URL": f"{self.url}/queue/v1"}
+        self.warehouse = Warehouse(told, self.url, "--ledger", str(home / "warehouse.sqlite3"))
+
     def start(self) -> None:
         self.redis.start()
-        self.run(PREPARE)
+        self.warehouse.environment["QUEUE_TOKEN"] = self.run(PREPARE).splitlines()[-1]
         self.web.start()
         self.worker.start()
+        if self.others:
+            self.partner.start()
+            self.warehouse.start()
 
     def stop(self) -> None:
-        for server in (self.worker, self.web, self.redis):
+        for server in (self.warehouse, self.worker, self.web, self.partner, self.redis):
             server.stop()
 
     def another(self, **environment: str) -> Command:

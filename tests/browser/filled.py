@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SCHEDULES, SET_ASIDE, WORKERS
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SCHEDULES, SET_ASIDE, TARGETS, TOKENS, WORKERS
 
 if TYPE_CHECKING:
     from tests.browser.example import Example
 
+VIEWS = ("scheduled", "running", "retrying", "failed", "cancelled", "succeeded")  # of the list of jobs
 LONG, BIG, LINES = (
     200,
     65_000,
@@ -38,14 +39,14 @@ delayq.pause("partners", actor="admin:admin", reason="the partner moves house un
 TRACE = '''Traceback (most recent call last):
   File "/srv/shop/venv/lib/python3.11/site-packages/django_delayq/worker/executor.py", line 88, in call
     return task.function(*args, **kwargs)
-  File "/srv/shop/shop/tasks.py", line 41, in notify_partner
+  File "/srv/shop/shop/tasks.py", line 41, in write_to_partner
     answer = partner.post("/orders", json=payload, timeout=5)
   File "/srv/shop/shop/partner.py", line 17, in post
     raise PartnerDown(f"{{response.status_code}} {{response.reason}}")
 '''
 CAUSES = [
-    ("shop.tasks.notify_partner", "partners", "PartnerDown", "503 Service Unavailable", 9),
-    ("shop.tasks.notify_partner", "partners", "ReadTimeout", "no answer from partner.example within 5 s", 4),
+    ("shop.tasks.write_to_partner", "partners", "PartnerDown", "503 Service Unavailable", 9),
+    ("shop.tasks.write_to_partner", "partners", "ReadTimeout", "no answer from partner.example within 5 s", 4),
     ("shop.tasks.poll_refund", "default", "KeyError", "'refund_id'", 2),
     ("shop.tasks.close_order", "orders", "Order.DoesNotExist", "Order matching query does not exist.", 1),
 ]
@@ -56,10 +57,13 @@ for task, queue, error_class, message, count in CAUSES:
             queue=queue, task=task, key=f"{{task.rpartition('.')[2].replace('_', '-')}}:{{3900 + number}}", state="failed",
             run_at=then, created_at=then - timedelta(minutes=30), started_at=then, finished_at=then + timedelta(minutes=4),
             attempts=3, max_attempts=3, worker="web-2:4711:orders/1", error=f"{{error_class}}: {{message}}",
-            fingerprint=error_class.lower()[:12], args=[3900 + number], kwargs={{"partner": "north", "total": 9007199254740993}},
+            fingerprint=error_class.lower()[:12], args=[3900 + number],
+            kwargs={{"partner": "north", "total": 9007199254740993}} if queue == "partners" else {{}},
             published=then,
         )
         keep.setdefault("failed", str(job.pk))
+        if queue == "default":
+            keep["refund"] = str(job.pk)
         for attempt, minutes in enumerate((0, 1, 4), 1):
             began = then + timedelta(minutes=minutes)
             Attempt.objects.create(
@@ -140,12 +144,54 @@ for days in range(1, 60):
             queue="orders", task="shop.tasks.close_order", run_at=then, created_at=then, published=then, attempts=1, max_attempts=10,
             started_at=then + timedelta(seconds=days * 3), finished_at=then + timedelta(minutes=2), args=[1],
             state="failed" if days % 5 == 0 else "succeeded", error="ValueError: no" if days % 5 == 0 else "",
+            fingerprint="" if days % 5 else "valueerrorno",
         )
     fate = "scheduled" if job else ("missed" if days % 14 else "skipped")
     Tick.objects.create(schedule=night, at=then, run_at=then, fate=fate, job_id=job and job.pk, written_at=then)
 keep |= {{
     "schedule": str(night.pk), "schedule-made": str(Periodic.objects.get(name="weekly-eu").pk), "schedule-broken": str(broken.pk),
 }}
+"""
+OUTSIDE = """
+from django_delayq.producer.stores import stores
+from django_delayq.states import DELIVERY
+then = now - timedelta(minutes=20)
+said = {{"target": "partner.example:443", "status": 503, "ms": 812, "answer": "We move house.\\nBack at noon.", "redirects": 0}}
+for number in range(7):
+    well = number > 3
+    job = Job.objects.create(
+        queue="default", task=DELIVERY, key=f"paid:{{4200 + number}}", state="succeeded" if well else "failed", run_at=then,
+        created_at=then, published=then, started_at=then, finished_at=then + timedelta(minutes=number), attempts=2, max_attempts=2,
+        kwargs={{
+            "url": f"https://{{'bank' if well else 'partner'}}.example/hook?signature=4711", "secret": "partner",
+            "body": json.dumps({{"order": 4200 + number}}), "since": 1, "host": f"{{'bank' if well else 'partner'}}.example",
+        }},
+        error="" if well else "DeliveryFailed: partner.example:443 answered 503 after 812 ms: We move house.",
+        fingerprint="" if well else "delivery503", worker="web-2:4711:ab/1",
+        result={{"status": 202, "ms": 30 + number, "answer": "thanks", "complete": True}} if well else None,
+    )
+    for attempt, minutes in enumerate((0, 1), 1):
+        Attempt.objects.create(
+            job_id=job.pk, number=attempt, fence=f"d{{attempt}}", started_at=then + timedelta(minutes=minutes),
+            finished_at=then + timedelta(minutes=minutes, seconds=1), worker="web-2:4711:ab/1",
+            outcome="failed" if attempt == 2 and not well else "succeeded" if attempt == 2 else "retried",
+            error_class="" if well and attempt == 2 else "DeliveryFailed", message="" if well and attempt == 2 else "503",
+            problem=None if well and attempt == 2 else {{"code": "answer", "fields": said, "wait_ms": 60_000}},
+        )
+    keep["delivery"] = keep.get("delivery") or str(job.pk)
+delayq.deliver("https://partner.example/hook", json=1, delay="1d")
+keep["held"] = str(delayq.deliver("http://127.0.0.1:1/hook", json=1, max_attempts=9, backoff="1d").id)  # nobody listens there
+for number in range(5):
+    delayq.offer({{"order": number}}, to="shipping", delay=0 if number else "1d")
+stores.link.execute("XGROUP", "CREATE", "shipping-out", "warehouse", "0", "MKSTREAM")
+for number in range(4):
+    message = delayq.push("mail", {{"to": f"customer-{{number}}@example.org"}}, key=f"mail:{{number}}")
+    keep["message"] = keep.get("message") or str(message.id)
+delayq.pull("mail", 3, lease="2h")
+from django_delayq.contrib.gateway import tokens
+tokens.make("partner", queues=["mail"], verbs=["*"], by="admin")
+tokens.make("reports", queues=["*"], verbs=["get"], expires="30d", by="admin")
+tokens.revoke(tokens.live("reports"))
 """
 WORST = """
 delayq.schedule(close_order, 4101, max_attempts=1, key="close-order:4101")  # really fails
@@ -187,11 +233,11 @@ keep["schedule-worst"] = str(awful.pk)
 
 
 def fill(example: Example, *, worst: bool = True) -> dict[str, str]:
-    """Fills it. Returns ids of jobs: `waiting`, `failed`, how others ended, and `worst` if that is wanted; that of an `operation`; and
-    those of events set aside, `aside` and `aside-worst`, and of schedules, `schedule`, `schedule-made`, `schedule-broken` and
-    `schedule-worst`.
+    """Fills it. Returns ids of jobs: `waiting`, `failed`, a `refund` that has failed too, how others ended, and `worst` if that is
+    wanted; that of an `operation`; and those of events set aside, `aside` and `aside-worst`, and of schedules, `schedule`,
+    `schedule-made`, `schedule-broken` and `schedule-worst`.
     """
-    code = (FILL + (WORST if worst else "")).format(LONG=LONG, BIG=BIG, LINES=LINES)
+    code = (FILL + (OUTSIDE if example.outside else "") + (WORST if worst else "")).format(LONG=LONG, BIG=BIG, LINES=LINES)
     found: dict[str, str] = json.loads(example.run(f"{code}\nprint(json.dumps(keep))").splitlines()[-1])
     return found
 
@@ -204,7 +250,17 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         "queues": QUEUES,
         "remedies": f"{QUEUES}remedies/",
         "purge": f"{QUEUES}orders/purge/",
+        "trends": f"{QUEUES}trends/?span=1d",
+        "queue": f"{QUEUES}partners/change/?span=7d",
+        **({"queue-pulled": f"{QUEUES}mail/change/"} if "message" in ids else {}),
+        "task": f"{JOBS}task/shop.tasks.write_5Fto_5Fpartner/?span=1d",
+        **({"task-message": f"{JOBS}task/django_5Fdelayq.message/"} if "message" in ids else {}),
+        **({"task-worst": f"{JOBS}task/{('name-' * LONG)[:LONG]}/"} if "worst" in ids else {}),
         "jobs": JOBS,
+        **{f"jobs-{view}": f"{JOBS}?state={view}" for view in VIEWS},
+        "jobs-nothing": f"{JOBS}?q=nowhere:to be found",
+        "export": f"{JOBS}export/?state=failed",
+        "copy": f"{JOBS}{ids['failed']}/copy/",
         **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in jobs.items()},
         "failures": f"{JOBS}failures/",
         "edit": f"{JOBS}{ids['failed']}/edit/",
@@ -212,6 +268,8 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         "operations": OPERATIONS,
         "operation": f"{OPERATIONS}{ids['operation']}/change/",
         "workers": WORKERS,
+        "targets": TARGETS,
+        "tokens": TOKENS,
         "schedules": SCHEDULES,
         **{name: f"{SCHEDULES}{id}/change/" for name, id in ids.items() if name.startswith("schedule")},
         **{f"schedule-{what}": f"{SCHEDULES}{made}/{what}/" for what in ("override", "edit", "delete")},

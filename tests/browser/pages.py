@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import APIResponse, Locator, Page
 
 JOBS, QUEUES, WORKERS = "/admin/delayq/job/", "/admin/delayq/queue/", "/admin/delayq/worker/"
+TARGETS, TOKENS = "/admin/delayq/target/", "/admin/delayq_gateway/token/"
 OPERATIONS, SET_ASIDE, SCHEDULES = "/admin/delayq/operation/", "/admin/delayq/setaside/", "/admin/delayq/periodic/"
 
 

@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.browser.chromium import launched
+from tests.browser.desk.load import load
 from tests.browser.example import PEOPLE, ROOT, Example
 from tests.browser.filled import addresses, fill
-from tests.browser.pages import JOBS, QUEUES
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, TARGETS
+from tests.browser.palette import small
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 WIDE, NARROW = 1280, 390
+LARGEST = 150_000  # bytes of a picture of the documentation
 LOOKS = {  # name of a set: what the browser says about itself
     "light": {},
     "dark": {"color_scheme": "dark"},
@@ -33,7 +36,7 @@ LOOKS = {  # name of a set: what the browser says about itself
 }
 THEMES = ("unfold", "jazzmin", "grappelli")
 
-# A busy hour, written where the scripts count: picture by picture the same.
+# A busy hour and a week, written where the scripts count: picture by picture the same.
 HOUR = """
 import math, random, struct
 from django_delayq import clock, conf
@@ -56,6 +59,24 @@ for queue, height, broken in (("default", 6, 0), ("orders", 40, 0.002), ("partne
     numbers = [number for _, slot in sorted(slots.items()) for number in slot]
     key = QueueStore(stores.link, prefix=conf.get().prefix, queue=queue).keys["spread"]
     stores.link.execute("SET", key, struct.pack(f">{len(numbers)}I", *numbers))
+    now, counts = clock.wall_ms() // 60_000, []
+    for minute in range(now - 7 * 1440, now + 1):
+        done = int(height * (1.1 + math.sin(minute / 1440 * 2 * math.pi)) + chance.random() * height / 3)
+        failed = sum(chance.random() < broken for _ in range(done))
+        counts += [f"{minute}:succeeded", done - failed, f"{minute}:failed", failed, f"{minute}:retried", 2 * failed]
+    stats = QueueStore(stores.link, prefix=conf.get().prefix, queue=queue).keys["stats"]
+    for start in range(0, len(counts), 6000):
+        stores.link.execute("HSET", stats, *counts[start : start + 6000])
+"""
+
+# A worker that leaves a host alone: it is gone within half a minute.
+CIRCUIT = """
+from django_delayq import clock, conf
+from django_delayq.producer.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
+circuit = {"target": "partner.example:443", "failures": 8, "until": clock.wall_ms() + 134_000}
+facts = {"queues": ["default"], "processes": 1, "threads": 8, "state": "working", "targets": ["shipping", "invoices"]}
+WorkerRegistry(stores.link, prefix=conf.get().prefix).beat("web-2:4711:ab", {**facts, "circuits": [circuit]})
 """
 
 
@@ -63,7 +84,7 @@ for queue, height, broken in (("default", 6, 0), ("orders", 40, 0.002), ("partne
 def running(**environment: str) -> Iterator[Example]:
     """The example with a web server and a worker."""
     with tempfile.TemporaryDirectory() as home:
-        example = Example(Path(home), 3600, DJANGO_SETTINGS_MODULE="tests.browser.dressed", **environment)
+        example = Example(Path(home), 3600, **{"DJANGO_SETTINGS_MODULE": "tests.browser.dressed", **environment})
         try:
             example.start()
             yield example
@@ -105,25 +126,53 @@ def every(folder: Path) -> None:
 
 
 def few(folder: Path) -> None:
-    """Those of the documentation: a window each, on an ordinary day."""
+    """Those of the documentation: a window each, on an ordinary day, in 256 colours."""
     with launched() as browser, running() as example:
         ids = fill(example, worst=False)
         example.run(HOUR)
         for name, look, path in (
             ("queues", "light", QUEUES),
             ("queues-dark", "dark", QUEUES),
-            ("jobs", "light", JOBS),
             ("job", "light", f"{JOBS}{ids['failed']}/change/"),
-            ("failures", "light", f"{JOBS}failures/"),
+            ("edit", "light", f"{JOBS}{ids['refund']}/edit/"),
+            ("operation", "light", f"{OPERATIONS}{ids['operation']}/change/"),
             ("queues-narrow", "narrow", QUEUES),
+            ("targets", "light", TARGETS),
         ):
             page = seat(browser, example.url, **LOOKS[look])
+            if name == "targets":
+                example.run(CIRCUIT)
             page.goto(path)
             if name == "job":
-                page.set_viewport_size({"width": WIDE, "height": 1100})
-                page.locator(".delayq-timeline details").last.evaluate("(node) => { node.open = true }")
-            page.screenshot(path=folder / f"{name}.png")
-            page.context.close()
+                page.set_viewport_size({"width": WIDE, "height": 1440})
+                page.locator("details.delayq-trace").last.evaluate("(node) => { node.open = true }")
+            elif name == "edit":
+                page.get_by_label("Arguments by place").fill("[3911]")
+                page.get_by_label("Reason").fill("the refund was booked on the order after it")
+                page.get_by_role("button", name="Show what changes").click()
+                page.locator(".delayq-added").first.wait_for()
+            keep(page, folder, name)
+    with launched() as browser, running(DJANGO_SETTINGS_MODULE="tests.browser.desk.settings") as example:
+        load(example)
+        page = seat(browser, example.url)
+        page.goto(JOBS)
+        keep(page, folder, "jobs")
+        page.goto(f"{JOBS}failures/")
+        keep(page, folder, "failures")
+        page.locator("#failures").get_by_role("link", name="Requeue all").first.click()
+        page.get_by_label("Spread over").fill("10m")
+        page.get_by_label("Reason").fill("the partner is back")
+        page.set_viewport_size({"width": WIDE, "height": page.evaluate("document.documentElement.scrollHeight")})
+        page.evaluate("document.activeElement.blur()")
+        keep(page, folder, "operation-preview")
+
+
+def keep(page: Page, folder: Path, name: str) -> None:
+    """Writes down what the window shows."""
+    assert str(ROOT) not in (page.locator("body").text_content() or ""), f"{name} shows where this machine has its files"
+    picture = small(page.screenshot())
+    assert len(picture) < LARGEST, name
+    (folder / f"{name}.png").write_bytes(picture)
 
 
 def main() -> None:

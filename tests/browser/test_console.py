@@ -20,7 +20,7 @@ from datetime import timedelta
 import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.models import Attempt, Job
-from shop.tasks import close_order, notify_partner
+from shop.tasks import close_order
 failing = [delayq.schedule(close_order, 987650000 + n, max_attempts=1, key=f"gone:{{n}}") for n in range(3)]
 typo = delayq.schedule(close_order, 987640000, max_attempts=1, key="typo")
 waiting = delayq.schedule(close_order, 1, delay="1d", key="waiting", backoff="15s 3m 10m")
@@ -151,11 +151,11 @@ def test_a_group_of_failures_is_requeued_as_one(admin, jobs):
 
 def test_thousands_are_cancelled_with_progress_pause_and_resume(admin, jobs):
     admin.goto(f"{JOBS}?q=key:many:*+state:scheduled")
-    admin.get_by_text("All jobs that match").click()
-    admin.locator(".delayq-all").get_by_role("link", name="Cancel").click()
-    expect(admin.locator(".delayq-meant")).to_contain_text(f"{MANY} jobs match:")
+    admin.locator(".delayq-all").get_by_role("link", name="Cancel").click()  # open, since something was searched for
+    expect(admin.locator(".delayq-meant")).to_contain_text(f"{MANY:,} jobs match:")
     admin.get_by_label("Spread over").fill("10m")
-    admin.get_by_role("button", name="Cancel", exact=True).click()
+    expect(admin.get_by_role("link", name="Keep them")).to_be_visible()
+    admin.get_by_role("button", name=f"Cancel {MANY:,} jobs", exact=True).click()
     state = admin.get_by_role("heading", level=1).locator(".delayq-state")
     expect(state).to_have_text("running")
     expect(admin.locator(".delayq-operation progress")).to_have_attribute("max", str(MANY))
@@ -173,7 +173,7 @@ def test_thousands_are_cancelled_with_progress_pause_and_resume(admin, jobs):
 
     admin.goto(f"{OPERATIONS}start/cancel/?q=key:many:*+state:scheduled")
     admin.get_by_label("Reason").fill("a campaign that was called off")
-    admin.get_by_role("button", name="Cancel", exact=True).click()
+    admin.locator(".submit-row input").click()
     expect(state).to_have_text("finished", timeout=120_000)
     done = int(admin.locator(".delayq-operation dl dd").first.inner_text())
     assert done >= MANY - seen - 600
@@ -185,8 +185,8 @@ def test_thousands_are_cancelled_with_progress_pause_and_resume(admin, jobs):
 
 def test_a_queue_is_purged_by_typing_its_name(tabs, admin, example, jobs):
     example.run(
-        "import django_delayq as d; from shop.tasks import notify_partner\n"
-        "d.schedule_many(notify_partner.using(delay='2d').bind(n) for n in range(5))"
+        "import django_delayq as d; from shop.tasks import close_order\n"
+        "d.schedule_many(close_order.using(queue='partners', delay='2d').bind(n) for n in range(5))"
     )
     admin.goto(QUEUES)
     admin.locator("#queues tbody tr").filter(has_text="partners").get_by_role("link", name="Purge").click()
@@ -267,12 +267,16 @@ def test_the_list_stays_fresh_but_not_under_a_ticked_box(tabs, admin, example, j
     expect(rows).to_have_count(1)
     admin.locator("input.action-select").first.uncheck()
     expect(rows).to_have_count(2)
+    fold = admin.locator("#delayq-all")
+    expect(fold).to_have_attribute("open", "")
+    fold.locator("summary").click()
     link = rows.nth(1).get_by_role("link").first  # the older one, which moves down
     link.focus()
     address = link.get_attribute("href")
     example.run(more.format(3))
     expect(rows).to_have_count(3)
     expect(admin.locator(f"a[href='{address}']").first).to_be_focused()
+    expect(fold).not_to_have_attribute("open", "")
     admin.locator("#action-toggle").check()
     expect(admin.locator(".action-counter")).to_have_text("3 of 3 selected")
     assert admin.evaluate("window.same")

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
 ENVIRONMENT = {"DJANGO_SETTINGS_MODULE": "tests.browser.dressed"}
-TELLING = ("queues", "jobs", "job-worst", "failures", "workers")  # in colours and layout, the others add nothing
+TELLING = (
+    "queues",
+    "jobs",
+    "job-worst",
+    "job-delivery",
+    "failures",
+    "workers",
+    "targets",
+)  # in colours and layout, the others add nothing
 THEMES = ("unfold", "jazzmin", "grappelli")
 
 # What axe finds in the admin as Django brings it, on pages of every app: (rule, what it stands in, why it is not ours).
@@ -110,10 +118,29 @@ def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
+def test_on_a_phone_no_list_is_cut_off(tabs, jobs):
+    page = tabs.open("admin", narrow=True)
+    for name in ("jobs", "operations", "schedules", "set-aside", "tokens"):
+        page.goto(addresses(jobs)[name])
+        expect(page.locator("#result_list tbody tr").first).to_be_visible()
+        assert page.locator(".results").evaluate("(node) => node.scrollWidth - node.clientWidth") == 0, name
+
+
 @pytest.mark.parametrize("locale", ["de", "zh-CN"])
 def test_no_word_of_a_head_is_broken_and_no_table_is_wider_than_its_place(tabs, jobs, locale):
     page = tabs.open("admin", locale=locale)
-    for name in ("queues", "workers", "failures", "jobs", "operations", "schedules", "schedule", "schedule-override", "set-aside"):
+    for name in (
+        "queues",
+        "workers",
+        "targets",
+        "failures",
+        "jobs",
+        "operations",
+        "schedules",
+        "schedule",
+        "schedule-override",
+        "set-aside",
+    ):
         page.goto(addresses(jobs)[name])
         expect(page.locator("html")).to_have_attribute("lang", {"de": "de", "zh-CN": "zh-hans"}[locale])
         assert page.evaluate(BROKEN) == []
@@ -132,6 +159,7 @@ def test_a_heading_of_many_lines_is_not_covered_by_what_stands_beside_it(tabs, j
 def test_fields_of_one_row_stand_in_one_line(tabs, jobs):
     page = tabs.open("admin")
     page.goto(addresses(jobs)["job-waiting"])
+    page.locator("#reschedule > summary").click()
     boxes = [page.locator(f"#id_{name}").bounding_box() for name in ("delay", "run_at", "reason")]
     assert len({round(box["y"] + box["height"]) for box in boxes}) == 1
     assert len({round(box["height"]) for box in boxes}) == 1
@@ -204,10 +232,11 @@ def test_the_console_is_usable_under_a_theme(tabs, example, jobs, theme):
                 room = page.locator("#delayq-live").evaluate(wide)
                 assert page.locator("#result_list").evaluate(wide) > room * 0.9
         page.goto(QUEUES)
-        expect(page.locator("#queues > tbody > tr")).to_have_count(3)
+        expect(page.locator("#queues > tbody > tr")).to_have_count(5)
         page.goto(f"{JOBS}?state=failed")
         expect(page.locator(".delayq-tabs a[aria-current=page]")).to_contain_text("Failed")
         page.goto(f"{JOBS}{jobs['waiting']}/change/")
+        page.locator("#reschedule > summary").click()
         page.get_by_label("Delay from now").fill("2d")
         page.get_by_role("button", name="Reschedule").click()
         expect(page.get_by_text("1 rescheduled.")).to_be_visible()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.browser.chromium import expect, shoot
-from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SCHEDULES, SET_ASIDE, WORKERS, post_by_hand
+from tests.browser.pages import JOBS, OPERATIONS, QUEUES, SCHEDULES, SET_ASIDE, TARGETS, WORKERS, post_by_hand
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -112,6 +112,7 @@ RIGHTS = {
     ),
     "requeue_job": Right(f"{FAILED}change/", button("Requeue"), (f"{START}requeue/",), (f"{FAILED}requeue/", f"{START}requeue/")),
     "edit_job": Right(f"{FAILED}change/", link("Edit and requeue"), (f"{FAILED}edit/",), (f"{FAILED}edit/",)),
+    "export_job": Right(JOBS, leads_to(f"{JOBS}export/"), (f"{JOBS}export/",), (f"{JOBS}export/",)),
     "view_sensitive": Right(f"{FAILED}change/", of(f"#content-main pre:has-text('{SECRET}')")),
     "view_operation": Right("/admin/", leads_to(OPERATIONS), (OPERATIONS, f"{PART}change/", f"{PART}history/"), (f"{PART}cancel/",)),
     "start_operation": Right(f"{JOBS}?state=failed", of(".delayq-all"), (f"{START}requeue/",), (f"{START}requeue/",)),
@@ -141,6 +142,7 @@ RIGHTS = {
         (SET_ASIDE,),
     ),
     "retry_setaside": Right(SET_ASIDE, of("select[name=action]:has(option[value=try_again])")),
+    "view_target": Right("/admin/", leads_to(TARGETS), (TARGETS,)),
     "view_worker": Right("/admin/", leads_to(WORKERS), (WORKERS,), (f"{WORKERS}{{worker}}/quiet/", f"{WORKERS}{{worker}}/stop/")),
     "quiet_worker": Right(WORKERS, of("#workers button:text-is('Quiet')"), (), (f"{WORKERS}{{worker}}/quiet/",)),
     "view_periodic": Right(
@@ -224,7 +226,7 @@ def test_what_is_masked_is_nowhere_to_be_found_without_the_permission(tabs, cler
     page = clerk("view_sensitive")
     for name in ("failed", "waiting"):
         page.goto(f"{JOBS}{ids[name]}/change/")
-        expect(page.locator(".delayq-facts").get_by_text("***")).to_be_visible()
+        expect(page.locator("dl.delayq-lines").get_by_text("***")).to_be_visible()
         assert str(SECRET) not in page.content()
     expect(page.locator("#raw")).to_have_count(0)  # that is for superusers
     page.goto(f"{JOBS}{ids['failed']}/change/")
@@ -244,7 +246,7 @@ def test_what_is_masked_is_nowhere_to_be_found_without_the_permission(tabs, cler
     expect(page.locator(".delayq-bytes")).to_have_text(f"[{SECRET}]")
     for name in ("failed", "waiting"):
         page.goto(f"{JOBS}{ids[name]}/change/")
-        expect(page.locator(".delayq-facts").get_by_text(str(SECRET))).to_be_visible()
+        expect(page.locator("dl.delayq-lines").get_by_text(str(SECRET))).to_be_visible()
     page.goto(f"{JOBS}{ids['failed']}/edit/")
     expect(page.get_by_label("Arguments by place")).to_have_value(f"[\n  {SECRET}\n]")
 

@@ -64,6 +64,7 @@ class Web:
             (self.key_in_a_row, 2),
             (self.changed_at_commit, 5),
             (self.once_more, 3),
+            (self.with_name, 4),
         ]
 
     def step(self) -> None:
@@ -107,6 +108,15 @@ class Web:
         """A job with one of a few keys, under a random policy."""
         key, policy = f"k{self.random.randrange(KEYS)}", self.random.choice(POLICIES)
         self._schedule(tasks.keyed, (), self._delay(), inside=self.random.random() < 0.5, queue=ORDERS, key=key, on_conflict=policy)
+
+    def with_name(self) -> None:
+        """Some jobs of one of a few names, of which one runs at a time, or three."""
+        number, most, delay = self.random.randrange(KEYS), self.random.choice([1, 1, 3]), self._delay()
+        name = {"concurrency": (f"n{most}:{number}", most)}
+        for place in range(self.random.randint(1, 4)):
+            if place:
+                self._next()
+            self._schedule(tasks.quick, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, **name)
 
     def in_redis_only(self) -> None:
         """A job of redis durability."""

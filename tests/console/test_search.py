@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 
 import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.console import counting, keyset, search
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
-from tests.admin.conftest import JOBS
+from django_delayq.states import DELIVERY, OFFER
+from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 
 TASK = "tests.tasks_for_tests.close_order"
@@ -57,6 +59,38 @@ def test_every_word_finds_what_it_names(orders):
         assert found(text) == numbers, text
 
 
+def placed(task: str, number: int, **kwargs) -> None:
+    now = clock.now()
+    Job.objects.create(
+        queue="orders", task=task, args=[number], kwargs=kwargs, state="failed", run_at=now, created_at=now, published=now
+    )
+
+
+def test_deliveries_are_found_by_host_and_offers_by_target(orders, settings):
+    placed(DELIVERY, 1, url="https://Partner.example:8443/a", host="partner.example")
+    placed(DELIVERY, 2, url="http://[::1]/", host="::1")
+    placed(OFFER, 3, to="shipping")
+    placed(TASK, 4, host="partner.example", to="shipping")
+    for text, numbers in {
+        "host:partner.example": [1],
+        "host:Partner.Example:8443": [1],
+        "host:[::1]:80": [2],
+        "host:::1": [2],
+        "host:partner": [],
+        "host:shipping": [],
+        "target:shipping state:failed": [3],
+        "target:ship": [],
+        "target:shipping state:scheduled": [],
+        "target:shipping host:partner.example": [],
+    }.items():
+        assert found(text) == numbers, text
+        page = keyset.page(Selection(text=text), Job.objects.all(), 50)
+        assert sorted(job.args[0] for job in page.jobs) == numbers, text
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["host"]}
+    assert found("host:partner.example") == []
+    assert found("host:***") == []
+
+
 def test_arguments_are_found_by_name_wherever_they_stand_and_only_when_they_are_equal(orders):
     delayq.schedule(close_order, 7, delay="1h")
     delayq.schedule(close_order, 77, note="7", delay="1h")
@@ -70,6 +104,40 @@ def test_arguments_are_found_by_name_wherever_they_stand_and_only_when_they_are_
     assert found("arg:order_id=77 arg:note=7") == [77]
     assert found("arg:note=order_id") == [8]
     assert found("arg:order_id=true") == []
+
+
+def test_jobs_that_ask_are_found_as_long_as_they_have_not_ended(orders):
+    jobs = [delayq.schedule(close_order, number, delay="1h") for number in range(5)]
+    orders.fold()
+    asked = {0: ("scheduled", 2), 1: ("running", 1), 2: ("failed", 9), 3: ("scheduled", 0)}
+    for number, (state, times) in asked.items():
+        Job.objects.filter(pk=jobs[number].id).update(state=state, asked=times)
+    assert found("is:asking") == [0, 1]
+    assert found("is:Asking state:scheduled") == [0]
+    assert found("is:asking", view="running") == [1]
+    assert not Selection(text="is:asking").indexed, "no index leads to them"
+
+
+def test_jobs_that_wait_for_their_name_are_found_as_long_as_they_do(orders):
+    named = close_order.using(serial="shop")
+    for number in range(4):
+        named.schedule(number)
+    close_order.schedule(9)
+    orders.fold()
+    assert found("is:blocked") == []
+    first = orders.claim(want=5)
+    assert len(first) == 2
+    assert found("is:blocked") == [1, 2, 3]
+    assert found("is:Blocked task:close_order state:due") == [1, 2, 3]
+    assert found("is:blocked queue:mail") == []
+    assert Selection(text="is:blocked").indexed, "Redis says which they are"
+
+
+def test_who_is_blocked_cannot_be_said_without_redis(orders, settings):
+    lose_redis(settings)
+    selection = Selection(text="is:blocked")
+    assert "Redis cannot be asked now" in selection.search.complaints[0]
+    assert not selection.rows(Job.objects.all()).exists()
 
 
 def test_what_is_masked_cannot_be_searched_for(orders, settings):
@@ -97,6 +165,8 @@ def test_large_numbers_are_compared_exactly(orders):
         ("state:broken", "the states are: scheduled"),
         ("id:7", "an id has 22 letters and digits"),
         ("arg:order_id", "arg:order_id=77"),
+        ("is:waiting", "a job can be: asking, blocked"),
+        ("is:asking is:asking", "is: may stand there once"),
         ("after:soon", "two hours ago"),
         ("before:2026-13-45", "two hours ago"),
         ("after:-9999999999d", "two hours ago"),
@@ -107,6 +177,9 @@ def test_large_numbers_are_compared_exactly(orders):
         ('state:scheduled ""', "has no value"),
         ('queue:"orders"colour:red', "There is no colour: here"),
         ("x" * 1001, "longer than 1000"),
+        ("order\x00", "a character that no job has"),
+        ("state:failed OR key:a\x00*", "a character that no job has"),
+        ('error:"no \x00 answer"', "a character that no job has"),
     ],
 )
 def test_what_cannot_be_understood_is_said_and_finds_nothing(orders, staff, text, complaint):
@@ -114,6 +187,12 @@ def test_what_cannot_be_understood_is_said_and_finds_nothing(orders, staff, text
     response = staff().get(JOBS, {"q": text})
     assert complaint in response.content.decode()
     assert list(response.context["cl"].result_list) == []
+
+
+@pytest.mark.parametrize("text", ["order\x00", "order\udcff"])
+def test_what_no_database_takes_is_said_on_a_command_line_too(orders, text):
+    with pytest.raises(CommandError, match="a character that no job has"):
+        call_command("delayq", "list", text)
 
 
 def test_a_key_with_a_colon_is_a_key_and_no_word(orders):

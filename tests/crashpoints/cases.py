@@ -30,6 +30,7 @@ class Point:
     - sweep: a worker without mirror and relay, which tidies by itself
     - unpublished: when the web process has died between commit and publication
     - moved: the same, and the row is given another date while the relay publishes it
+    - far: when the rows of jobs are far, of a queue that has no horizon any more
     - untold: when a cancel was not told to its row, and Redis has lost all events
     - broken: when such a row cannot be a job
     - old: when there are rows whose time has passed
@@ -70,6 +71,14 @@ POINTS: Final = (
     Point("outbox.move", "web", kinds=FEW, operations=("redate",)),
     Point("outbox.edit", "web", kinds=FEW, operations=("edit",)),
     Point("outbox.edited", "web", kinds=FEW, operations=("edit",)),
+    Point("far.cancel", "web", kinds=FEW, operations=("uproot",)),
+    Point("far.cancelled", "web", kinds=FEW, operations=("uproot",)),
+    Point("far.move", "web", kinds=FEW, operations=("bring",)),
+    Point("far.moved", "web", kinds=FEW, operations=("bring",)),
+    Point("far.bring_in", "far", kinds=DURABLE),
+    Point("far.brought_in", "far", kinds=DURABLE),
+    Point("bring_in.publish", "far", kinds=DURABLE),
+    Point("bring_in.published", "far", kinds=DURABLE, reply=True),
     Point("operations.take", "operation", kinds=FEW),
     Point("operations.taken", "operation", kinds=FEW),
     Point("operations.expect", "operation", kinds=FEW),
@@ -185,7 +194,7 @@ class Case:
     @property
     def operations_besides(self) -> tuple[str, ...]:
         """What the web process does with another job, besides scheduling and cancelling, which it always does."""
-        known = ("reschedule", "run_now", "requeue", "postpone", "edit", "revive")
+        known = ("reschedule", "run_now", "requeue", "postpone", "edit", "revive", "uproot", "bring")
         return (self.operation,) if self.operation in known else ()
 
     @property

@@ -19,7 +19,7 @@ BESIDES = {"mirror/restore.py": {"pause", "confirm"}, "mirror/pauses.py": {"paus
 # What of the one road asks Redis, and those who call it, or scripts, and are themselves called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
 ASKED_UNDER_IT = {".ask", ".put_in", "_send_rows"}
-TRANSACTIONS = ("atomic(", "locked_checkpoint(")
+TRANSACTIONS = ("atomic(", "locked_checkpoint(", "_in_time(")
 WRITES = {
     "update",
     "delete",
@@ -60,10 +60,19 @@ UNMARKED = {
     },
     "mirror/outbox.py": {
         "add": "within the transaction of its caller, who has the failpoints",
-        "_note": "within the transactions of those who call it",
         "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
         "forget_requeue": "the same",
     },
+    "mirror/far_rows.py": {
+        "contest_far": "within the transaction of its caller, who has the failpoints",
+        "_changed": "within the transactions of those who call it",
+        "_holder": "the same",
+        "_in_time": "the transaction of `cancel_far` and `move_far`, which have the failpoints, or of a caller who has",
+        "_inserted": "the same",
+        "checked": "a note that stays is looked at once more",
+    },
+    "mirror/bring_in.py": {"_note_workers": "what it notes the next look of any loop notes as well"},
+    "mirror/rows.py": {"note": "within the transactions of those who call it"},
     "mirror/restore_rows.py": {"settle_rows": "within the transaction of `RestoreLoop._finish`"},
     "mirror/redis_only.py": {"end": "a person asks for it, and asks again"},
     "mirror/pauses.py": {
@@ -127,7 +136,7 @@ UNMARKED |= {
         "rotate": "by hand: who has not seen the token revokes it",
     },
 }
-COMMITTED_THERE = {"_rows_first": "_publish_rows"}  # called by the commit
+COMMITTED_THERE = {"_rows_first": "_publish_rows", "_within_horizon": "_publish_rows"}  # called by the commit
 # People do these by hand, see what became of it, and do them again: nothing goes on by itself afterwards.
 BY_HAND = ("admin/", "management/", "migrations/")
 FAILPOINT = "failpoint"
@@ -301,9 +310,10 @@ def test_every_case_is_there_once() -> None:
     assert {case.kind for case in cases()} == {*KINDS, *OFFERING}
     for point in POINTS:
         if point.kinds == DURABLE:  # there is a row, and Redis has to hear of it, once more perhaps
-            assert point.name in ("producer.commit", "producer.committed") or point.name.startswith(("relay.", "restore.", "adopter."))
+            brought = ("relay.", "restore.", "adopter.", "far.", "bring_in.")
+            assert point.name in ("producer.commit", "producer.committed") or point.name.startswith(brought)
         elif point.kinds in (FEW, KEYED):  # rows that people change, or time
-            changing = ("publish.", "outbox.", "operations.", "prune.", "relay.", "restore.cancel", "restore.note", "ticks.")
+            changing = ("publish.", "outbox.", "operations.", "prune.", "relay.", "restore.cancel", "restore.note", "ticks.", "far.")
             assert point.name.startswith(changing)
         else:
             assert point.kinds == KINDS or point.name.startswith(("effects.", "offer."))

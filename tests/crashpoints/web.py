@@ -35,7 +35,7 @@ OLD = datetime(2019, 1, 1, tzinfo=UTC)  # long past every retention
 SCHEDULE = "yearly"
 OPERATED = 3  # jobs of an operation
 # As which calls the operations of a case are judged.
-WHAT = {"withdraw": "cancel", "postpone": "reschedule", "revive": "reschedule"}
+WHAT = {"withdraw": "cancel", "postpone": "reschedule", "revive": "reschedule", "uproot": "cancel", "bring": "reschedule"}
 WHAT |= dict.fromkeys(("besides", "deaf", "redate", "merge"), "schedule")
 MENDED = {"cancel": "cancel", "requeue": "requeue", "edit": "edit"}
 KEYED = {"keyed": {"key": "order", "queue": "default"}}
@@ -46,6 +46,7 @@ class Web:
 
     Besides those of the API: `withdraw` and `postpone` are a cancel and another date of a committed row that Redis does not have,
     `undo` and `redate` the same in the transaction that schedules it; `revive` is another date for a job that Redis has lost;
+    `uproot` and `bring` are a cancel and another date of a far row;
     `merge` is two jobs of a key in one transaction.
     """
 
@@ -59,11 +60,14 @@ class Web:
     def work(self) -> None:
         """All operations, in order."""
         victim = self._besides("victim", tasks.long)
-        self._do("schedule", self._schedule, delay=self.soon, **KEYED.get(self.case.kind, {}))
+        with self._far_rows(self.case.point.stage == "far"):
+            self._do("schedule", self._schedule, delay=self.soon, **KEYED.get(self.case.kind, {}))
         before = self._all_keys() if self.case.point.stage == "replaced" else {}
         self._do("cancel", victim.cancel, victim.id)
         for operation in self.case.operations_besides:
-            job = self._besides("later", kept=operation == "postpone")
+            job = self._besides("victim" if operation == "uproot" else "later", kept=operation in ("postpone", "uproot", "bring"))
+            if operation in ("uproot", "bring"):
+                Row.objects.filter(pk=job.id).update(far=True)
             if operation in ("requeue", "edit"):
                 job.cancel()
             elif operation == "revive":
@@ -161,6 +165,15 @@ class Web:
             yield
         finally:
             put._send_rows = publish
+
+    @contextmanager
+    def _far_rows(self, far: bool) -> Iterator[None]:
+        """What is scheduled here is far, as where the queue has a horizon."""
+        before = list(Row.objects.values_list("pk", flat=True))
+        with self._kept_from_redis(far):
+            yield
+        if far:
+            Row.objects.exclude(pk__in=before).update(far=True)
 
     def _withdraw(self) -> None:
         job = self._besides("victim", kept=True)
@@ -266,7 +279,10 @@ class Web:
     def _reschedule(self, job: Any) -> Callable[[], Any]:
         return lambda: job.reschedule(delay=SOON)
 
-    _postpone = _revive = _reschedule
+    _postpone = _revive = _bring = _reschedule
+
+    def _uproot(self, job: Any) -> Callable[[], Any]:
+        return lambda: job.cancel()
 
     def _edit(self, job: Any) -> Callable[[], Any]:
         return lambda: self._edit_by_id(job.id)

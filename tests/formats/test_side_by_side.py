@@ -10,7 +10,7 @@ import pytest
 from django_delayq.store.formats import FORMAT
 from django_delayq.store.queue import QueueStore
 from tests.formats.stage import ROOT, eventually
-from tests.formats.test_dumps import differs, go_on
+from tests.formats.test_dumps import differs, go_on, look
 from tests.links import package_link
 
 EACH = 120
@@ -69,3 +69,14 @@ def test_the_release_without_formats_runs_what_has_asked_and_leaves_its_count_to
     while (cursor := store.tidy(cursor=cursor).cursor) != "0":
         pass
     assert stage.link.execute("EXISTS", asks) == 0
+
+
+@pytest.mark.slow
+def test_the_release_without_formats_folds_how_a_process_has_died(stage, old_tree):
+    stage.manage(ROOT, "migrate", "-v", "0")
+    expected = dict(json.loads(stage.run(ROOT, "rolling.crash")))
+    assert len(expected) == 4
+    go_on(stage, expected, "runs", "ends", tree=old_tree)
+    rows = look(stage)
+    assert {job: rows[job]["crashes"] for job in expected} == {job: one["crashes"] for job, one in expected.items()}
+    assert {rows[job]["attempts"] for job in expected} == {1}

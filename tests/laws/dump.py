@@ -14,9 +14,11 @@ from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 
 LANES: Final = ("high", "normal", "low")
-ZSETS: Final = (*LANES, "leases", "failed", "finished")
-HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "offered", "keys", "claims", "meta")
-HELD: Final = (*LANES, "leases", "runs", "cancels", "progress", "asks", "keys")  # empty when nothing goes on
+WAITING: Final = (*LANES, "blocked")  # where jobs wait: for their date, or for their name
+ZSETS: Final = (*WAITING, "leases", "failed", "finished")
+HASHES: Final = ("jobs", "runs", "cancels", "progress", "asks", "names", "offered", "keys", "claims", "meta")
+TEXTS: Final = ("holders", "waiters")  # zsets that are ordered by their members
+HELD: Final = (*WAITING, *TEXTS, "leases", "runs", "cancels", "progress", "asks", "keys")  # empty when nothing goes on
 BOOKKEEPING: Final = (
     "paused",
     "paused_by",
@@ -60,6 +62,9 @@ class Dump:
     high: Dates = field(default_factory=dict)
     normal: Dates = field(default_factory=dict)
     low: Dates = field(default_factory=dict)
+    blocked: Dates = field(default_factory=dict)
+    holders: list[bytes] = field(default_factory=list)
+    waiters: list[bytes] = field(default_factory=list)
     leases: Dates = field(default_factory=dict)
     failed: Dates = field(default_factory=dict)
     finished: Dates = field(default_factory=dict)
@@ -67,19 +72,20 @@ class Dump:
     cancels: dict[str, str] = field(default_factory=dict)
     progress: dict[str, str] = field(default_factory=dict)
     asks: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     offered: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     meta: dict[str, str] = field(default_factory=dict)
 
     def lane(self, name: str) -> Dates:
-        """One of the three lanes."""
+        """One of the three lanes, or what waits for its name."""
         dates: Dates = getattr(self, name)
         return dates
 
     def due(self, id: str) -> float | None:
         """The date of a job that waits; None for any other."""
-        return next((self.lane(name)[id] for name in LANES if id in self.lane(name)), None)
+        return next((self.lane(name)[id] for name in WAITING if id in self.lane(name)), None)
 
     def state(self, id: str) -> State | str | None:
         """Where a job stands. "ended": a tombstone that does not say how; None: nothing is known of it."""
@@ -95,13 +101,13 @@ class Dump:
         """What differs, key by key."""
         return [
             f"{name}: {getattr(self, name)} != {getattr(other, name)}"
-            for name in (*ZSETS, *HASHES)
+            for name in (*ZSETS, *HASHES, *TEXTS)
             if getattr(self, name) != getattr(other, name)
         ]
 
     def renamed(self, name: Callable[[str], str]) -> Dump:
         """The same with other ids, without claims and bookkeeping."""
-        by_id = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:6])}
+        by_id: dict[str, Any] = {part: {name(id): value for id, value in getattr(self, part).items()} for part in (*ZSETS, *HASHES[:7])}
         return Dump(**by_id, keys={key: name(id) for key, id in self.keys.items()})
 
 
@@ -114,14 +120,16 @@ def read_with(link: Link, keys: Keys, *more: tuple[Any, ...]) -> tuple[Dump, lis
     """The queue, and the replies to more commands, all of one moment."""
     commands: list[tuple[Any, ...]] = [("ZRANGE", keys[name], 0, -1, "WITHSCORES") for name in ZSETS]
     commands += [("HGETALL", keys[name]) for name in HASHES]
+    commands += [("ZRANGE", keys[name], 0, -1) for name in TEXTS]
     replies = link.execute_many([("MULTI",), *commands, *more, ("EXEC",)])[-1]
     if isinstance(replies, Exception):
         raise replies
     dump, rest = Dump(), replies[len(commands) :]
     for name, flat in zip(ZSETS, replies, strict=False):
         setattr(dump, name, {id.decode(): float(score) for id, score in _pairs(flat)})
-    for name, flat in zip(HASHES, replies[len(ZSETS) : len(commands)], strict=True):
+    for name, flat in zip(HASHES, replies[len(ZSETS) :], strict=False):
         setattr(dump, name, {field.decode(): value if name == "jobs" else value.decode() for field, value in _pairs(flat)})
+    dump.holders, dump.waiters = replies[len(commands) - len(TEXTS) : len(commands)]
     dump.meta = {name: value for name, value in dump.meta.items() if name in BOOKKEEPING}
     return dump, rest
 

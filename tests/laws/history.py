@@ -176,7 +176,8 @@ class Look:
     """A queue at one moment; with `before`, the change since the last look, and all events of it.
 
     `script`: what made the change; `forgetting`: tidy may have run in between; `keyless`: jobs that were adopted when another job had
-    their key; `noted`: those that do not run here, and whose cancel was asked for when nobody knew whether they run.
+    their key; `crowded`: names that more jobs hold than may, since what ran came back after a loss; `noted`: those that do not run
+    here, and whose cancel was asked for when nobody knew whether they run.
     """
 
     after: Dump
@@ -186,6 +187,7 @@ class Look:
     script: str = ""
     forgetting: bool = False
     keyless: Set[str] = frozenset()
+    crowded: Set[str] = frozenset()
     noted: Set[str] = frozenset()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
+from django_delayq.shared_name import SharedName
 from django_delayq.states import TRANSITIONS, State
 from django_delayq.store.events import Item
-from tests.laws.dump import LANES, Dump, record_of, run_of
+from tests.laws.dump import LANES, WAITING, Dump, record_of, run_of
 from tests.laws.history import History, Look, Sees
 from tests.laws.law import Findings, law
 from tests.laws.story import ENDS, NOBODY, QUEUE_KINDS, STARTS, TELLS, UNFINISHED, Chapter, Page, Place, is_abort
@@ -21,7 +23,7 @@ FAILED_OR_CANCELLED: tuple[Place, ...] = (State.FAILED, State.CANCELLED)
 def a_job_is_in_one_place(history: History) -> Findings:
     """Every job of a queue waits in the lane of its record, or is leased, or has failed, and all that waits has a record."""
     for dump in (look.after for look in history.moments):
-        homes = [*LANES, "leases", "failed"]
+        homes = [*WAITING, "leases", "failed"]
         for id in dump.jobs.keys() | {id for home in homes for id in getattr(dump, home)}:
             found = [home for home in homes if id in getattr(dump, home)]
             if id not in dump.jobs:
@@ -62,6 +64,42 @@ def a_key_is_held_by_its_unfinished_job(history: History) -> Findings:
             key = record_of(record).key
             if key and id not in dump.failed and id not in look.keyless and dump.keys.get(key) != id:
                 yield id, f"is unfinished and does not hold its key {key!r}"
+
+
+@law(Sees.QUEUES)
+def a_name_is_held_by_leases_only_and_by_no_more_than_may(history: History) -> Findings:
+    """Who holds a name has a lease, and who has both a lease and a name holds it; of a name no more do than it says; who waits for one
+    has it, and waits once.
+    """
+    for look in history.moments:
+        dump = look.after
+        names = {id: SharedName(value.split(":", 3)[3], int(value.split(":")[0])) for id, value in dump.names.items()}
+        holders = [(name.decode(), id.decode()) for name, _, id in (one.partition(b"\0") for one in dump.holders)]
+        yield from ((id, "holds a name and has no lease") for _, id in holders if id not in dump.leases)
+        yield from ((id, "has a lease and does not hold its name") for id in (dump.leases.keys() & names) - {id for _, id in holders})
+        for name, count in Counter(name for name, _ in holders).items():
+            most = max((one.most for one in names.values() if one.text == name), default=1)
+            if count > most and name not in look.crowded:
+                yield "", f"{count} hold the name {name!r}, of which {most} may"
+        waiting = [one.rpartition(b"\0")[2].decode() for one in dump.waiters]
+        if sorted(waiting) != sorted(dump.blocked):
+            yield "", f"{sorted(waiting)} wait in order, {sorted(dump.blocked)} by date"
+        yield from ((id, "waits for a name and has none") for id in dump.blocked.keys() - names)
+
+
+@law(Sees.QUEUES)
+def who_waits_for_a_name_is_called(history: History) -> Findings:
+    """Who is the next of a name finds it held by as many as may, or another job of it in a lane: the end of either calls him."""
+    for dump in (look.after for look in history.moments):
+        names = {id: SharedName(value.split(":", 3)[3], int(value.split(":")[0])) for id, value in dump.names.items()}
+        held = Counter(one.partition(b"\0")[0].decode() for one in dump.holders)
+        in_lanes = {names[id].text for lane in LANES for id in dump.lane(lane) if id in names}
+        seen: set[bytes] = set()
+        for one in dump.waiters:  # of each name the first
+            name, id = one.partition(b"\0")[0], one.rpartition(b"\0")[2].decode()
+            if name not in seen and id in names and held[name.decode()] < names[id].most and name.decode() not in in_lanes:
+                yield id, f"waits for the name {name.decode()!r}, which nobody holds, and nobody will call it"
+            seen.add(name)
 
 
 @law(Sees.QUEUES)

@@ -244,3 +244,34 @@ def test_a_story_that_cannot_be_is_noticed(events: list[tuple[str, ...]], senten
 
 def test_poison_before_its_time_is_noticed() -> None:
     assert "1 crashes of at most 1" in told(SCHEDULED, CLAIMED, ("failed", "j", "1", "1", "n1"), body=b'{"e":"poison-crashes"}')
+
+
+def named() -> Dump:
+    """As `good`; k holds a name, and b, which is due, waits for it."""
+    dump = good()
+    dump.jobs["b"] = record(5).encode()
+    dump.blocked = {"b": LATER}
+    dump.names = {"k": "1:7:1:order:1", "b": "1:0:0:order:1"}
+    dump.holders, dump.waiters = [b"order:1\0k"], [b"order:1\x002" + b"0" * 15 + b"\0b"]
+    return dump
+
+
+def test_a_queue_with_names_is_good() -> None:
+    assert broken(named()) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda dump: dump.holders.append(b"order:1\0w"), "holds a name and has no lease"),
+        (lambda dump: dump.holders.append(b"order:1\0w"), "2 hold the name 'order:1', of which 1 may"),
+        (lambda dump: dump.holders.clear(), "has a lease and does not hold its name"),
+        (lambda dump: dump.waiters.clear(), "[] wait in order, ['b'] by date"),
+        (lambda dump: dump.names.pop("b"), "waits for a name and has none"),
+        (lambda dump: dump.normal.update(b=LATER), "a job is in exactly one"),
+    ],
+)
+def test_a_name_that_is_held_wrongly_is_noticed(change: Callable[[Dump], object], sentence: str) -> None:
+    dump = named()
+    change(dump)
+    assert sentence in broken(dump)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock
+from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
 from tests.management.conftest import NOWHERE, Answer, beat, lose_redis, without_database
+from tests.topologies import ClusterNode
 
 QUEUES = ("default", "orders", "redis")
 
@@ -75,6 +77,18 @@ def test_d003_the_database_cannot_be_asked(run, healthy, settings, monkeypatch):
     assert only(run, "D003")["level"] == "error"
 
 
+def test_a_server_of_another_kind_is_told_alone_and_rows_are_not_compared_with_it(run, healthy, settings, request):
+    node = ClusterNode()
+    request.addfinalizer(node.stop)
+    node.start()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": f"redis://127.0.0.1:{node.port}/1", "SIGNING": True}
+    stores.reset()
+    for words in (("doctor", "--json"), ("doctor", "--deep", "--json")):
+        answer = run(*words)
+        assert answer.code == 1
+        assert [finding["code"] for finding in answer.json["findings"] if finding["level"] == "error"] == ["E013"]
+
+
 def test_d004_no_worker_serves_a_queue(run, orders):
     beat("orders")
     found = findings(run("doctor", "--json"), "D004")
@@ -90,6 +104,20 @@ def test_d004_nobody_keeps_the_records_of_a_queue_of_messages(run, orders, setti
     assert only(run, "D004")["message"] == "No worker keeps the records of the queue 'mail', from which consumers pull."
     beat("orders", records=["orders", "mail"])
     assert findings(run("doctor", "--json"), "D004") == []
+
+
+def test_d004_workers_run_jobs_of_a_queue_and_nobody_keeps_its_records(run, orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {}}}
+    beat("orders", records=[])
+    assert only(run, "D004")["message"].startswith("No worker has the role mirror for the queue 'orders'")
+    beat("orders", records=["orders"])
+    assert findings(run("doctor", "--json"), "D004") == []
+
+
+def test_d002_does_not_speak_of_rows_that_redis_has(run, orders):
+    job = orders.scheduled()[0]
+    Job.objects.filter(pk=job.id).update(published=None, created_at=clock.from_ms(clock.wall_ms() - 600_000))
+    assert findings(run("doctor", "--json"), "D002") == []
 
 
 def test_a_worker_that_fell_silent_serves_nothing(run, healthy, monkeypatch):

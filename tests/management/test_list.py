@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+
 import pytest
 
 import django_delayq as delayq
@@ -186,3 +189,16 @@ def test_a_list_reads_on_where_the_database_finds_more_than_is_meant(run, orders
     orders.scheduled(4)
     found = listed(run("list", "--search", "arg:order_id=77", "--limit", "2", "--json"))
     assert found == [wanted[2].short_id, wanted[1].short_id]
+
+
+def test_list_as_csv_has_the_fields_of_its_json(run, orders):
+    [one], [two] = orders.scheduled(key="k"), orders.scheduled(key="=k")
+    document = run("list", "--json").json[0]
+    head, *rows = csv.reader(io.StringIO(run("list", "--csv").out, newline=""))
+    assert head == list(document)
+    assert [row[0] for row in rows] == [ids.short(two.id), ids.short(one.id)]
+    assert dict(zip(head, rows[0], strict=True))["key"] == "'=k"
+    assert run("list", "--csv", "--limit", "1").out.count("\n") == 2
+    answer = run("list", "--csv", "--json")
+    assert answer.code == 2
+    assert "give one of them" in answer.error

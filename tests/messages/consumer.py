@@ -1,5 +1,5 @@
 """A consumer of the sample project: `python -m tests.messages.consumer NAME [BATCH WHERE]` pulls until nothing is left, and writes down
-what it holds. In that batch it kills itself there: `taken`, `half` (of it is settled) or `settled`.
+what it holds. It begins when it is told a line. In that batch it kills itself there: `taken`, `half` (of it is settled) or `settled`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def main(name: str, batch_number: int = 0, where: str = "") -> None:
         if (number, place) == (batch_number, where):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    print("ready", flush=True)
+    sys.stdin.readline()
     while True:
         sent = time.monotonic_ns()
         batch = delayq.pull("mail", 5, wait="500ms", lease=LEASE)

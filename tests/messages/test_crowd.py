@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections import defaultdict
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 import django_delayq as delayq
+from django_delayq import clock
 from django_delayq.producer.stores import stores
-from tests.app import record
 from tests.messages.consumer import LEASE
+from tests.messages.held import held, overlaps
 from tests.servers import as_package
 from tests.stage import Actor, project, sqlite
 
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 QUEUES = {"default": {}, "mail": {"CONSUMER": "pull", "DURABILITY": "redis", "BACKOFF": "100ms", "MAX_CRASHES": 0, "LEASE": LEASE}}
 DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]
-MESSAGES = 150
+MESSAGES = 400  # so that no consumer takes them all while another begins
 
 
 def test_of_five_consumers_that_are_killed_none_holds_what_another_holds_and_nothing_is_lost(redis_server, settings, tmp_path):
@@ -35,6 +33,12 @@ def test_of_five_consumers_that_are_killed_none_holds_what_another_holds_and_not
         actor.start()
         actors.append(actor)
     try:
+        deadline = clock.monotonic() + 60
+        while not all("ready" in actor.text() for actor in actors):
+            assert clock.monotonic() < deadline, "a consumer did not start"
+            clock.sleep(0.02)
+        for actor in actors:
+            actor.tell("go")
         codes = [actor.wait(60) for actor in actors]
     finally:
         for actor in actors:
@@ -42,42 +46,9 @@ def test_of_five_consumers_that_are_killed_none_holds_what_another_holds_and_not
     assert set(codes) == {0, -signal.SIGKILL}, "".join(actor.text() for actor in actors)
     depth = stores.inspector().depth("mail")
     assert (depth.scheduled, depth.running, depth.failed) == (0, 0, 0)
-    held = _held(tmp_path)
-    assert set(held) == pushed
-    assert all(spans[-1].ends for spans in held.values()), "the last holder of each has settled it"
-    fences = [span.fence for spans in held.values() for span in spans]
+    found = held(tmp_path, LEASE)
+    assert set(found) == pushed
+    assert all(spans[-1].ends for spans in found.values()), "the last holder of each has settled it"
+    fences = [span.fence for spans in found.values() for span in spans]
     assert len(set(fences)) == len(fences)
-    assert _overlaps(held) == []
-
-
-class Span:
-    """A message in one consumer's hands, from `took` until it has settled it, or, if it never did, until its lease ended."""
-
-    def __init__(self, line: dict) -> None:
-        self.fence, self.took, self.lease_end = line["fence"], line["t"], line["sent"] + int(LEASE * 1e9)
-        self.ends = 0
-
-    @property
-    def over(self) -> int:
-        return self.ends or self.lease_end
-
-
-def _held(folder: Path) -> dict[str, list[Span]]:
-    found: dict[str, list[Span]] = defaultdict(list)
-    for line in record.lines(folder, "consumer-*.jsonl"):
-        if line["what"] == "took":
-            found[line["id"]].append(Span(line))
-        else:
-            span = next(span for span in found[line["id"]] if span.fence == line["fence"])
-            span.ends = line["t"]
-    return found
-
-
-def _overlaps(held: dict[str, list[Span]]) -> list[str]:
-    slack = 20_000_000  # ns; the lease runs by Redis' clock, the spans by that of the host
-    return [
-        f"{id}: {first.fence} and {second.fence}"
-        for id, spans in held.items()
-        for first, second in pairwise(spans)
-        if second.took < first.over - slack
-    ]
+    assert overlaps(found) == []

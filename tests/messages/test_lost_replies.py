@@ -9,29 +9,15 @@ import pytest
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import QueueStore
+from tests.links import losing
+from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
 def lose(monkeypatch) -> Callable[..., None]:
-    """Loses the replies of the next calls of a script, which are carried out; or the calls themselves."""
-
-    def lose_next(script: str, times: int, *, sent: bool = True) -> None:
-        real = getattr(QueueStore, script)
-        left = [times]
-
-        def lossy(*args, **kwargs):
-            if not left[0]:
-                return real(*args, **kwargs)
-            left[0] -= 1
-            if sent:
-                real(*args, **kwargs)
-            raise delayq.StoreUnavailable("the line broke")
-
-        monkeypatch.setattr(QueueStore, script, lossy)
-
-    return lose_next
+    return losing(monkeypatch, QueueStore)
 
 
 def test_a_pull_whose_reply_was_lost_is_asked_again_and_takes_nothing_twice(lose):
@@ -65,6 +51,34 @@ def test_a_next_pull_that_wants_less_gives_the_rest_back(lose):
     assert [message.attempt for message in delayq.pull("quick", 3)] == [1, 1]
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_what_was_taken_for_a_pull_whose_reply_was_lost_comes_with_a_whole_lease(lose, monkeypatch, lost):
+    job = delayq.push("quick", 1)
+    lose("claim", lost)
+    real, ended = QueueStore.claim, []
+
+    def over() -> bool:
+        view = stores.inspector().job("quick", job.id)
+        ended[:] = [view.date_ms]
+        return view.state == "running" and view.date_ms < view.now_ms
+
+    def late(*args, **kwargs):
+        try:
+            return real(*args, **kwargs)
+        except delayq.StoreUnavailable:
+            eventually(over)
+            raise
+
+    monkeypatch.setattr(QueueStore, "claim", late)
+    if lost == 2:
+        with pytest.raises(delayq.StoreUnavailable):
+            delayq.pull("quick", lease="100ms")
+    (message,) = delayq.pull("quick", lease="100ms")
+    assert stores.inspector().job("quick", job.id).date_ms > ended[0]
+    message.ack()
+    assert stores.inspector().job("quick", job.id).state == "finished"
+
+
 def test_an_end_whose_reply_was_lost_counts_once(lose):
     delayq.push("quick", 1)
     (message,) = delayq.pull("quick")
@@ -93,6 +107,19 @@ def test_an_ack_that_never_arrived_before_the_lease_was_lost_does_not_pass_for_d
     second.retry("1h")
     with pytest.raises(delayq.LeaseLost):
         first.ack()
+
+
+def test_nor_does_it_where_the_next_consumer_has_failed_the_message(lose):
+    job = delayq.push("quick", 1, backoff="1ms")
+    (first,) = delayq.pull("quick", lease="50ms")
+    lose("settle", 2, sent=False)
+    with pytest.raises(delayq.StoreUnavailable):
+        first.ack()
+    (second,) = delayq.pull("quick", wait="10s")
+    second.fail()
+    with pytest.raises(delayq.LeaseLost):
+        first.ack()
+    assert stores.inspector().job("quick", job.id).state == "failed"
 
 
 def test_in_a_batch_those_that_were_too_late_are_named_and_the_others_count():

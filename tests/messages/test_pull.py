@@ -14,6 +14,7 @@ from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, Change
 from django_delayq.store.wake import WakeLine
+from tests.stage import many_open_files
 from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,6 +59,15 @@ def test_after_the_last_attempt_a_retry_is_a_failure():
     job = delayq.push("quick", 1, max_attempts=1)
     delayq.pull("quick")[0].retry(0)
     assert stores.inspector().job("quick", job.id).state == "failed"
+
+
+def test_a_message_without_a_limit_says_0_and_has_no_last_attempt():
+    delayq.push("quick", 1, max_attempts=0, expires="1h", backoff="1ms")
+    (message,) = delayq.pull("quick")
+    assert (message.max_attempts, message.is_last_attempt) == (0, False)
+    message.retry()
+    (again,) = delayq.pull("quick", wait="10s")
+    assert again.attempt == 2
 
 
 def test_a_snoozed_message_comes_again_in_the_same_attempt():
@@ -146,6 +156,11 @@ def test_a_push_ends_the_wait(monkeypatch):
     thread.join()
     assert message.body == "woken"
     assert called == [1]
+
+
+def test_a_process_with_many_open_files_waits_as_others_do():
+    with many_open_files():
+        assert len(delayq.pull("quick", wait="20ms")) == 0
 
 
 def test_a_task_is_refused_on_a_queue_of_messages_and_a_message_on_one_of_workers():

@@ -9,9 +9,11 @@ from django_delayq.mirror import restore
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.producer.horizon import obedience
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import Link, ScriptMissing
+from django_delayq.store.connection import Link, ScriptMissing, connect
 from django_delayq.store.queue import Outcome, QueueStore
+from tests.mirror.horizons import Horizon
 from tests.mirror.restoring import settle_down
 from tests.tasks_for_tests import close_order
 
@@ -101,3 +103,22 @@ def lost_reply(monkeypatch):
         monkeypatch.setattr(Link, "_receive", lossy)
 
     return lose
+
+
+@pytest.fixture
+def horizon(settings, request):
+    """The queue "orders" has a horizon of an hour."""
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"HORIZON": "1h"}, "default": {}}}
+    yield Horizon(request.getfixturevalue("orders"))
+    obedience.forget()
+
+
+@pytest.fixture
+def redis_away(tmp_path):
+    """From the call on producers find nobody where Redis should be; called with False, it is back."""
+
+    def away(gone: bool = True) -> None:
+        stores.stand_in(connect(f"unix://{tmp_path}/nobody") if gone else None)
+
+    yield away
+    stores.stand_in(None)

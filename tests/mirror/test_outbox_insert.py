@@ -11,6 +11,7 @@ from django.db import IntegrityError, connection, transaction
 
 from django_delayq import clock, codec, ids
 from django_delayq.mirror import database_clock, rows
+from django_delayq.mirror.far_rows import far_key
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.mirror.writers import outbox_insert
 from django_delayq.models import Job, JSONText
@@ -81,13 +82,35 @@ def test_rows_are_those_of_model_instances(together):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("together", [True, False], ids=["together", "alone"])
+def test_far_rows_are_those_rows_and_far(together):
+    given = items()
+    for batch in [given] if together else [[item] for item in given]:
+        DatabaseOutbox().add_far(batch, "default")
+    for item in given:
+        assert columns(Job.objects.get(pk=item.id)) == {**columns(row_of(item)), "far": True}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_far_row_with_a_key_is_such_a_row_too():
+    for item in items():
+        if not item.key:
+            continue
+        item.key += str(item.id)
+        assert DatabaseOutbox().contest_far(item, 3_600_000, "default", far=True) is None
+        found = columns(Job.objects.get(pk=item.id))
+        assert found.pop("far_key") == far_key("orders", item.key)
+        assert found == {name: value for name, value in {**columns(row_of(item)), "far": True}.items() if name != "far_key"}
+
+
+@pytest.mark.django_db(transaction=True)
 def test_the_stored_texts_are_those_of_model_instances():
     """What the columns hold, not only what is read from them: both in each database's own form."""
     item = next(item for item in items() if b"Gr" in item.payload)
     DatabaseOutbox().add([item], "default")
     with connection.cursor() as cursor:
-        names = ", ".join(field.column for field in Job._meta.concrete_fields if field.attname != "created_at")
-        names = names.replace("key", connection.ops.quote_name("key"))
+        quote = connection.ops.quote_name
+        names = ", ".join(quote(field.column) for field in Job._meta.concrete_fields if field.attname != "created_at")
         cursor.execute(f"SELECT {names} FROM delayq_job")
         lean = cursor.fetchall()
         Job.objects.all().delete()
@@ -116,7 +139,7 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*outbox_insert.GIVEN, *outbox_insert.SAME} == {field.column for field in Job._meta.concrete_fields}
+    assert {*outbox_insert.GIVEN, *outbox_insert.FAR, outbox_insert.FAR_KEY} == {field.column for field in Job._meta.concrete_fields}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -300,6 +300,24 @@ def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):
     assert in_redis(orders) == {}
 
 
+def test_in_manual_mode_a_worker_does_not_pause_what_the_command_has_brought_back_meanwhile(orders, loop, wipe):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    wipe()
+    RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+
+    class Slow(RestoreLoop):
+        def unfinished(self):
+            """Behind the look, in front of the pause."""
+            settle_down(orders, loop)  # the command
+            assert stores.queue("orders").resume(actor="command")
+            return super().unfinished()
+
+    Slow(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
+    assert len(in_redis(orders)) == 1
+    assert not stores.inspector().depth("orders").paused
+
+
 def test_in_manual_mode_an_empty_queue_needs_nobody(orders, redis_server):
     manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
     delayq.schedule(close_order, 1, delay="1h")

@@ -90,6 +90,7 @@ def test_a_restart_of_redis_calls_the_restore_loop_at_once(server, service):
         "restore of orders",
         "the mirror of orders",
         "the relay of orders",
+        "bringing in far jobs of orders",
     ]
     server.restart()
     rest(service)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from django_delayq import ids
 from django_delayq.states import State
-from tests.laws.dump import Dump
+from tests.laws.dump import LANES, Dump
 from tests.model.job import Job, LastClaim, OutageGuard
 
 short = cache(ids.short)
@@ -44,6 +44,10 @@ class Contents:
         self.alive: int | None = None  # when a worker was last here
         self.run = ""  # the server on which a worker was last
         self.guard: OutageGuard | None = None
+        self.came_back: set[str] = set()  # names of runs that did, and of which more have run since than may
+        self.turn = 0  # the last one that a holder of a name was given
+        self.freed: dict[str, int] = {}  # while a call lasts: how many of those that wait for a name may come next
+        self.doubtful: set[str] = set()  # of these names perhaps none is free
         self.told = False  # while a call of schedule lasts: whether its sender has asked the rows who holds the keys
         self.events: list[Happened] = []
         self.now = 0
@@ -65,6 +69,22 @@ class Contents:
     def keyless(self) -> set[str]:
         """The jobs that go on without their key."""
         return {id for id, job in self.jobs.items() if job.keyless}
+
+    def holders(self, name: str) -> int:
+        """How many jobs hold that name."""
+        return sum(job.state is State.RUNNING and job.name is not None and job.name.text == name for job in self.jobs.values())
+
+    def crowded(self) -> set[str]:
+        """The names that more jobs hold than may, since what ran came back after a loss, and another had begun."""
+        most: dict[str, int] = {}
+        for name in (job.name for job in self.jobs.values() if job.name):
+            most[name.text] = max(name.most, most.get(name.text, 0))
+        return {name for name, number in most.items() if self.holders(name) > number} & self.came_back
+
+    def waiters(self, name: str) -> list[Job]:
+        """The jobs that wait for that name, in the order in which they come next."""
+        waiting = (job for job in self.jobs.values() if job.blocked and job.name and job.name.text == name)
+        return sorted(waiting, key=lambda job: (LANES.index(job.record.lane), job.date, job.id))
 
     def copy(self) -> Self:
         """As it is now."""
@@ -89,7 +109,13 @@ class Contents:
         for id, job in self.jobs.items():
             dump.jobs[id] = job.record.encode()
             places = {State.SCHEDULED: job.record.lane, State.RUNNING: "leases", State.FAILED: "failed"}
-            getattr(dump, places[job.state])[id] = job.date
+            getattr(dump, "blocked" if job.blocked else places[job.state])[id] = job.date
+            if name := job.name:
+                dump.names[id] = f"{name.most}:{job.turn}:{job.since}:{name.text}"
+                if job.state is State.RUNNING:
+                    dump.holders.append(f"{name.text}\0{id}".encode())
+                if job.blocked:
+                    dump.waiters.append(f"{name.text}\0{LANES.index(job.record.lane) + 1}{job.date:015d}\0{id}".encode())
             if job.state is not State.FAILED:
                 if job.record.key and not job.keyless:
                     dump.keys[job.record.key] = id
@@ -99,6 +125,8 @@ class Contents:
                     dump.asks[id] = str(job.asks)
             if job.progress:
                 dump.progress[id] = job.progress
+        dump.holders.sort()
+        dump.waiters.sort()
         return dump
 
     def _meta(self) -> dict[str, str]:
@@ -121,7 +149,8 @@ class Contents:
     # Moves that several scripts make
 
     def _begin(self, now_ms: int) -> None:
-        self.now, self.events = now_ms, []
+        self.now, self.events, self.freed, self.doubtful = now_ms, [], {}, set()
+        self.came_back = self.crowded()
 
     def _event(self, kind: str, *fields: Any, body: bytes | None = None) -> None:
         self.events.append((kind, tuple(map(str, fields)), body))
@@ -129,6 +158,28 @@ class Contents:
     def _unlease(self, job: Job) -> None:
         if job.state is State.RUNNING:
             self.requests.pop(job.id, None)
+            self._free(job)
+
+    def _free(self, job: Job) -> None:
+        if job.name:
+            self.freed[job.name.text] = self.freed.get(job.name.text, 0) + 1
+
+    def _withdraw(self, job: Job) -> None:
+        """It leaves the place where it waits; it may have been the one that was to come next."""
+        if job.state is State.SCHEDULED and job.name:
+            job.blocked = False
+            self._free(job)
+            self.doubtful.add(job.name.text)
+
+    def _call_waiters(self) -> None:
+        for name, times in self.freed.items():
+            room = self.holders(name)
+            for job in self.waiters(name)[:times]:
+                if name in self.doubtful:
+                    if job.name and room >= job.name.most:
+                        break
+                    room += 1
+                job.blocked = False
 
     def _finish(self, job: Job, *, cancelled: bool = False, displaced: bool = False) -> None:
         self._unlease(job)
@@ -141,7 +192,7 @@ class Contents:
 
     def _fail(self, job: Job) -> None:
         self._unlease(job)
-        self.jobs[job.id] = Job(job.id, job.record, self.now, State.FAILED)
+        self.jobs[job.id] = Job(job.id, job.record, self.now, State.FAILED, turn=job.turn, since=job.since)
 
     def _back(self, job: Job, due: int, *, attempt: int, evictions: int = 0, unknown: int = 0, asked: bool = False) -> None:
         self._unlease(job)
@@ -156,6 +207,8 @@ class Contents:
             evictions=evictions,
             unknown=unknown,
             asks=asks,
+            turn=job.turn,
+            since=job.since,
             small=job.small and bool(attempt or job.crashes or evictions or unknown or asks),
         )
 

@@ -79,6 +79,7 @@ class Grounds(Contents):
         gone = [id for id, job in self.jobs.items() if job.record.durable]
         for id in gone:
             self._leave(id)
+        self._call_waiters()
         return "0", len(gone)
 
     def drop(self, jobs: Sequence[str], *, actor: str = "", now_ms: int) -> int:
@@ -87,10 +88,13 @@ class Grounds(Contents):
         for id in gone:
             self._leave(id)
             self._event("dropped", id)
+        self._call_waiters()
         return len(gone)
 
     def _leave(self, id: str) -> None:
-        del self.jobs[id]
+        job = self.jobs.pop(id)
+        self._free(job)
+        self._withdraw(job)
         self.requests.pop(id, None)
 
     def trim(self, upto: str, *, server: str = "") -> None:
@@ -106,7 +110,9 @@ class Grounds(Contents):
         self._stand(self.new_generation)
         if self.rolled == "sweep":
             return self.ground, ["wait" for _ in items]
-        return self.ground, [self._adopt(item, ground) for item in items]
+        answers = [self._adopt(item, ground) for item in items]
+        self._call_waiters()
+        return self.ground, answers
 
     def _adopt(self, item: RestoreItem, ground: str) -> Restored:
         job = self.jobs.get(item.id)
@@ -122,9 +128,13 @@ class Grounds(Contents):
             record = JobRecord.decode(full(item.id), item.record)
             self.jobs[item.id] = job = Job(item.id, record, 0)
             body = job.body
+        else:
+            self._withdraw(job)
         holder = self.holder(job.record.key)
         job.keyless = job.small = holder is not None and holder is not job
         job.state, job.date = State.RUNNING, self._date(item)
+        if job.name:
+            self.came_back.add(job.name.text)
         job.attempt, job.crashes, job.fence = item.attempt, item.crashes, item.fence
         job.evictions = job.unknown = 0
         job.asks = item.asks or job.asks
@@ -167,6 +177,8 @@ class Grounds(Contents):
         job = Job(item.id, record, self._date(item), attempt=item.attempt, crashes=item.crashes, asks=item.asks)
         job.state = State.RUNNING if item.begun else State.SCHEDULED
         self.jobs[item.id] = job
+        if item.begun and job.name:
+            self.came_back.add(job.name.text)
         if item.begun == "cancel":
             self.requests.setdefault(item.id, actor)
         runs = ("running",) if item.begun else ()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from django_delayq.record import JobRecord
+from django_delayq.shared_name import SharedName, in_payload
 from django_delayq.states import State
+
+name_in = cache(in_payload)
 
 
 @dataclass
@@ -25,6 +29,9 @@ class Job:
     unknown: int = 0  # since when nobody has known its task
     asks: int = 0  # how often it has asked
     small: bool = False  # its run does not say that it has a key
+    blocked: bool = False  # it is due, and waits for its name
+    turn: int = 0  # of the last run that held its name
+    since: int = 0  # the date with which that run was claimed
 
     @property
     def letter(self) -> str:
@@ -33,6 +40,11 @@ class Job:
     @property
     def body(self) -> bytes:
         return b"" if self.record.durable else self.record.encode()
+
+    @property
+    def name(self) -> SharedName | None:
+        """That it shares with others."""
+        return name_in(self.record.payload)
 
     @property
     def begun(self) -> bool:

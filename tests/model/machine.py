@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from django_delayq.record import ClaimedJob, JobRecord
+from django_delayq.shared_name import NAMED
 from django_delayq.states import State
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.events import FIRST, EventLog
@@ -28,8 +30,10 @@ from tests.laws.history import MODEL, History, Look, Sees
 from tests.laws.judge import judge
 from tests.laws.story import Story
 from tests.model.contents import full, short
+from tests.model.job import name_in
 from tests.model.model import Model
 from tests.model.wishes import (
+    SHARED,
     Ending,
     Wish,
     actors,
@@ -157,6 +161,7 @@ class QueueMachine(RuleBasedStateMachine):
             script=SCRIPTS.get(name, name),
             forgetting=name in FORGETTING,
             keyless=self.model.keyless(),
+            crowded=self.model.crowded(),
             noted=self.model.noted(),
         )
         wrong = judge(History(sees=MODEL & ~UNSAID.get(name, Sees(0)), looks=[look], max_crashes=self.max_crashes))
@@ -227,7 +232,11 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             number = len(self.records) + 1
             expires = self.now + wish.offset + wish.expires if wish.expires else 0
-            use = record(number, key=wish.key, lane=wish.lane, expires_ms=expires, max_attempts=wish.most, durable=wish.durable)
+            given = {"meta": {NAMED: [SHARED[wish.name], wish.name]}} if wish.name else {}
+            payload = json.dumps([[], {}, given]).encode() if given else b"[[]]"
+            use = record(
+                number, payload=payload, key=wish.key, lane=wish.lane, expires_ms=expires, max_attempts=wish.most, durable=wish.durable
+            )
             self.records[short(use.id)] = use
         due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
         if wish.late == "replaced":
@@ -365,6 +374,47 @@ class QueueMachine(RuleBasedStateMachine):
         self.claim("w2", 5)
         for again in (one for one in self.running() if one.id == job.id):
             assert self.offer(again) == ("again" if first in ("offered", "again") else "offered")
+
+    @rule(
+        name=st.sampled_from([1, 1, 1, 2]),
+        lanes=st.lists(st.sampled_from(["high", "normal", "low"]), min_size=3, max_size=5),
+        ending=endings,
+        how=st.sampled_from(["cancel", "later", "now", "purge", "expire", "replace", "claim"]),
+        which=picks,
+    )
+    def of_a_busy_name_the_next_one_is_changed(self, name: int, lanes: list[str], ending: Ending, how: str, which: int) -> None:
+        base = Wish(False, 0, "", "normal", 0, False, "replace", 0, 3, True, name)
+        wanted = [replace(base, lane=lane, offset=-n, key="n" if n == which % 3 else "") for n, lane in enumerate(lanes)]
+        wanted[-1] = replace(wanted[-1], expires=5 if how == "expire" else 0)
+        self.call("schedule", [self.item(wish) for wish in wanted], actor="clerk")
+        self.claim("w1", 5)
+        waiting = self.model.waiters(SHARED[name])
+        holders = [job for job in self.running() if name_in(dumps.record_of(job.record).payload)]
+        if holders and ending.pick % 2:
+            self.settle(self.ending(holders[-1], replace(ending, slip=0)))
+        job = full(waiting[which % 2 * (len(waiting) - 1)].id) if waiting else self.pick(which)
+        if how == "cancel":
+            self.call("cancel", [job], actor="clerk")
+        elif how in ("later", "now"):
+            self.call("reschedule", job, delay_ms=3000 if how == "later" else 0, actor="clerk")
+        elif how == "purge":
+            self.call("purge", limit=1 + which % 3, actor="clerk")
+        elif how == "replace":
+            self.call("schedule", [self.item(replace(base, key="n", lane=lanes[0]))], actor="clerk")
+        elif how == "expire":
+            self.now += 6
+        self.claim("w2", 5)
+
+    @precondition(lambda self: any(job.name for job in self.model.those(State.RUNNING)) and not self.model.paused)
+    @rule(name=st.sampled_from([1, 1, 2]), asked=st.booleans())
+    def who_holds_a_name_is_lost_while_others_come_due(self, name: int, asked: bool) -> None:
+        if asked and self.running():
+            self.call("cancel", [full(self.running()[0].id)], actor="clerk")
+        self.pass_lease()
+        wish = Wish(False, 0, "", "high", -1, False, "keep", 0, 3, True, name)
+        self.call("schedule", [self.item(wish), self.item(wish)], actor="clerk")
+        self.claim("thief", 5)
+        self.claim("thief", 5)
 
     @precondition(lambda self: self.held)
     @rule(those=st.lists(picks, min_size=1, max_size=3), progress=st.sampled_from(["", "1/3", "2/3"]))

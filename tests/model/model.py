@@ -41,7 +41,9 @@ class Model(Grounds):
         asks, self.told = mode.startswith("ask"), mode.endswith("told")
         if not asks:
             self._stand(self.new_generation)
-        return self.known, [self._schedule(item, asks) for item in items]
+        replies = [self._schedule(item, asks) for item in items]
+        self._call_waiters()
+        return self.known, replies
 
     def schedule(self, items: Sequence[ScheduleItem], *, actor: str = "", now_ms: int) -> list[ScheduleReply]:
         return self.start_schedule(items, actor=actor, now_ms=now_ms)[1]
@@ -93,6 +95,7 @@ class Model(Grounds):
         waits = holder.state is State.SCHEDULED
         if waits and 0 < holder.record.expires_ms <= self.now:
             if not asks:
+                self._withdraw(holder)
                 self._expire(holder)
             return "free", due
         waits = waits and not self._may_run(str(holder.date), here=True)
@@ -107,11 +110,13 @@ class Model(Grounds):
         moves = (policy == "earliest" and due < holder.date) or (policy == "latest" and due > holder.date)
         if policy in ("replace", "after") or (moves and 0 < holder.record.expires_ms <= due):
             if not asks:
+                self._withdraw(holder)
                 self._finish(holder, displaced=True)
                 self._displace(holder.id, id)
             return "free", min(due, holder.date) if policy == "after" else due
         if moves:
             if not asks:
+                self._withdraw(holder)
                 holder.date = due
                 self._event("rescheduled", holder.id, due, policy)
             return "moved", due
@@ -152,25 +157,35 @@ class Model(Grounds):
                     self._event("crashed", job.id, job.attempt, job.crashes, job.fence, self.now)
                 taken += self._take(job, job.attempt, nonce, lease_ms)
         for job in self._due()[: want - len(ended)]:
-            job.small = False
             taken += self._take(job, job.attempt + 1, nonce, lease_ms)
+        self._call_waiters()
         if taken:
             self.claims[worker] = LastClaim(nonce, self.now, tuple((job.id, due) for job, due in taken))
         return self._answer(taken, more=bool(self._due()))
 
     def _due(self) -> list[Job]:
-        due = [job for job in self.those(State.SCHEDULED) if job.date <= self.now]
+        due = [job for job in self.those(State.SCHEDULED) if job.date <= self.now and not job.blocked]
         return sorted(due, key=lambda job: LANES.index(job.record.lane))
 
     def _take(self, job: Job, attempt: int, nonce: str, lease_ms: int) -> list[tuple[Job, int]]:
         """The job and the date that stood beside it; nothing if it has expired."""
-        if job.state is State.SCHEDULED and self.requests.pop(job.id, None) is not None:  # asked for while nobody knew whether it runs
+        waited, name = job.state is State.SCHEDULED, job.name
+        if waited and self.requests.pop(job.id, None) is not None:  # asked for while nobody knew whether it runs
+            self._withdraw(job)
             self._finish(job, cancelled=True)
             self._event("cancelled", job.id, job.attempt, job.crashes, "-")
             return []
         if 0 < job.record.expires_ms <= self.now:
+            self._withdraw(job)
             self._expire(job)
             return []
+        if waited and name and self.holders(name.text) >= name.most:
+            job.blocked = True
+            return []
+        if name:
+            self.turn = job.turn = max(self.turn + 1, self.now * 1000)
+        if waited:
+            job.small, job.since = False, job.date if name else 0
         date, job.date = job.date, self.now + lease_ms
         job.state, job.attempt, job.fence, job.progress = State.RUNNING, attempt, nonce, ""
         self._event("claimed", job.id, attempt, job.crashes, nonce)
@@ -198,6 +213,7 @@ class Model(Grounds):
                 evictions=job.evictions,
                 unknown_ms=max(0, self.now - job.unknown) if job.unknown else 0,
                 asks=job.asks,
+                turn=job.turn,
             )
             for job, due in taken
         ]
@@ -271,6 +287,7 @@ class Model(Grounds):
                 self._settle(job, item, max_crashes)
                 settled.add(item.id)
                 answers.append("done")
+        self._call_waiters()
         return answers
 
     def _unheld(self, item: Outcome, job: Job | None) -> str:
@@ -286,8 +303,9 @@ class Model(Grounds):
             outcome = "cancel"
         if outcome == "crash":
             if self._crash(job, max_crashes) == "again":
-                self._event("crashed", job.id, job.attempt, job.crashes, job.fence, self.now)
-                self._back(job, self.now, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
+                due = job.since or self.now
+                self._event("crashed", job.id, job.attempt, job.crashes, job.fence, due)
+                self._back(job, due, attempt=job.attempt - 1, evictions=job.evictions, unknown=job.unknown)
         elif outcome == "fail":
             self._fail(job)
             self._event("failed", *fields, body=item.detail)
@@ -295,6 +313,7 @@ class Model(Grounds):
             self._back(job, due, attempt=job.attempt)
             self._event("retried", *fields, due, body=item.detail)
         elif outcome in ("snooze", "ask", "evict", "park"):
+            due = (outcome == "snooze" and not item.delay_ms and job.since) or due
             kept = self.format or outcome == "snooze"
             evictions, unknown = (job.evictions, job.unknown) if kept else (0, 0)
             if outcome == "ask" or (outcome == "snooze" and item.delay_ms):
@@ -337,7 +356,9 @@ class Model(Grounds):
         now_ms: int,
     ) -> list[Change]:
         self._begin(now_ms)
-        return [self._cancel(short(id), actor, lacking, abort) for id in jobs]
+        changes = [self._cancel(short(id), actor, lacking, abort) for id in jobs]
+        self._call_waiters()
+        return changes
 
     def cancel_one(
         self,
@@ -355,6 +376,7 @@ class Model(Grounds):
             return Changed(Change.UNKNOWN, None, self.ground)
         id = self._target(job)
         change = self._cancel(id, actor, lacking, abort) if id else Change.UNKNOWN
+        self._call_waiters()
         return Changed(change, full(id) if id else None, self.ground)
 
     def _target(self, job: UUID | str) -> str:
@@ -373,6 +395,7 @@ class Model(Grounds):
             return self._request(id, actor, abort)
         if lacking != "scheduled" and self._may_run(str(job.date), here=True):
             return self._request(id, actor, abort)
+        self._withdraw(job)
         self._cancel_waiting(job, b"")
         return Change.DONE
 
@@ -432,8 +455,10 @@ class Model(Grounds):
             if best and best(due, found.date) == found.date:
                 due = found.date
             else:
+                self._withdraw(found)
                 found.date = due
                 self._event("rescheduled", id, due, *([policy] if policy else []))
+        self._call_waiters()
         if id and change is Change.UNKNOWN and self._may_run(lacking):
             change = Change.RUNNING
         return Changed(change, full(id) if id else None, self.ground, due_ms=due)
@@ -465,6 +490,8 @@ class Model(Grounds):
         self.finished.pop(id, None)
         self.requests.pop(id, None)
         self.jobs[id] = fresh = Job(id, use, due)
+        if kept and use is not record:
+            fresh.turn, fresh.since = kept.turn, kept.since
         self._event("requeued", id, due, body=fresh.body)
         return Change.DONE, job
 
@@ -486,7 +513,7 @@ class Model(Grounds):
 
     def purge(self, *, limit: int = MOST, actor: str = "", now_ms: int) -> tuple[int, int]:
         self._begin(now_ms)
-        waiting = sorted(self.those(State.SCHEDULED), key=lambda job: LANES.index(job.record.lane))
+        waiting = sorted(self.those(State.SCHEDULED), key=lambda job: -1 if job.blocked else LANES.index(job.record.lane))
         for job in waiting[:limit]:
             self._cancel_waiting(job, b'{"m":"purged"}')
         gone = len(waiting[:limit])
@@ -508,8 +535,14 @@ class Model(Grounds):
             del self.finished[id]
         failed = [job.id for job in self.those(State.FAILED) if job.date < (failed_before_ms or 0)]
         for id in failed:
-            del self.jobs[id]
+            self._free(self.jobs.pop(id))
             self.finished[id] = now_ms
+        granted: dict[str, int] = {}
+        for job in [job for job in self.those(State.SCHEDULED) if job.blocked]:
+            if job.name and self.holders(job.name.text) + granted.get(job.name.text, 0) < job.name.most:
+                granted[job.name.text] = granted.get(job.name.text, 0) + 1
+                job.blocked = False
+        self._call_waiters()
         self.claims = {worker: claim for worker, claim in self.claims.items() if claim.at >= now_ms - claims_ms}
         self.offered = {id: place for id, place in self.offered.items() if id in self.jobs}
         if self.confirmed == self.server and not self.rolled:

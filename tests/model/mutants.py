@@ -13,8 +13,8 @@ ALL = [
     Mutant(
         "late on another holder",
         "store/lua/schedule.lua",
-        "if own and named ~= holder then",
-        "if own and named == '' then",
+        "if own and about ~= holder then",
+        "if own and about == '' then",
         "lua",
         bug="an older job that was published late replaced a newer one",
     ),

@@ -17,6 +17,7 @@ grounds = st.sampled_from(["", "known", "known", "another:server"])
 lackings = st.sampled_from(["", "scheduled", "running", 0, 60_000])  # or a date, so many ms from now
 outcomes = st.sampled_from(["ack", "retry", "snooze", "ask", "ask", "evict", "park", "fail", "crash", "cancel"])
 keys = st.sampled_from(["", "", "a", "b"])
+SHARED = ("", "s", "c", "c")  # of the third and the fourth as many may run
 actors = st.sampled_from(["clerk", "boss"])
 
 
@@ -34,6 +35,7 @@ class Wish:
     expires: int
     most: int
     durable: bool
+    name: int = 0  # which of SHARED it bears
     late: str = ""  # it is published late, and may act on no holder, on the one that there is, or on another; or never
 
 
@@ -49,6 +51,7 @@ wishes = st.builds(
     expires=st.sampled_from([0, 0, 0, 0, 0, 0, 1, 40_000]),
     most=st.sampled_from([1, 2, 3, 3]),
     durable=st.booleans(),
+    name=st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3]),
     late=st.sampled_from(["", "", "", "", "none", "holder", "another", "replaced"]),
 )
 

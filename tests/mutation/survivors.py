@@ -16,6 +16,8 @@ SURVIVORS = {
     + "a lease that is not looked at.",
     "store/lua/confirm.lua: redis.pcall('XADD', k_events, int(ms) .. '-' .. int(number + 1), 'at', int(now), 'by', by)"
     " [one more]": NOTHING + "any id behind serves.",
+    "store/lua/extend.lua: elseif pulled and tonumber(redis.call('ZSCORE', k_leases, id) or 0) % 1 ~= 0 then [one more]": NOTHING
+    + "any whole number says that it is not lost.",
     "store/lua/extend.lua: alive(pulled or lease, 0, false, pulled) [one more]": MARGIN
     + "calls of who extends have failed for a millisecond.",
     "store/lua/include/alive.lua: if till and till > now + lease then -- further ahead than anybody could have meant: it must not hold"
@@ -49,8 +51,6 @@ SURVIVORS = {
     "store/lua/schedule.lua: local items = (#ARGV - FIRST + 1) / STRIDE [one more]": NOTHING
     + "a call without jobs goes on, and does nothing.",
     "store/lua/schedule.lua: local keyed = false [false to true]": COSTS + "functions that no key needs.",
-    "store/lua/include/fresh.lua: id, record, policy, when = unpack(ARGV, 3 + i * 4, 6 + i * 4) [one more] 3": NOTHING
-    + "an argument more than has a name.",
     "store/lua/include/fresh.lua: if not line or string.sub(record, 1, #line) ~= line then [one more]": COSTS
     + "each header is read anew.",
     "store/lua/include/fresh.lua: if dates.n > 1 then [one more]": NOTHING + "a date comes with its id.",
@@ -70,11 +70,21 @@ SURVIVORS = {
     " [one less]": SCAN,
     "store/lua/tidy.lua: local after, claims = unpack(redis.call('HSCAN', k_claims, string.sub(cursor, 2), 'COUNT', 200))"
     " [one more] 2": SCAN,
-    "store/lua/tidy.lua: local after, asks = unpack(redis.call('HSCAN', k_asks, string.sub(cursor, 2), 'COUNT', 200)) [one less]": SCAN,
-    "store/lua/tidy.lua: local after, asks = unpack(redis.call('HSCAN', k_asks, string.sub(cursor, 2), 'COUNT', 200))"
-    " [one more] 2": SCAN,
+    "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one less]": SCAN,
+    "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one more] 2": SCAN,
+    "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one more]": COSTS + "how many one call drops.",
+    "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
+    "store/lua/include/names.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
+    "store/lua/include/names.lua: seen, count = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more] 2": NOTHING + "no event is so early.",
+    "store/lua/lock.lua: local last = tonumber(string.match(redis.call('HGET', k_meta, 'fence') or '', '^%d+$')) or 0"
+    " [one more]": NOTHING + "the clock is further.",
+    "store/lua/unlock.lua: redis.call('HDEL', k_meta, '_') -- a first write that needs no memory,"
+    " so that locks are given back at maxmemory [without redis.call HDEL]": OPEN + "a server without memory.",
+    "store/lua/include/names.lua: last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it"
+    " [one more] 2": NOTHING + "the clock is further.",
+    "store/lua/lock.lua: if waits > 0 then [one more]": NOTHING + "who waits says two thousand.",
     "store/lua/pause.lua: return 1 [one more]": NOTHING + "whoever asks hears yes.",
     "store/lua/restore.lua: local held = (ARGV[FIRST + FENCE] or '') ~= '' [+ to -]": NOTHING
     + "that is why the call was made, which it says of runs alone.",
@@ -102,9 +112,11 @@ SURVIVORS = {
     "worker/process/executor.py: stray_copies.end(error) [without stray_copies.end]": OPEN
     + "a task that forks and raises; tests/worker/test_rough.py has those that fork.",
     "worker/process/mover.py: self._buffer.call_at = -1 [one more]": NOTHING + "no buffer holds fewer than no jobs.",
+    "worker/process/mover.py: return min(len(self._consumers) + ahead - in_hand, len(self._free) - self._spare, MOST) [- to +] 2": OPEN
+    + "what a mover leaves to those of other servers; tests/worker/test_places.py has two.",
     "worker/process/mover.py: watch.idle = not full and not reply.more [and to or]": OPEN
     + "how often a queue is asked; tests/worker/test_fair.py runs several.",
-    "producer/put.py: if not alone: # else Redis has been asked, and has all that was written before [negated]": OPEN
+    "producer/put.py: if raced or not alone: # else Redis has been asked, and has all that was written before [negated]": OPEN
     + "the order of two calls about one key in a transaction.",
     "mirror/rows.py: task=clean(record.task, 200), [one more]": NOTHING + "no name of a task is longer.",
     "mirror/rows.py: key=clean(record.key, 200), [one more]": NOTHING + "no key is longer.",

@@ -17,6 +17,10 @@ SCRIPTS = {
     "settle": "tests/store/test_settle.py",
     "offer": "tests/store/test_offers.py",
     "include/target": "tests/store/test_offers.py",
+    "lock": "tests/store/test_locks.py",
+    "prolong": "tests/store/test_locks.py",
+    "unlock": "tests/store/test_locks.py",
+    "include/locks": "tests/store/test_locks.py",
     "restore": "tests/store/test_restore.py",
     "sweep": "tests/store/test_restore.py",
     "confirm": "tests/store/test_restore.py",
@@ -30,6 +34,8 @@ SCRIPTS = {
     "include/timer_election": "tests/store/test_timer_election.py",
     "include/alive": "tests/store/test_claim.py",
     "include/asks": "tests/store/test_asks.py",
+    "include/names": "tests/store/test_names.py",
+    "include/name_given": "tests/store/test_names.py",
 }
 OTHERS = "tests/store/test_changes.py"
 STORE = [
@@ -40,12 +46,14 @@ STORE = [
     "tests/store/test_claim.py",
     "tests/store/test_pulled.py",
     "tests/store/test_asks.py",
+    "tests/store/test_names.py",
     "tests/store/test_outages.py",
     "tests/store/test_timer_election.py",
     "tests/store/test_changes.py",
     "tests/store/test_tidy.py",
     "tests/store/test_tallies.py",
     "tests/store/test_offers.py",
+    "tests/store/test_locks.py",
     "tests/store/test_inspector.py",
     "tests/store/test_ground.py",
     "tests/store/test_behind.py",
@@ -88,7 +96,12 @@ MODULES = {
         "tests/mirror/test_keys.py",
         "tests/mirror/test_table.py",
     ],
-    "producer/put.py": ["tests/producer/test_schedule.py", "tests/producer/test_many.py", "tests/mirror/test_keys.py"],
+    "producer/put.py": [
+        "tests/producer/test_schedule.py",
+        "tests/producer/test_many.py",
+        "tests/mirror/test_keys.py",
+        "tests/mirror/test_far.py",
+    ],
     "worker/process/settler.py": ["tests/worker/process/test_settler.py", "tests/worker/test_loops.py"],
     "worker/process/mover.py": ["tests/worker/test_loops.py"],
     "worker/process/executor.py": [

@@ -1,4 +1,4 @@
-"""Ids: version 7, ever greater, safe across threads and fork; the short form loses nothing and sorts the same."""
+"""Ids: version 7 or 8, ever greater, safe across threads and fork; the short form loses nothing and sorts the same."""
 
 from __future__ import annotations
 
@@ -190,7 +190,60 @@ def test_what_is_no_id_is_refused_with_what_to_pass(value: object) -> None:
 
 
 def test_a_uuid_without_a_time_has_no_date() -> None:
-    with pytest.raises(ValueError, match=r"version 4.*version 7"):
+    with pytest.raises(ValueError, match=r"version 4.*version 7 or 8"):
         ids.created_ms(uuid.uuid4())
-    with pytest.raises(ValueError, match="version 7"):
+    with pytest.raises(ValueError, match="version 7 or 8"):
         ids.created_ms(UUID(int=0))
+
+
+@pytest.mark.parametrize("partition", [1, 3, 511, 1023])
+def test_an_id_of_version_8_says_its_partition_and_its_time(
+    own: ids._Sequence, monkeypatch: pytest.MonkeyPatch, partition: int
+) -> None:
+    monkeypatch.setattr(clock, "wall_ms", lambda: 1_750_000_000_000)
+    made = ids.several(2_000, partition)
+    assert {(id.version, id.variant) for id in made} == {(8, uuid.RFC_4122)}
+    assert {ids.partition(id) for id in made} == {partition}
+    assert {ids.created_ms(id) for id in made} == {1_750_000_000_000}
+    assert made == sorted(set(made))
+    assert {ids.full(ids.short(id)) for id in made} == set(made)
+
+
+def test_an_id_of_version_7_is_of_the_first_partition(own: ids._Sequence) -> None:
+    made = ids.several(500)
+    assert {id.int & 1023 for id in made} != {0}, "its lowest bits are not looked at"
+    assert {ids.partition(id) for id in (*made, ids.derived("a seed", 5_000))} == {0}
+
+
+def test_ids_that_differ_by_their_partition_only_are_never_made(own: ids._Sequence, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "wall_ms", lambda: 5_000)
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(count))  # the smallest steps that there are
+    made = [*ids.several(3, 2), *ids.several(3), *ids.several(3, 1)]
+    assert len({id.int >> 10 for id in made if id.version == 8}) == 6
+    assert len(set(made)) == 9
+
+
+def test_a_used_up_millisecond_of_a_partition_borrows_from_the_next(own: ids._Sequence, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "wall_ms", lambda: 5_000)
+    first = ids.several(1, 3)[0]
+    own.tail = 2**74 - 1024
+    second = ids.several(1, 3)[0]
+    assert second > first
+    assert (second.version, ids.partition(second), ids.created_ms(second)) == (8, 3, 5_001)
+
+
+def test_the_standard_generator_is_asked_for_the_first_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = UUID("01980000-0000-7000-8000-000000000001")
+    monkeypatch.setattr(ids, "_standard", lambda: theirs)
+    assert [ids.partition(id) for id in (*ids.several(1), *ids.several(1, 5))] == [0, 5]
+
+
+@pytest.mark.parametrize("partition", [-1, 1024])
+def test_a_partition_that_no_id_can_say_is_refused(partition: int) -> None:
+    with pytest.raises(ValueError, match=f"partition {partition}: 0 to 1023"):
+        ids.several(1, partition)
+
+
+def test_a_uuid_that_is_no_job_id_has_no_partition() -> None:
+    with pytest.raises(ValueError, match=r"version 4.*version 7 or 8"):
+        ids.partition(uuid.uuid4())

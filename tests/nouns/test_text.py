@@ -20,11 +20,19 @@ def test_what_no_database_takes_is_spelled_out():
     assert text.clean("as it is") == "as it is"
 
 
-def test_an_error_is_told_by_class_message_and_place():
-    known = fingerprint.error_fingerprint("shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "shop:pay")
-    same = fingerprint.error_fingerprint("shop.Refused", "order 8 at 0xab of 3f2b8c1a-0000-4000-8000-000000000002", "shop:pay")
-    assert known == same == "f7834cd4479a"
-    assert known != fingerprint.error_fingerprint("shop.Refused", "order 7", "shop:refund")
+def test_an_error_is_told_by_class_and_place_whatever_its_message_says():
+    known = fingerprint.error_fingerprint("shop.Refused", "503 for ann@example.com (request 2486054737c7)", "shop:pay")
+    same = fingerprint.error_fingerprint("shop.Refused", "503 for bob@example.com (request b00e0a54f37d)", "shop:pay")
+    assert known == same == "cdff4f76a85e"
+    assert known != fingerprint.error_fingerprint("shop.Refused", "503", "shop:refund")
+    assert known != fingerprint.error_fingerprint("shop.Absent", "503", "shop:pay")
+
+
+def test_an_error_from_no_place_of_the_project_is_told_by_its_message_without_numbers_and_ids():
+    known = fingerprint.error_fingerprint("shop.Refused", "order 7 at 0xff of 3f2b8c1a-0000-4000-8000-000000000001", "")
+    same = fingerprint.error_fingerprint("shop.Refused", "order 8 at 0xab of 3f2b8c1a-0000-4000-8000-000000000002", "")
+    assert known == same == "d07166254d88"
+    assert known != fingerprint.error_fingerprint("shop.Refused", "no order", "")
 
 
 def test_a_text_is_told_by_its_words_without_digits():

@@ -9,11 +9,13 @@ from django.db import transaction
 
 import django_delayq as delayq
 from django_delayq import clock, ids, signals
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
 from tests.tasks_for_tests import close_order, ping
+from tests.topologies import ToldNode
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
 
@@ -38,6 +40,25 @@ def outage(own_redis, settings, monkeypatch) -> Outage:
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
     return Outage(server, monkeypatch)
+
+
+@pytest.mark.parametrize("said", ["MOVED 1 127.0.0.1:1", "TRYAGAIN later", "READONLY no", "NOREPLICAS no", "LOADING yes"])
+def test_a_server_that_speaks_of_itself_breaks_no_request(own_redis, settings, said):
+    node = ToldNode(own_redis())
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": node.url}
+    try:
+        node.refuse("EVALSHA", said, times=9)
+        with transaction.atomic():
+            job = delayq.schedule(close_order, 7)
+        assert Job.objects.get(pk=job.id).published is None
+        with pytest.raises(StoreUnavailable) as refused:
+            delayq.schedule(close_order, 7, queue="redis")
+        assert len(refused.value.jobs) == 1
+        node.refuse("EVALSHA", said, times=0)
+        stores.reset()
+        assert delayq.cancel(job) == "done"
+    finally:
+        node.close()
 
 
 def test_redis_down_does_not_break_a_request(outage, caplog):

@@ -15,7 +15,7 @@ import pytest
 from django.db import transaction
 
 import django_delayq as delayq
-from django_delayq import clock, conf, ids, signals
+from django_delayq import clock, conf, exceptions, ids, signals
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Event, Job
 from django_delayq.producer import queues
@@ -38,6 +38,14 @@ def test_a_committed_transaction_schedules():
     assert in_redis(job)
     assert job.created is True
     assert job.state == "scheduled"
+
+
+def test_a_commit_leaves_its_jobs_to_the_relay_while_redis_has_just_failed():
+    with transaction.atomic():
+        job = delayq.schedule(close_order, 7)
+        stores.breaker.note(exceptions.StoreUnavailable("hung"))
+    assert not in_redis(job)
+    assert Job.objects.get().published is None
 
 
 def test_a_rolled_back_transaction_schedules_nothing():

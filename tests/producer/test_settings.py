@@ -47,3 +47,29 @@ def test_two_queues_that_a_database_may_take_for_one_are_refused(settings, twin)
 def test_a_wrong_list_of_names_is_a_problem_and_no_crash(settings):
     settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": 5}
     assert [problem.where for problem in conf.problems()] == ['DELAYQ["SENSITIVE"]']
+
+
+@pytest.mark.parametrize(
+    ("horizon", "place", "words"),
+    [
+        ({"HORIZON": "4m"}, 'DELAYQ["HORIZON"]', "at least 5 minutes"),
+        ({"QUEUES": {"orders": {"HORIZON": 299}}}, 'DELAYQ["QUEUES"]["orders"]["HORIZON"]', "at least 5 minutes"),
+        (
+            {"QUEUES": {"orders": {"HORIZON": "1h", "DURABILITY": "redis"}}},
+            'DELAYQ["QUEUES"]["orders"]["HORIZON"]',
+            "DURABILITY 'redis'",
+        ),
+        ({"HORIZON": "1h", "DURABILITY": "redis"}, 'DELAYQ["QUEUES"]["default"]["HORIZON"]', "DURABILITY 'redis'"),
+    ],
+)
+def test_a_horizon_that_cannot_be_is_refused_with_its_place(settings, horizon, place, words):
+    settings.DELAYQ = {"QUEUES": {"default": {}}, **horizon}
+    [problem] = conf.problems()
+    assert problem.where == place
+    assert words in problem.message
+    assert problem.hint
+
+
+def test_a_queue_may_have_its_own_horizon_or_none(settings):
+    settings.DELAYQ = {"HORIZON": "1h", "QUEUES": {"a": {}, "b": {"HORIZON": "6h"}, "c": {"HORIZON": None, "DURABILITY": "redis"}}}
+    assert [conf.get().queue(name).horizon_ms for name in "abc"] == [3_600_000, 21_600_000, 0]

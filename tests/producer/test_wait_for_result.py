@@ -173,7 +173,7 @@ def test_while_redis_is_away_nothing_is_known_to_be_gone(delayq_redis, monkeypat
 
         def __exit__(self, *_given: object) -> None: ...
 
-    monkeypatch.setattr(wait_for_result.stores, "guarded", Away)
+    monkeypatch.setattr(wait_for_result.stores, "guarded", lambda *_: Away())
     with pytest.raises(delayq.NotFinished):
         job.result("100ms")
 

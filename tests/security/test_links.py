@@ -53,6 +53,11 @@ MISTAKES: dict[str, Any] = {
     "a port of a password behind it": "redis://cache.internal:6379:hunters3cret/0",
     "a path of a socket": "unix://:hunter/s3cret@/run/redis.sock",
     "a database that is a password": "redis://cache.internal/?db=hunters3cret",
+    "Sentinels without a master": "redis+sentinel://:hunters3cret@s1:26379,s2:26379",
+    "a password behind the Sentinels": "redis+sentinel://s1:26379,s2:26379,password=hunters3cret/mymaster/0",
+    "a bare slash before the Sentinels": "rediss+sentinel://:hunter/s3cret@s1:26379/mymaster/0",
+    "a database of Sentinels that is a password": "redis+sentinel://s1:26379/mymaster/hunters3cret",
+    "a Cluster": "redis+cluster://:hunters3cret@n1:6379,n2:6379",
     "a dict with a small key": {"url": "redis://:hunters3cret@cache.internal:6379/0"},
     "a dict by parts": {"HOST": "cache.internal", "PASSWORD": "hunters3cret"},
     "a list": ["redis://:hunters3cret@cache.internal:6379/0"],
@@ -134,7 +139,7 @@ def test_a_location_by_sentinel_is_told_by_its_service(settings):
         }
     }
     link = connect("default", timeout=0.1)
-    assert link.where == "orders by Sentinel, db 1"
+    assert link.where == "orders by Sentinel at 127.0.0.1:1, db 1"
     clean(without_source(everything_said(lambda: link.execute("PING"))))
 
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +21,7 @@ from tests import servers
 from tests.conftest import missing
 from tests.links import opened
 from tests.store.board import Board
+from tests.topologies import SentinelServer
 from tests.worker.conftest import Shop, eventually
 
 PASSWORD = "p@ss/wörd"
@@ -143,6 +145,32 @@ def test_a_cache_alias_lends_its_certificates_and_its_password(tls, certificates
     assert Board(opened(server.url), link).put(1) == "created"
     assert servers.PASSWORD not in link.where
     link.close()
+
+
+@pytest.mark.parametrize("way", ["url", "options"])
+def test_by_sentinel_both_are_reached_by_tls_and_both_names_are_looked_at(tls, certificates, request, tmp_path, way):
+    server = tls()
+    files = {"tls_ca_cert_file": certificates.authority, "tls_cert_file": certificates.certificate, "tls_key_file": certificates.key}
+    master = SimpleNamespace(port=server.tls_port)
+    tls_port = str(servers.free_port())
+    sentinel = SentinelServer(master, quorum=1, tls_port=tls_port, tls_auth_clients="no", tls_replication="yes", **files)
+    request.addfinalizer(sentinel.stop)
+    sentinel.start()
+
+    def spec(authority: str, port: str = tls_port) -> Any:
+        url = f"rediss+sentinel://{servers.USER}:{servers.PASSWORD}@localhost:{port}/mymaster/0"
+        return f"{url}?ssl_ca_certs={quote(authority)}" if way == "url" else {"URL": url, "OPTIONS": {"ssl_ca_certs": authority}}
+
+    link = connect(spec(certificates.authority))
+    assert Board(opened(server.url), link).put(1) == "created"
+    link.close()
+    before = auths(server)
+    with pytest.raises(StoreUnavailable, match=r"no Sentinel answers .*(?i:certificate)") as error:
+        connect(spec(certify(tmp_path).authority)).execute("PING")
+    assert servers.PASSWORD not in str(error.value)
+    with pytest.raises(StoreUnavailable, match="no Sentinel answers"):
+        connect(spec(certificates.authority, str(sentinel.port))).execute("PING")  # that one speaks no TLS
+    assert auths(server) == before
 
 
 def test_a_server_of_another_authority_is_refused(tls, tmp_path):

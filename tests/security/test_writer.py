@@ -429,6 +429,9 @@ FIELDS = (
     "guard_until",
     "guard_since",
     "guard_next",
+    "fence",
+    "named",
+    "turn",
 )
 
 

@@ -16,8 +16,9 @@ from tests.links import package_link
 NOW = 1_800_000_000_000  # ms; every test passes its own time
 LEASE = 30_000
 
-ZSETS = ("high", "normal", "low", "leases", "failed", "finished")
-HASHES = ("runs", "asks", "offered", "cancels", "progress", "keys")
+ZSETS = ("high", "normal", "low", "blocked", "leases", "failed", "finished")
+HASHES = ("runs", "asks", "names", "offered", "cancels", "progress", "keys")
+LEX = ("holders", "waiters")  # name, what orders, id
 
 
 def job_id(number: int) -> UUID:
@@ -90,6 +91,10 @@ class Board:
             flat = self.link.execute("ZRANGE", self.keys[name], 0, -1, "WITHSCORES")
             if flat:
                 found[name] = {_number(id): int(float(score)) - NOW for id, score in zip(flat[::2], flat[1::2], strict=True)}
+        for name in LEX:
+            members = self.link.execute("ZRANGE", self.keys[name], 0, -1)
+            if members:
+                found[name] = [(one.split(b"\0")[0].decode(), _number(one.split(b"\0")[-1])) for one in members]
         for name in HASHES:
             flat = self.link.execute("HGETALL", self.keys[name])
             if flat:

@@ -9,6 +9,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.store import formats, scripts
 from django_delayq.store.format_store import FormatStore
+from django_delayq.store.lock_store import LockStore
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.recovery import GroundStore
@@ -35,6 +36,9 @@ CALLS = {
     "restore": lambda board: GroundStore(board.store).stand(),
     "confirm": lambda board: GroundStore(board.store).confirm("g", mirrored="1-1"),
     "upgrade": lambda board: FormatStore(board.store).upgrade(),
+    "lock": lambda board: LockStore(board.store.link, board.keys).lock("a", "t", lease_ms=LEASE, holder="x"),
+    "prolong": lambda board: LockStore(board.store.link, board.keys).prolong([("a", "t", LEASE)]),
+    "unlock": lambda board: LockStore(board.store.link, board.keys).unlock("a", "t"),
     "inspect": lambda board: board.store.run("inspect", None, "", ""),
     "the reader of the stream": lambda board: board.log.read("0-0", 10),
 }

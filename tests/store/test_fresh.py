@@ -29,6 +29,7 @@ READ: dict[str, tuple[Any, ...]] = {
 def call(chance: random.Random) -> tuple[Any, ...]:
     """The arguments of a call of schedule.lua, most of new jobs without a key."""
     jobs: list[Any] = []
+    named = chance.random() < 0.3
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2, 3, 9))):
         fields: dict[str, Any] = {
             "lane": chance.choice(("high", "normal", "low")),
@@ -41,13 +42,15 @@ def call(chance: random.Random) -> tuple[Any, ...]:
         raw = chance.choice((record(number, **fields).encode(),) * 40 + (b"", b"1no:: shop.close\n", b"1no shop.close"))
         date = chance.choice((NOW + chance.randrange(50), f"+{chance.randrange(50)}"))
         jobs += (ids.short(job_id(number)), raw, chance.choice(("keep", "replace", "earliest@") * 5 + ("replaced@x",)), date)
+        if named:
+            jobs.append(chance.choice(("", "1:order:1", "3:tenant:7")))
     limit, ground, mode = (
         chance.choice((0, 0, 2, 4)),
         chance.choice(("", "", "g:", "g:s", "h:")),
         chance.choice(("", "", "told", "ask", "ask told")),
     )
     now, why = NOW + chance.randrange(30), chance.choice(("", "", "", "because"))
-    return (now, chance.choice(("", "somebody")), why, limit, ground, mode, *jobs)
+    return (now, chance.choice(("", "somebody")), why, limit, ground, f"named {mode}" if named else mode, *jobs)
 
 
 def disturbance(chance: random.Random) -> tuple[Any, ...]:
@@ -93,7 +96,8 @@ def whole(reply: Any, arguments: Sequence[Any], now: int) -> Any:
     if not isinstance(reply, list) or len(reply) != 2 or len(arguments) == 6:
         return reply
     assert reply[1] == b"%d" % now
-    jobs = zip(arguments[6::4], arguments[9::4], strict=True)
+    stride = 5 if arguments[5].startswith("named") else 4
+    jobs = zip(arguments[6::stride], arguments[9::stride], strict=True)
     told = ((b"created", id.encode(), b"%d" % (now + int(date) if isinstance(date, str) else date)) for id, date in jobs)
     return [reply[0], *chain.from_iterable(told)]
 
@@ -135,16 +139,21 @@ def test_what_is_answered_early_is_answered_and_written_the_same_as_by_the_rest(
         assert seen[0] == seen[1], f"move {number}: {move}"
 
 
+@pytest.mark.parametrize("name", [None, "", "1:order:1"], ids=["unnamed", "named beside others", "named"])
 @pytest.mark.parametrize("meta", [(), ("format", FORMAT), ("armed", NOW)], ids=["new", "upgraded", "a mover sleeps until then"])
 @pytest.mark.parametrize("count", [1, 2, 200])
-def test_the_usual_call_is_answered_early(link, count, meta):
+def test_the_usual_call_is_answered_early(link, count, meta, name):
     script, keys = scripts.load("schedule"), Keys("early", "q")
     named = [keys[name] for name in script.keys]
     link.execute("HSET", keys["meta"], "generation", "g", *meta)
     early = script.text.partition(fresh())[0] + fresh() + "\nreturn 'late'"
     for limit, durable, date in ((0, False, NOW), (900, True, "+5")):
-        records = ((ids.short(job_id(limit + n)), record(limit + n, durable=durable).encode(), "keep", date) for n in range(count))
-        command = ("EVAL", early, len(named), *named, NOW, "", "", limit, "g:" if durable else "", "", *chain.from_iterable(records))
+        said = () if name is None else (name,)
+        records = (
+            (ids.short(job_id(limit + n)), record(limit + n, durable=durable).encode(), "keep", date, *said) for n in range(count)
+        )
+        mode = "" if name is None else "named "
+        command = ("EVAL", early, len(named), *named, NOW, "", "", limit, "g:" if durable else "", mode, *chain.from_iterable(records))
         assert link.execute(*command) == [b"g:", b"%d" % NOW]
         assert link.execute(*command) == b"late"
 

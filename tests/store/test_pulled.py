@@ -64,13 +64,22 @@ def test_one_who_lives_may_still_settle_until_somebody_has(store):
     assert retry(store, lost, T0 + LEASE + 3) == ["already"]
 
 
+def test_a_lost_lease_that_is_being_settled_is_extended_no_more(store):
+    [id] = put(store)
+    claim(store, "n1", T0 + 1)
+    assert store.extend([(id, "n1")], worker="c", lease_ms=LEASE, pulled_ms=LEASE, now_ms=T0 + LEASE) == {id: "ok"}
+    lost = claim(store, "n2", T0 + 2 * LEASE + 1)
+    assert store.extend([(id, "n1")], worker="c", lease_ms=LEASE, pulled_ms=LEASE, now_ms=T0 + 2 * LEASE + 2) == {id: "lost"}
+    assert retry(store, lost, T0 + 2 * LEASE + 3) == ["done"]
+
+
 def test_a_lost_lease_that_nobody_settled_is_handed_to_the_next_after_a_while(store):
     put(store)
     claim(store, "n1", T0)
     assert len(claim(store, "n2", T0 + LEASE + 1).jobs) == 1
     assert claim(store, "n3", T0 + LEASE + RESPITE).jobs == []
     [job] = claim(store, "n4", T0 + LEASE + RESPITE + 2).jobs
-    assert (job.fence, job.attempt, job.lost) == ("n1", 1, True)
+    assert (job.fence, job.attempt, job.lost, job.due_ms) == ("n1", 1, True, T0 + LEASE + RESPITE + 1)
 
 
 def test_silence_of_consumers_is_no_proof_of_an_outage(store):

@@ -115,3 +115,10 @@ def stop_when_asked(abort: bool) -> None:
     delayq.cancel(delayq.current().id, queue="default", abort=abort)
     SEEN.append(delayq.current().cancel_requested)
     raise RuntimeError("stopped")
+
+
+@delayq.task(queue="orders", max_attempts=1)
+def ship_alone(order_id: int) -> int:
+    with delayq.lock(f"order:{order_id}", lease="40s") as lock:
+        SEEN.append(("ship_alone", order_id))
+        return lock.fence

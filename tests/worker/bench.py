@@ -72,9 +72,10 @@ class Bench:
         rows: int = 20,
         queues: tuple[str, ...] = ("q",),
         weights: tuple[int, ...] = (),
+        package: Link | None = None,
         **fields: Any,
     ) -> None:
-        self.board = Board(link)
+        self.board = Board(link, package)
         link = self.board.store.link
         described = [line(queue, weight=weight, **fields) for queue, weight in zip_longest(queues, weights, fillvalue=1)]
         self.lines = [line.on(link, "t") for line in described]
@@ -135,13 +136,14 @@ class Bench:
             deaf_since=None,
             aborted={},
             killed=False,
+            exit_code=-9,
         )
         self.told: list[bytes] = []
         self.child.tell = self.told.append
         self.child.abort = partial(Child.abort, self.child)
         self.child.kill = lambda: setattr(self.child, "killed", True)
         self.keeper = Keeper(lines=self.lines, children=lambda: [self.child], worker="w")
-        self.recovery = ProcessRecovery(lines=self.lines, evictions=self.evictions)
+        self.recovery = ProcessRecovery(lines=self.lines, evictions=self.evictions, tasks=["shop.close"])
         self.replaced: list[Any] = []
         self.deadlines = Deadlines(
             lines=self.lines,

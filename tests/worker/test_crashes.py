@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from django_delayq.store.queue import Outcome
+from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker.supervisor import holdings_files
 from tests.worker.conftest import Shop, eventually
 
@@ -23,6 +24,9 @@ def test_jobs_of_a_killed_task_process_run_again_at_once(shop: Shop) -> None:
     eventually(lambda: all("succeeded" in shop.happened(id) for id in ids), patience=10)  # a lease is 30 s
     for id in ids:
         assert shop.happened(id) == ["scheduled", "claimed", "crashed", "claimed", "succeeded"]
+        assert shop.detail(id, "crashed")["v"] == {"signal": "SIGKILL"}
+        told = f"job {id} (tests.app.shop.tasks.nap) crashed in attempt 1: its process was killed by SIGKILL, perhaps out of memory"
+        assert told in worker.text()
     assert worker.process.poll() is None
 
 
@@ -42,6 +46,7 @@ def test_a_job_that_kills_its_process_is_poison_after_some_crashes_and_its_neigh
     eventually(lambda: "failed" in shop.happened(id))
     assert shop.ran().count("began 1") == 3
     assert shop.detail(id, "failed")["c"] == "Poison"
+    assert shop.detail(id, "failed")["k"] == shop.detail(id, "crashed")["k"] == "process_sigkill"
     eventually(lambda: "succeeded" in shop.happened(good))
     assert shop.happened(good).count("crashed") == 2  # it had its last chance alone
 
@@ -99,8 +104,12 @@ def test_a_neighbour_gives_back_what_a_killed_worker_held_and_nothing_of_a_froze
     neighbour = shop.work("--threads", "1")
     eventually(lambda: "queues" in neighbour.text())
     killed.kill_tree()
+    registry = WorkerRegistry(shop.link, prefix="delayq")
+    eventually(lambda: [worker["pid"] for worker in registry.all() if worker.get("died")] == [killed.pid])
+    assert all(worker["silent"] for worker in registry.all() if worker.get("died"))
     eventually(lambda: "succeeded" in shop.happened(killed_id), patience=40)
     assert shop.happened(killed_id) == ["scheduled", "claimed", "crashed", "claimed", "succeeded"]
+    assert shop.detail(killed_id, "crashed")["k"] == "worker_died"
     os.killpg(frozen.pid, signal.SIGCONT)
     eventually(lambda: "succeeded" in shop.happened(frozen_id, "slow"), patience=20)
     assert shop.happened(frozen_id, "slow") == ["scheduled", "claimed", "succeeded"]

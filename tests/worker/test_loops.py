@@ -306,7 +306,7 @@ def test_a_job_that_was_evicted_three_times_runs_alone(bench: Bench, told_by: st
         assert not bench.mover.suspects
         bench.settler.add(taken, taken.outcome("evict"))
         bench.settler.poll()
-        bench.mover._taken -= 1
+        bench.buffer.taken -= 1
         if told_by == "the worker":
             bench.evictions.note(id)
             assert run_of(bench, id) is None, "an older worker could not read more"

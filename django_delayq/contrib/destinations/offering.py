@@ -13,13 +13,14 @@ from django_delayq.producer.options import JobOptions
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, made, registry
 from django_delayq.producer.twins import like, refuse_loop
+from django_delayq.states import OFFER
 from django_delayq.store.connection import StoreError, StoreRefused
 from django_delayq.store.offers import OfferReply, OfferStore
 from django_delayq.target import OfferTarget
 from django_delayq.text import nearest
 from django_delayq.worker.current import CurrentJob, running
 
-NAME: Final = "django_delayq.offer"  # jobs that wait bear it: it stays
+NAME: Final = OFFER
 UNLISTED_PAUSE: Final = 60.0  # seconds, about which a job waits for a worker whose settings list its target
 AWAY_PAUSE: Final = 5.0  # likewise, for Redis
 TRIES: Final = 2  # of one run: a reply may be lost

@@ -1,5 +1,5 @@
-"""Tokens in the admin: to look at, and to revoke. They are made by the command, which shows them once; a page would keep them in
-histories and screenshots. This one may import what the admins share.
+"""Tokens in the admin: to look at, and to revoke. They are made and rotated by the command, which shows them once, as the page says; a
+page would keep them in histories and screenshots. This one may import what the admins share.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.html import format_html
+from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_delayq import clock
+from django_delayq.admin.forms import ReasonForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
 from django_delayq.admin.show import second, visible
@@ -28,29 +33,40 @@ class TokenAdmin(ReadOnlyAdmin):
     """Read only, with the action "revoke"."""
 
     list_display = ("name", "begins_with", "state", "queues_shown", "verbs_shown", "tasks_shown", "expires_shown", "last_used_shown")
-    fields = (*list_display, "per_minute", "created_shown", "created_by", "revoked_shown")
+    fields = (*list_display, "secrets_shown", "targets_shown", "per_minute", "created_shown", "created_by", "revoked_shown")
     readonly_fields = fields
     list_per_page = 100
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     actions = ("revoke",)
 
-    def allows(self, request: HttpRequest, codename: str) -> bool:
-        """Whether the user has that permission of the gateway."""
-        return bool(request.user.has_perm(f"delayq_gateway.{codename}"))
-
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         """May revoke."""
         return self.allows(request, "revoke_token")
 
     @admin.action(description=REVOKE, permissions=["revoke"])
-    def revoke(self, request: HttpRequest, queryset: QuerySet[Token]) -> None:
-        """Ends them at once, for good."""
+    def revoke(self, request: HttpRequest, queryset: QuerySet[Token]) -> HttpResponse | None:
+        """Asks first, and then ends them at once, for good."""
         chosen = list(queryset.filter(revoked_at=None))
+        if not chosen:
+            messages.warning(request, now("Nothing was done: these tokens are revoked already."))
+            return None
+        form = ReasonForm(request.POST if "confirmed" in request.POST else None)
+        if not form.is_valid():
+            return self._ask(request, chosen, form)
         done = tokens.revoke(queryset.filter(pk__in=[token.pk for token in chosen]))
-        log(request, Token, [(str(token.pk), str(token)) for token in chosen], str(REVOKE))
+        reason = form.cleaned_data["reason"]
+        log(request, Token, [(str(token.pk), str(token)) for token in chosen], f"{REVOKE}: {reason}" if reason else str(REVOKE))
         if done:
             messages.success(request, ngettext("%(count)d token is revoked.", "%(count)d tokens are revoked.", done) % {"count": done})
+        return None
+
+    def _ask(self, request: HttpRequest, chosen: list[Token], form: ReasonForm) -> HttpResponse:
+        shown = [(visible(token.name), self.begins_with(token), self.last_used_shown(token)) for token in chosen]
+        context = self.page_context(
+            request, REVOKE, form=form, tokens=shown, selected=[token.pk for token in chosen], checkbox=ACTION_CHECKBOX_NAME
+        )
+        return TemplateResponse(request, "admin/delayq_gateway/token/revoke.html", context)
 
     @admin.display(description=_("begins with"))
     def begins_with(self, token: Token) -> str:
@@ -61,8 +77,8 @@ class TokenAdmin(ReadOnlyAdmin):
     def state(self, token: Token) -> Any:
         """Whether it opens anything."""
         if token.revoked_at is not None:
-            return _("revoked")
-        return _("live") if token.lives(clock.now()) else _("expired")
+            return _marked("bad", _("revoked"))
+        return _marked("well", _("live")) if token.lives(clock.now()) else _marked("gone", _("expired"))
 
     @admin.display(description=_("queues"))
     def queues_shown(self, token: Token) -> Any:
@@ -79,29 +95,43 @@ class TokenAdmin(ReadOnlyAdmin):
         """Which it may schedule."""
         return _listed(token.tasks)
 
+    @admin.display(description=_("secrets"))
+    def secrets_shown(self, token: Token) -> Any:
+        """Which its deliveries may name, and where these may go."""
+        return _listed(token.secrets)
+
+    @admin.display(description=_("targets"))
+    def targets_shown(self, token: Token) -> Any:
+        """To which it may offer."""
+        return _listed(token.targets)
+
     @admin.display(description=_("created at"))
     def created_shown(self, token: Token) -> str:
         """To the second."""
         return second(token.created_at)
 
     @admin.display(description=_("expires at"))
-    def expires_shown(self, token: Token) -> str:
+    def expires_shown(self, token: Token) -> Any:
         """To the second."""
-        return _dated(token.expires_at)
+        return _dated(token.expires_at, _("never"))
 
     @admin.display(description=_("last used"))
-    def last_used_shown(self, token: Token) -> str:
+    def last_used_shown(self, token: Token) -> Any:
         """To the second, though it is noted once a minute."""
-        return _dated(token.last_used_at)
+        return _dated(token.last_used_at, _("never"))
 
     @admin.display(description=_("revoked at"))
-    def revoked_shown(self, token: Token) -> str:
+    def revoked_shown(self, token: Token) -> Any:
         """To the second."""
         return _dated(token.revoked_at)
 
 
-def _dated(moment: datetime | None) -> str:
-    return "–" if moment is None else second(moment)
+def _dated(moment: datetime | None, otherwise: Any = "–") -> Any:
+    return otherwise if moment is None else second(moment)
+
+
+def _marked(look: str, word: Any) -> str:
+    return format_html('<span class="delayq-state delayq-{}">{}</span>', look, word)
 
 
 def _listed(names: Iterable[Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.contrib.auth.decorators import login_not_required
+from django.core.handlers.asgi import ASGIRequest
 from django.db import Error as DriverError
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
@@ -23,25 +24,45 @@ from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.problems import GatewayProblem
 from django_delayq.contrib.gateway.routes import Route
 from django_delayq.logger import Logger
+from django_delayq.producer.twins import in_thread
 
 logger: Final = Logger("django_delayq.gateway")
-View = Callable[..., HttpResponse]
+View = Callable[..., Any]  # of a response, or of what is awaited for one
 RETRY_AFTER: Final = {"Retry-After": "5"}
+PATIENCE: Final = 60.0  # seconds for which a request may wait where that holds no thread
+PATIENCE_OF_A_THREAD: Final = 2.0  # the same under WSGI
+REFUSED: Final = (GatewayProblem, DriverError)
 
 
 def view(routes: Mapping[str, Route]) -> View:
     """The view of one address, with what it does by method. An answer needs the commit, so it opens no transaction in any database."""
+    if any(route.waits for route in routes.values()):
+        return for_programs(_waiting(routes))
 
     def answer(request: HttpRequest, **path: str) -> HttpResponse:
         try:
-            found = _answer(routes, request, path)
-        except GatewayProblem as problem:
-            found = GatewayAnswer.of(problem)
-        except DriverError as error:
-            found = GatewayAnswer.of(_away("database_away", error))
-        return found.response()
+            return _answer(routes, request, path).response()
+        except REFUSED as error:
+            return _refusal(error).response()
 
     return for_programs(answer)
+
+
+def _waiting(routes: Mapping[str, Route]) -> View:
+    """A view that may take its time: it is a coroutine, so that under ASGI a request that waits holds up no other one."""
+
+    async def answer(request: HttpRequest, **path: str) -> HttpResponse:
+        try:
+            handle, call = await in_thread(_let_in, routes, request, path)
+            try:
+                found: GatewayAnswer = await handle(call)
+            except DOWN as error:
+                raise _away("store_away", error) from error
+        except REFUSED as error:
+            found = _refusal(error)
+        return found.response()
+
+    return answer
 
 
 def for_programs(view: View) -> View:
@@ -52,14 +73,7 @@ def for_programs(view: View) -> View:
 
 
 def _answer(routes: Mapping[str, Route], request: HttpRequest, path: Mapping[str, str]) -> GatewayAnswer:
-    method = "GET" if request.method == "HEAD" else str(request.method)
-    route = routes.get(method)
-    if route is None:
-        raise GatewayProblem("method", headers={"Allow": ", ".join(sorted(routes))}, method=method[:20])
-    token = intake.token(request)
-    rate_limit.count(token)
-    if not token.allows("verbs", route.verb):
-        raise GatewayProblem("verb_denied", verb=route.verb)
+    route, token = _admitted(routes, request)
     if route.body is None:
         return _carried_out(route, token, path, intake.query(request, route.query), {}, ids.new(), False)
     raw = intake.raw_body(request)
@@ -69,7 +83,33 @@ def _answer(routes: Mapping[str, Route], request: HttpRequest, path: Mapping[str
     carry_out = partial(_settled, route, token, path, body)
     if key is None:
         return carry_out(ids.new(), False)
-    return idempotency.once(token, key, idempotency.fingerprint(method, request.get_full_path(), raw), carry_out)
+    return idempotency.once(token, key, idempotency.fingerprint(str(request.method), request.get_full_path(), raw), carry_out)
+
+
+def _admitted(routes: Mapping[str, Route], request: HttpRequest) -> tuple[Route, Token]:
+    method = "GET" if request.method == "HEAD" else str(request.method)
+    route = routes.get(method)
+    if route is None:
+        raise GatewayProblem("method", headers={"Allow": ", ".join(sorted(routes))}, method=method[:20])
+    token = intake.token(request)
+    rate_limit.count(token)
+    if not token.allows("verbs", route.verb):
+        raise GatewayProblem("verb_denied", verb=route.verb)
+    return route, token
+
+
+def _let_in(
+    routes: Mapping[str, Route], request: HttpRequest, path: Mapping[str, str]
+) -> tuple[Callable[[GatewayCall], Any], GatewayCall]:
+    """What is looked at before a request may wait. No connection of a database is kept while it does."""
+    route, token = _admitted(routes, request)
+    body = intake.json_body(intake.raw_body(request))
+    json_schemas.check(route.body or {}, body)
+    patience = PATIENCE if isinstance(request, ASGIRequest) else PATIENCE_OF_A_THREAD
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+    return route.handle, GatewayCall(token=token, body=body, path=path, query={}, job=ids.new(), again=False, patience=patience)
 
 
 def _settled(route: Route, token: Token, path: Mapping[str, str], body: dict[str, Any], job: UUID, again: bool) -> GatewayAnswer:
@@ -86,11 +126,16 @@ def _carried_out(
     route: Route, token: Token, path: Mapping[str, str], query: Mapping[str, str], body: dict[str, Any], job: UUID, again: bool
 ) -> GatewayAnswer:
     try:
-        return route.handle(GatewayCall(token=token, body=body, path=path, query=query, job=job, again=again))
+        found: GatewayAnswer = route.handle(GatewayCall(token=token, body=body, path=path, query=query, job=job, again=again))
+        return found
     except DOWN as error:
         raise _away("store_away", error, *getattr(error, "jobs", ())) from error
     except DriverError as error:
         raise _away("database_away", error, *([job] if route.verb == "schedule" else [])) from error
+
+
+def _refusal(error: Exception) -> GatewayAnswer:
+    return GatewayAnswer.of(error if isinstance(error, GatewayProblem) else _away("database_away", error))
 
 
 def _away(code: str, error: Exception, *jobs: UUID) -> GatewayProblem:

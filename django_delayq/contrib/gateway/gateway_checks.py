@@ -43,7 +43,7 @@ def _cache() -> list[CheckMessage]:
     wrong = "counts nothing, so the gateway lets nobody in" if kind == "DummyCache" else "is each process's own memory"
     return [
         Warning(
-            f"The gateway counts the requests of a token in the cache 'default', which {wrong}.",
+            f"The gateway counts requests, and keeps what was settled, in the cache 'default', which {wrong}.",
             hint="Give CACHES['default'] a backend that all processes share, such as Redis; not the database of the jobs.",
             id="delayq.W041",
         )

@@ -56,6 +56,8 @@ def raw_body(request: HttpRequest) -> bytes:
         raise GatewayProblem("body_lost") from error
     if len(raw) > limit:
         raise GatewayProblem("body_size", limit=limit)
+    if not raw and "Transfer-Encoding" in request.headers:
+        raise GatewayProblem("length_unknown")  # under WSGI Django reads no body without a length: what it asks for would be left out
     charset = request.content_params.get("charset", "utf-8") if request.content_params else "utf-8"
     if request.content_type != "application/json" or charset.lower() not in ("utf-8", "utf8", "us-ascii"):
         raise GatewayProblem("body_type", headers={"Accept": "application/json"})

@@ -3,61 +3,36 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import IntegrityError
-
-from django_delayq import clock, codec, conf, ids
+from django_delayq import conf, ids
 from django_delayq.console.documents import job_document, plain, redis_document
 from django_delayq.console.overview import DOWN
 from django_delayq.console.verbs import VERBS, Verb
+from django_delayq.contrib.gateway import placement
 from django_delayq.contrib.gateway.exchange import GatewayAnswer, GatewayCall
 from django_delayq.contrib.gateway.models import Token
+from django_delayq.contrib.gateway.placement import Proposed
 from django_delayq.contrib.gateway.problems import GatewayProblem, pointer
-from django_delayq.exceptions import ConfigError, KeyTaken, PayloadError, PayloadTooLarge
+from django_delayq.exceptions import PayloadError
 from django_delayq.models import Job
 from django_delayq.producer import job as handles
 from django_delayq.producer import where
-from django_delayq.producer.options import NONE
-from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
-from django_delayq.record import validate_key
-from django_delayq.states import CARRIED, PERIODIC, Change, EndingKind
+from django_delayq.states import Change
 from django_delayq.store.inspector import JobView
-from django_delayq.text import visible
 
-SCHEDULED_BY: Final = "scheduled_by"  # in `meta`: the token, for the record
-LONGEST_DETAIL: Final = 1_000
-DISPLACES: Final = {"replace": "cancel", "earliest": "reschedule", "latest": "reschedule"}  # what a policy may do to the holder
 CHANGES: Final = tuple(change.value for change in Change)
 
 
 def schedule(call: GatewayCall) -> GatewayAnswer:
-    """Puts a job in: 201; 200, where another job holds the key and stands for it; 202, where its row is committed and Redis has not
-    confirmed it, so that nobody knows yet whether another holds the key.
-    """
-    task, queue = _permitted(call.token, call.body)
-    options = _options(call, queue)
-    if call.again and (found := _before(call, queue, options["on_conflict"])) is not None:
-        return found
-    try:
-        job = put_in(task, NONE.but(options, task.name), tuple(call.body.get("args", ())), call.body.get("kwargs", {}), call.job)
-    except KeyTaken as error:
-        raise _held(error.holder) from None
-    except PayloadTooLarge as error:
-        raise GatewayProblem("payload_size", "/args", size=error.fields["size"], limit=error.fields["limit"]) from None
-    except PayloadError as error:
-        raise GatewayProblem("arguments", _place(error, call.body), cause=_told(error)) from None
-    except ConfigError as error:
-        raise GatewayProblem("options", "", cause=_told(error)) from None
-    except IntegrityError:  # another process has carried out the same request meanwhile
-        if (found := _before(call, queue, options["on_conflict"])) is not None:
-            return found
-        raise
-    return _scheduled(job.id, queue, job.key, job.created, job.due_ms)
+    """Puts a job of a registered task in."""
+    task = _permitted(call.token, call.body["task"])
+    options = placement.options(call, placement.allowed(call, task.queue), "args", "kwargs")
+    asked = Proposed(task, options, tuple(call.body.get("args", ())), call.body.get("kwargs", {}), _place)
+    return placement.put(call, asked)
 
 
 def get(call: GatewayCall) -> GatewayAnswer:
@@ -69,7 +44,7 @@ def _told_of(found: handles.Job) -> GatewayAnswer:
     row = Job.objects.using(conf.get().database).filter(pk=found.id).first()
     away, view = False, None
     try:
-        with stores.guarded():
+        with stores.guarded(found.queue):
             view = stores.inspector().job(found.queue, found.id)
     except DOWN:
         if row is None:
@@ -81,15 +56,22 @@ def _told_of(found: handles.Job) -> GatewayAnswer:
         "queue": found.queue,
         "state": state,
         "job": None if row is None else job_document(row, view),
-        "redis": None if view is None else redis_document(view),
+        "redis": None if view is None else _of_redis(view),
         "redis_answers": not away,
     }
     return GatewayAnswer(status=200, body=body)
 
 
+def _of_redis(view: JobView) -> dict[str, Any]:
+    """Whether somebody has asked to cancel it is told; who, is not: these are people of the project."""
+    told = redis_document(view)
+    told["cancel_requested"] = bool(told.pop("cancel_by"))
+    return told
+
+
 def find(call: GatewayCall) -> GatewayAnswer:
     """The unfinished job that holds a key, as `get` tells it."""
-    key, queue = _key(call.query["key"], "query"), call.query["queue"]
+    key, queue = placement.key(call.query["key"], "query"), call.query["queue"]
     if not call.token.allows("queues", queue) or queue not in conf.get().queues:
         raise GatewayProblem("job_unknown")
     return _told_of(_visible(call.token, handles.get(key=key, queue=queue)))
@@ -108,7 +90,7 @@ def change_of_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
     """The same to all jobs of a key that are not finished; a requeue, to the latest. Of a token that leads to some tasks only, to the
     one that holds the key, if its task is one of these.
     """
-    key, queue = _key(call.body["key"], "/key"), call.body["queue"]
+    key, queue = placement.key(call.body["key"], "/key"), call.body["queue"]
     if not call.token.allows("queues", queue):
         raise GatewayProblem("queue_denied", "/queue")
     if queue not in conf.get().queues:
@@ -127,7 +109,7 @@ def change_of_key(verb: Verb, call: GatewayCall) -> GatewayAnswer:
 def _act(verb: Verb, call: GatewayCall, *job: UUID, **named: str) -> Change:
     more: dict[str, Any] = {"abort": call.body.get("abort", False)} if verb.aborts else {}
     if verb.needs_date:
-        more = _date(call.body)
+        more = placement.date(call.body)
     return verb.act(*job, **named, actor=call.token.actor, reason=call.body.get("reason", ""), **more)
 
 
@@ -138,9 +120,8 @@ def _answered(verb: Verb, said: Change, named: dict[str, Any]) -> GatewayAnswer:
     return GatewayAnswer(status=200, body=body)
 
 
-def _permitted(token: Token, body: dict[str, Any]) -> tuple[Task[..., Any], str]:
-    """The task that is to be scheduled, and its queue."""
-    name = body["task"]
+def _permitted(token: Token, name: str) -> Task[..., Any]:
+    """The task that is to be scheduled."""
     if not token.allows("tasks", name):
         raise GatewayProblem("task_denied", "/task")
     task = registry.find(name)
@@ -148,70 +129,7 @@ def _permitted(token: Token, body: dict[str, Any]) -> tuple[Task[..., Any], str]
         raise GatewayProblem("task_unknown", "/task")
     if task.own or not token.may_schedule(name, task.queue):
         raise GatewayProblem("task_denied", "/task")
-    queue = body.get("queue", task.queue)
-    if not token.allows("queues", queue):
-        raise GatewayProblem("queue_denied", "/queue")
-    if queue not in conf.get().queues:
-        raise GatewayProblem("queue_unlisted", "/queue")
-    return task, queue
-
-
-def _options(call: GatewayCall, queue: str) -> dict[str, Any]:
-    """The options of `schedule`, each looked at by itself, so that what is wrong has a place."""
-    body = call.body
-    found: dict[str, Any] = {name: body[name] for name in ("priority", "max_attempts") if name in body}
-    found |= {"queue": queue, "on_conflict": body.get("on_conflict", "error" if "key" in body else "keep")}
-    for name in ("args", "kwargs", "meta"):
-        try:
-            codec.check(body.get(name), name)
-        except PayloadError as error:
-            raise GatewayProblem("arguments", pointer(name), cause=_told(error)) from None
-    if "key" in body:
-        found["key"] = _key(body["key"], "/key")
-        needed = DISPLACES.get(found["on_conflict"])
-        if needed is not None and not call.token.allows("verbs", needed):
-            raise GatewayProblem("verb_denied", "/on_conflict", verb=needed)
-    elif "on_conflict" in body:
-        raise GatewayProblem("field_missing", "/key")
-    if "delay" in body or "run_at" in body:
-        found |= _date(body)
-    if "expires" in body:
-        given = body["expires"]
-        dated = isinstance(given, str) and "T" in given  # durations have small letters
-        found["expires"] = _moment(given, "/expires") if dated else _duration(given, "/expires")
-    meta = body.get("meta", {})
-    for name in (SCHEDULED_BY, CARRIED, PERIODIC):
-        if name in meta:
-            raise GatewayProblem("field_value", pointer("meta", name), cause="This name is taken by the package.")
-    return found | {"meta": {**meta, SCHEDULED_BY: call.token.actor}}
-
-
-def _date(body: dict[str, Any]) -> dict[str, Any]:
-    if ("delay" in body) == ("run_at" in body):
-        raise GatewayProblem("field_value", "/run_at" if "run_at" in body else "/delay", cause="Give either delay or run_at.")
-    if "delay" in body:
-        return {"delay": _duration(body["delay"], "/delay")}
-    return {"run_at": _moment(body["run_at"], "/run_at")}
-
-
-def _duration(given: Any, place: str) -> clock.Delay:
-    try:
-        clock.milliseconds(given)
-    except (ValueError, TypeError) as error:
-        raise _wrong(place, error) from None
-    return given  # type: ignore[no-any-return]  # the schema has let numbers and text through
-
-
-def _moment(given: str, place: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(given)
-        ms = clock.to_ms(found)
-    except (ValueError, OverflowError):
-        ms = -1
-    if not 0 <= ms <= clock.LAST_MS:
-        cause = "It must be a date of ISO 8601 with its time zone, from 1970 to 9999, such as 2030-01-31T18:00:00+01:00."
-        raise GatewayProblem("field_value", place, cause=cause)
-    return found
+    return task
 
 
 def _find(token: Token, given: str) -> handles.Job:
@@ -241,59 +159,7 @@ def _check_holder(token: Token, id: UUID) -> None:
         row = where.row_of(row.holder)
 
 
-def _key(given: str, place: str) -> str:
-    try:
-        return validate_key(given)
-    except PayloadError as error:
-        if place == "query":
-            raise GatewayProblem("job_unknown") from None
-        raise _wrong(place, error) from None
-
-
-def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
-    """What came of the same request when it was carried out before; None: no row tells of that. Of redis durability none does; the same
-    job sent twice is one.
-    """
-    row = where.row_of(call.job)
-    if row is None:
-        return None
-    if row.ending == EndingKind.MERGED and row.holder is not None:
-        if policy in ("error", "replace"):  # the latter where the holder ran and could not be replaced
-            raise _held(row.holder)
-        return _scheduled(row.holder, queue, row.record.key, False, None)
-    view = _seen(queue, call.job)
-    due_ms = view.date_ms if view is not None and view.state == "scheduled" else row.run_at_ms
-    return _scheduled(call.job, queue, row.record.key, True if row.published or view is not None else None, due_ms)
-
-
-def _seen(queue: str, id: UUID) -> JobView | None:
-    """As Redis knows it; None also where Redis does not answer."""
-    try:
-        with stores.guarded():
-            return stores.inspector().job(queue, id)
-    except DOWN:
-        return None
-
-
-def _scheduled(id: UUID, queue: str, key: str, created: bool | None, due_ms: int | None) -> GatewayAnswer:
-    run_at = None if due_ms is None else clock.from_ms(due_ms)
-    body = {"id": id, "queue": queue, "key": key, "created": created, "run_at": run_at}
-    return GatewayAnswer(status={True: 201, False: 200, None: 202}[created], body=body)
-
-
-def _held(holder: UUID) -> GatewayProblem:
-    return GatewayProblem("key_held", "/key", more={"holder": ids.short(holder)})
-
-
 def _place(error: PayloadError, body: dict[str, Any]) -> str:
     """Of the argument that an error is about."""
     argument = error.fields.get("argument")
     return pointer("kwargs", argument) if argument in body.get("kwargs", {}) else "/args"
-
-
-def _wrong(place: str, error: Exception) -> GatewayProblem:
-    return GatewayProblem("field_value", place, cause=_told(error))
-
-
-def _told(error: Exception) -> str:
-    return visible(str(error))[:LONGEST_DETAIL]

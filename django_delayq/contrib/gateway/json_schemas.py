@@ -10,10 +10,12 @@ from typing import Any, Final
 from django_delayq.contrib.gateway.problems import GatewayProblem, pointer
 from django_delayq.producer.options import MOST_PRIORITY, POLICIES
 from django_delayq.record import MAX_KEY, MAX_TASK
+from django_delayq.store.queue import MOST
 
 Schema = Mapping[str, Any]
 LONGEST_REASON: Final = 500
 MOST_ATTEMPTS: Final = 10_000
+LONGEST_WAIT: Final = 60.0  # seconds of a pull
 TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,),
     "array": (list,),
@@ -39,6 +41,10 @@ DATE: Final[Schema] = {
 }
 KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "description": "Printable characters."}
 QUEUE: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 100}
+LEASE: Final[Schema] = {
+    **DURATION,
+    "description": f"How long it is held from now on, 5 seconds to 12 hours; LEASE of the queue by default. {DURATION['description']}",
+}
 REASON: Final[Schema] = {"type": "string", "maxLength": LONGEST_REASON, "description": "Why; kept with the event."}
 
 
@@ -48,36 +54,115 @@ def record(properties: Mapping[str, Schema], *required: str) -> Schema:
 
 
 JOB_ID: Final[Schema] = {"type": "string", "minLength": 22, "maxLength": 22, "description": "The id of a job: 22 letters and digits."}
+# What schedule, push, deliver and offer have in common.
+OPTIONS: Final[Mapping[str, Schema]] = {
+    "delay": {**DURATION, "description": f"From now. {DURATION['description']}"},
+    "run_at": DATE,
+    "key": {**KEY, "description": "Unique among the unfinished jobs of the queue."},
+    "on_conflict": {
+        "type": "string",
+        "enum": [*POLICIES],
+        "default": "error",
+        "description": "What happens when an unfinished job holds the key; error is 409 with its id.",
+    },
+    "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY, "description": "Its sign counts."},
+    "max_attempts": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": MOST_ATTEMPTS,
+        "description": "0: no limit, until it expires.",
+    },
+    "expires": {
+        **DURATION,
+        "description": f"When a job that has not run is cancelled: a date, or {DURATION['description'].lower()}",
+    },
+    "meta": {"type": "object", "description": "Travels with the job."},
+}
 SCHEDULE: Final = record(
     {
         "task": {"type": "string", "minLength": 1, "maxLength": MAX_TASK, "description": "The name of a registered task."},
         "args": {"type": "array", "description": "Arguments by place."},
         "kwargs": {"type": "object", "description": "Arguments by name."},
-        "delay": {**DURATION, "description": f"From now. {DURATION['description']}"},
-        "run_at": DATE,
-        "key": {**KEY, "description": "Unique among the unfinished jobs of the queue."},
-        "on_conflict": {
-            "type": "string",
-            "enum": [*POLICIES],
-            "default": "error",
-            "description": "What happens when an unfinished job holds the key; error is 409 with its id.",
-        },
         "queue": QUEUE,
-        "priority": {"type": "integer", "minimum": -MOST_PRIORITY, "maximum": MOST_PRIORITY, "description": "Its sign counts."},
-        "max_attempts": {
-            "type": "integer",
-            "minimum": 0,
-            "maximum": MOST_ATTEMPTS,
-            "description": "0: no limit, until it expires.",
-        },
-        "expires": {
-            **DURATION,
-            "description": f"When a job that has not run is cancelled: a date, or {DURATION['description'].lower()}",
-        },
-        "meta": {"type": "object", "description": "Travels with the job."},
+        **OPTIONS,
     },
     "task",
 )
+PUSH: Final = record({"body": {"description": "What the consumer gets: anything that JSON holds."}, **OPTIONS}, "body")
+PULL: Final = record(
+    {
+        "n": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 1, "description": "At most so many."},
+        "wait": {
+            **DURATION,
+            "maximum": LONGEST_WAIT,
+            "description": f"For the first one, {LONGEST_WAIT:g} seconds at most. {DURATION['description']}",
+        },
+        "lease": LEASE,
+        "older_than": {**DURATION, "description": f"Only what has been due for so long. {DURATION['description']}"},
+    }
+)
+METHODS: Final = ("POST", "PUT", "PATCH", "DELETE", "GET", "HEAD")
+MOST_REDIRECTS: Final = 10
+LONGEST_NAME: Final = 200
+NAME: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
+HEADER: Final[Schema] = {
+    "type": ["string", "object"],
+    "properties": {"secret": NAME, "prefix": {"type": "string", "maxLength": LONGEST_NAME}},
+    "required": ["secret"],
+    "additionalProperties": False,
+    "description": "Text, or the name of a secret, with what stands before it.",
+}
+DELIVER: Final = record(
+    {
+        "url": {"type": "string", "minLength": 1, "maxLength": 4000, "description": "Of http or https."},
+        "method": {"type": "string", "enum": [*METHODS], "default": "POST"},
+        "json": {"description": "The body: anything that JSON holds. Or text, or base64."},
+        "text": {"type": "string", "description": "The body, as text."},
+        "base64": {"type": "string", "description": "The body, as bytes."},
+        "headers": {"type": "object", "additionalProperties": HEADER},
+        "secret": {**NAME, "description": "Signs each attempt by the Standard Webhooks."},
+        "timeout": {**DURATION, "description": f"For a whole attempt. {DURATION['description']}"},
+        "redirects": {"type": "integer", "minimum": 0, "maximum": MOST_REDIRECTS, "default": 0},
+        "queue": QUEUE,
+        **OPTIONS,
+    },
+    "url",
+)
+OFFER: Final = record(
+    {"to": NAME, "message": {"description": "What a reader finds: anything that JSON holds."}, "queue": QUEUE, **OPTIONS},
+    "to",
+    "message",
+)
+FENCE: Final[Schema] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 100,
+    "description": "The text that came with the message: it proves that this attempt is the caller's.",
+}
+# What may be said of a message, by the verb, beside its id and its fence; and of all that are told of together.
+SETTLING: Final[Mapping[str, Mapping[str, Schema]]] = {
+    "ack": {},
+    "retry": {"delay": {**DURATION, "description": "From now; by its ladder if left out."}, "reason": REASON},
+    "snooze": {"delay": DURATION, "reason": REASON},
+    "fail": {"reason": REASON},
+    "extend": {},
+}
+SETTLING_ALL: Final[Mapping[str, Mapping[str, Schema]]] = {"extend": {"lease": LEASE}}
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {"snooze": ("delay",)}
+
+
+def settle_one(verb: str) -> Schema:
+    """The body of a verb for one message."""
+    return record({"fence": FENCE, **SETTLING[verb], **SETTLING_ALL.get(verb, {})}, "fence", *NEEDED.get(verb, ()))
+
+
+def settle(verb: str) -> Schema:
+    """The body of a verb for many."""
+    one = record({"id": JOB_ID, "fence": FENCE, **SETTLING[verb]}, "id", "fence", *NEEDED.get(verb, ()))
+    many = {"type": "array", "items": one, "minItems": 1, "maxItems": MOST}
+    return record({"messages": many, **SETTLING_ALL.get(verb, {})}, "messages")
+
+
 # What the body of a change holds, by its verb.
 CHANGES: Final[Mapping[str, Mapping[str, Schema]]] = {
     "cancel": {"reason": REASON, "abort": {"type": "boolean", "description": "End a run, instead of only asking it to stop."}},
@@ -119,6 +204,9 @@ def faults(schema: Schema, value: Any, *place: object) -> Iterator[GatewayProble
             bounds = [f"{word} {schema[name]}" for name, word in (("minimum", "at least"), ("maximum", "at most")) if name in schema]
             yield _wrong(place, f"It must be {' and '.join(bounds)}.")
     elif isinstance(value, list):
+        if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
+            yield _wrong(place, f"It must have {schema.get('minItems', 0)} to {schema.get('maxItems', 'any number of')} items.")
+            return
         for number, item in enumerate(value if "items" in schema else ()):
             yield from faults(schema["items"], item, *place, number)
     elif isinstance(value, dict):
@@ -126,15 +214,17 @@ def faults(schema: Schema, value: Any, *place: object) -> Iterator[GatewayProble
 
 
 def _faults_of_object(schema: Schema, value: dict[str, Any], place: tuple[object, ...]) -> Iterator[GatewayProblem]:
-    known = schema.get("properties", {})
+    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
     for name in schema.get("required", ()):
         if name not in value:
             yield GatewayProblem("field_missing", pointer(*place, name))
     for name, item in value.items():
         if name in known:
             yield from faults(known[name], item, *place, name)
-        elif schema.get("additionalProperties", True) is False:
+        elif others is False:
             yield GatewayProblem("field_unknown", pointer(*place, name))
+        elif isinstance(others, Mapping):
+            yield from faults(others, item, *place, name)
 
 
 def _is(kind: str, value: Any) -> bool:

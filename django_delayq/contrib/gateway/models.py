@@ -13,13 +13,23 @@ from django_delayq import clock, ids
 from django_delayq.models import ExactJSONField
 
 ALL: Final = "*"
-VERBS: Final = ("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "queues", "tasks")  # what a token may be made for
+# What a token may be made for.
+VERBS: Final = (
+    *("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "queues", "tasks"),
+    *("push", "pull", "ack", "retry", "snooze", "fail", "extend", "deliver", "offer"),
+)
+
+
+def secret_of(name: str, origin: str) -> str:
+    """How the list of a token has a secret."""
+    return f"{name}={origin}"
 
 
 class Token(models.Model):
     """One token. Of the token itself only the SHA-256 is kept: it has 256 random bits, so nobody finds it by trying, and a slow hash
-    would only slow every request. Several rows of one `name` are one client, whose token was rotated. `queues`, `verbs` and `tasks` are
-    lists of names; "*" is every one. `shown`: its first characters, by which people tell it from others.
+    would only slow every request. Several rows of one `name` are one client, whose token was rotated. `queues`, `verbs`, `tasks` and
+    `targets` (of offers) are lists of names; "*" is every one. `secrets`: which its deliveries may name, each with the origin to which
+    it may be sent, `name=https://host`. `shown`: its first characters, by which people tell it from others.
     """
 
     name: models.CharField[str, str] = models.CharField(_("name"), max_length=100)
@@ -28,6 +38,8 @@ class Token(models.Model):
     queues: ExactJSONField = ExactJSONField(_("queues"), default=list)
     verbs: ExactJSONField = ExactJSONField(_("verbs"), default=list)
     tasks: ExactJSONField = ExactJSONField(_("tasks"), default=list)
+    secrets: ExactJSONField = ExactJSONField(_("secrets"), null=True, blank=True)
+    targets: ExactJSONField = ExactJSONField(_("targets"), null=True, blank=True)
     per_minute: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("requests per minute"), default=600)
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"), default=clock.now)
     created_by: models.CharField[str, str] = models.CharField(_("created by"), max_length=200, blank=True, default="")
@@ -59,7 +71,7 @@ class Token(models.Model):
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > at)
 
     def allows(self, field: str, name: str) -> bool:
-        """Whether a list of its names, `queues`, `verbs` or `tasks`, has that one. What is no list of ours allows nothing."""
+        """Whether a list of its names, such as `queues`, has that one. What is no list of ours allows nothing."""
         listed: Any = getattr(self, field)
         return isinstance(listed, list) and (ALL in listed or name in listed)
 
@@ -68,6 +80,11 @@ class Token(models.Model):
         orders could have payments made, by naming its own queue for them.
         """
         return self.allows("tasks", task) and (task in self.tasks or self.allows("queues", queue))
+
+    def may_send(self, secret: str, origin: str) -> bool:
+        """Whether a delivery to that origin may bear that secret. There is no "*": who names a secret for a host of his own, has it."""
+        listed: Any = self.secrets
+        return isinstance(listed, list) and secret_of(secret, origin) in listed
 
     def allows_all(self, field: str) -> bool:
         """Whether it allows every name."""

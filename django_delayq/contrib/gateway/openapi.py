@@ -83,7 +83,7 @@ def _operation(route: Route) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
-        "parameters": [*named, *([KEY_PARAMETER] if route.body is not None else [])],
+        "parameters": [*named, *([KEY_PARAMETER] if route.keeps else [])],
         "responses": {**{str(status): _json(*said) for status, said in route.answers.items()}, **_problems(route.codes)},
     }
     if route.body is not None:

@@ -32,6 +32,13 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
     "verb_denied": Refusal(403, "Not allowed", "The token may not {verb}.", "Ask the operator of the queue for that verb."),
     "queue_denied": Refusal(403, "Not allowed", "The token does not lead to this queue.", "Ask the operator for that queue."),
     "task_denied": Refusal(403, "Not allowed", "The token may not schedule this task.", "GET tasks lists those that it may."),
+    "secret_denied": Refusal(
+        403,
+        "Not allowed",
+        "The token may not have this secret sent to this host.",
+        "Ask the operator for that secret, with scheme, host and port.",
+    ),
+    "target_denied": Refusal(403, "Not allowed", "The token may not offer to this target.", "Ask the operator for that target."),
     "job_unknown": Refusal(404, "Not found", "No job of that id or key is known to this token.", "Check the id and the queue."),
     "queue_unknown": Refusal(404, "Not found", "No queue of that name is known to this token.", "GET queues lists them."),
     "method": Refusal(405, "Method not allowed", "This address does not take {method}.", "The header Allow lists what it takes."),
@@ -43,6 +50,18 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
     ),
     "not_changed": Refusal(
         409, "Not changed", "The job is not in a state in which this can be done: {change}.", "GET the job says how it stands."
+    ),
+    "queue_of_workers": Refusal(
+        409, "Queue of workers", "Workers serve this queue; it holds no messages.", "POST jobs schedules into it; pull from another."
+    ),
+    "no_deliveries": Refusal(
+        409, "No deliveries", "The project delivers nothing: its settings have no HTTP.", "Ask the operator of the queue."
+    ),
+    "lease_lost": Refusal(
+        409,
+        "Lease lost",
+        "The lease had run out, or the message was settled before, so nothing was written; another may have it.",
+        "Take what was done as done by an attempt that failed; pull with a longer lease, or extend it.",
     ),
     "in_progress": Refusal(
         409,
@@ -66,6 +85,8 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
     "field_value": Refusal(422, "Wrong value", "{cause}", "openapi.json says what may stand here."),
     "task_unknown": Refusal(422, "Task unknown", "No task of that name is registered.", "GET tasks lists those that there are."),
     "queue_unlisted": Refusal(422, "Queue unknown", "The project lists no queue of that name.", "GET queues lists them."),
+    "url_refused": Refusal(422, "URL refused", "{cause}", "Give a URL of http or https, without user and password."),
+    "target_unlisted": Refusal(422, "Target unknown", "The project lists no target of that name.", "Ask the operator of the queue."),
     "arguments": Refusal(422, "Wrong arguments", "{cause}", "GET tasks names the parameters of each task."),
     "options": Refusal(422, "Wrong options", "{cause}", "openapi.json says what may stand here."),
     "idempotency_reused": Refusal(
@@ -76,19 +97,19 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
         503,
         "Unavailable",
         "The server of the queues does not answer; what was asked may have happened. If a job is named in job, ask for it by that id.",
-        "Send the request again with the same Idempotency-Key: that schedules no second job.",
+        "Send the request again, with the same Idempotency-Key if it had one: that schedules no second job, and settles nothing twice.",
     ),
     "database_away": Refusal(
         503,
         "Unavailable",
         "The database does not answer; what was asked may have happened. If a job is named in job, ask for it by that id.",
-        "Send the request again with the same Idempotency-Key: that schedules no second job.",
+        "Send the request again, with the same Idempotency-Key if it had one: that schedules no second job, and settles nothing twice.",
     ),
     "limit_away": Refusal(
         503,
         "Unavailable",
-        "It cannot be counted how many requests there were, so none is let in.",
-        "Try again later; the cache is away.",
+        "The cache, which counts requests and keeps what was settled, does not answer, so none is let in.",
+        "Send the request again later; nothing was done.",
     ),
 }
 

@@ -20,9 +20,11 @@ FIGURES: Final = ("queue", "scheduled", "due", "running", "retrying", "failed", 
 def queues(call: GatewayCall) -> GatewayAnswer:
     """How full the queues of the token are."""
     names = [name for name in conf.get().queues if call.token.allows("queues", name)]
-    with stores.guarded():
-        depths = stores.inspector().depths(names) if names else []
-    return GatewayAnswer(status=200, body={"queues": [_figures(depth) for depth in depths]})
+    found, missing = stores.from_each(names, stores.inspector().depths)
+    for unavailable in missing.values():  # a list that lacks some would be taken for all
+        raise unavailable
+    depths = {depth.queue: depth for of_server in found for depth in of_server}
+    return GatewayAnswer(status=200, body={"queues": [_figures(depths[name]) for name in names if name in depths]})
 
 
 def queue(call: GatewayCall) -> GatewayAnswer:
@@ -30,7 +32,7 @@ def queue(call: GatewayCall) -> GatewayAnswer:
     name = call.path["queue"]
     if name not in conf.get().queues or not call.token.allows("queues", name):
         raise GatewayProblem("queue_unknown")
-    with stores.guarded():
+    with stores.guarded(name):
         return GatewayAnswer(status=200, body=_figures(stores.inspector().depth(name)))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from django_delayq.console.verbs import VERBS
-from django_delayq.contrib.gateway import job_routes, json_schemas, queue_routes
-from django_delayq.contrib.gateway.exchange import GatewayAnswer, GatewayCall
+from django_delayq.contrib.gateway import job_routes, json_schemas, message_routes, queue_routes, target_routes
+from django_delayq.contrib.gateway.exchange import GatewayCall
 from django_delayq.contrib.gateway.json_schemas import JOB_ID, KEY, QUEUE, Schema, record
 from django_delayq.contrib.gateway.queue_routes import FIGURES
 from django_delayq.states import State
@@ -19,21 +20,20 @@ WITH_BODY: Final = (
     "length_unknown",
     "body_lost",
     "json",
-    "idempotency_key",
-    "in_progress",
     "body_size",
     "body_type",
     "field_unknown",
     "field_type",
     "field_value",
-    "idempotency_reused",
 )
+KEYED: Final = ("idempotency_key", "in_progress", "idempotency_reused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One verb at one address. `name`: of the operation; `verb`: which a token must have; `path`: below the gateway, with `{names}`;
-    `body`: None where none is read; `answers`: by status, a sentence and a schema; `problems`: the codes that are its own.
+    `body`: None where none is read; `answers`: by status, a sentence and a schema; `problems`: the codes that are its own; `waits`:
+    `handle` is a coroutine, which may take its time, and no answer is kept.
     """
 
     name: str
@@ -41,16 +41,23 @@ class Route:
     method: str
     path: str
     summary: str
-    handle: Callable[[GatewayCall], GatewayAnswer]
+    handle: Callable[[GatewayCall], Any]  # an answer, or what is awaited for one
     answers: Mapping[int, tuple[str, Schema]]
     body: Schema | None = None
     problems: tuple[str, ...] = ()
     query: Mapping[str, Schema] = field(default_factory=dict)
+    waits: bool = False
 
     @property
     def codes(self) -> tuple[str, ...]:
         """Every code with which it refuses."""
-        return (*EVERYWHERE, *(WITH_BODY if self.body is not None else ()), *(("query",) if self.query else ()), *self.problems)
+        body = WITH_BODY if self.body is not None else ()
+        return (*EVERYWHERE, *body, *(KEYED if self.keeps else ()), *(("query",) if self.query else ()), *self.problems)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it takes an `Idempotency-Key`."""
+        return self.body is not None and not self.waits
 
 
 def _open(*names: str, **others: Schema) -> Schema:
@@ -76,6 +83,17 @@ _SCHEDULED: Final = record(
     "created",
     "run_at",
 )
+
+
+def _put_in(noun: str) -> Mapping[int, tuple[str, Schema]]:
+    return {
+        201: (f"The {noun} is scheduled.", _SCHEDULED),
+        200: (f"An unfinished {noun} holds the key, and stands for this one.", _SCHEDULED),
+        202: (f"The {noun} is committed; Redis has not confirmed it yet.", _SCHEDULED),
+    }
+
+
+_PUT_IN: Final = ("key_held", "payload_size", "field_missing", "arguments", "options")
 _CHANGED: Final[Schema] = {"type": "string", "enum": [*job_routes.CHANGES]}
 _JOB: Final = record(
     {
@@ -132,6 +150,71 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
     )
 
 
+_MESSAGE: Final = record(
+    {
+        "id": JOB_ID,
+        "fence": {"type": "string"},
+        "body": {},
+        "key": {"type": "string"},
+        "meta": {"type": "object"},
+        "attempt": {"type": "integer", "minimum": 1},
+        "max_attempts": {"type": ["integer", "null"]},
+        "run_at": _MOMENT,
+        "lease_end": _MOMENT,
+    },
+    "id",
+    "fence",
+    "body",
+    "key",
+    "meta",
+    "attempt",
+    "max_attempts",
+    "run_at",
+    "lease_end",
+)
+_SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
+_PULLED: Final = record(
+    {"messages": {"type": "array", "items": _MESSAGE}, "lease": _SECONDS, "wait": _SECONDS}, "messages", "lease", "wait"
+)
+_HELD: Final[Mapping[str, Schema]] = {"lease": _SECONDS, "cancel_requested": {"type": "boolean"}}
+SETTLED: Final = {
+    "ack": "Messages have been dealt with",
+    "retry": "An attempt of messages has failed: again by their ladder, or after a delay",
+    "snooze": "Not now: again after a delay, and the attempt does not count",
+    "fail": "Messages have failed for good",
+    "extend": "Hold messages for longer",
+}
+
+
+def _settling(verb: str, summary: str) -> Iterator[Route]:
+    """A verb of a consumer: for many messages, and for one."""
+    more = _HELD if verb == "extend" else {}
+    answer: Schema = {"type": "string", "enum": [*message_routes.ANSWERS]}
+    one = record({"id": JOB_ID, "answer": answer, **more}, "id", "answer")
+    yield Route(
+        name=verb,
+        verb=verb,
+        method="POST",
+        path=f"queues/{{queue}}/{verb}",
+        summary=summary,
+        handle=partial(message_routes.settle, verb),
+        body=json_schemas.settle(verb),
+        answers={200: ("What became of each.", record({"messages": {"type": "array", "items": one}}, "messages"))},
+        problems=("queue_unknown", "queue_of_workers", "field_missing"),
+    )
+    yield Route(
+        name=f"{verb}_one",
+        verb=verb,
+        method="POST",
+        path=f"queues/{{queue}}/messages/{{id}}/{verb}",
+        summary=f"{summary}; one",
+        handle=partial(message_routes.settle_one, verb),
+        body=json_schemas.settle_one(verb),
+        answers={200: ("It was done.", one)},
+        problems=("queue_unknown", "queue_of_workers", "job_unknown", "lease_lost", "field_missing"),
+    )
+
+
 ROUTES: Final = (
     Route(
         name="schedule",
@@ -141,22 +224,8 @@ ROUTES: Final = (
         summary="Schedule a registered task",
         handle=job_routes.schedule,
         body=json_schemas.SCHEDULE,
-        answers={
-            201: ("The job is scheduled.", _SCHEDULED),
-            200: ("An unfinished job holds the key, and stands for this one.", _SCHEDULED),
-            202: ("The job is committed; Redis has not confirmed it yet.", _SCHEDULED),
-        },
-        problems=(
-            "queue_denied",
-            "task_denied",
-            "key_held",
-            "payload_size",
-            "field_missing",
-            "task_unknown",
-            "queue_unlisted",
-            "arguments",
-            "options",
-        ),
+        answers=_put_in("job"),
+        problems=(*_PUT_IN, "queue_denied", "task_denied", "task_unknown", "queue_unlisted"),
     ),
     Route(
         name="get",
@@ -210,5 +279,51 @@ ROUTES: Final = (
         summary="The tasks that the token may schedule",
         handle=queue_routes.tasks,
         answers={200: ("Every task.", record({"tasks": {"type": "array", "items": _TASK}}, "tasks"))},
+    ),
+    Route(
+        name="push",
+        verb="push",
+        method="POST",
+        path="queues/{queue}/messages",
+        summary="Put a message in, for consumers to pull",
+        handle=message_routes.push,
+        body=json_schemas.PUSH,
+        answers=_put_in("message"),
+        problems=(*_PUT_IN, "queue_unknown", "queue_of_workers"),
+    ),
+    Route(
+        name="pull",
+        verb="pull",
+        method="POST",
+        path="queues/{queue}/pull",
+        summary="Take due messages under a lease",
+        handle=message_routes.pull,
+        body=json_schemas.PULL,
+        answers={200: ("Messages; none if there were none in time.", _PULLED)},
+        problems=("queue_unknown", "queue_of_workers"),
+        waits=True,
+    ),
+    *chain.from_iterable(_settling(verb, summary) for verb, summary in SETTLED.items()),
+    Route(
+        name="deliver",
+        verb="deliver",
+        method="POST",
+        path="deliveries",
+        summary="Have a request sent, until its host has said yes",
+        handle=target_routes.deliver,
+        body=json_schemas.DELIVER,
+        answers=_put_in("delivery"),
+        problems=(*_PUT_IN, "no_deliveries", "queue_denied", "queue_unlisted", "secret_denied", "url_refused"),
+    ),
+    Route(
+        name="offer",
+        verb="offer",
+        method="POST",
+        path="offers",
+        summary="Have a message put into a list or a stream of others",
+        handle=target_routes.offer,
+        body=json_schemas.OFFER,
+        answers=_put_in("offer"),
+        problems=(*_PUT_IN, "queue_denied", "queue_unlisted", "target_denied", "target_unlisted"),
     ),
 )

@@ -13,8 +13,8 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, conf
-from django_delayq.contrib.gateway.models import ALL, VERBS, Token
-from django_delayq.exceptions import ConfigError
+from django_delayq.contrib.gateway.models import ALL, VERBS, Token, secret_of
+from django_delayq.exceptions import ConfigError, TargetRefused
 
 PREFIX: Final = "dqg_"  # so that scanners for secrets know one when they see it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -42,14 +42,17 @@ def make(
     queues: Sequence[str],
     verbs: Sequence[str],
     tasks: Sequence[str] = (ALL,),
+    secrets: Sequence[str] = (),
+    targets: Sequence[str] = (),
     per_minute: int = PER_MINUTE,
     expires: clock.Delay | None = None,
     by: str = "",
 ) -> tuple[Token, str]:
-    """A new token, as a row and as the text that is kept nowhere. `expires`: from now; None: never.
+    """A new token, as a row and as the text that is kept nowhere. `expires`: from now; None: never. `secrets`: each with the origin to
+    which it may be sent, `partner=https://hooks.partner.example`.
 
     Raises:
-        ConfigError: a name, a verb, a queue or a number that cannot be; or a live token has that name.
+        ConfigError: a name, a verb, a queue, a secret, a target or a number that cannot be; or a live token has that name.
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name of a token: 1 to 100 letters, digits, dots, dashes and underscores.")
@@ -67,7 +70,12 @@ def make(
         until = None if expires is None else clock.now() + timedelta(seconds=clock.seconds(expires))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"expires of the token {name}: {error}.") from None
+    unlisted = next((one for one in targets if one != ALL and one not in conf.get().targets), None)
+    if unlisted is not None:
+        listing = ", ".join(sorted(conf.get().targets)) or "none"
+        raise ConfigError(f"targets of the token {name}: {unlisted!r} is none of DELAYQ['TARGETS'], which lists {listing}.")
     lists = {"queues": list(queues), "verbs": list(verbs), "tasks": list(tasks)}
+    lists |= {"targets": list(targets), "secrets": [_secret(name, one) for one in secrets]}
     return _made(Token(name=name, **lists, per_minute=per_minute, created_by=by, expires_at=until))
 
 
@@ -96,6 +104,8 @@ def rotate(name: str, *, overlap: clock.Delay = OVERLAP, by: str = "") -> tuple[
             queues=former.queues,
             verbs=former.verbs,
             tasks=former.tasks,
+            secrets=former.secrets,
+            targets=former.targets,
             per_minute=former.per_minute,
             created_by=by,
             expires_at=kept,
@@ -127,6 +137,23 @@ def find(sent: str) -> Token | None:
 def digest(text: str) -> str:
     """What is kept of a token."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _secret(token: str, given: str) -> str:
+    from django_delayq.contrib.http import endpoint  # who delivers nothing has nothing of it in memory
+
+    name, _, url = given.partition("=")
+    http = conf.get().http
+    if not name or not url:
+        raise ConfigError(
+            f"secrets of the token {token}: {given!r} does not say where it may be sent. Write partner=https://hooks.partner.example."
+        )
+    if http is not None and http.secrets and name not in http.secrets:
+        raise ConfigError(f"secrets of the token {token}: {name!r} is none of DELAYQ['HTTP']['SECRETS'].")
+    try:
+        return secret_of(name, endpoint.read(url).site)
+    except TargetRefused as error:
+        raise ConfigError(f"secrets of the token {token}: {error}") from None
 
 
 def _made(token: Token) -> tuple[Token, str]:

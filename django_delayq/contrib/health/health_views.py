@@ -9,7 +9,7 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from django_delayq import conf
-from django_delayq.console import overview, schedule_views, vitals
+from django_delayq.console import far_jobs, overview, schedule_views, vitals
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import Vital
 from django_delayq.contrib.health.access import for_watchers, open_to_all
@@ -55,7 +55,8 @@ def _queues() -> list[Sign]:
 def _rows() -> list[Sign]:
     try:
         schedules = schedule_views.signs(conf.get().database)
-        return [_sign(vitals.outbox(overview.count_unpublished())), *map(_sign, schedules)]
+        rows = [vitals.outbox(overview.count_unpublished()), *vitals.far(far_jobs.far_queues())]
+        return [*map(_sign, rows), *map(_sign, schedules)]
     except DriverError:
         return []
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final, NamedTuple
 
+from django_delayq.contrib.http import endpoint
 from django_delayq.exceptions import TargetRefused
 from django_delayq.http_settings import Network
 
@@ -65,7 +66,7 @@ def carried(address: Address) -> Address:
 def kind_of(address: Address, allowed: Sequence[Network] = ()) -> str:
     """Why nothing is delivered to an address: one word of `REFUSED`; "" if it may be."""
     meant = carried(address)
-    if any(one in network for network in allowed for one in (address, meant) if one.version == network.version):
+    if any(meant in network for network in allowed if meant.version == network.version):
         return ""
     for kind, network in REFUSED:
         if meant.version == network.version and meant in network:
@@ -86,7 +87,7 @@ def places(host: str, port: int, allowed: Sequence[Network]) -> list[Place]:
     for family, _, _, _, sockaddr in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP):
         address = ip_address(str(sockaddr[0]).partition("%")[0])
         if kind := kind_of(address, allowed):
-            target = f"{host}:{port}"
+            target = endpoint.place(host, port)
             text = TEXT.format(target=target, address=address, kind=kind)
             raise TargetRefused(text, code="address_refused", target=target, address=str(address), kind=kind)
         found.append(Place(family, sockaddr))

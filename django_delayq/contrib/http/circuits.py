@@ -4,8 +4,9 @@ requests at once than is set. Nothing here is shared between processes.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import uniform
@@ -15,7 +16,9 @@ from django_delayq import clock, under_test
 from django_delayq.http_settings import HttpConfig
 
 LONGEST_PAUSE: Final = 600.0  # seconds; the pause doubles up to that
+MOST: Final = 10_000  # hosts that are remembered: who chooses URLs shall not fill the memory with hosts that fail
 BUSY_PAUSE: Final = 2.0  # seconds, about which a job waits for others of its host
+MOST_TOLD: Final = 20  # open circuits that a process tells of
 
 State = Literal["closed", "open", "probing"]
 
@@ -55,11 +58,19 @@ class _Host:
 
 
 class Circuits:
-    """All hosts of which there is something to say. Threads share it."""
+    """All hosts of which there is something to say, `most` at most. Threads share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._hosts: dict[str, _Host] = {}
+        self._tell: Callable[[bytes], object] | None = None
+
+    def tell_to(self, tell: Callable[[bytes], object]) -> None:
+        """From now on, whenever a circuit opens, opens for longer or closes, `tell` is given those that are open, as a JSON list of
+        objects with `target`, `failures` and `until` (ms since 1970): MOST_TOLD of them, the longest first. One call at a time.
+        """
+        self._tell = tell
 
     @contextmanager
     def visit(self, target: str, config: HttpConfig, *, forced: bool = False) -> Iterator[Visit]:
@@ -114,7 +125,10 @@ class Circuits:
         if visit.well is None:
             return
         if visit.well:
+            was_open = host.opened
             host.failures, host.opened, host.until_ms = 0, 0, 0
+            if was_open:
+                self._told()
             return
         host.failures += 1
         # Of requests that began together, the first that fails opens it; the others tell nothing new.
@@ -122,10 +136,23 @@ class Circuits:
             host.pause = min(config.pause * 2**host.opened, max(config.pause, LONGEST_PAUSE))
             host.until_ms = clock.wall_ms() + clock.milliseconds(host.pause)
             host.opened = min(host.opened + 1, 20)
+            self._told()
+
+    def _told(self) -> None:
+        if self._tell is None:
+            return
+        found = sorted(((host.until_ms, host.failures, target) for target, host in self._hosts.items() if host.opened), reverse=True)
+        told = [{"target": target, "failures": failures, "until": until} for until, failures, target in found[:MOST_TOLD]]
+        self._tell(json.dumps(told).encode())
 
     def _forget(self, target: str, host: _Host) -> None:
-        if not (host.failures or host.running) and self._hosts.get(target) is host:
-            del self._hosts[target]
+        if self._hosts.get(target) is not host:
+            return
+        del self._hosts[target]
+        if host.failures or host.running:
+            self._hosts[target] = host  # as the latest
+            if len(self._hosts) > self._most and (idle := next((name for name, one in self._hosts.items() if not one.running), None)):
+                del self._hosts[idle]
 
 
 def _left(host: _Host) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from http.client import BadStatusLine, HTTPResponse
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -25,6 +26,7 @@ from django_delayq.http_settings import HttpConfig, Network
 HOSTS: Final = 200  # with open connections; beyond, those of the host that was used least recently are closed
 KEPT_OPEN: Final = 10  # connections per host
 CHUNK: Final = 65_536
+SWITCHING: Final = 101
 FOLLOWED: Final = (307, 308)  # these keep method and body
 
 HeadersFor = Callable[[bool], Mapping[str, str]]
@@ -40,8 +42,10 @@ class Client:
             context.load_verify_locations(**{"capath" if Path(config.ca).is_dir() else "cafile": config.ca})
         context.sslsocket_class = TimedTls
         options: dict[str, Any] = {"num_pools": HOSTS, "maxsize": KEPT_OPEN, "ssl_context": context, "retries": False}
-        if config.proxy and (user := parse_url(config.proxy).auth):
-            options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=unquote(user))
+        if config.proxy:
+            options["proxy_ssl_context"] = context  # else one of urllib3's own, which knows neither CA nor limits
+            if user := parse_url(config.proxy).auth:
+                options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=unquote(user))
         # A proxy of the environment is not looked at: it would be asked in place of the guard.
         manager = urllib3.ProxyManager(config.proxy, **options) if config.proxy else urllib3.PoolManager(**options)
         manager.pool_classes_by_scheme = _pools(config.allow, guarded=not config.proxy)
@@ -118,12 +122,29 @@ class Client:
         )
 
 
+class FinalAnswer(HTTPResponse):
+    """The answer itself. What a host says ahead of it (1xx, such as 103 Early Hints) is read over. http.client does so with 100 alone:
+    it takes any other for the answer, and then the answer for that to the next request of the connection.
+    """
+
+    def begin(self) -> None:
+        """Reads up to the body."""
+        super().begin()
+        while 100 <= self.status < 200:
+            if self.status == SWITCHING:  # nobody has asked for another protocol, and it is that from here on
+                raise BadStatusLine(str(self.status))
+            self.headers = None  # type: ignore[assignment]  # so it looks before it has begun
+            super().begin()
+
+
 def _pools(allow: tuple[Network, ...], *, guarded: bool) -> dict[str, Any]:
     """The pools of urllib3, whose connections go to addresses that were judged. What is made of the name (the header Host, the name
     in the handshake and in the certificate) stays of the name. Behind a proxy, the proxy is the guard.
     """
 
     class Guarded(HTTPConnection):
+        response_class = FinalAnswer
+
         def _new_conn(self) -> socket.socket:
             return _reached(self._dns_host.strip("[]"), self.port, allow if guarded else addresses.ANYWHERE)
 
@@ -141,7 +162,7 @@ def _pools(allow: tuple[Network, ...], *, guarded: bool) -> dict[str, Any]:
 
 def _reached(host: str, port: int, allow: tuple[Network, ...]) -> socket.socket:
     # What is raised here passes urllib3 as it is.
-    target = f"{host}:{port}"
+    target = endpoint.place(host, port)
     try:
         return connected(addresses.places(host, port, allow))
     except socket.gaierror as error:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import json as json_text
 from collections.abc import Mapping
-from datetime import datetime
 from importlib.util import find_spec
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, Unpack
 
 from django_delayq import clock, conf
 from django_delayq.contrib.http import endpoint
@@ -15,10 +14,9 @@ from django_delayq.contrib.http.delivery_run import delivery
 from django_delayq.contrib.http.webhook import HEADERS
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.http_settings import SIGNING, HttpConfig
-from django_delayq.ladder import Ladder
 from django_delayq.producer import task_options
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import Conflict, Durability, date
+from django_delayq.producer.options import UntimedOptions, date
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task import Task, follower_of
 from django_delayq.producer.twins import like, refuse_loop
@@ -31,23 +29,6 @@ MOST_REDIRECTS: Final = 10
 WHERE: Final = "deliver()"
 EXTRA: Final = 'pip install "django-delayq[http]"'
 UNSAID: Final[Any] = type("Unsaid", (), {"__repr__": lambda _: "none"})()  # since None is JSON, too
-
-
-class DeliveryOptions(TypedDict, total=False):
-    """The options of `schedule` that a delivery has, too."""
-
-    delay: clock.Delay | None
-    run_at: datetime | None
-    key: str
-    on_conflict: Conflict
-    queue: str | None
-    priority: int | None
-    max_attempts: int | None
-    backoff: Ladder | str | None
-    expires: clock.Delay | datetime | None
-    meta: Mapping[str, Any] | None
-    using: str | None
-    durability: Durability | None
 
 
 def header_secret(name: str, *, prefix: str = "") -> dict[str, str]:
@@ -68,7 +49,7 @@ def deliver(
     timeout: clock.Delay | None = None,
     redirects: int = 0,
     on_failure: Task[..., Any] | None = None,
-    **options: Unpack[DeliveryOptions],
+    **options: Unpack[UntimedOptions],
 ) -> Job:
     """Puts a request in, which a worker sends at its date, and again along its ladder until the host has answered 2xx:
     `deliver("https://partner.example/hook", json={"order": 7}, delay="10m", secret="partner")`.
@@ -90,7 +71,7 @@ def deliver(
         PayloadError, PayloadTooLarge, QueueUnknown, KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `schedule`.
     """
     refuse_loop("delayq.adeliver(…)")
-    bound, arguments = _made(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
+    bound, arguments = prepared(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
     return bound.schedule(**arguments)
 
 
@@ -106,14 +87,14 @@ async def adeliver(
     timeout: clock.Delay | None = None,
     redirects: int = 0,
     on_failure: Task[..., Any] | None = None,
-    **options: Unpack[DeliveryOptions],
+    **options: Unpack[UntimedOptions],
 ) -> Job:
     """Async twin of `deliver`. It commits by itself."""
-    bound, arguments = _made(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
+    bound, arguments = prepared(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
     return await bound.aschedule(**arguments)
 
 
-def _made(
+def prepared(
     url: str,
     json: Any,
     data: str | bytes | None,
@@ -123,9 +104,9 @@ def _made(
     timeout: clock.Delay | None,
     redirects: int,
     on_failure: Task[..., Any] | None,
-    options: DeliveryOptions,
+    options: UntimedOptions,
 ) -> tuple[Bound[..., Any], dict[str, Any]]:
-    """The task with its options, and the arguments of the job. What is usual is left out of these."""
+    """The task with its options, and the arguments of the job. What is usual is left out of these. Raises: see `deliver`."""
     config = _config()
     to = endpoint.read(url)
     if method not in METHODS:

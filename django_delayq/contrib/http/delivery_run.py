@@ -18,13 +18,15 @@ from django_delayq.contrib.http.endpoint import Endpoint
 from django_delayq.exceptions import Fail, Retry, Snooze, SoftTimeout, TargetRefused
 from django_delayq.http_settings import SIGNING, HttpConfig
 from django_delayq.producer.task import Task, made, registry
+from django_delayq.states import DELIVERY
 from django_delayq.text import clean
 from django_delayq.worker.current import CurrentJob, running
 
 Secrets = dict[str, tuple[str, ...]]
 
-NAME: Final = "django_delayq.deliver"  # jobs that wait bear it: it stays
+NAME: Final = DELIVERY
 LONGEST_HOLD_MS: Final = 3 * 86_400_000  # behind the first date of a job; then it is tried, and its attempts count
+AHEAD: Final = 0.8  # of the time that a run has left
 UNREADY_PAUSE: Final = 60.0  # seconds, about which a job waits for a worker that has what it needs
 SENT: Final = {"User-Agent": "django-delayq", "Accept-Encoding": "identity"}
 
@@ -82,7 +84,7 @@ def attempt(
     try:
         to = endpoint.read(url)
         with circuits.visit(to.place, config, forced=held_enough) as visit:
-            answer = _sent(visit, to, method, content, said, config, within or config.timeout, redirects)
+            answer = _sent(visit, to, method, content, said, config, within or config.timeout, redirects, job)
     except HostHeld as held:
         raise Snooze(held.seconds, HELD[held.code].format(target=to.place)) from None
     except TargetRefused as error:
@@ -137,10 +139,21 @@ def _wanted(headers: Mapping[str, Any], secret: str | None, config: HttpConfig) 
 
 
 def _sent(
-    visit: Visit, to: Endpoint, method: str, body: bytes, headers: _Headers, config: HttpConfig, within: float, redirects: int
+    visit: Visit,
+    to: Endpoint,
+    method: str,
+    body: bytes,
+    headers: _Headers,
+    config: HttpConfig,
+    within: float,
+    redirects: int,
+    job: CurrentJob,
 ) -> Reply:
+    client, left = clients.get(config), job.time_left
+    if left is not None:  # else the run is ended, which repeats what the host may have taken, and its process, if it hangs
+        within = min(within, AHEAD * left)
     try:
-        answer: Reply = clients.get(config).send(to, method, body, headers, within=within, redirects=redirects)
+        answer: Reply = client.send(to, method, body, headers, within=within, redirects=redirects)
     except (DeliveryFailed, SoftTimeout):
         visit.well = False
         raise
@@ -166,9 +179,11 @@ def _judged(answer: Reply, to: Endpoint, config: HttpConfig, redirects: int, job
 
 def _masked(body: bytes, wanted: Secrets) -> str:
     """The first 2 KB of what a host says, which may be what it was sent."""
-    text = body.decode("utf-8", "replace")
-    for value in (one for values in wanted.values() for one in values):
+    text, secrets = body.decode("utf-8", "replace"), [one for values in wanted.values() for one in values]
+    for value in secrets:
         text = text.replace(value, "***").replace(value.removeprefix(SIGNING), "***")
+    if len(body) == 2 * KEPT:  # there was more, and what stands last may be the beginning of a secret
+        text = text[: len(text) - max(map(len, secrets), default=0)]
     return clean(text.encode()[:KEPT].decode("utf-8", "ignore"))
 
 

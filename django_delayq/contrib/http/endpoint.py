@@ -32,7 +32,7 @@ class Endpoint(NamedTuple):
     @property
     def place(self) -> str:
         """`host:port`, as people read it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return place(self.host, self.port)
 
     @property
     def origin(self) -> tuple[str, str, int]:
@@ -40,10 +40,20 @@ class Endpoint(NamedTuple):
         return self.scheme, self.host, self.port
 
     @property
+    def site(self) -> str:
+        """The origin, in one way to write it: `https://partner.example`."""
+        name = self.place.removesuffix(f":{PORTS[self.scheme]}") if self.port == PORTS[self.scheme] else self.place
+        return f"{self.scheme}://{name}"
+
+    @property
     def url(self) -> str:
         """The whole, in one way to write it."""
-        name = self.place.removesuffix(f":{PORTS[self.scheme]}") if self.port == PORTS[self.scheme] else self.place
-        return f"{self.scheme}://{name}{self.path}"
+        return f"{self.site}{self.path}"
+
+
+def place(host: str, port: int) -> str:
+    """`host:port`; an IPv6 address stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def refused(code: str, target: str = "", **fields: object) -> TargetRefused:

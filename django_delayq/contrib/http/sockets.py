@@ -80,6 +80,11 @@ class TimedTls(ssl.SSLSocket):
         self.settimeout(left(_LIMITS.get().read))
         return super().recv_into(*args, **kwargs)
 
+    def recv(self, *args: Any, **kwargs: Any) -> bytes:
+        """Likewise; TLS within it, through a proxy of https, reads so."""
+        self.settimeout(left(_LIMITS.get().read))
+        return super().recv(*args, **kwargs)
+
     def send(self, *args: Any, **kwargs: Any) -> int:
         """Likewise; `sendall` comes here, too."""
         self.settimeout(left(_LIMITS.get().read))

@@ -68,12 +68,12 @@ def verify(request: Any, secrets: str | Iterable[str], *, body: bytes | None = N
     age, most = clock.wall_ms() // 1000 - int(stamp), clock.seconds(tolerance)
     if abs(age) > most:
         raise _refused("timestamp_old" if age > 0 else "timestamp_new", seconds=abs(age), tolerance=f"{most:g}")
-    offered = [one.partition(",")[2].encode() for one in given.split(" ")[:MOST] if one.startswith(f"{VERSION},")]
+    offered = [one.partition(",")[2] for one in given.split(" ")[:MOST] if one.startswith(f"{VERSION},")]
     wanted = [_signature(id, stamp, content, key).encode() for key in keys]
     good = False
     for one in offered:
         for other in wanted:  # all of them, however soon one fits
-            good |= hmac.compare_digest(one, other)
+            good |= hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other)
     if not good:
         raise _refused("signature_wrong")
     return Verified(id, clock.from_ms(int(stamp) * 1000))

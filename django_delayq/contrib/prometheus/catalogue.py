@@ -51,7 +51,11 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
     "delayq_worker_mirror_lag_events": Metric("gauge", ("queue",), "Entries of the event stream that no mirror has folded."),
 }
 OF_QUEUES: Final[Mapping[str, Metric]] = {
-    "delayq_up": Metric("gauge", ("part",), "1 if Redis, or the database, could be asked; what it knows is missing if not."),
+    "delayq_up": Metric(
+        "gauge",
+        ("part",),
+        "1 if Redis, or the database, could be asked; what it knows is missing if not. Of several servers all must have answered.",
+    ),
     "delayq_jobs": Metric(
         "gauge", ("queue", "state"), "Jobs in Redis: scheduled, running, or failed (of the last seven days at least)."
     ),
@@ -78,6 +82,12 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
         f"Committed rows older than {FRESH:.0f} s that Redis has not confirmed; counted up to {MOST_COUNTED + 1} of all queues.",
     ),
     "delayq_outbox_oldest_seconds": Metric("gauge", (), "Age of the oldest of these rows; 0 for none."),
+    "delayq_far_jobs": Metric(
+        "gauge",
+        ("queue",),
+        f"Jobs behind the horizon, which the database alone has; counted up to {MOST_COUNTED + 1}. 0 for queues without one.",
+    ),
+    "delayq_far_late": Metric("gauge", ("queue",), "1 if the first of these should have been brought into Redis by now."),
     "delayq_set_aside_events": Metric(
         "gauge", ("queue",), f"Events that the mirror has set aside; counted up to {MOST_COUNTED + 1} of all queues."
     ),

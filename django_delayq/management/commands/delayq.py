@@ -15,9 +15,12 @@ from django_delayq.console.verbs import VERBS
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.management import bench, change_commands, doctor, look_commands
+from django_delayq.management.embedded_command import ACTS, embedded_server
+from django_delayq.management.indexes_command import indexes
 from django_delayq.management.job_filters import USAGE, add_filters, add_targets, at_least_1
 from django_delayq.management.output import Visible
 from django_delayq.management.periodic_command import periodic
+from django_delayq.management.put_commands import add_put_commands
 from django_delayq.management.resign_command import resign
 from django_delayq.management.restore_command import restore
 from django_delayq.management.set_aside_command import set_aside
@@ -48,7 +51,10 @@ class Command(BaseCommand):
             return found
 
         add("status", look_commands.status, "how full the queues are, who works, how far behind the mirror is")
-        add_filters(add("list", look_commands.list_jobs, "jobs, newest first"), limit=50)
+        rows = add("list", look_commands.list_jobs, "jobs, newest first")
+        rows.add_argument("words", nargs="?", metavar="SEARCH", help="the same as --search")
+        add_filters(rows, limit=50)
+        rows.add_argument("--csv", action="store_true", help="a table for spreadsheets, with all fields, instead of text")
         add("inspect", look_commands.inspect, "everything about one job").add_argument("id", metavar="ID")
         for verb in VERBS.values():
             act = add(verb.command, partial(change_commands.change, verb), verb.help)
@@ -59,6 +65,7 @@ class Command(BaseCommand):
             if verb.needs_date:
                 act.add_argument("--delay", help="from now, as in 90s, 1h30m, 2d")
                 act.add_argument("--run-at", help="a date with its time zone, as in 2030-01-31T18:00:00+01:00")
+        add_put_commands(add)
         for name, run, text in (
             ("pause", change_commands.pause, "claim no more jobs of a queue; running ones go on"),
             ("resume", change_commands.resume, "let a paused queue go on"),
@@ -95,10 +102,14 @@ class Command(BaseCommand):
         newer = add("upgrade", upgrade, "raise the format of the queues, once every process runs this release")
         newer.add_argument("--force", action="store_true", help="also while processes of an older release work")
         _changing(newer, reason=False)
+        near = add("indexes", indexes, "make the index of unpublished rows anew without far ones, where queues have a horizon")
+        _changing(near, reason=False)
         look = add("doctor", doctor.doctor, "find what is wrong, and say what to do about it")
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job of both sides")
         look.add_argument("--fix", action="store_true", help="with --deep: put right what differs")
         _changing(look, reason=False)
+        own = add("embedded", embedded_server, 'the server of REDIS "embedded": whether it runs; or end it')
+        own.add_argument("act", nargs="?", choices=ACTS, default="status", help="status by default")
         add("settings", settings, "what may stand in DELAYQ, with defaults").add_argument("name", nargs="?", metavar="NAME")
         trial = add("bench", bench.bench, "how fast it is on these servers, in about a minute, with a verdict")
         trial.add_argument("--yes", action="store_true", help="do not ask")

@@ -32,9 +32,12 @@ from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
-from django_delayq.store.connection import Link, connect
+from django_delayq.store.address import RedisSpec
+from django_delayq.store.connection import connect
 from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.places import Nodes
+from django_delayq.store.server_kind import kind_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.hanging_calls import PatientThread
@@ -52,6 +55,7 @@ ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
 NO_METRICS: Final = "There are no metrics without the client of Prometheus; install django-delayq[prometheus]."
 MOST_WEIGHT: Final = 100
+APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -116,7 +120,9 @@ class Command(BaseCommand):
                 f"Nothing is left to run: what is in {', '.join(queues)} is for consumers of your own. Give the role mirror as well.",
                 returncode=USAGE,
             )
-        self._check_server(config, burst=options["burst"])
+        own = [config.queue(name).redis for name in queues]
+        for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
+            self._check_server(redis, config.prefix, burst=options["burst"])
         spec = _spec(config, queues, roles, options)
         self._banner(config, queues, roles, spec)
         try:
@@ -130,11 +136,13 @@ class Command(BaseCommand):
         if code:
             sys.exit(code)
 
-    def _check_server(self, config: Config, *, burst: bool) -> None:
+    def _check_server(self, redis: RedisSpec, prefix: str, *, burst: bool) -> None:
         try:
-            link = connect(config.redis, name="delayq-check")
+            for unfit in kind_findings(redis):
+                raise CommandError(visible(f"delayq.{unfit.code}: {unfit} The worker does not start."))
+            link = connect(redis, name="delayq-check")
             try:
-                facts = Inspector(link, prefix=config.prefix).server()
+                facts = Inspector(link, prefix=prefix).server()
             finally:
                 link.close()
         except StoreUnavailable as error:
@@ -156,16 +164,17 @@ class Command(BaseCommand):
             self.stderr.write(self.style.WARNING(visible(text)))
 
     def _banner(self, config: Config, queues: Mapping[str, int], roles: Sequence[str], spec: WorkerSpec) -> None:
-        link = connect(config.redis, name="delayq-banner")
+        places = _places(config, "delayq-banner")
         lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {_shown(queues)}"]
         if spec.processes:
             lines.append(f"  processes  {spec.processes} with {spec.threads} threads each")
         lines += [
             f"  roles      {', '.join(roles)}",
-            f"  store      Redis at {link.where}, prefix {config.prefix}",
+            f"  store      Redis at {places.shared.where}, prefix {config.prefix}",
+            *(f"             {queue}: Redis at {places.of(queue).where}" for queue in queues if places.number(queue)),
             f"  tasks      {len(spec.tasks)} registered",
         ]
-        link.close()
+        places.close()
         if spec.health_address:
             lines.append(f"  health     {spec.health_address}")
         self.stdout.write("\n".join(lines))
@@ -189,12 +198,12 @@ class _LogStream(StringIO):
 def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
-    report = LatestText() if measured.metrics is not None and records else None
+    processes = _record_keepers(config, queues, records, options, measured) if records else []
     run = {name: weight for name, weight in queues.items() if not config.queue(name).pulled}
     return WorkerSpec(
         worker=worker_beat.new_worker_id(),
         prefix=config.prefix,
-        connect=lambda name: connect(config.redis, name=name),
+        connect=partial(_places, config),
         lines=lines_of(config, run),
         tasks=registry.names(),
         find_task=registry.get,
@@ -207,15 +216,19 @@ def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], optio
         reload=options["reload"],
         health_port=options["health_port"],
         health_host=options["health_host"],
-        hooks=replace(measured, wrap=overlap.guarded(carriers.wrapped if config.carriers else None)),
-        loop_processes=[_records(config, queues, records, report, samples.of_all if options["metrics_queues"] else None)]
-        if records
-        else [],
+        hooks=replace(
+            measured,
+            wrap=overlap.guarded(carriers.wrapped if config.carriers else None),
+            watch_circuits=_circuits().tell_to if config.http is not None else None,
+        ),
+        loop_processes=[process for process, _ in processes],
         records=sorted(queues) if "mirror" in roles else (),
+        brings_in=sorted(queues) if "relay" in roles else (),
         tidy="mirror" not in roles,
         wary="mirror" in roles,
         version=django_delayq.__version__,
-        report=report,
+        targets=list(config.targets),
+        reports=[report for _, report in processes if report is not None],
     )
 
 
@@ -238,6 +251,10 @@ def _measured(options: Mapping[str, Any]) -> Hooks:
     return replace(hooks(), metrics=partial(page, with_queues=options["metrics_queues"]))
 
 
+def _circuits() -> Any:
+    return import_string("django_delayq.contrib.http.circuits.circuits")
+
+
 def _metrics_page() -> Callable[..., bytes] | None:
     """What writes the metrics of a worker; None without the client of Prometheus."""
     if find_spec("prometheus_client") is None:
@@ -246,24 +263,52 @@ def _metrics_page() -> Callable[..., bytes] | None:
     return page
 
 
-def _records(
-    config: Config, queues: Iterable[str], roles: Sequence[str], report: LatestText | None, counted: Callable[[], list[Sample]] | None
-) -> LoopProcess:
-    def target(stop: Stop) -> None:
-        link: Link = connect(config.redis, name="delayq-records")
-        service = Service(
-            link, config, [config.queue(name) for name in queues], roles, patiently=PatientThread(close_old_connections).run
-        )
-        if "relay" in roles:
-            service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
-        if "mirror" in roles:
-            service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
-        if report is not None:
-            service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
-        service.run(stop=stop.is_set, wait=stop.wait)
-        connections.close_all()
+def _places(config: Config, name: str) -> Nodes:
+    """The servers of the queues, for a process of that name."""
+    return Nodes(config.redis, config.own_servers, name=name)
 
-    return LoopProcess("records", target)
+
+def _record_keepers(
+    config: Config, queues: Iterable[str], roles: Sequence[str], options: Mapping[str, Any], measured: Hooks
+) -> list[tuple[LoopProcess, LatestText | None]]:
+    """A process per server, for none is to wait for another one; with where it reports, if somebody measures. What is done once for all
+    queues, the first does.
+    """
+    places, groups = _places(config, "delayq-records"), dict[int, list[str]]()
+    for queue in queues:
+        groups.setdefault(places.number(queue), []).append(queue)
+    found = []
+    for number, (_, names) in enumerate(sorted(groups.items()), 1):
+        report = None if measured.metrics is None else LatestText()
+        counted = samples.of_all if options["metrics_queues"] and number == 1 else None
+        name = "records" if number == 1 else f"records-{number}"
+        found.append((LoopProcess(name, partial(_keep_records, config, names, roles, report, counted, number == 1)), report))
+    return found
+
+
+def _keep_records(
+    config: Config,
+    queues: Iterable[str],
+    roles: Sequence[str],
+    report: LatestText | None,
+    counted: Callable[[], list[Sample]] | None,
+    first: bool,
+    stop: Stop,
+) -> None:
+    """What one of these processes runs."""
+    places = _places(config, "delayq-records")
+    if not first:
+        places.shared.rests = APART
+    patiently = PatientThread(close_old_connections).run
+    service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=first)
+    if first and "relay" in roles:
+        service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
+    if first and "mirror" in roles:
+        service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
+    if report is not None:
+        service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
+    service.run(stop=stop.is_set, wait=stop.wait)
+    connections.close_all()
 
 
 def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[str, int]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, Final
@@ -54,9 +54,8 @@ SAME: Final = {
     "merged_into": "NULL",
     "asked": "NULL",
 }
-SAME_COPIED: Final = {  # what is not named is NULL, and takes the driver no time
-    name: text.strip("'") for name, text in SAME.items() if text != "NULL"
-}
+FAR: Final = {**SAME, "far": "TRUE"}  # near rows do not name these two, and far_key is NULL but for far ones with a key
+FAR_KEY: Final = "far_key"
 COPIED: Final = 20  # rows from which on COPY pays for the question whether it is allowed
 CASTS: Final = {
     "id": "uuid",
@@ -75,29 +74,41 @@ BY_THE_DATABASE: Final = {
 }
 
 
-def insert(items: Sequence[ScheduleItem], connection: BaseDatabaseWrapper) -> None:
-    """Inserts rows. One is one statement, which needs no transaction around it."""
+def insert(items: Sequence[ScheduleItem], connection: BaseDatabaseWrapper, *, far: bool = False) -> None:
+    """Inserts rows. One is one statement, which needs no transaction around it. `far`: Redis is not to hear of them yet."""
     vendor = connection.vendor
     with connection.cursor() as cursor:
         if vendor == "postgresql" and len(items) > 1:
             now = _may_copy(cursor, connection) if len(items) >= COPIED else None
             if now is not None:
-                _copy(items, cursor, connection, now)
+                _copy(items, cursor, connection, now, far)
             else:
                 # One parameter of JSON: a driver takes longer to put 3,000 into a text than the server to read this one.
                 values = [_row(item, str, datetime.isoformat) for item in items]
-                cursor.execute(_from_json(), [codec.dumps(values).decode()])
+                cursor.execute(_from_json(far), [codec.dumps(values).decode()])
             return
         moment = connection.ops.adapt_datetimefield_value
         uuid = _unchanged if connection.features.has_native_uuid_field else _hex
         if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
-            cursor.executemany(_statement(vendor, 1), list(_dated(items, uuid, moment, clock.now())))
+            cursor.executemany(_statement(vendor, 1, far), list(_dated(items, uuid, moment, clock.now())))
         elif vendor == "mysql" and connection.timezone_name != "UTC":
             table = list(_dated(items, uuid, moment, database_clock.now(connection)))
-            cursor.execute(_statement("", len(table)), [value for row in table for value in row])
+            cursor.execute(_statement("", len(table), far), [value for row in table for value in row])
         else:
             table = [_row(item, uuid, moment) for item in items]
-            cursor.execute(_statement(vendor, len(table)), [value for row in table for value in row])
+            cursor.execute(_statement(vendor, len(table), far), [value for row in table for value in row])
+
+
+def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapper) -> bool:
+    """Inserts a far row whose key no other row may have. False: one has it. On MySQL that is an IntegrityError, which the caller takes
+    back by a savepoint.
+    """
+    moment = connection.ops.adapt_datetimefield_value
+    uuid = _unchanged if connection.features.has_native_uuid_field else _hex
+    with connection.cursor() as cursor:
+        [row] = _dated([item], uuid, moment, database_clock.now(connection))
+        cursor.execute(_keyed_statement(connection.vendor), [far_key, *row])
+        return bool(cursor.rowcount)
 
 
 def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
@@ -109,10 +120,10 @@ def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
     return None if active else now
 
 
-def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime) -> None:
+def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool) -> None:
     connection.validate_no_broken_transaction()  # as every statement of Django's does
-    with connection.wrap_database_errors, cursor.copy(_copied()) as rows_in:
-        same = tuple(SAME_COPIED.values())
+    with connection.wrap_database_errors, cursor.copy(_copied(far)) as rows_in:
+        same = tuple(_copied_values(far).values())
         for row in _dated(items, str, _unchanged, now):
             rows_in.write_row((*row, *same))
 
@@ -153,34 +164,55 @@ def _dated(
 
 
 @lru_cache(maxsize=256)
-def _statement(vendor: str, count: int) -> str:
+def _statement(vendor: str, count: int, far: bool) -> str:
     marks = ["%s"] * (len(GIVEN) - 2)
     marks.append(BY_THE_DATABASE.get(vendor, "{date}, {delay}").format(date="%s", delay="%s"))
-    row = f"({', '.join(marks)}, {', '.join(SAME.values())})"
-    return f"{_into(chr(34) if vendor in ('postgresql', 'sqlite') else '`')} VALUES {', '.join([row] * count)}"
+    row = f"({', '.join(marks)}, {', '.join(_same(far).values())})"
+    return f"{_into(_quote(vendor), _same(far))} VALUES {', '.join([row] * count)}"
 
 
 @cache
-def _from_json() -> str:
+def _keyed_statement(vendor: str) -> str:
+    ours = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
+    values = ", ".join(["%s"] * (1 + len(GIVEN)) + list(FAR.values()))
+    return f"INSERT INTO {_target(_quote(vendor), FAR, FAR_KEY)} VALUES ({values}){ours}"
+
+
+@cache
+def _from_json(far: bool) -> str:
     """Each row is an array: names would be sent, and read, with every one of them."""
     *columns, date, delay = range(len(GIVEN))
     given = [f"(each->>{place})::{CASTS[GIVEN[place]]}" if GIVEN[place] in CASTS else f"each->>{place}" for place in columns]
     dates = BY_THE_DATABASE["postgresql"].format(date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint")
-    values = ", ".join((*given, dates, *SAME.values()))
-    return f"{_into(chr(34))} SELECT {values} FROM json_array_elements(%s::json) AS each"
+    values = ", ".join((*given, dates, *_same(far).values()))
+    return f"{_into(chr(34), _same(far))} SELECT {values} FROM json_array_elements(%s::json) AS each"
 
 
 @cache
-def _copied() -> str:
-    return f"COPY {_target(chr(34), SAME_COPIED)} FROM STDIN"
+def _copied(far: bool) -> str:
+    return f"COPY {_target(chr(34), _copied_values(far))} FROM STDIN"
 
 
-def _into(quote: str) -> str:
-    return f"INSERT INTO {_target(quote, SAME)}"
+@cache
+def _copied_values(far: bool) -> Mapping[str, str]:
+    """What is not named is NULL, and takes the driver no time."""
+    return {name: text.strip("'") for name, text in _same(far).items() if text != "NULL"}
 
 
-def _target(quote: str, same: Iterable[str]) -> str:
-    names = ", ".join(f"{quote}{name}{quote}" for name in (*GIVEN, *same))
+def _same(far: bool) -> Mapping[str, str]:
+    return FAR if far else SAME
+
+
+def _quote(vendor: str) -> str:
+    return '"' if vendor in ("postgresql", "sqlite") else "`"
+
+
+def _into(quote: str, same: Iterable[str]) -> str:
+    return f"INSERT INTO {_target(quote, same)}"
+
+
+def _target(quote: str, same: Iterable[str], *first: str) -> str:
+    names = ", ".join(f"{quote}{name}{quote}" for name in (*first, *GIVEN, *same))
     return f"{quote}{Job._meta.db_table}{quote} ({names})"
 
 

@@ -59,17 +59,17 @@
     if (typeof window.Actions === "function" && boxes().length && live.querySelector("#action-toggle")) window.Actions(boxes());
   };
 
-  // The new text in place of the old one; what was unfolded stays unfolded, and the keyboard stays where it was.
+  // The new text in place of the old one; what was unfolded stays unfolded, what was folded folded, and the keyboard stays where it was.
   const show = (text) => {
-    const open = [...live.querySelectorAll("details[id][open]")].map((details) => details.id);
+    const folds = [...live.querySelectorAll("details[id]")].map((details) => [details.id, details.open]);
     const scrolled = wide().map((node) => [node.scrollLeft, node.scrollTop]);
     const focus = where();
     const parsed = new DOMParser().parseFromString(text, "text/html");
     for (const box of boxes()) box.remove();
     live.replaceChildren(...parsed.body.childNodes);
-    for (const id of open) {
+    for (const [id, open] of folds) {
       const details = document.getElementById(id);
-      if (details) details.open = true;
+      if (details) details.open = open;
     }
     wide().forEach((node, index) => { [node.scrollLeft, node.scrollTop] = scrolled[index] ?? [0, 0]; });
     focus();

@@ -1,6 +1,6 @@
 -- cancel: scheduled -> cancelled; running -> running with a request, or with one to abort
--- keys: jobs high normal low runs leases cancels progress keys failed finished events meta stats asks
--- include: begin bulk lanes tombstone asks finish holder ground
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
+-- include: begin bulk lanes tombstone asks names wake finish holder ground
 -- ARGV: now by why, lacking, the ground on which nothing is to be done ('' none), abort ('1' or ''), then ids (at most 200); an id that
 --   begins with '=' is a business key
 --   lacking: how the row stands of an id that is not here, see ground.lua: one that waits is ended, so that neither a late publish nor a
@@ -42,19 +42,22 @@ for i = FIRST, #ARGV do
   local status = 'unknown'
   if record then
     local lane, _, _, key = header(record)
-    local date = lane and redis.call('ZSCORE', LANES[lane], id)
+    local date = lane and (named and date_of(id, lane) or redis.call('ZSCORE', LANES[lane], id))
     if redis.call('ZSCORE', k_leases, id) then
       status = request(id)
     elseif not lane or redis.call('ZSCORE', k_failed, id) then
       status = 'finished'
     elseif date and lacking ~= 'scheduled' and may_run(date, true) then
       status = request(id, true)
-    elseif redis.call('ZREM', LANES[lane], id) == 1 then
+    elseif (named and withdraw(id, lane)) or redis.call('ZREM', LANES[lane], id) == 1 then
       status = 'done'
       release(id, key)
       redis.call('HDEL', k_jobs, id)
       redis.call('HDEL', k_runs, id)
       redis.call('HDEL', k_asks, id)
+      if named then
+        forget_name(id)
+      end
       redis.call('ZADD', k_finished, tombstone('cancelled'), id)
       event('cancelled', id .. ' 0 0 -')
       cancelled = cancelled + 1
@@ -78,6 +81,9 @@ for i = FIRST, #ARGV do
   reply[#reply + 1] = id
 end
 if cancelled ~= 0 then
+  if named then
+    wake_for(call_waiters(), armed)
+  end
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':cancelled', cancelled)
   cap_tombstones()
 end

@@ -1,6 +1,6 @@
 -- claim: scheduled and due, or lease run out -> running
--- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks
--- include: begin bulk runs lanes tombstone asks finish wake timer_election alive crash ground spread untold
+-- keys: jobs high normal low runs leases cancels progress keys claims failed finished events wake meta stats spread asks names holders blocked waiters
+-- include: begin bulk runs lanes tombstone asks names finish wake timer_election alive crash ground spread untold
 -- ARGV: now by(worker) why, nonce, want (at most 200), lease ms, max crashes, ground that the worker knows ('' accepts any),
 --   most jobs that the mirror may be behind (0: no limit), wary ('1': a mirror serves this queue, so a store that none has confirmed was
 --   wiped, or is about to be confirmed), ms for which calls of this worker have failed until now (0: none has), lease ms of the queue
@@ -8,11 +8,13 @@
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
 --   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua, with a<n> behind it of those
---   that have asked, see asks.lua.
+--   that have asked, see asks.lua, and t<turn> of those that have a name, see names.lua.
 -- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1). A lease
 -- without a fence came back from a row: where its run is, nobody knows; no crash is counted, and it begins again (attempt + 1).
 -- To a consumer of the project's own a lost lease is handed as it is, with its old fence in the job's past ("x<nonce>"), for a RESPITE:
--- it was an attempt, no crash, and the caller, who knows the ladder, settles it so.
+-- it was an attempt, no crash, and the caller, who knows the ladder, settles it so. Half a ms in the end of the lease says that it is
+-- lost: whoever held it may still settle it until somebody has, but extends it no more.
+-- A due job whose name is taken leaves its lane for those that wait for it, once; a lost lease that is taken over keeps its name.
 -- What has expired is not run: a job that has run or asked before has failed, one that never ran is cancelled.
 -- Re-sent with the same worker and nonce it answers with what that claim still holds.
 -- Nothing is claimed on another ground than the worker knows (it first adopts what it holds), nor, where a mirror has been, on a server
@@ -57,13 +59,15 @@ end
 
 local reply, reply_n = head('0', '0'), JOBS
 local pasts = {}
-local function answer(id, attempt, crashes, due, record, past, asks)
+local function answer(id, attempt, crashes, due, record, past, asks, turn)
   if asks ~= 0 then
     past = past .. 'a' .. int(asks)
   end
+  if turn then
+    past = past .. 't' .. int(turn)
+  end
   if past ~= '' then
     pasts[#pasts + 1] = id .. '=' .. past
-    reply[PASTS] = table.concat(pasts, ' ')
   end
   local n = reply_n
   reply[n + 1], reply[n + 2], reply[n + 3] = id, int(attempt), int(crashes)
@@ -79,9 +83,15 @@ if last and string.match(last, '^(%S+)') == nonce then
     local attempt, crashes, _, held, past = run_of(redis.call('HGET', k_runs, id))
     local record = redis.call('HGET', k_jobs, id)
     if held == nonce and record then
-      answer(id, attempt, crashes, due, record, past, asks_of(id))
+      local turn
+      if named then
+        local _
+        _, _, turn = name_of(id)
+      end
+      answer(id, attempt, crashes, due, record, past, asks_of(id), turn)
     end
   end
+  reply[PASTS] = table.concat(pasts, ' ')
   return reply
 end
 if paused then
@@ -106,7 +116,7 @@ end
 
 local claimed, mine, taken = 0, {}, {}
 
-local function take(id, attempt, crashes, lane, due, record, past, asks)
+local function take(id, attempt, crashes, lane, due, record, past, asks, turn)
   claimed = claimed + 1
   due = math.max(0, due) -- a date before 1970 was not written by us, and worker and mirror could not read it
   taken[id] = true
@@ -115,7 +125,7 @@ local function take(id, attempt, crashes, lane, due, record, past, asks)
   gather('HSET', k_runs, id, run_value(attempt, crashes, lane, nonce, past))
   gather('ZADD', k_leases, int(now + lease), id)
   event('claimed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. nonce)
-  answer(id, attempt, crashes, date, record, past, asks)
+  answer(id, attempt, crashes, date, record, past, asks, turn)
 end
 
 -- Why something was set aside: a code, by which the mirror goes, and behind it what people read, by which releases without codes go.
@@ -190,8 +200,8 @@ for i = 1, #ended, 2 do
     if fate == 'failed' then
       tally('failed')
     elseif fate == 'again' and pulled and not unowned then
-      gather('ZADD', k_leases, int(now + RESPITE), id)
-      answer(id, attempt, crashes, lease_end, record, past .. 'x' .. held, 0)
+      gather('ZADD', k_leases, int(now + RESPITE) .. '.5', id)
+      answer(id, attempt, crashes, int(math.floor(tonumber(lease_end))), record, past .. 'x' .. held, 0)
     elseif fate == 'again' then
       if not unowned then
         event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes) .. ' ' .. held .. ' ' .. int(now))
@@ -201,12 +211,15 @@ for i = 1, #ended, 2 do
         expire(id, attempt, crashes, key, 0) -- it has run
       else
         gather('HDEL', k_progress, id)
-        take(id, attempt, crashes, lane, tonumber(lease_end), record, past, asks_of(id))
+        take(id, attempt, crashes, lane, tonumber(lease_end), record, past, asks_of(id), named and hold_name(id))
       end
     end
   end
 end
 
+if named and handled > 0 then
+  flush() -- who holds a name is looked up
+end
 for _, letter in ipairs(LANE_ORDER) do
   local room = want - handled
   if room == 0 then
@@ -219,6 +232,9 @@ for _, letter in ipairs(LANE_ORDER) do
     for i = 1, #due / 2 do
       ids[i] = due[i * 2 - 1]
     end
+    if named then
+      read_names(ids)
+    end
     local records = redis.call('HMGET', k_jobs, unpack(ids))
     local runs = redis.call('HMGET', k_runs, unpack(ids))
     gather('ZREMRANGEBYRANK', lane, 0, #ids - 1) -- they are its first, and whatever becomes of them, they leave it
@@ -227,6 +243,11 @@ for _, letter in ipairs(LANE_ORDER) do
       handled = handled + 1
       local short, _, expires, key = header(record or '')
       local attempt, crashes, _, held, past = run_of(runs[i])
+      local name, most
+      if named then
+        name, most = name_of(id)
+      end
+      local left = name -- without holding it, or waiting for it
       if taken[id] or (held and held ~= '' and redis.call('ZSCORE', k_leases, id)) then
         tell_aside(id, 'second_date')
       elseif not short or not is_id(id) then
@@ -239,15 +260,28 @@ for _, letter in ipairs(LANE_ORDER) do
         expire(id, attempt or 0, crashes or 0, key, attempt and asks_of(id) or 0)
       else
         local date = tonumber(due[i * 2])
-        spread(bucket(now - date))
-        take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
-          attempt and asks_of(id) or 0)
+        left = nil
+        if name and not take_room(name, most) then
+          local since = math.max(0, date)
+          gather('ZADD', k_blocked, int(since), id)
+          gather('ZADD', k_waiters, '0', waiter(id, letter, since, name))
+        else
+          spread(bucket(now - date))
+          take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
+            attempt and asks_of(id) or 0, name and hold_name(id, math.max(0, date)))
+        end
+      end
+      if left then
+        may_be_next(name)
       end
     end
   end
 end
 
 flush()
+if named then
+  call_waiters()
+end
 if claimed > 0 then
   redis.call('HSET', k_claims, worker, nonce .. ' ' .. int(now) .. ' ' .. table.concat(mine, ' '))
 end
@@ -269,5 +303,5 @@ for kind, n in pairs(count) do
 end
 write_spread(LATE, count)
 publish()
-reply[WAIT], reply[MORE] = string.format('%.3f', math.max(0, sleep - since)), more and '1' or '0'
+reply[WAIT], reply[MORE], reply[PASTS] = string.format('%.3f', math.max(0, sleep - since)), more and '1' or '0', table.concat(pasts, ' ')
 return reply

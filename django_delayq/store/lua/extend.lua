@@ -3,8 +3,8 @@
 -- include: begin runs alive
 -- ARGV: now by(worker) why, lease ms (for a consumer of the project's own, "/" and the lease of its queue behind), then per job (at most 200): id nonce progress ("done/total" or '')
 -- Returns per job: ok, cancel (held; the task is asked to stop), abort (held; it is to be ended, see cancel.lua), lost (another
---   claim holds it), gone (no claim does: it has ended, or Redis lost its contents and the job is still to be adopted), wait
---   (likewise, and none can be adopted yet, see restore.lua).
+--   claim holds it, or is about to: see RESPITE in claim.lua), gone (no claim does: it has ended, or Redis lost its contents and the job
+--   is still to be adopted), wait (likewise, and none can be adopted yet, see restore.lua).
 -- Writes no event: nothing that the picture shows has changed.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that leases are extended at maxmemory
@@ -29,6 +29,8 @@ for i = 1, #ids do
   if nonce == '' or held ~= nonce then
     gone = gone or (redis.call('HGET', k_meta, 'rolled') == 'sweep' and 'wait' or 'gone')
     reply[i] = held and held ~= '' and 'lost' or gone
+  elseif pulled and tonumber(redis.call('ZSCORE', k_leases, id) or 0) % 1 ~= 0 then
+    reply[i] = 'lost'
   else
     reply[i] = cancels[i] and (string.byte(cancels[i]) == 1 and 'abort' or 'cancel') or 'ok'
     extended[#extended + 1] = int(now + lease)

@@ -1,8 +1,9 @@
 -- inspect: reads for people; no state changes, nothing is written
--- keys: jobs high normal low runs leases cancels progress failed finished meta events asks
+-- keys: jobs high normal low runs leases cancels progress failed finished meta events asks names holders blocked
 -- include: begin runs lanes asks
 -- ARGV: now by why, then ids (at most 200)
--- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record.
+-- Returns: now, then per id: state (scheduled, running, failed, finished, unknown) date attempt crashes asks fence cancel progress record,
+--   name most turn blocked ('1': it is due and waits for its name) holder (of that name, the first; '' none).
 --   date: due, lease end, failed at or finished at, by state; finished: a tombstone, succeeded or cancelled.
 -- O(log N) per id.
 local reply = {int(now)}
@@ -14,7 +15,8 @@ for i = 4, #ARGV do
   local lane = record and header(record)
   local state, date = 'unknown', '0'
   local lease = redis.call('ZSCORE', k_leases, id)
-  local due = lane and redis.call('ZSCORE', LANES[lane], id)
+  local blocked = redis.call('ZSCORE', k_blocked, id)
+  local due = lane and (redis.call('ZSCORE', LANES[lane], id) or blocked)
   local failed = redis.call('ZSCORE', k_failed, id)
   if lease then
     state, date = 'running', lease
@@ -29,7 +31,14 @@ for i = 4, #ARGV do
     end
   end
   local values = {state, date, int(attempt or 0), int(crashes or 0), int(asks), nonce or '', redis.call('HGET', k_cancels, id) or '',
-    redis.call('HGET', k_progress, id) or '', record or ''}
+    redis.call('HGET', k_progress, id) or '', record or '', '', '0', '0', '', ''}
+  local most, turn, name = string.match(redis.call('HGET', k_names, id) or '', '^(%d+):(%d+):%d+:([^%c]+)$')
+  if name then
+    local held = redis.call('ZRANGE', k_holders, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
+    values[10], values[11], values[12] = name, most, turn
+    values[13] = blocked and '1' or ''
+    values[14] = held and string.sub(held, #name + 2) or ''
+  end
   for v = 1, #values do
     reply[#reply + 1] = values[v]
   end

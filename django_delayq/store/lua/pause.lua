@@ -1,14 +1,14 @@
 -- pause: no state changes; no job of the queue is claimed until it is resumed
 -- keys: events wake meta
 -- include: begin wake
--- ARGV: now by why, '1' to pause or '0' to resume
+-- ARGV: now by why, '1' to pause or '0' to resume; '1' to pause on the way back only: who looked before it ended comes too late
 -- Returns 1 when that changed something, 0 when it was so already.
 -- O(1).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local pauses = ARGV[4] == '1'
 local paused = redis.call('HGET', k_meta, 'paused')
 if pauses then
-  if paused then
+  if paused or (ARGV[5] == '1' and not rolled) then
     return 0
   end
   redis.call('HSET', k_meta, 'paused', int(now), 'paused_by', by, 'paused_why', why)

@@ -1,19 +1,22 @@
 -- purge: scheduled -> cancelled, many at a time; running jobs go on
--- keys: jobs high normal low runs keys leases cancels progress finished events meta stats asks
--- include: begin bulk lanes tombstone asks finish
+-- keys: jobs high normal low runs keys leases cancels progress finished events wake meta stats asks names holders blocked waiters
+-- include: begin bulk lanes tombstone asks names wake finish
 -- ARGV: now by why, how many at most (up to 200)
 -- Returns: how many were cancelled, how many scheduled jobs remain. Call until none remains.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 local room, cancelled = tonumber(ARGV[4]), 0
-for _, letter in ipairs(LANE_ORDER) do
+-- Those that wait for their name go first: nobody is left then who would have to be put back for one that goes.
+for _, lane in ipairs({k_blocked, k_high, k_normal, k_low}) do
   if room == 0 then
     break
   end
-  local lane = LANES[letter]
   local ids = redis.call('ZRANGE', lane, 0, room - 1)
   for i = 1, #ids do
-    local _, _, _, key = header(redis.call('HGET', k_jobs, ids[i]) or '')
+    local letter, _, _, key = header(redis.call('HGET', k_jobs, ids[i]) or '')
+    if lane == k_blocked and letter and named then
+      withdraw(ids[i], letter)
+    end
     gather('ZREM', lane, ids[i])
     finish(ids[i], key or '', 'cancelled')
     event('cancelled', ids[i] .. ' 0 0 -\n{"m":"purged"}')
@@ -28,5 +31,5 @@ if cancelled ~= 0 then
   cap_tombstones()
 end
 publish()
-local left = redis.call('ZCARD', k_high) + redis.call('ZCARD', k_normal) + redis.call('ZCARD', k_low)
+local left = redis.call('ZCARD', k_high) + redis.call('ZCARD', k_normal) + redis.call('ZCARD', k_low) + redis.call('ZCARD', k_blocked)
 return {cancelled, left}

@@ -1,7 +1,8 @@
 -- requeue: failed or cancelled -> scheduled, with a fresh ladder
--- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks
--- include: begin lanes tombstone wake holder
--- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched
+-- keys: jobs high normal low leases cancels keys failed finished runs events wake meta stats asks names holders blocked waiters
+-- include: begin bulk lanes names name_given tombstone wake holder
+-- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, id, record, vouched, name of that record as
+--   schedule takes it
 --   record: '' to use the one that Redis keeps of a failed job; vouched: '1' when the caller knows that the job failed or was
 --   cancelled, else the record counts only if a tombstone says that it was cancelled, or displaced; one that says succeeded overrules it
 -- Returns status, id, due. status: done, running, conflict (already scheduled, succeeded, or its key is held by another job: id),
@@ -12,7 +13,7 @@ redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
 if redis.call('HEXISTS', k_meta, 'rolled') == 1 then
   return redis.error_reply('RESTORING what was rolled back is being put right; ask again in a moment')
 end
-local date, delay, id, given, vouch = unpack(ARGV, 4, 8)
+local date, delay, id, given, vouch, name = unpack(ARGV, 4, 9)
 local due = tonumber(date) or (now + tonumber(delay))
 local vouched = vouch == '1'
 local kept = redis.call('HGET', k_jobs, id)
@@ -35,6 +36,12 @@ else
       status, holder = 'conflict', other
     else
       redis.call('HSET', k_jobs, id, record)
+      if record == given then
+        if named then
+          forget_name(id)
+        end
+        give_name(id, name)
+      end
       redis.call('ZREM', k_failed, id)
       redis.call('ZREM', k_finished, id)
       redis.call('HDEL', k_runs, id)

@@ -1,6 +1,6 @@
 -- reschedule: scheduled -> scheduled, another date (run now: delay 0)
--- keys: jobs high normal low leases failed finished keys events wake meta
--- include: begin lanes wake holder ground
+-- keys: jobs high normal low leases failed finished keys events wake meta names holders blocked waiters
+-- include: begin bulk lanes names wake holder ground
 -- ARGV: now by why, due ('' to use delay), delay ms from Redis' now, the ground on which nothing is to be done ('' none), how the row stands of
 --   a job that is not here ('' unknown; see ground.lua: one that may run is running; 'waited': also of one that is here: another server has
 --   made this change before, so nobody had begun it), policy, then ids (at most 200); '=' before it makes it a business key
@@ -24,7 +24,7 @@ for i = FIRST, #ARGV do
   local record = id ~= '' and redis.call('HGET', k_jobs, id)
   local lane = record and header(record)
   local status, due = 'unknown', wanted
-  local date = tonumber(lane and redis.call('ZSCORE', LANES[lane], id) or '')
+  local date = tonumber(lane and (named and date_of(id, lane) or redis.call('ZSCORE', LANES[lane], id)) or '')
   if (record and redis.call('ZSCORE', k_leases, id)) or (date and lacking ~= 'waited' and may_run(date, true)) then
     status = 'running'
   elseif date then
@@ -32,6 +32,9 @@ for i = FIRST, #ARGV do
     if (policy == 'earliest' and date <= due) or (policy == 'latest' and date >= due) then
       due = date -- another call was quicker
     else
+      if named then
+        withdraw(id, lane)
+      end
       redis.call('ZADD', LANES[lane], int(due), id)
       event('rescheduled', id .. ' ' .. int(due) .. (policy ~= '' and ' ' .. policy or ''))
       wake_for(due)
@@ -43,6 +46,9 @@ for i = FIRST, #ARGV do
   end
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = status, id, int(due)
+end
+if named then
+  wake_for(call_waiters())
 end
 reply[2] = publish()
 return reply

@@ -1,14 +1,14 @@
 -- restore: nothing -> scheduled | running (from its row; or adopted by the worker that holds it)
--- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks
--- include: begin bulk runs lanes tombstone asks finish wake ground holder
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats asks names holders blocked waiters
+-- include: begin bulk runs lanes tombstone asks names name_given wake finish ground holder
 -- ARGV: now by why, generation to give a store without one, ground, progress to note of rows (who done total; '' none), then per job
---   (at most 200): id record attempt crashes fence due delay unsure begun asks
+--   (at most 200): id record attempt crashes fence due delay unsure begun asks name
 --   fence: that of a run which a worker holds; '' for a row. All are of one kind
 --   begun: of a row that runs: 'run', or 'cancel' when that was asked for; it comes back with a lease and without a fence, so that
 --     whoever runs it can take it up, and nobody else begins it before the lease has run out; '' of all others
 --   ground: of rows, the one that was known before they were read, generation:server, the server being the one confirmed last; of runs,
 --     that of their claims
---   asks: how often it has asked, see asks.lua
+--   asks: how often it has asked, see asks.lua; name: as schedule takes it
 --   attempt, crashes: of a row those behind it, of a run its own
 --   date: due, but not before delay ms from Redis' now; of what runs, the end of its lease
 --   unsure: of a row that waits, for how many ms somebody may hold it all the same if it is overdue, see ground.lua; 0 of all others
@@ -20,7 +20,7 @@
 -- Errors before any write: BADRECORD n. Rows, like schedule, are refused at maxmemory; adoption is not.
 -- O(log N) per job.
 local new, known, progress = ARGV[4], ARGV[5], ARGV[6]
-local STRIDE, FIRST = 10, 7
+local STRIDE, FIRST = 11, 7
 local items = (#ARGV - FIRST + 1) / STRIDE
 local ids, parsed = {}, {}
 for i = 1, items do
@@ -91,6 +91,13 @@ local function tell(id, date, attempt, crashes, fence, body)
   count = count + 1
 end
 
+-- What runs, as its worker or its row says, holds its name, whoever else does: after a loss two may run.
+local function keep_name(id, name, runs)
+  if name and runs then
+    redis.call('ZADD', k_holders, 0, name .. '\0' .. id)
+  end
+end
+
 -- How often the job has asked. Who has asked has a value in `runs`, too.
 local function note_asks(id, asks)
   if asks > 0 then
@@ -99,7 +106,7 @@ local function note_asks(id, asks)
 end
 
 -- A run that is not in Redis, or not as this one. Whoever went on from where this run stands has the word.
-local function adopt(id, here, record, attempt, crashes, fence, date, run, asks)
+local function adopt(id, here, record, attempt, crashes, fence, date, run, asks, said)
   local a, c, _, holder = run_of(run)
   a, c, holder = a or 0, c or 0, holder or ''
   if holder == fence then
@@ -110,14 +117,21 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks)
   elseif here and (c > crashes or a > attempt or (a == attempt and not (holder ~= '' and c < crashes))) then
     return 'lost'
   end
-  local lane, durable, key = record.lane, record.durable, record.key
+  local lane, durable, key, name = record.lane, record.durable, record.key, nil
   if not here then
     redis.call('HSET', k_jobs, id, record.text)
+    name = give_name(id, said)
+  elseif named then
+    name = name_of(id)
   end
   if key ~= '' and take_key(id, key) == '' then
     lane = string.upper(lane)
   end
+  if named then
+    withdraw(id, lane)
+  end
   gather('ZREM', LANES[lane], id)
+  keep_name(id, name, true)
   gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. lane .. ':' .. fence)
   gather('ZADD', k_leases, int(date), id)
   note_asks(id, asks)
@@ -125,7 +139,7 @@ local function adopt(id, here, record, attempt, crashes, fence, date, run, asks)
   return 'adopted'
 end
 
-local function bring_back(id, record, attempt, crashes, date, begun, asks)
+local function bring_back(id, record, attempt, crashes, date, begun, asks, said)
   local lane, durable, key = record.lane, record.durable, record.key
   local other = take_key(id, key)
   if other ~= '' then
@@ -139,6 +153,7 @@ local function bring_back(id, record, attempt, crashes, date, begun, asks)
     redis.call('HSET', k_jobs, id, record.text) -- at once, for the next job of this key
   end
   note_asks(id, asks)
+  keep_name(id, give_name(id, said), begun ~= '')
   if attempt > 0 or crashes > 0 or begun ~= '' or asks > 0 then
     gather('HSET', k_runs, id, int(attempt) .. ':' .. int(crashes) .. ':' .. (key == '' and lane or string.upper(lane)) .. ':')
   end
@@ -153,21 +168,24 @@ end
 
 for i = 1, items do
   local record = parsed[i]
-  local id, _, attempt, crashes, fence, due, delay, unsure, begun, asks = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  local id, _, attempt, crashes, fence, due, delay, unsure, begun, asks, said = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   attempt, crashes, asks = tonumber(attempt), tonumber(crashes), tonumber(asks)
   local date = math.max(tonumber(due), now + tonumber(delay))
   if ended[i] or failed[i] then
     reply[i + 1] = 'finished'
   elseif held then
-    reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i], asks)
+    reply[i + 1] = adopt(id, records[i], record, attempt, crashes, fence, date, runs[i], asks, said)
   else
-    reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks)
+    reply[i + 1] = records[i] and 'there' or bring_back(id, record, attempt, crashes, date, begun, asks, said)
     if reply[i + 1] == 'restored' and unsure ~= '0' and tonumber(due) <= now then
       latest, unsure_until = math.max(latest, date), math.max(unsure_until, now + tonumber(unsure))
     end
   end
 end
 flush()
+if named then
+  wake_for(call_waiters())
+end
 if latest ~= 0 then
   redis.call('HSET', k_meta, 'brought_back', int(latest) .. ' ' .. int(unsure_until))
 end

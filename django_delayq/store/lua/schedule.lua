@@ -1,11 +1,12 @@
 -- schedule: nothing -> scheduled
--- keys: jobs high normal low runs keys failed finished events wake meta stats asks
--- include: fresh begin runs lanes tombstone wake holder untold ground asks
+-- keys: jobs high normal low runs keys failed finished events wake meta stats asks names holders blocked waiters
+-- include: fresh begin bulk runs lanes names name_given tombstone wake holder untold ground asks
 -- ARGV: now by why, most jobs that the mirror may be behind (0: no limit), the ground that the sender knows ('' any), mode,
---   then per job (at most 200): id record policy date
+--   then per job (at most 200): id record policy date, and in mode 'named' its name: "most:name", '' for none, see names.lua
 --   ground: generation:server as meta has them; on another one what the sender knows of its jobs may be out of date
 --   mode: 'ask' writes nothing, and says what would become of the job; 'told' is said by one who has asked the rows who holds these keys,
---     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others
+--     which Redis cannot know while it lacks some of them, or may; 'ask told' is both; '' all others; with 'named ' before it
+--     each job has one argument more
 --   policy: keep, error, replace, earliest, latest, after; with '@' and an id behind it, or none, it comes late, and acts on that holder only;
 --     'replaced@' and an id: that job waits in its place, as a row, and this one is never to come in
 --   date: ms; with a plus before it a delay, from Redis' now
@@ -22,8 +23,11 @@
 --   must stay one that needs memory (HSET).
 -- O(log N) per job.
 local STRIDE, FIRST = 4, 7
-local items = (#ARGV - FIRST + 1) / STRIDE
 local limit, known_ground, mode = tonumber(ARGV[4]), ARGV[5], ARGV[6]
+if string.sub(mode, 1, 6) == 'named ' then
+  STRIDE, mode = 5, string.sub(mode, 7)
+end
+local items = (#ARGV - FIRST + 1) / STRIDE
 local asks, told = string.sub(mode, 1, 3) == 'ask', string.sub(mode, -4) == 'told'
 local ground = (generation or '') .. ':' .. (confirmed or '')
 if items == 0 or (known_ground ~= '' and known_ground ~= ground) then
@@ -83,7 +87,9 @@ if keyed then
     end
     local attempt, crashes = run_of(redis.call('HGET', k_runs, holder))
     local asks = attempt and asks_of(holder) or 0
-    redis.call('ZREM', LANES[lane], holder)
+    if not (named and withdraw(holder, lane)) then
+      redis.call('ZREM', LANES[lane], holder)
+    end
     redis.call('HDEL', k_runs, holder)
     if asks > 0 then
       redis.call('HDEL', k_asks, holder)
@@ -95,6 +101,11 @@ if keyed then
       return
     end
     redis.call('HDEL', k_jobs, holder)
+    if named then
+      forget_name(holder)
+    elseif STRIDE == 5 then
+      redis.call('HDEL', k_names, holder) -- this very call may have brought it in
+    end
     if id then
       displaced(holder, id)
     else
@@ -106,15 +117,15 @@ if keyed then
   -- Decides about a key that another unfinished job holds. Returns the status; 'free' when it may be taken, and then perhaps another date.
   contest = function(id, holder, key, policy, due)
     local lane, _, expires = header(redis.call('HGET', k_jobs, holder))
-    local date = tonumber(lane and redis.call('ZSCORE', LANES[lane], holder) or '') -- of a holder that waits
+    local date = tonumber(lane and (named and date_of(holder, lane) or redis.call('ZSCORE', LANES[lane], holder)) or '') -- if it waits
     if date and expires <= now then -- before it is asked whether it may run: nothing is to wait for a job that never will
       leave(holder, lane)
       return 'free', due
     elseif date and may_run(date, true) then
       date = nil
     end
-    local own, named = string.match(policy, '^(%l+)@(%w*)$')
-    if own and named ~= holder then
+    local own, about = string.match(policy, '^(%l+)@(%w*)$')
+    if own and about ~= holder then
       return 'contested'
     end
     policy = own or policy
@@ -134,6 +145,9 @@ if keyed then
       return 'free', policy == 'after' and math.min(date, due) or due
     elseif moves then
       if not asks then
+        if named then
+          withdraw(holder, lane)
+        end
         redis.call('ZADD', LANES[lane], int(due), holder)
         event('rescheduled', holder .. ' ' .. int(due) .. ' ' .. policy)
         note(due)
@@ -146,7 +160,7 @@ end
 
 -- Each job is looked up and written by itself: it may meet what this call has just written.
 for i = 1, items do
-  local id, record, policy, date = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
+  local id, record, policy, date, name = unpack(ARGV, FIRST + (i - 1) * STRIDE, FIRST + i * STRIDE - 1)
   local due = tonumber(date)
   if string.byte(date) == 43 then -- a plus: a delay
     due = now + due
@@ -157,7 +171,8 @@ for i = 1, items do
   local ended = redis.call('ZSCORE', k_finished, id)
   if redis.call('HEXISTS', k_jobs, id) == 1 then
     status = redis.call('ZSCORE', k_failed, id) and 'failed' or 'again'
-    due = redis.call('HEXISTS', k_runs, id) == 0 and tonumber(redis.call('ZSCORE', LANES[lane], id) or '') or 0
+    due = redis.call('HEXISTS', k_runs, id) == 0 and (named and date_of(id, lane) or redis.call('ZSCORE', LANES[lane], id)) or 0
+    due = tonumber(due)
     date = int(due)
   elseif ended then
     status, date = end_of(ended), '0'
@@ -187,6 +202,9 @@ for i = 1, items do
     elseif holder == id then
       redis.call('HSET', k_jobs, id, record)
       redis.call('ZADD', LANES[lane], date, id)
+      if name then
+        give_name(id, name)
+      end
       if key ~= '' then
         redis.call('HSET', k_keys, key, id)
       end
@@ -205,6 +223,9 @@ end
 
 if created ~= 0 then
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':scheduled', created)
+end
+if named then
+  wake_for(call_waiters())
 end
 if earliest then
   wake_for(earliest, armed)

@@ -1,6 +1,6 @@
 -- settle: running -> succeeded (ack) | scheduled (retry, snooze, ask, evict, park, crash) | failed (fail) | cancelled (cancel)
--- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered
--- include: begin bulk runs lanes tombstone asks finish wake crash spread
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
+-- include: begin bulk runs lanes tombstone asks names finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
 --   outcome: ack, retry, snooze, ask (its answer was "not yet"), evict (its process was killed for a neighbour's sake), park (nobody
 --   knew its task), fail,
@@ -12,6 +12,8 @@
 -- Snooze, ask, evict and park do not count the attempt, and are told as snoozed; ask counts in `asks`, and tells that number, too.
 -- Evict and park are noted in the job's past (see runs.lua);
 -- crash leaves that as it is, and so does a snooze without a delay: that run was given back and has not ended by itself.
+-- Whatever ends a run frees the name of its job. What crashed, or was given back, keeps the date with which it was claimed if it has one:
+-- it is the next of that name again.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that running jobs settle at maxmemory
 local STRIDE, FIRST = 7, 5
@@ -31,6 +33,9 @@ local cancels = {}
 asks_there = redis.call('EXISTS', k_cancels, k_asks, k_offered) > 0
 if asks_there then
   cancels = redis.call('HMGET', k_cancels, unpack(ids))
+end
+if named then
+  read_names(ids)
 end
 
 local function key_of(id, lane)
@@ -52,6 +57,16 @@ local function back(id, attempt, crashes, lane, due, past, asks)
     gather('HSET', k_runs, id, run_value(attempt, crashes, lane, '', past))
   end
   earliest = math.min(earliest or due, due)
+end
+
+-- The date with which a job that has a name was claimed: put back with another, it would be behind those that wait for that name.
+local function first_due(id)
+  local name, due
+  if named then
+    local _
+    name, _, _, due = name_of(id)
+  end
+  return name and due > 0 and due
 end
 
 -- What a job has behind it, with one more eviction, or since when nobody knows its task. Older releases cannot read that.
@@ -125,10 +140,12 @@ for i = 1, items do
       event('failed', fields .. '\n' .. detail)
       tally('failed')
     elseif kind == 'crash' then
-      local fate = crash(id, attempt, crashes + 1, nonce, key_of(id, lane), max_crashes, cancels[i])
+      local fate = crash(id, attempt, crashes + 1, nonce, key_of(id, lane), max_crashes, cancels[i], detail)
       if fate == 'again' then
-        back(id, attempt - 1, crashes + 1, lane, now, past)
-        event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes + 1) .. ' ' .. nonce .. ' ' .. int(now))
+        local date = first_due(id) or now
+        back(id, attempt - 1, crashes + 1, lane, date, past)
+        event('crashed', id .. ' ' .. int(attempt) .. ' ' .. int(crashes + 1) .. ' ' .. nonce .. ' ' .. int(date)
+          .. (#detail > 2 and '\n' .. detail or ''))
       end
       tally('crashed')
       if fate == 'failed' then
@@ -139,7 +156,7 @@ for i = 1, items do
       event('retried', fields .. ' ' .. int(now + delay) .. '\n' .. detail)
       tally('retried')
     else
-      local asks = nil
+      local asks, date = nil, kind == 'snooze' and delay == 0 and first_due(id) or now + delay
       if kind == 'ask' then
         past, asks = '', asks_of(id) + 1
         gather('HSET', k_asks, id, int(asks))
@@ -148,14 +165,18 @@ for i = 1, items do
       elseif delay > 0 then
         past = ''
       end
-      back(id, attempt - 1, crashes, lane, now + delay, past, asks)
-      event('snoozed', fields .. ' ' .. int(now + delay) .. (asks and ' ' .. int(asks) or '') .. '\n' .. detail)
+      back(id, attempt - 1, crashes, lane, date, past, asks)
+      event('snoozed', fields .. ' ' .. int(date) .. (asks and ' ' .. int(asks) or '') .. '\n' .. detail)
       tally('snoozed')
     end
   end
 end
 
 flush()
+if named then
+  local date = call_waiters()
+  earliest = date and math.min(earliest or date, date) or earliest
+end
 cap_tombstones()
 local minute = int(math.floor(now / 60000)) .. ':'
 for kind, n in pairs(count) do

@@ -1,6 +1,6 @@
 -- sweep: durable jobs leave Redis, whatever their state, and leave nothing behind: what is unfinished comes back from its row
--- keys: jobs high normal low runs leases cancels progress keys failed finished events meta asks
--- include: begin bulk lanes tombstone asks finish
+-- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta asks names holders blocked waiters
+-- include: begin bulk lanes tombstone asks names wake finish
 -- ARGV: now by why, the generation that is swept, progress to note (who done total), cursor ('0' to begin); or '' '' '' and ids (at most 200):
 --   jobs that have ended by their rows, which leave with an event
 -- Returns the cursor to go on with ('0': done; '' when this generation is not being swept, nothing has been done) and how many left.
@@ -11,10 +11,16 @@ local gone = 0
 local function leave(id, lane, key)
   unlease(id)
   release(id, key)
+  if named then
+    withdraw(id, lane)
+  end
   gather('ZREM', LANES[lane], id)
   gather('ZREM', k_failed, id)
   unrun(id)
   gather('HDEL', k_jobs, id)
+  if named then
+    forget_name(id)
+  end
   gone = gone + 1
 end
 
@@ -46,5 +52,8 @@ else
   end
 end
 flush()
+if named then
+  wake_for(call_waiters())
+end
 publish()
 return {cursor, gone}

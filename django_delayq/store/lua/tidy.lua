@@ -1,14 +1,17 @@
 -- tidy: no state changes; drops what has had its time
--- keys: jobs cancels failed finished claims stats meta events asks offered
--- include: begin ground tombstone
+-- keys: jobs high normal low leases cancels failed finished claims stats wake meta events asks offered names holders blocked waiters
+-- include: begin bulk ground tombstone lanes names wake
 -- ARGV: now by why, tombstones older than (ms), failed jobs that failed before (ms; '' keeps all: the caller knows how far the
 --   mirror has come), stats older than (minutes), claims older than (ms), cursor ('0' to begin; 'c' before that of claims,
 --   which are looked through behind stats, then 'a' before that of asks, of which older releases leave those of ended jobs, and 'o'
---   before that of offered, which come last)
+--   before that of offered; 'e' behind all of these). Names have a cursor of their own behind a colon, so that no call passes them by,
+--   and begin again while the others go on: 'n' before that of names, of which older releases leave those of ended jobs, 'h' before that
+--   of holders, whose lease may be gone, and 'b' before that of blocked, which may wait for nobody, both for the same reason.
 -- Returns: tombstones dropped, failed records dropped, cursor to go on with ('0': done).
 -- O(log N + 200).
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
-local kept_ms, failed_before, kept_minutes, claims_ms, cursor = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local kept_ms, failed_before, kept_minutes, claims_ms, cursor = ARGV[4], ARGV[5], ARGV[6], ARGV[7], string.match(ARGV[8], '^%w+')
+local naming = named and (string.match(ARGV[8], ':(%w+)$') or 'n0') or ''
 local old = redis.call('ZRANGEBYSCORE', k_finished, '-inf', int(now - tonumber(kept_ms)), 'LIMIT', 0, 200)
 if #old > 0 then
   redis.call('ZREM', k_finished, unpack(old))
@@ -59,24 +62,72 @@ if string.sub(cursor, 1, 1) == 'c' then
   end
   cursor = after == '0' and 'a0' or 'c' .. after
 end
-if string.sub(cursor, 1, 1) == 'a' then
-  local after, asks = unpack(redis.call('HSCAN', k_asks, string.sub(cursor, 2), 'COUNT', 200))
-  for i = 1, #asks, 2 do
-    local id = asks[i]
+-- One part of a hash by id: what is told of jobs that are gone. `letter`: of its cursors; `next`: where to go on behind its end.
+local function drop_gone(command, hash, letter, next)
+  if string.sub(cursor, 1, 1) ~= letter then
+    return
+  end
+  local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200))
+  for i = 1, #told, 2 do
+    local id = told[i]
     if redis.call('HEXISTS', k_jobs, id) == 0 then
-      redis.call('HDEL', k_asks, id)
+      redis.call(command, hash, id)
     end
   end
-  cursor = after == '0' and 'o0' or 'a' .. after
+  cursor = after == '0' and next or letter .. after
 end
-if string.sub(cursor, 1, 1) == 'o' then
-  local after, offers = unpack(redis.call('HSCAN', k_offered, string.sub(cursor, 2), 'COUNT', 200))
-  for i = 1, #offers, 2 do
-    local id = offers[i]
+drop_gone('HDEL', k_asks, 'a', 'o0')
+drop_gone('HDEL', k_offered, 'o', 'e')
+if string.sub(naming, 1, 1) == 'n' then
+  local after, found = unpack(redis.call('HSCAN', k_names, string.sub(naming, 2), 'COUNT', 200))
+  for i = 1, #found, 2 do
+    local id = found[i]
     if redis.call('HEXISTS', k_jobs, id) == 0 then
-      redis.call('HDEL', k_offered, id)
+      free_name(id)
+      forget_name(id)
     end
   end
-  cursor = after == '0' and '0' or 'o' .. after
+  flush()
+  naming = after == '0' and 'h0' or 'n' .. after
+end
+if string.sub(naming, 1, 1) == 'h' then
+  local from = tonumber(string.sub(naming, 2))
+  local holders = redis.call('ZRANGE', k_holders, from, from + 199)
+  for i = 1, #holders do
+    local name, id = string.match(holders[i], '^(.-)%z(.*)$')
+    if not name or not redis.call('ZSCORE', k_leases, id) then
+      redis.call('ZREM', k_holders, holders[i])
+      note_freed(name or '')
+    end
+  end
+  naming = #holders < 200 and 'b0' or 'h' .. int(from + 200)
+end
+if string.sub(naming, 1, 1) == 'b' then
+  local from = tonumber(string.sub(naming, 2))
+  local blocked = redis.call('ZRANGE', k_blocked, from, from + 199, 'WITHSCORES')
+  for i = 1, #blocked, 2 do
+    local id, due = blocked[i], blocked[i + 1]
+    local name, most = name_of(id)
+    local lane = header(redis.call('HGET', k_jobs, id) or '')
+    if not lane then
+      redis.call('ZREM', k_blocked, id)
+    elseif not name or take_room(name, most) then
+      unblock(id, lane)
+      redis.call('ZADD', LANES[lane], due, id)
+      wake_for(tonumber(due))
+    end
+  end
+  naming = #blocked < 400 and '' or 'b' .. int(from + 200)
+  if redis.call('EXISTS', k_names, k_holders, k_blocked) == 0 then
+    redis.call('HDEL', k_meta, 'named')
+  end
+end
+if named then
+  wake_for(call_waiters())
+end
+if naming ~= '' then
+  cursor = cursor .. ':' .. naming
+elseif cursor == 'e' then
+  cursor = '0'
 end
 return {#old, #failed, cursor}

@@ -11,7 +11,7 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.worker.process.executor import Executor
-from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.settler import Settles
 from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
@@ -19,6 +19,7 @@ logger = Logger("django_delayq.worker")
 AHEAD = 0.05  # seconds of work that a process takes beyond what its threads run
 MOST_AHEAD = 200
 UNKNOWN = 1.0  # seconds; the mean before a job has ended
+SOON = 0.05  # seconds in which a server mostly answers a claim
 
 
 class Pace:
@@ -53,7 +54,8 @@ class JobBuffer:
     """Claimed jobs between the mover, which puts a batch in, and the consumers, which take one each.
 
     Taking from a buffer that is not empty needs no lock. `call_at` is the number of jobs at which a consumer that has finished
-    calls the mover (-1: not at all).
+    calls the mover (-1: not at all). `taken`: how many were put in, without those that were given back. `round`: rises with every
+    claim that brought jobs.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -62,17 +64,37 @@ class JobBuffer:
         self._idle = 0
         self._closed = False
         self._call = call
+        self._asked: dict[object, tuple[int, float]] = {}
         self.call_at = -1
+        self.taken = 0
+        self.round = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def put(self, batch: Sequence[Run]) -> None:
-        """Adds jobs, and wakes as many idle consumers."""
-        self._jobs.extend(batch)
-        if self._idle:
-            with self._filled:
+    def put(self, batch: Sequence[Run]) -> bool:
+        """Adds jobs, and wakes as many idle consumers. False: it is closed, and takes none."""
+        with self._filled:
+            if self._closed:
+                return False
+            self.taken += len(batch)
+            self._jobs.extend(batch)
+            if self._idle:
                 self._filled.notify(len(batch))
+        return True
+
+    def went_back(self, count: int) -> None:
+        """So many of those that were put in are given back."""
+        with self._filled:
+            self.taken -= count
+
+    def asking(self, mover: object, want: int, since: float) -> None:
+        """That mover has asked for so many jobs; 0: it has its answer."""
+        self._asked[mover] = want, since
+
+    def asked_by_others(self, mover: object, now: float) -> int:
+        """How many jobs may come by other movers; a server that takes longer than usual is not waited for."""
+        return sum(want for other, (want, since) in list(self._asked.items()) if other is not mover and now - since < SOON)
 
     def take(self) -> Run | None:
         """The next job; waits for one. None: the buffer is closed and empty."""
@@ -110,8 +132,8 @@ class JobBuffer:
 
     def close(self) -> list[Run]:
         """Takes out all jobs; consumers end when they have finished theirs."""
-        left = self.waiting_since_before(float("inf"))
         with self._filled:
+            left = self.waiting_since_before(float("inf"))
             self._closed = True
             self._filled.notify_all()
         return left
@@ -128,7 +150,7 @@ class Consumer:
         *,
         buffer: JobBuffer,
         executor: Executor,
-        settler: Settler,
+        settler: Settles,
         pace: Pace,
         end_thread: Callable[[], None],
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django_delayq import clock, codec, ids
-from django_delayq.exceptions import Cancelled, Fail, GaveUp, NotYet, PayloadError, Retry, Skip, Snooze, UnknownTask
+from django_delayq.exceptions import Cancelled, Fail, GaveUp, LockTaken, NotYet, PayloadError, Retry, Skip, Snooze, UnknownTask
 from django_delayq.record import read
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.worker import once, outcome_detail, retry
@@ -181,7 +181,7 @@ class Executor:
         shown: BaseException | None = error
         if isinstance(error, Skip):
             message, shown = error.reason, None
-        elif isinstance(error, Retry | Snooze | NotYet | Fail):
+        elif isinstance(error, Retry | Snooze | NotYet | Fail | LockTaken):
             # A task that says how its run ends has nothing to trace, unless it says so because of an error.
             reason, shown = error.reason, error.__cause__ or error.__context__
         kind, delay = _verdict(run, error)
@@ -192,7 +192,12 @@ class Executor:
         if self._holdings.is_cancelled(run.row, run.turn):
             kind, delay = "cancel", 0
         written = outcome_detail.of_failure(
-            started_ms=run.started_ms, finished_ms=finished_ms, error=shown, message=message, reason=reason
+            started_ms=run.started_ms,
+            finished_ms=finished_ms,
+            error=shown,
+            message=message,
+            reason=reason,
+            wait_ms=delay if kind == "retry" and isinstance(error, Retry) and error.delay is not None else None,
         )
         return run.outcome(kind, written, delay, _ran_ms(run, finished_ms), error, reason)
 
@@ -202,7 +207,7 @@ def _ran_ms(run: Run, finished_ms: int) -> int:
 
 
 def _verdict(run: Run, error: BaseException) -> tuple[Kind, int]:
-    if isinstance(error, Snooze):
+    if isinstance(error, Snooze | LockTaken):
         return "snooze", clock.milliseconds(error.delay)
     if isinstance(error, NotYet):
         wait = retry.poll_ms(run.task.poll, run.job.asks)

@@ -19,7 +19,7 @@ from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
-from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.settler import Settles
 from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
@@ -31,10 +31,11 @@ LOOK = 0.05  # seconds after which a busy process, which hears no calls, looks a
 
 
 class _Watch:
-    """What the mover knows of one line. `number`: by which the holdings know it."""
+    """What the mover knows of one line. `number`: its own here; `held_as`: by which the holdings know it."""
 
-    def __init__(self, number: int, line: Line, now: float) -> None:
+    def __init__(self, number: int, held_as: int, line: Line, now: float) -> None:
         self.number = number
+        self.held_as = held_as
         self.line = line
         self.trouble = ErrorPause(f"queue {line.queue}", longest=5.0)
         self.at = 0.0  # when to claim next
@@ -42,7 +43,7 @@ class _Watch:
         self.want = 0
         self.sent = 0.0
         self.holds_timer = False  # perhaps
-        self.dry = False  # nothing was due when this process held nothing
+        self.dry_at = -1  # the round of the buffer in which nothing was due when this process held nothing
         self.idle = False  # nothing was due when it was asked last, and nobody has called since
         self.turns = 0  # one behind the other, of as many as its weight
         self.ground = ""  # what Redis stood on when it last answered, and all that is held here was adopted
@@ -51,7 +52,9 @@ class _Watch:
 
 
 class Mover:
-    """1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
+    """Of the lines of one server; see `Movers` for several.
+
+    1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
     turn, whatever the others have: of the threads that become free, a line with due jobs gets its share, by its weight.
     2. Writes them into the holdings, puts them into the buffer. 3. Sleeps until the next date, a wake token, or room.
     4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
@@ -68,7 +71,7 @@ class Mover:
         free: deque[int],
         buffer: JobBuffer,
         consumers: Sequence[Consumer],
-        settler: Settler,
+        settler: Settles,
         adopter: Adopter,
         pace: Pace,
         worker: str,
@@ -76,6 +79,9 @@ class Mover:
         burst: bool = False,
         evictions: Evictions | None = None,
         monotonic: Callable[[], float] = clock.monotonic,
+        numbers: Sequence[int] = (),
+        suspects: deque[Run] | None = None,
+        others: int = 0,
     ) -> None:
         self._holdings = holdings
         self._free = free
@@ -89,7 +95,8 @@ class Mover:
         self._burst = burst
         self._evictions = evictions or Evictions()
         self._monotonic = monotonic
-        self._watches = [_Watch(number, line, monotonic()) for number, line in enumerate(lines)]
+        held_as = numbers or range(len(lines))
+        self._watches = [_Watch(number, held_as[number], line, monotonic()) for number, line in enumerate(lines)]
         self._called = {watch.line.store.keys["wake"]: watch for watch in self._watches}
         self.wake = WakeLine(link, [line.store.keys for line in lines])
         self.trouble = ErrorPause("mover", longest=1.0)
@@ -98,9 +105,11 @@ class Mover:
         self._claims = 0
         self._first = 0  # whose turn it is, counted on and on
         self._deaf = False  # the last pass ended without room, so that nobody listens to calls
-        self._taken = 0
+        self._spare = others * MOST  # rows that are left free for the claims of the other movers
+        self._round = 0  # of the buffer, when the pass began
         self._full_since = 0.0
-        self.suspects: deque[Run] = deque()  # one more crash, and they are poison; or they were evicted often: they run alone
+        # One more crash, and they are poison; or they were evicted often: they run alone.
+        self.suspects: deque[Run] = deque() if suspects is None else suspects
         self.quiet = False
         self.out_of_rows = False  # a call from the settler is welcome
 
@@ -149,7 +158,15 @@ class Mover:
     @property
     def dry(self) -> bool:
         """Whether nothing is held, and nothing was due since."""
-        return len(self._free) == self._holdings.rows and all(watch.dry for watch in self._watches)
+        return len(self._free) == self._holdings.rows and all(map(self._is_dry, self._watches))
+
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable when somebody calls; -1 for nothing."""
+        return self.wake.fileno()
+
+    def _is_dry(self, watch: _Watch) -> bool:
+        return watch.dry_at == self._buffer.round
 
     def _pass(self, now: float) -> float:
         ahead = self._pace.ahead()
@@ -157,6 +174,7 @@ class Mover:
         self.out_of_rows = not self._free
         # Before looking for room, so that a consumer that finishes in between calls.
         self._buffer.call_at = ahead // 2
+        self._round = self._buffer.round
         holding = len(self._free) < self._holdings.rows
         for watch in self._watches:
             if watch.nonce and watch.at <= now:  # first, since its rows are counted on
@@ -196,7 +214,7 @@ class Mover:
             watch = self._watches[step % count]
             looked = now - watch.heard < LOOK
             heard_of = looked or not self._deaf or watch.trouble.failures
-            if watch.at > now and heard_of and (not self._burst or holding or watch.dry):
+            if watch.at > now and heard_of and (not self._burst or holding or self._is_dry(watch)):
                 continue
             (empty if watch.idle and looked else due).append(watch)
         return due + empty
@@ -207,8 +225,10 @@ class Mover:
 
     def _room(self, ahead: int) -> int:
         finished = sum(consumer.finished for consumer in self._consumers)
-        in_hand = self._taken - finished
-        return min(len(self._consumers) + ahead - in_hand, len(self._free), MOST)
+        in_hand = self._buffer.taken - finished
+        if self._spare:
+            in_hand += self._buffer.asked_by_others(self, self._monotonic())
+        return min(len(self._consumers) + ahead - in_hand, len(self._free) - self._spare, MOST)
 
     def _try(self, watch: _Watch, room: int, holding: bool) -> None:
         try:
@@ -223,7 +243,9 @@ class Mover:
             self._claims += 1
             watch.nonce = f"{self._tag}{self._claims:x}"
             watch.want, watch.sent = room, self._monotonic()
-            self._holdings.claiming(watch.number, watch.nonce)
+            self._holdings.claiming(watch.held_as, watch.nonce)
+        if self._spare:
+            self._buffer.asking(self, watch.want, watch.sent)
         failpoint("mover.claim")
         reply = line.store.claim(
             self._worker,
@@ -242,7 +264,9 @@ class Mover:
             return
         self._keep(watch, reply.jobs)
         self._holdings.claimed()
-        self._holdings.claiming(watch.number, "")
+        self._holdings.claiming(watch.held_as, "")
+        if self._spare:
+            self._buffer.asking(self, 0, 0.0)
         now = self._monotonic()
         full = len(reply.jobs) >= watch.want
         watch.nonce = ""
@@ -251,11 +275,7 @@ class Mover:
         watch.at = now if full or (reply.more and reply.jobs) else now + reply.wait_ms / 1000
         failpoint("mover.kept")
         self._full_since = 0.0
-        if reply.jobs:
-            for other in self._watches:
-                other.dry = False
-        else:
-            watch.dry = not holding and not reply.more
+        watch.dry_at = -1 if reply.jobs or reply.more or holding else self._round
 
     def _away_ms(self, watch: _Watch) -> int:
         """For how long Redis could not be reached from here, if it could not: it then guards the leases of those that live."""
@@ -300,7 +320,7 @@ class Mover:
 
     def _keep(self, watch: _Watch, jobs: Sequence[ClaimedJob]) -> None:
         # The lease runs from when Redis got the claim, which is not before it was first sent.
-        number, line, until = watch.number, watch.line, watch.sent + watch.line.lease
+        number, line, until = watch.held_as, watch.line, watch.sent + watch.line.lease
         most, evicted = line.max_crashes, self._evictions.known()
         batch: list[Run] = []
         for job in jobs:
@@ -316,9 +336,10 @@ class Mover:
             to.append(run)
         if self.suspects:
             self._holdings.retire()
-        if batch:
-            self._taken += len(batch)
-            self._buffer.put(batch)
+        if jobs:
+            self._buffer.round += 1
+        if batch and not self._buffer.put(batch):
+            self._send_back(batch)
 
     def _full(self, now: float) -> float:
         if not self._full_since:
@@ -348,6 +369,9 @@ class Mover:
 
     def give_back(self, jobs: Sequence[Run]) -> None:
         """Back into the schedule, due at once, for whoever has room; the attempt does not count."""
-        self._taken -= len(jobs)
+        self._buffer.went_back(len(jobs))
+        self._send_back(jobs)
+
+    def _send_back(self, jobs: Sequence[Run]) -> None:
         for run in jobs:
             self._settler.add(run, run.outcome("snooze"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
@@ -25,6 +26,19 @@ AGAIN = 0.1  # seconds until what cannot be adopted yet is settled again
 Ended = tuple[Run, Outcome]
 
 
+class Settles(Protocol):
+    """What takes the ends of runs."""
+
+    def start(self) -> None:
+        """Starts its threads."""
+
+    def end(self, seconds: float) -> None:
+        """Lets them end, and waits for that."""
+
+    def add(self, run: Run, outcome: Outcome | None) -> None:
+        """A run has ended; None: without anything to settle."""
+
+
 class Settler:
     """1. Consumers add outcomes. 2. Its thread settles them, a script call per line and up to 200. 3. While Redis is away it sends
     the same call again, for ever: settle is idempotent. 4. What Redis does not know of is adopted, and settled once more. 5. It ends
@@ -34,6 +48,7 @@ class Settler:
         free: where rows of the holdings go when Redis has confirmed the end of their job.
         settled: called whenever rows have become free, by whichever thread that was.
         tally: where the ends are counted, if anybody measures.
+        counting: held while ends are counted, by all settlers of a process.
     """
 
     def __init__(
@@ -45,7 +60,9 @@ class Settler:
         worker: str,
         settled: Callable[[], None],
         tally: Tally | None = None,
+        counting: threading.Lock | None = None,
     ) -> None:
+        self._counting = counting or threading.Lock()
         self._holdings = holdings
         self._free = free
         self._adopter = adopter
@@ -66,9 +83,13 @@ class Settler:
 
     def end(self, seconds: float) -> None:
         """Lets the thread end, and waits for that."""
+        self.finish()
+        self._thread.join(seconds)
+
+    def finish(self) -> None:
+        """Lets the thread end when nothing is left."""
         self._ending.set()
         self._filled.set()
-        self._thread.join(seconds)
 
     def add(self, run: Run, outcome: Outcome | None) -> None:
         """A run has ended; None: without anything to settle."""
@@ -172,11 +193,12 @@ class Settler:
                     run.job.attempt,
                     outcome.kind,
                 )
-        if self._tally is not None:
-            self._tally.settled(answered, self._holdings)
+        with self._counting:
+            if self._tally is not None:
+                self._tally.settled(answered, self._holdings)
+            self._holdings.count(done, failed)
         self._adopter.ended(rows)
         self._free.extend(rows)
-        self._holdings.count(done, failed)
         self._settled()
 
     def _work(self) -> None:

@@ -17,18 +17,19 @@ If the supervisor is gone, the process ends at once: nobody extends its leases, 
 from __future__ import annotations
 
 import os
-import select
 from collections import deque
+from threading import Lock
 from typing import Final
 
-from django_delayq import clock
 from django_delayq.producer import wait_for_result
+from django_delayq.store.connection import Link
 from django_delayq.store.queue import MOST
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
+from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, LEAVE, NOW, QUIET, RETIRE, Ends
 from django_delayq.worker.process import stray_copies
 from django_delayq.worker.process.adopter import Adopter
@@ -36,9 +37,10 @@ from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
-from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.movers import Movers, Settlers, ready
+from django_delayq.worker.process.settler import Settler, Settles
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.run import SignalReceiver
+from django_delayq.worker.run import Run, SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.tally import Tally
 
@@ -47,9 +49,11 @@ LAST_SETTLE: Final = 1.5  # seconds; the supervisor kills half a second later
 BURST_PATIENCE: Final = 30.0  # seconds; a burst is started again by its timer, a worker would wait for ever
 
 
-def rows(threads: int) -> int:
-    """How many jobs a process may hold: what runs, what is taken ahead, and what waits to be settled."""
-    return threads + 3 * MOST
+def rows(threads: int, nodes: int = 1) -> int:
+    """How many jobs a process may hold: what runs, what is taken ahead, what waits to be settled, and what other servers may still
+    answer.
+    """
+    return threads + (2 + nodes) * MOST
 
 
 class TaskProcess:
@@ -65,22 +69,30 @@ class TaskProcess:
         self._room_read, self._room_write = os.pipe()
         os.set_blocking(self._room_read, False)
         os.set_blocking(self._room_write, False)
-        link = spec.connect(f"delayq-task-{worker}")
-        lines = spec.served(link)
+        lines = spec.served(spec.connect(f"delayq-task-{worker}"))
         if tally is not None:
             tally.serves(lines, spec.tasks)
         self._free = deque(range(holdings.rows))
         pace = Pace(spec.threads)
         self._buffer = JobBuffer(self._wake)
-        adopter = Adopter(holdings=holdings, worker=worker)
-        self._settler = Settler(
-            holdings=holdings,
-            free=self._free,
-            adopter=adopter,
-            worker=worker,
-            settled=self._settled,
-            tally=tally,
-        )
+        nodes: dict[Link, list[int]] = {}
+        for number, line in enumerate(lines):
+            nodes.setdefault(line.store.link, []).append(number)
+        counting = Lock()
+        adopters = {link: Adopter(holdings=holdings, worker=worker) for link in nodes}
+        settlers = {
+            link: Settler(
+                holdings=holdings,
+                free=self._free,
+                adopter=adopter,
+                worker=worker,
+                settled=self._settled,
+                tally=tally,
+                counting=counting,
+            )
+            for link, adopter in adopters.items()
+        }
+        self._settler: Settles = Settlers(settlers) if len(settlers) > 1 else next(iter(settlers.values()))
         self._executor = executor = Executor(
             holdings=holdings,
             find_task=spec.find_task,
@@ -104,21 +116,29 @@ class TaskProcess:
         self._consumers = [consumer(number, self._buffer) for number in range(1, spec.threads + 1)]
         self._alone = JobBuffer(self._wake)
         self._loner = consumer(0, self._alone)
-        self._mover = Mover(
-            lines=lines,
-            link=link,
-            holdings=holdings,
-            free=self._free,
-            buffer=self._buffer,
-            consumers=self._consumers,
-            settler=self._settler,
-            adopter=adopter,
-            pace=pace,
-            worker=worker,
-            wary=spec.wary,
-            burst=spec.burst,
-            evictions=evictions,
-        )
+        suspects: deque[Run] = deque()
+        movers = [
+            Mover(
+                lines=[lines[number] for number in numbers],
+                numbers=numbers,
+                link=link,
+                holdings=holdings,
+                free=self._free,
+                buffer=self._buffer,
+                consumers=self._consumers,
+                settler=self._settler,
+                adopter=adopters[link],
+                pace=pace,
+                worker=worker,
+                wary=spec.wary,
+                burst=spec.burst,
+                evictions=evictions,
+                suspects=suspects,
+                others=len(nodes) - 1,
+            )
+            for link, numbers in nodes.items()
+        ]
+        self._mover: Mover | Movers = movers[0] if len(movers) == 1 else Movers(movers, suspects)
         self._leaving = False
         self._now = False
 
@@ -153,18 +173,7 @@ class TaskProcess:
             self._alone.put([suspects.popleft()])
 
     def _sleep(self, seconds: float) -> None:
-        poll = select.poll()
-        for descriptor in (self._ends.commands, self._ends.alive, self._room_read):
-            poll.register(descriptor, select.POLLIN)
-        wake = self._mover.wake.fileno()
-        if wake >= 0:
-            poll.register(wake, select.POLLIN)
-        # poll() knows whole milliseconds only, and takes more of them rather than fewer: the rest of one is slept.
-        whole, rest = divmod(seconds * 1000, 1)
-        ready = poll.poll(whole)
-        if not ready:
-            clock.sleep(rest / 1000)
-        for descriptor, _ in ready:
+        for descriptor in ready((self._ends.commands, self._ends.alive, self._room_read, self._mover.descriptor), seconds):
             if descriptor == self._ends.alive:
                 logs.flush_within(LAST_LINES)
                 os._exit(1)
@@ -220,8 +229,18 @@ class TaskProcess:
             self._wake()
 
 
-def main(spec: WorkerSpec, worker: str, ends: Ends, holdings: Holdings, evictions: Evictions, tally: Tally | None = None) -> int:
-    """What a forked child runs."""
+def main(
+    spec: WorkerSpec,
+    worker: str,
+    ends: Ends,
+    holdings: Holdings,
+    evictions: Evictions,
+    tally: Tally | None = None,
+    circuits: LatestText | None = None,
+) -> int:
+    """What a forked child runs. `circuits`: where it puts up those that are open."""
+    if circuits is not None and spec.hooks.watch_circuits is not None:
+        spec.hooks.watch_circuits(circuits.write)
     stray_copies.expect()
     logs.gather()
     wait_for_result.know_tasks(lambda: CURRENT.get(None) is not None)

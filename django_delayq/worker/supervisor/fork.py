@@ -18,6 +18,7 @@ from django_delayq import clock, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.worker.holdings import Held, Holdings
+from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends
 from django_delayq.worker.tally import Tally
 
@@ -32,6 +33,7 @@ class Child:
     def __init__(self, name: str, worker: str, pid: int, commands: int, holdings: Holdings | None) -> None:
         self.holdings_file: Path | None = None  # the file that is its holdings
         self.tally: Tally | None = None  # what it counts, if anybody measures
+        self.circuits: LatestText | None = None  # which it says are open, if it has any
         self.name = name
         self.worker = worker
         self.pid = pid

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link
+from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
+from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker.supervisor import holdings_files
 from django_delayq.worker.supervisor.fork import Child
 from django_delayq.worker.supervisor.holdings_files import HoldingsFile, Origin
@@ -32,14 +33,15 @@ class _Line:
 class HostRecovery:
     """1. Looks, at the start and every second, for what workers left behind that are surely gone: known by the start of the machine,
     the namespaces, the process id and its time of birth. 2. Hands it to the process recovery: what ran counts a crash, what waited
-    nothing. Whom it cannot judge, such as a worker of another container, it leaves alone: those leases run out.
+    nothing. 3. Tells the registry that these workers are dead, so that nobody has to guess. Whom it
+    cannot judge, such as a worker of another container, it leaves alone: those leases run out.
     """
 
     def __init__(
         self,
         place: Path | None,
         store: str,
-        link: Link,
+        places: Places,
         prefix: str,
         *,
         recovery: ProcessRecovery,
@@ -47,15 +49,21 @@ class HostRecovery:
     ) -> None:
         self._place = place
         self._store = store
-        self._link = link
+        self._places = places
         self._prefix = prefix
         self._recovery = recovery
         self._children = children
         self._seen: dict[str, Origin | None] = {}
         self._looks = 0
+        self._registry = WorkerRegistry(places, prefix=prefix)
+        self._dead: set[str] = set()  # workers of which the registry is still to hear
 
     def poll(self) -> float:
-        """One look."""
+        """One look.
+
+        Raises:
+            StoreUnavailable: Redis is away; the next look tells the registry.
+        """
         if self._place is not None:
             if self._looks % AFRESH == 0:
                 self._seen.clear()
@@ -64,14 +72,19 @@ class HostRecovery:
             self._looks += 1
             if self._looks % TOUCH == 0:
                 holdings_files.touch([child.holdings_file for child in self._children() if child.holdings_file is not None])
+        while self._dead:
+            worker = next(iter(self._dead))
+            self._registry.died(worker)
+            self._dead.discard(worker)
         return PASS
 
     def _take_over(self, file: HoldingsFile) -> None:
         head, holdings = file.head, file.holdings
+        self._dead.add(head.worker.rpartition("/")[0])  # without the number of its process
         if holdings is None:
             return
         lines = [
-            _Line(QueueStore(self._link, prefix=self._prefix, queue=queue, partition=partition), lease_ms, max_crashes)
+            _Line(QueueStore(self._places, prefix=self._prefix, queue=queue, partition=partition), lease_ms, max_crashes)
             for queue, partition, lease_ms, max_crashes in head.lines
         ]
         logger.warning("%s is gone, with its supervisor (pid %d)", head.worker, head.origin.pid)

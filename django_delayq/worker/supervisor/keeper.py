@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from django_delayq import clock
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import StoreError
+from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.queue import MOST
 from django_delayq.worker.holdings import RUNNING, SETTLING, Held
 from django_delayq.worker.line import Line
@@ -55,13 +56,14 @@ class Keeper:
         self._progress: dict[tuple[int, int, int], int] = {}
         self._gone: dict[tuple[str, str], float] = {}  # since when nobody holds it
         self._odd = False
+        self._failed: dict[Link, float] = {}  # servers that did not answer, and when
         self.lost: Counter[str] = Counter()  # leases, by queue
 
     def poll(self) -> float:
         """One pass over all lines.
 
         Raises:
-            StoreUnavailable: Redis is away; what was not extended is extended by the next pass.
+            StoreUnavailable: a server is away; what is on others has been extended, the rest is by a later pass.
             StoreError: Redis refused a line; the others have been extended.
         """
         now = self._monotonic()
@@ -81,13 +83,24 @@ class Keeper:
                     by_line.setdefault(line, []).append((child, held))
                 if held.progress_turn:
                     seen[child.pid, held.row, held.turn] = held.progress_turn
-        refused: dict[Line, StoreError] = {}
-        for line, kept in by_line.items():
+        refused: dict[Line, DelayqError] = {}
+        down: StoreUnavailable | None = None
+        # Servers that did not answer come last, that of the last failure behind the others, and one failure is waited for in a pass:
+        # the leases of what is on healthy ones must not run out meanwhile.
+        for line, kept in sorted(by_line.items(), key=lambda each: self._failed.get(each[0].store.link, 0.0)):
+            node = line.store.link
+            if down is not None and node in self._failed:
+                refused[line] = down
+                continue
             try:
                 for start in range(0, len(kept), MOST):
                     self._extend(line, kept[start : start + MOST])
+                self._failed.pop(node, None)
             except StoreError as error:  # about this line; the leases of the others must not run out for it
                 refused[line] = error
+            except StoreUnavailable as error:
+                refused[line] = down = error
+                self._failed[node] = self._monotonic()
         self._progress = seen
         for line, full_at in self._full_at.items():
             if full_at <= now and line not in refused:

@@ -69,6 +69,7 @@ class Measure:
         )
 
     def _records(self) -> Mapping[str, Any] | None:
-        text = b"" if self._spec.report is None else self._spec.report.read()
-        said: dict[str, Any] = json.loads(text) if text else {}
-        return said if said and clock.monotonic() - said["at"] < STALE else None
+        """What all of them have said; None: nothing lately."""
+        texts = [text for report in self._spec.reports if (text := report.read())]
+        said = [one for one in map(json.loads, texts) if clock.monotonic() - one["at"] < STALE]
+        return {key: [each for one in said for each in one[key]] for key in ("mirrors", "samples")} if said else None

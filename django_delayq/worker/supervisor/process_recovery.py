@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +10,20 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from django_delayq import ids, signals
+from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import StoreError
+from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import UNKNOWN_TASK, WAITING, Held
 from django_delayq.worker.line import Line
+from django_delayq.worker.outcome_detail import of_crash
 from django_delayq.worker.supervisor.fork import Child
 
 logger = Logger("django_delayq.worker")
 
+MOST_NAMED: Final = 50  # crashed jobs of one process that the log names
 # What is said of runs that were given back. By "e" the mirror knows an eviction, which the stream tells as a snooze.
 SAID: Final[Mapping[Kind, bytes]] = {
     "snooze": b'{"d":"its process was stopped"}',
@@ -49,7 +53,7 @@ class DeadProcess:
 
     Args:
         claims: a nonce per line, of a claim whose jobs may stand nowhere yet.
-        ran: what becomes of the jobs that were running: crash, snooze, or evict.
+        ran: what becomes of the jobs that were running: crash, snooze, or evict. exit_code: see `of_crash`.
         ended: of those that are known to have ended in another way, line and how to settle them.
         settled: called when Redis knows about all of it.
         left: the lines about which it does not know yet; `items`: what is to be told it, by line.
@@ -60,6 +64,7 @@ class DeadProcess:
     held: list[Held]
     claims: list[str]
     ran: Kind
+    exit_code: int | None = None
     ended: Sequence[tuple[int, Outcome]] = ()
     settled: Callable[[], None] = lambda: None
     left: set[int] = field(init=False)
@@ -76,8 +81,9 @@ class ProcessRecovery:
     is away, the next pass tries again; a line that it refuses keeps no other waiting.
     """
 
-    def __init__(self, *, lines: Sequence[Line], evictions: Evictions) -> None:
+    def __init__(self, *, lines: Sequence[Line], evictions: Evictions, tasks: Sequence[str] = ()) -> None:
         self._lines = lines
+        self._tasks = tasks
         self._evictions = evictions
         self._dead: deque[DeadProcess] = deque()
         self.ended: Counter[tuple[str, int, Kind]] = Counter()  # runs that were given back: queue, number of the task, how
@@ -95,6 +101,7 @@ class ProcessRecovery:
             held=list(child.holdings.held()),
             claims=child.holdings.nonces(self._lines),
             ran=ran,
+            exit_code=child.exit_code,
             ended=ended,
             settled=child.remove_holdings_file,
         )
@@ -110,16 +117,23 @@ class ProcessRecovery:
         """Settles what is left.
 
         Raises:
-            StoreUnavailable: Redis is away; the next pass goes on.
-            StoreError: Redis refused a line; all that the others held has been given back.
+            StoreUnavailable: a server is away; all that was held on others has been given back, and the next pass goes on.
+            StoreError: Redis refused a line; likewise.
         """
-        refused: StoreError | None = None
+        refused: DelayqError | None = None
+        away: set[Link] = set()
         for dead in list(self._dead):
             for number in sorted(dead.left):
+                node = dead.lines[number].store.link
+                if node in away:
+                    continue
                 try:
                     self._give_back(dead, number)
                 except StoreError as error:  # about this line; what was held of the others does not wait for it
                     refused = error
+                except StoreUnavailable as error:
+                    refused = error
+                    away.add(node)
                 else:
                     dead.left.discard(number)
             if not dead.left:
@@ -142,6 +156,7 @@ class ProcessRecovery:
                     line.store.queue,
                     crashed,
                 )
+                self._name_crashed(dead, line.store.queue, items)
         while items:
             batch = items[:MOST]
             failpoint("remains.settle")
@@ -151,6 +166,22 @@ class ProcessRecovery:
             for item, answer in zip(batch, answers, strict=True):
                 if answer == "done":
                     self._done(dead, line.store.queue, item)
+
+    def _name_crashed(self, dead: DeadProcess, queue: str, items: Sequence[Outcome]) -> None:
+        """In the log: which jobs these were, of which tasks, and how their process has ended."""
+        rows = {(row.id, row.fence): row.task for row in dead.held}
+        for item in [item for item in items if item.kind == "crash"][:MOST_NAMED]:
+            number = rows.get((item.id, item.fence), UNKNOWN_TASK)
+            ours = dead.lines is self._lines and 0 <= number < len(self._tasks)  # the tasks of another worker may have other numbers
+            task = self._tasks[number] if ours else ""
+            logger.warning(
+                "job %s%s crashed in attempt %d: %s",
+                item.id,
+                f" ({task})" if task else "",
+                item.attempt,
+                _told(item.detail),
+                extra={"job_id": item.id, "task": task, "queue": queue, "attempt": item.attempt, "worker": dead.worker},
+            )
 
     def _done(self, dead: DeadProcess, queue: str, item: Outcome) -> None:
         if item.kind != "snooze" or item.detail:  # else it only waited
@@ -169,7 +200,8 @@ class ProcessRecovery:
                 continue
             waited = row.state == WAITING
             kind: Kind = "snooze" if waited else dead.ran
-            detail = b"" if waited else SAID.get(kind, b"")
+            how = of_crash(dead.exit_code) if kind == "crash" else SAID.get(kind, b"")
+            detail = b"" if waited else how
             items.append(_item(row.id, row.attempt, row.fence, kind, detail))
         line = dead.lines[number]
         nonce = dead.claims[number] or secrets.token_hex(8)
@@ -186,3 +218,7 @@ class ProcessRecovery:
 
 def _item(id: str, attempt: int, fence: str, kind: Kind, detail: bytes = b"") -> Outcome:
     return Outcome(id, attempt, fence, kind, detail=detail)
+
+
+def _told(detail: bytes) -> str:
+    return str(json.loads(detail)["d"]) if detail else "nobody knows how"

@@ -7,6 +7,7 @@ from typing import Final
 
 from django_delayq import clock
 from django_delayq.logger import Logger
+from django_delayq.worker.outcome_detail import signal_name
 from django_delayq.worker.spec import WorkerSpec
 from django_delayq.worker.supervisor.fork import Child, resident_memory
 
@@ -65,7 +66,7 @@ class Slot:
 
 def _how(child: Child) -> str:
     code = child.exit_code or 0
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
 
 
 class Recycler:

@@ -27,6 +27,7 @@ from django_delayq.store.queue import Kind
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker import loop_process
 from django_delayq.worker.evictions import Evictions
+from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.loop import Loop, LoopSchedule
 from django_delayq.worker.pipe_commands import GAVE_UP, LEAVE, NOW, QUIET, RETIRE
 from django_delayq.worker.process import task_process
@@ -41,6 +42,7 @@ from django_delayq.worker.supervisor.os_signals import Order, OsSignals
 from django_delayq.worker.supervisor.probe import Answer, Probe, judged, not_found
 from django_delayq.worker.supervisor.process_recovery import ProcessRecovery
 from django_delayq.worker.supervisor.reloader import Reloader
+from django_delayq.worker.supervisor.server_links import ServerLinks
 from django_delayq.worker.supervisor.slots import Recycler, Slot
 
 logger = Logger("django_delayq.worker")
@@ -48,7 +50,6 @@ logger = Logger("django_delayq.worker")
 LAST_WORD: Final = 2.0  # seconds between "give back what runs" and SIGKILL
 LOOPS_END: Final = 15.0  # seconds for a loop process to finish what is ready
 HANGS: Final = 0.25  # seconds for either if Redis is away: nothing can be given back or read then
-RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for Redis
 RECOVERY_END: Final = 5.0  # seconds to settle what killed processes held, if Redis is away
 PASS: Final = 0.5  # seconds between looks at its processes while something is under way; what ends one, or asks for it, is a signal
 CALM: Final = 1.0
@@ -62,17 +63,17 @@ class Supervisor:
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
         self._started_ms = clock.wall_ms()
-        self._link = spec.connect(f"delayq-worker-{spec.worker}")
-        self._link.rests = RESTS
-        lines = spec.served(self._link)
+        self._places = spec.connect(f"delayq-worker-{spec.worker}")
+        lines = spec.served(self._places)
+        self._links = ServerLinks(self._places, lines)
         self._forker = Forker(spec.hooks.before_fork)
-        self._forker.to_close.append(self._link.close)
+        self._forker.to_close.append(self._places.close)
         self._born = 0
         self._tasks = [Slot(f"task-{n}", self._fork_task) for n in range(1, spec.processes + 1)]
         self._loop_slots = [Slot(one.name, self._fork_loops(one)) for one in spec.loop_processes]
         self._leaving: list[Child] = []
         self._evictions = Evictions()
-        self._recovery = ProcessRecovery(lines=lines, evictions=self._evictions)
+        self._recovery = ProcessRecovery(lines=lines, evictions=self._evictions, tasks=spec.tasks)
         self._deadlines = Deadlines(
             lines=lines,
             children=self._task_children,
@@ -82,14 +83,14 @@ class Supervisor:
             grace=spec.grace,
         )
         self._place = holdings_files.place() if spec.processes else None
-        self._store = f"{spec.prefix} {self._link.where}"
-        registry = WorkerRegistry(self._link, prefix=spec.prefix)
+        self._store = f"{spec.prefix} {self._links.where}"
+        registry = WorkerRegistry(self._places, prefix=spec.prefix)
         self._beat = worker_beat.Beat(registry, spec.worker, self.facts, self._asked)
         keeper = Keeper(lines=lines, children=self._task_children, worker=spec.worker)
         self._measure = Measure(spec, keeper=keeper, recovery=self._recovery) if spec.measured else None
         loops: list[Loop] = [
             keeper,
-            HostRecovery(self._place, self._store, self._link, spec.prefix, recovery=self._recovery, children=self._task_children),
+            HostRecovery(self._place, self._store, self._places, spec.prefix, recovery=self._recovery, children=self._task_children),
             self._recovery,
             self._deadlines,
             Recycler(spec, self._in_slots, self._replace),
@@ -146,8 +147,10 @@ class Supervisor:
         for child in self._task_children():
             if child.holdings is not None:
                 done, failed = (a + b for a, b in zip((done, failed), child.holdings.counts(), strict=True))
+        told = [child.circuits.read() for child in self._task_children() if child.circuits is not None]
         return {
             **worker_beat.facts(self._spec, held, [os.getpid(), *(child.pid for child in self._children())]),
+            **worker_beat.circuits(told),
             "done": done,
             "failed": failed,
             "started": self._started_ms,
@@ -161,19 +164,20 @@ class Supervisor:
         worker = f"{self._spec.worker}/{self._born}"
         spec, evictions = self._spec, self._evictions
         tally = None if self._measure is None else self._measure.tally()
+        circuits = None if spec.hooks.watch_circuits is None else LatestText(worker_beat.CIRCUITS)
         holdings, holdings_file = holdings_files.make(
-            self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads), lines=spec.lines
+            self._place, worker=worker, store=self._store, rows=task_process.rows(spec.threads, self._links.count), lines=spec.lines
         )
         try:
             child = self._forker.fork(
-                name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions, tally), holdings
+                name, worker, lambda ends: task_process.main(spec, worker, ends, holdings, evictions, tally, circuits), holdings
             )
         except OSError:
             holdings.close()
             if holdings_file is not None:
                 holdings_file.unlink(missing_ok=True)
             raise
-        child.holdings_file, child.tally = holdings_file, tally
+        child.holdings_file, child.tally, child.circuits = holdings_file, tally, circuits
         return child
 
     def _fork_loops(self, one: loop_process.LoopProcess) -> Callable[[str], Child]:
@@ -246,7 +250,7 @@ class Supervisor:
             else:
                 child.tell(NOW)
                 child.told_now = True
-                child.kill_at = now + (HANGS if self._link.away else LAST_WORD)
+                child.kill_at = now + (HANGS if self._links.away else LAST_WORD)
 
     def _replace(self, child: Child, command: bytes = RETIRE) -> None:
         for slot in self._tasks:
@@ -292,7 +296,7 @@ class Supervisor:
         if order == "interrupt":
             self._exit_code = 130
         self._leave_at = clock.monotonic()
-        self._link.hurry(self._leave_at)
+        self._links.hurry(self._leave_at)
         for child in self._task_children():
             child.kill_at = min(child.kill_at, self._leave_at)
         for slot in self._loop_slots:
@@ -304,7 +308,7 @@ class Supervisor:
             self._systemd.stopping()
         self._stopping = True
         self._leave_at = (self._signals.told_at or clock.monotonic()) + grace  # it may hear it only when a call to Redis has ended
-        self._link.hurry(self._leave_at)
+        self._links.hurry(self._leave_at)
         self._loops.soon(self._beat)
         for child in self._task_children():
             child.tell(LEAVE)
@@ -314,7 +318,7 @@ class Supervisor:
         if self._loops_told or self._task_children() or self._busy_with_recovery():
             return
         self._loops_told = True
-        patience = HANGS if self._link.away else LOOPS_END
+        patience = HANGS if self._links.away else LOOPS_END
         for slot in self._loop_slots:
             if slot.child is not None:
                 slot.child.tell(LEAVE)
@@ -322,7 +326,7 @@ class Supervisor:
                 slot.child.kill_at = min(slot.child.kill_at, clock.monotonic() + patience)
 
     def _busy_with_recovery(self) -> bool:
-        if not self._recovery or (self._link.away and clock.monotonic() >= self._leave_at):
+        if not self._recovery or (self._links.away and clock.monotonic() >= self._leave_at):
             return False
         if self._give_up_at == float("inf"):
             self._give_up_at = clock.monotonic() + RECOVERY_END
@@ -343,7 +347,7 @@ class Supervisor:
         if self._systemd is not None:
             self._systemd.close()
         self._forker.close()
-        self._link.close()
+        self._places.close()
         signals.worker_stopped.send_robust(sender=None, worker=self._spec.worker)
 
     def _changed(self, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -9,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.store import formats
+from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker.holdings import RUNNING, WAITING, Held
@@ -20,6 +23,8 @@ from django_delayq.worker.supervisor.fork import resident_memory
 EVERY = 5.0
 TIDY_EVERY = 60.0
 MOST_SHOWN = 20
+MOST_TARGETS = 100
+CIRCUITS = 16_384  # bytes, in which a process says what circuits are open
 LATE = 15.0  # seconds without a beat after which a worker is not ready
 
 
@@ -86,15 +91,23 @@ class Tidy:
         """One call per line.
 
         Raises:
-            StoreUnavailable: Redis is away.
+            StoreUnavailable: a server is away; what is on others has been tidied.
         """
         if not self._begun:  # not at the start, when there is other work, nor all workers of a deploy at once
             self._begun = True
             return TIDY_EVERY * self._rand()
+        away: dict[Link, StoreUnavailable] = {}
         for store, cursor in self._cursors.items():
+            if store.link in away:
+                continue
             failpoint("beat.tidy")
-            self._cursors[store] = store.tidy(cursor=cursor).cursor
+            try:
+                self._cursors[store] = store.tidy(cursor=cursor).cursor
+            except StoreUnavailable as error:
+                away[store.link] = error
             failpoint("beat.tidied")
+        for unavailable in away.values():
+            raise unavailable
         return TIDY_EVERY * (0.5 + self._rand())
 
 
@@ -110,14 +123,27 @@ def facts(spec: WorkerSpec, held: Sequence[Held], processes: Iterable[int]) -> d
         "threads": spec.threads,
         "sides": [one.name for one in spec.loop_processes],
         "records": list(spec.records),
+        "brings_in": list(spec.brings_in),
         "busy": states.count(RUNNING),
         "waiting": states.count(WAITING),
         "jobs": running(held, [line.queue for line in spec.lines], spec.tasks),
         "memory": sum(map(resident_memory, processes)),
         "version": spec.version,
         "health": spec.health_address,
+        "targets": sorted(spec.targets)[:MOST_TARGETS],
         "format": formats.FORMAT,
     }
+
+
+def circuits(told: Iterable[bytes]) -> dict[str, Any]:
+    """What the beat says of circuits that are open in processes of this worker, by what each has told: those that are open for
+    longest, at most MOST_SHOWN, each once. Nothing where none is.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for one in (one for text in told if text for one in json.loads(text)):
+        if one["until"] > found.get(one["target"], {"until": -1})["until"]:
+            found[one["target"]] = one
+    return {"circuits": sorted(found.values(), key=lambda one: -one["until"])[:MOST_SHOWN]} if found else {}
 
 
 def running(held: Iterable[Held], queues: Sequence[str], tasks: Sequence[str]) -> list[dict[str, Any]]:

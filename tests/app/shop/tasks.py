@@ -402,3 +402,12 @@ def tick(name: str, seconds: float = 0.0) -> None:
 
 for _schedule in json.loads(os.environ.get("APP_SCHEDULES", "[]")):  # what this version of the project declares
     delayq.periodic(**_schedule)(tick)
+
+
+@delayq.task
+def numbered(name: str, number: int, seconds: float) -> None:
+    """Of a name that is held: what it writes bears the number of its turn."""
+    turn = delayq.current().turn
+    note("began", name, turn, number)
+    time.sleep(seconds)
+    note("ended", name, turn, number)

@@ -286,6 +286,13 @@ def test_a_length_that_is_none_is_400(caller, length):
     refused(answer, 400, "length_unknown")
 
 
+def test_a_body_in_pieces_that_django_does_not_read_is_no_empty_one(caller):
+    id = caller.schedule().json()["id"]
+    answer = caller.post(f"jobs/{id}/cancel", b"", **{"Transfer-Encoding": "chunked"})
+    refused(answer, 400, "length_unknown")
+    assert caller.get(f"jobs/{id}").json()["state"] == "scheduled"
+
+
 @pytest.mark.parametrize(
     "kind",
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application/json; charset=latin-1"],

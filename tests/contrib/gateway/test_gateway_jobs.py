@@ -66,8 +66,18 @@ def test_a_job_is_told_as_the_command_tells_it(caller, run):
     told = caller.get(f"jobs/{id}").json()
     inspected = run("inspect", id, "--json").json
     assert told["job"] == inspected["job"]
-    assert told["redis"] == inspected["redis"]
+    inspected["redis"].pop("cancel_by")
+    assert told["redis"] == {**inspected["redis"], "cancel_requested": False}
     assert (told["id"], told["state"], told["redis_answers"]) == (id, "scheduled", True)
+
+
+def test_who_has_asked_to_cancel_a_run_is_not_told(caller):
+    id = caller.post("jobs", {"task": PING}).json()["id"]
+    stores.queue("redis").claim("w", "n1", want=1, lease_ms=30_000, max_crashes=3)
+    assert delayq.cancel(ids.full(id), actor="anna", reason="private") == "running"
+    answer = caller.get(f"jobs/{id}")
+    assert answer.json()["redis"]["cancel_requested"] is True
+    assert b"anna" not in answer.content
 
 
 def test_an_id_may_be_the_uuid(caller):

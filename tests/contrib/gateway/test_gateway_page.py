@@ -18,15 +18,21 @@ from django_delayq import ids
 from django_delayq.contrib.gateway.problems import REFUSALS
 from django_delayq.contrib.gateway.routes import ROUTES
 from django_delayq.models import Job
+from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from tests.contrib.gateway.conftest import Caller
+from tests.contrib.gateway.served import until
+from tests.stage import Actor
 
 PAGE = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
 Run = Callable[..., str]
 
 
-def block(language: str) -> str:
-    return next(code for code in re.findall(rf"```{language}\n(.+?)```", PAGE, flags=re.DOTALL) if "QUEUE_URL" in code)
+SCHEDULES, CONSUMES = 0, 1  # the programs of each language
+
+
+def block(language: str, number: int = SCHEDULES) -> str:
+    return [code for code in re.findall(rf"```{language}\n(.+?)```", PAGE, flags=re.DOTALL) if "QUEUE_URL" in code][number]
 
 
 @pytest.fixture
@@ -64,6 +70,78 @@ def test_node(run_client: Run, tmp_path: Path) -> None:
     file = tmp_path / "client.mjs"
     file.write_text(block("javascript"))
     assert lines(run_client("node", str(file))) == ["scheduled", "done"]
+
+
+def test_go(run_client: Run, tmp_path: Path) -> None:
+    file = tmp_path / "client.go"
+    file.write_text(block("go"))
+    assert lines(run_client("go", "run", str(file))) == ["scheduled", "done"]
+
+
+def test_php(run_client: Run, tmp_path: Path) -> None:
+    file = tmp_path / "client.php"
+    file.write_text(block("php"))
+    assert lines(run_client("php", str(file))) == ["scheduled", "done"]
+
+
+# Of each language: the end of its files, the programs that it needs, how its files are run.
+PROGRAMS = {
+    "bash": ("sh", ("bash", "curl", "jq"), ("bash",)),
+    "python": ("py", (sys.executable,), (sys.executable,)),
+    "javascript": ("mjs", ("node",), ("node",)),
+    "go": ("go", ("go",), ("go", "run")),
+    "php": ("php", ("php",), ("php",)),
+}
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_consumer_acks_what_it_has_packed_and_retries_what_it_could_not(
+    caller: Caller, live_server: Any, settings: Any, tmp_path: Path, language: str
+) -> None:
+    ending, needed, words = PROGRAMS[language]
+    queue = (
+        f"parcels-{language}"  # the last request of a consumer that was killed still waits, and would take what the next test pushes
+    )
+    for program in needed:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], queue: {"CONSUMER": "pull", "BACKOFF": "1h"}}}
+    good = [delayq.push(queue, {"order": number}) for number in (1, 2, 3)]
+    bad = delayq.push(queue, {"note": "no order"})
+    file, log = tmp_path / f"consumer.{ending}", tmp_path / "log"
+    file.write_text(block(language, CONSUMES).replace("queues/parcels/", f"queues/{queue}/"))
+    environment = {
+        **os.environ,
+        "QUEUE_URL": f"{live_server.url}/queue/v1",
+        "QUEUE_TOKEN": caller.text,
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+    }
+    actor = Actor(log, [*words, str(file)], environment)
+    actor.start()
+    try:
+
+        def settled() -> bool:
+            assert actor.alive, actor.text()
+            depth = stores.inspector().depth(queue)
+            return (depth.due, depth.running, depth.retrying) == (0, 0, 1)
+
+        until(settled, actor.text)
+        later = delayq.push(queue, {"order": 4})
+        until(lambda: state(later) == "finished" or not actor.alive, actor.text)
+        assert actor.alive, actor.text()
+    finally:
+        actor.kill_tree()
+    assert [state(job) for job in good] == ["finished"] * 3
+    assert state(bad) == "scheduled"
+    assert sorted(line for line in actor.text().splitlines() if line.startswith("packed")) == [
+        f"packed {number}" for number in (1, 2, 3, 4)
+    ]
+
+
+def state(job: delayq.Job) -> str:
+    view = stores.inspector().job(job.queue, job.id)
+    return "" if view is None else view.state
 
 
 def lines(told: str) -> list[str]:

@@ -1,5 +1,5 @@
 """Hostile requests: none is answered with 500, and none schedules by halves. The cases are the same each time; `DELAYQ_FUZZ=10000`
-tries so many.
+tries so many of each kind.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ from django_delayq.contrib.gateway.models import KeptAnswer
 from django_delayq.models import Job
 from django_delayq.producer.options import POLICIES
 from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
+from tests.contrib.destinations.conftest import TARGETS
+from tests.contrib.destinations.conftest import TASK as OFFERS
 from tests.contrib.gateway.conftest import BASE, TASK
+from tests.contrib.http.conftest import SECRET
+from tests.contrib.http.conftest import TASK as DELIVERIES
 
 CASES = int(os.environ.get("DELAYQ_FUZZ", "3000"))
+FEWER = int(os.environ.get("DELAYQ_FUZZ", "1000"))  # of each of the other kinds
 SEED = 20260731
 TEXTS = (
     "",
@@ -71,6 +77,21 @@ FIELDS = (
     "id",
     "reason",
 )
+MESSAGE_FIELDS = ("body", "n", "wait", "lease", "older_than", "messages", "fence", "id", *FIELDS[3:])
+TARGET_FIELDS = ("url", "json", "text", "base64", "headers", "secret", "method", "timeout", "redirects", "to", "message", *FIELDS[3:])
+FENCES = ("1/a", "0/a", "1/", "/", "1/" + "a" * 64, "9" * 400 + "/a", "1/a/b", "\u0661/a", "-1/a", "1/\x00")
+URLS = (
+    "https://partner.example/",
+    "http://127.0.0.1:1/",
+    "http://[::1]/",
+    "ftp://x",
+    "https://a:b@x/",
+    "https://\ud800/",
+    "https://x:99999/",
+    "//x",
+    "http://" + "x" * 5000,
+)
+SETTLING = ("ack", "retry", "snooze", "fail", "extend")
 NAMES = (
     "order_id",
     "note",
@@ -92,6 +113,7 @@ class Stranger:
 
     def __init__(self, seed: int, known: list[str]) -> None:
         self.dice, self.known = Random(seed), known
+        self.held: list[dict[str, Any]] = []  # what was pulled
 
     def value(self, depth: int = 0) -> Any:
         kind = self.dice.randrange(6 if depth < 4 else 2)
@@ -111,11 +133,17 @@ class Stranger:
         good: dict[str, Any] = {"task": TASK, "args": [7], "delay": "1h"}
         if self.dice.random() < 0.2:
             good |= {"key": self.dice.choice("ab"), "on_conflict": self.dice.choice(POLICIES)}
+        self.spoil(good, FIELDS)
+        return self.raw(good)
+
+    def spoil(self, good: dict[str, Any], names: tuple[str, ...]) -> None:
         for _ in range(self.dice.randrange(4)):
-            name = self.dice.choice(FIELDS)
+            name = self.dice.choice(names)
             good[name] = self.value() if self.dice.random() < 0.7 else self.dice.choice(TEXTS)
-        if self.dice.random() < 0.2:
+        if good and self.dice.random() < 0.2:
             good.pop(self.dice.choice(list(good)))
+
+    def raw(self, good: dict[str, Any]) -> bytes:
         try:
             raw = json.dumps(good if self.dice.random() < 0.9 else self.value()).encode()
         except ValueError:  # a number of too many digits
@@ -127,6 +155,44 @@ class Stranger:
             junk = self.dice.randbytes(self.dice.randrange(1, 9))
             raw = raw[:at] + junk + raw[at + self.dice.randrange(9) :]
         return raw
+
+    def of_messages(self) -> tuple[str, bytes]:
+        """Address and body of a request about messages; some of them settle what is held."""
+        queue = self.dice.choice(("mail",) * 8 + ("orders", "nowhere", self.id()))
+        verb = self.dice.choice(("messages", "messages", "pull", "pull", *SETTLING, *(f"messages/{{id}}/{verb}" for verb in SETTLING)))
+        good: dict[str, Any] = {"body": self.dice.choice((7, self.value())), "delay": 0} if verb == "messages" else {}
+        if verb == "pull":
+            good = {"n": self.dice.randrange(1, 4), "wait": 0}
+        elif verb != "messages":
+            claims = [self.claim() for _ in range(self.dice.randrange(4))]
+            for claim in claims:
+                claim |= {"delay": 0} if "snooze" in verb else {}
+            one = claims[0] if claims else {"fence": "1/a"}
+            good = {"messages": claims} if "id" not in verb else {name: value for name, value in one.items() if name != "id"}
+            verb = verb.replace("{id}", quote(str(one.get("id", self.id())).encode("utf-8", "surrogatepass"), safe="") or "x")
+        if self.dice.random() < 0.5:
+            self.spoil(good, MESSAGE_FIELDS)
+        return f"queues/{queue}/{verb}", self.raw(good)
+
+    def claim(self) -> dict[str, Any]:
+        if self.held and self.dice.random() < 0.7:
+            return dict(self.dice.choice(self.held[-20:]))
+        return {"id": self.dice.choice((*TEXTS, "0" * 22)), "fence": self.dice.choice(FENCES)}
+
+    def of_targets(self) -> tuple[str, bytes]:
+        """The same about deliveries and offers."""
+        secret = self.dice.choice(("partner", "other", "", "*", {"secret": "partner"}))
+        url = self.dice.choice(URLS) if self.dice.random() < 0.5 else URLS[0]
+        good: dict[str, Any] = {"url": url, "json": self.value()}
+        if self.dice.random() < 0.3:
+            good["headers"] = {self.dice.choice(("X-Key", "Host", "a b", "Cookie", "webhook-id")): secret}
+        if self.dice.random() < 0.3:
+            good["secret"] = secret
+        path = self.dice.choice(("deliveries", "deliveries", "offers"))
+        if path == "offers":
+            good = {"to": self.dice.choice(("shipping", "invoices", "nowhere")), "message": self.value()}
+        self.spoil(good, TARGET_FIELDS)
+        return path, self.raw(good)
 
     def id(self) -> str:
         chosen = self.dice.choice((*TEXTS, *self.known[-20:], "z" * 22, "0" * 22))
@@ -190,3 +256,61 @@ def test_hostile_requests_end_in_no_500_and_schedule_nothing_by_halves(caller):
 def _only_in_redis(rows: dict[str, Job]) -> set[str]:
     """Jobs of redis durability, which get their rows from the mirror; here is none."""
     return {id for batch in stores.inspector().records("redis") for id, _ in batch} - set(rows)
+
+
+def test_hostile_requests_about_messages_end_in_no_500_and_lose_none(make, settings, delayq_redis):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "mail": {"CONSUMER": "pull", "BACKOFF": "0s"}}}
+    caller, stranger, seen = make(), Stranger(SEED + 1, []), Counter()
+    accepted: set[str] = set()
+    ended: set[str] = set()
+    for case in range(FEWER):
+        path, raw = stranger.of_messages()
+        headers = stranger.headers(caller.text)
+        answer = caller.client.post(BASE + path, raw, content_type="application/json", headers=headers)
+        assert answer.status_code < 500, (case, path, raw, headers, answer.content)
+        seen[answer.status_code] += 1
+        verb = path.rpartition("/")[2]
+        if answer.status_code == 201 and answer.json()["created"]:
+            accepted.add(answer.json()["id"])
+        elif answer.status_code == 200 and verb == "pull":
+            stranger.held += [{"id": one["id"], "fence": one["fence"]} for one in answer.json()["messages"]]
+        elif answer.status_code == 200 and verb in ("ack", "fail", "retry"):
+            told = answer.json()
+            ended |= {one["id"] for one in told.get("messages", [told]) if one["answer"] == "done"}
+    rows = {job.short_id: job for job in Job.objects.all()}
+    assert set(rows) == accepted
+    held = {one["id"] for one in stranger.held}
+    assert held <= accepted
+    assert ended <= held
+    for id, job in rows.items():
+        view = stores.inspector().job(job.queue, job.pk)
+        assert view is not None, "a row that Redis has never heard of"
+        assert view.state in ("scheduled", "running") or id in ended or job.record.key, "nobody has ended it"
+    assert {200, 201, 400, 401, 404, 422} <= set(seen)
+    assert min(len(accepted), len(ended)) > FEWER / 100
+
+
+def test_hostile_requests_about_targets_end_in_no_500_and_schedule_nothing_by_halves(make, settings, delayq_redis, monkeypatch):
+    for task in (OFFERS, DELIVERIES):  # as where the settings have TARGETS and HTTP
+        monkeypatch.setitem(registry._tasks, task.name, task)
+    secrets = {"partner": SECRET, "other": SECRET}
+    settings.DELAYQ = {**settings.DELAYQ, "TARGETS": TARGETS, "HTTP": {"SECRETS": secrets}}
+    caller = make(targets=["shipping"], secrets=["partner=https://partner.example"])
+    stranger, seen, accepted = Stranger(SEED + 2, []), Counter(), set()
+    for case in range(FEWER):
+        path, raw = stranger.of_targets()
+        headers = stranger.headers(caller.text)
+        answer = caller.client.post(BASE + path, raw, content_type="application/json", headers=headers)
+        assert answer.status_code < 500, (case, path, raw, headers, answer.content)
+        seen[answer.status_code] += 1
+        if answer.status_code == 201 and answer.json()["created"]:
+            accepted.add(answer.json()["id"])
+    rows = {job.short_id: job for job in Job.objects.all()}
+    assert set(rows) | _only_in_redis(rows) == accepted
+    for job in rows.values():
+        headers = job.kwargs.get("headers") or {}
+        named = [value["secret"] for value in headers.values() if isinstance(value, dict)]
+        assert {job.kwargs.get("secret", "partner"), *named} <= {"partner"}
+        assert job.kwargs.get("to", "shipping") == "shipping"
+    assert {201, 400, 401, 403, 422} <= set(seen)
+    assert seen[201] > FEWER / 100

@@ -9,10 +9,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from django_delayq.contrib.gateway import gate, json_schemas
+from django_delayq.contrib.gateway import gate, json_schemas, tokens
 from django_delayq.contrib.gateway.problems import REFUSALS, GatewayProblem
 from django_delayq.contrib.gateway.routes import ROUTES
+from tests.contrib.destinations.conftest import TARGETS
 from tests.contrib.gateway.conftest import PING, TASK, Caller
+from tests.contrib.http.conftest import TASK as DELIVERIES  # noqa: F401  # not in the registry then, as other tests have it
 from tests.management.conftest import lose_redis
 
 try:
@@ -74,7 +76,13 @@ def box(caller) -> BlackBox:
     return BlackBox(caller)
 
 
+SETTLING = {"ack": {}, "retry": {"delay": "1s", "reason": "busy"}, "snooze": {"delay": 1}, "fail": {"reason": "bad"}, "extend": {}}
+
+
 def test_every_operation_of_the_document_is_driven_and_answers_as_it_says(box, settings):
+    queues = {**settings.DELAYQ["QUEUES"], "mail": {"CONSUMER": "pull"}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues, "HTTP": {}, "TARGETS": TARGETS}
+    tokens.rows().update(targets=["*"])
     scheduled = box.call("schedule", {"task": TASK, "args": [7], "delay": "1h", "key": "a"}, **{"Idempotency-Key": "1"}).json()
     id, named = scheduled["id"], {"queue": "orders", "key": "a"}
     box.call("schedule", {"task": TASK, "args": [7], "key": "a", "on_conflict": "keep"})
@@ -91,22 +99,49 @@ def test_every_operation_of_the_document_is_driven_and_answers_as_it_says(box, s
     box.call("queues")
     box.call("queue", queue="orders")
     box.call("tasks")
+    box.call("push", {"body": 1, "key": "m"}, queue="mail")
+    box.call("push", {"body": 1, "key": "m", "on_conflict": "keep"}, queue="mail")
+    for number in range(2 * len(SETTLING)):
+        box.call("push", {"body": {"number": number}}, queue="mail")
+    pulled = box.call("pull", {"n": 100, "wait": "1s", "lease": "1m", "older_than": 0}, queue="mail").json()["messages"]
+    claims = [{"id": message["id"], "fence": message["fence"]} for message in pulled]
+    for verb, more in SETTLING.items():
+        box.call(verb, {"messages": [{**claims.pop(), **more}]}, queue="mail")
+        one = claims.pop()
+        box.call(f"{verb}_one", {"fence": one["fence"], **more}, queue="mail", id=one["id"])
+    sent = {"deliver": {"url": "https://partner.example/", "json": 1}, "offer": {"to": "shipping", "message": 1}}
+    for operation, body in sent.items():
+        box.call(operation, {**body, "key": operation})
+        box.call(operation, {**body, "key": operation, "on_conflict": "keep"})
     good = {(route.name, str(status)) for route in ROUTES for status in route.answers}
-    assert good - box.seen == {("schedule", "202")}
+    assert good - box.seen == {(operation, "202") for operation in ("schedule", "push", *sent)}
     lose_redis(settings)
     box.call("schedule", {"task": TASK, "args": [7]})
+    box.call("push", {"body": 1}, queue="mail")
+    for operation, body in sent.items():
+        box.call(operation, body)
     assert good <= box.seen
     for operation, (_, _, one) in box.operations.items():
-        if operation in ("tasks", "schedule", "get"):
+        if operation in ("tasks", "schedule", "get", "push", *sent):
             continue
         given = {parameter["name"]: parameter["name"] for parameter in one["parameters"] if parameter["in"] != "header"}
         given |= {name: value for name, value in {"id": id, **named}.items() if name in given}
         body = {"delay": 1} if "reschedule" in operation else {}
-        sent = {**body, **(named if "by_key" in operation else {})} if "requestBody" in one else None
-        assert box.call(operation, sent, **given).status_code == 503
+        verb = operation.removesuffix("_one")
+        if verb in SETTLING:
+            given["queue"], said = "mail", {"fence": "1/abc", **SETTLING[verb]}
+            body = said if verb != operation else {"messages": [{"id": id, **said}]}
+        elif operation == "pull":
+            given["queue"] = "mail"
+        body |= named if "by_key" in operation else {}
+        answer = box.call(operation, body if "requestBody" in one else None, **given)
+        assert answer.status_code == 503, operation
+        assert answer["Retry-After"]
 
 
-def test_refusals_are_as_the_document_says(box, make):
+def test_refusals_are_as_the_document_says(box, make, settings):
+    queues = {**settings.DELAYQ["QUEUES"], "mail": {"CONSUMER": "pull"}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
     id = box.call("schedule", {"task": TASK, "args": [7], "delay": "1h", "key": "a"}, **{"Idempotency-Key": "1"}).json()["id"]
     eager = make("eager", per_minute=1)
     assert eager.get("tasks").status_code == 200
@@ -127,6 +162,12 @@ def test_refusals_are_as_the_document_says(box, make):
         (422, box.call("schedule", {"task": PING}, **{"Idempotency-Key": "1"})),
         (422, box.call("cancel", {"reason": 5}, id=id)),
         (422, box.call("cancel_by_key", {"queue": "orders"})),
+        (403, box.call("offer", {"to": "shipping", "message": 1})),
+        (404, box.call("pull", {}, queue="x")),
+        (409, box.call("pull", {}, queue="orders")),
+        (409, box.call("deliver", {"url": "https://partner.example/"})),
+        (422, box.call("push", {}, queue="mail")),
+        (409, box.call("ack_one", {"fence": "1/a"}, queue="mail", id="0" * 22)),
         (429, box.call("tasks", text=eager.text)),
     ]
     assert [answer.status_code for _, answer in expected] == [status for status, _ in expected]
@@ -179,6 +220,9 @@ def test_every_schema_of_the_document_is_one(client):
         ({"enum": ["a"]}, "b", ""),
         ({"type": "integer", "minimum": 1}, 0, ""),
         ({"type": "string", "minLength": 1}, "", ""),
+        ({"type": "array", "minItems": 1}, [], ""),
+        ({"type": "array", "maxItems": 1}, [1, 2], ""),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, {"a": 5}, "/a"),
         ({"type": "object", "properties": {"a": {"type": "object", "required": ["b"]}}}, {"a": {}}, "/a/b"),
     ],
 )

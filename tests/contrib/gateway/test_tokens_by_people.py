@@ -16,7 +16,9 @@ from django_delayq import clock
 from django_delayq.contrib.gateway import gateway_checks, idempotency
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from tests.admin.conftest import said
+from tests.contrib.destinations.conftest import TARGETS
 from tests.contrib.gateway.conftest import Caller, refused
+from tests.contrib.http.conftest import TASK as DELIVERIES  # noqa: F401  # not in the registry then, as other tests have it
 
 LIST = "/admin/delayq_gateway/token/"
 
@@ -57,6 +59,21 @@ def test_the_command_rotates_and_revokes(delayq_redis, transactional_db):
     assert [row["live"] for row in json.loads(command("list", "--json"))] == [False, False]
 
 
+def test_secrets_and_targets_of_a_token_are_shown_to_people(delayq_redis, transactional_db, settings, clerk):
+    settings.DELAYQ = {**settings.DELAYQ, "TARGETS": TARGETS}
+    command("make", "partner", "--queues=*", "--verbs=deliver,offer", "--secrets=hook=https://Partner.example/x", "--targets=shipping")
+    token = Token.objects.get()
+    assert (token.secrets, token.targets) == (["hook=https://partner.example"], ["shipping"])
+    page = clerk("view_token").get(f"{LIST}{token.pk}/change/").content.decode()
+    for shown in ("hook=https://partner.example", "shipping"):
+        assert shown in command("list")
+        assert shown in page
+    with pytest.raises(CommandError, match="does not say where"):
+        command("make", "other", "--queues=*", "--verbs=deliver", "--secrets=hook")
+    with pytest.raises(CommandError, match="'nowhere' is none of"):
+        command("make", "other", "--queues=*", "--verbs=offer", "--targets=nowhere")
+
+
 def test_a_wrong_word_is_a_sentence(transactional_db):
     with pytest.raises(CommandError, match="'steal' is none"):
         command("make", "partner", "--queues", "*", "--verbs", "steal")
@@ -91,13 +108,25 @@ def test_a_token_is_revoked_in_the_admin_and_that_is_logged(caller, clerk):
     form = {"action": "revoke", "_selected_action": [str(token.pk)], "index": "0"}
     clerk("view_token").post(LIST, form, follow=True)
     assert caller.get("tasks").status_code == 200
-    answer = clerk("view_token", "revoke_token").post(LIST, form, follow=True)
+    person = clerk("view_token", "revoke_token")
+    asked = person.post(LIST, form)
+    assert token.shown in asked.content.decode()
+    assert "last used: 20" in asked.content.decode()
+    assert caller.get("tasks").status_code == 200
+    answer = person.post(LIST, {**form, "confirmed": "1", "reason": "x" * 501})
+    assert "at most 500 characters" in answer.content.decode()
+    assert caller.get("tasks").status_code == 200
+    answer = person.post(LIST, {**form, "confirmed": "1", "reason": "it leaked"}, follow=True)
     assert said(answer) == ["1 token is revoked."]
     refused(caller.get("tasks"), 401, "token_invalid")
     (entry,) = LogEntry.objects.all()
-    assert (entry.object_id, entry.change_message) == (str(token.pk), "Revoke selected tokens")
+    assert (entry.object_id, entry.change_message) == (str(token.pk), "Revoke selected tokens: it leaked")
     assert token.shown in entry.object_repr
-    assert "revoked" in clerk("view_token").get(LIST).content.decode()
+    text = clerk("view_token").get(LIST).content.decode()
+    assert "revoked</span>" in text
+    assert "manage.py delayq_gateway rotate" in text
+    again = person.post(LIST, form, follow=True)
+    assert said(again) == ["Nothing was done: these tokens are revoked already."]
 
 
 def deploy() -> dict[str, str]:

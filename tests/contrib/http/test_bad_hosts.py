@@ -9,9 +9,9 @@ from email.utils import format_datetime
 import pytest
 
 import django_delayq
-from django_delayq.contrib.http import circuits
+from django_delayq.contrib.http import circuits, header_secret
 from django_delayq.models import Attempt, Job
-from tests.contrib.http.receivers import answer, drip, drop, echo, flood, half, hang
+from tests.contrib.http.receivers import Exchange, answer, drip, drop, echo, flood, half, hang
 
 pytestmark = pytest.mark.django_db
 
@@ -112,6 +112,30 @@ def test_a_connection_is_used_again_and_another_one_is_made_when_it_was_closed(d
         deliver(partner.url(), json=1)
         assert [ran.outcome for ran in delayq.run_due()] == ["ack"]
     assert partner.connections == 2
+
+
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
+
+
+@pytest.mark.parametrize("ahead", [EARLY, EARLY * 3, b"HTTP/1.1 102 Processing\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" + EARLY])
+def test_what_a_host_says_ahead_of_its_answer_is_not_the_answer(delayq, host, ahead):
+    def say(exchange: Exchange) -> None:
+        exchange.send(ahead)
+        answer(500 if exchange.request.json == "refused" else 200, "so it is")(exchange)
+
+    partner = host(say)
+    taken, refused = deliver(partner.url(), json="taken"), deliver(partner.url(), json="refused")
+    assert sorted(ran.outcome for ran in delayq.run_due()) == ["ack", "retry"]
+    assert (taken.state, refused.state) == ("succeeded", "scheduled")
+    assert partner.connections == 1
+    assert Job.objects.get(pk=taken.id).result["answer"] == "so it is"
+
+
+def test_a_host_that_goes_over_to_another_protocol_has_not_answered(delayq, host):
+    partner = host(half(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))
+    job = deliver(partner.url(), json=1)
+    assert [ran.outcome for ran in delayq.run_due()] == ["retry"]
+    assert "broke off before it had answered" in first(job).message
 
 
 # redirects
@@ -287,6 +311,15 @@ def test_a_secret_that_lies_across_the_end_of_what_is_kept_is_kept_by_nobody(del
     )
     assert [ran.outcome for ran in delayq.run_due()] == ["fail"]
     assert "very" not in first(job).message
+
+
+def test_nor_one_that_the_host_repeats_as_often_as_it_can(delayq, host, http, settings):
+    http(SECRETS={"token": "very-secret-token"})
+    partner = host(answer(500, "very-secret-token" * 1000))
+    job = deliver(partner.url(), json=1, headers={"X-Token": header_secret("token")})
+    assert [ran.outcome for ran in delayq.run_due()] == ["retry"]
+    message = first(job).message
+    assert message.rstrip("*").endswith("ms: ")
 
 
 @pytest.mark.parametrize("bad", [drop, answer(307, Location="http://10.0.0.1/"), hang])

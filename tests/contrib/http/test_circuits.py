@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import pytest
 
 import django_delayq
 from django_delayq import conf
-from django_delayq.contrib.http.circuits import Circuits, HostHeld, circuits
+from django_delayq.contrib.http.circuits import MOST_TOLD, Circuits, HostHeld, circuits
 from tests.contrib.http.receivers import answer, drop
 
 deliver = django_delayq.deliver
@@ -55,6 +56,15 @@ def test_a_host_that_is_well_is_not_remembered(clock):
     visit(hosts, True)
     visit(hosts, None)
     assert hosts.snapshot() == []
+
+
+def test_of_more_hosts_than_are_remembered_who_failed_longest_ago_is_forgotten(clock):
+    hosts = Circuits(most=3)
+    with hosts.visit("asked now", config()):
+        for name in ("a", "b", "a", "c"):
+            with hosts.visit(name, config()) as one:
+                one.well = False
+        assert {one.target: one.failures for one in hosts.snapshot()} == {"asked now": 0, "a": 2, "c": 1}
 
 
 def test_it_opens_after_so_many_failures_in_a_row_and_one_success_between_them_begins_anew(clock):
@@ -150,6 +160,33 @@ def test_a_host_gets_no_more_at_once_than_is_set(clock):
     with hosts.visit(HOST, config(per_host=2)):
         pass
     assert hosts.snapshot() == []
+
+
+def test_who_is_told_hears_of_each_change_of_what_is_open_and_of_nothing_else(clock):
+    hosts, told = Circuits(), []
+    hosts.tell_to(lambda text: told.append(json.loads(text)))
+    for well in (True, False, False, None):
+        visit(hosts, well)
+    assert told == []
+    visit(hosts, False)
+    until = int((clock.now + 30) * 1000)
+    assert told == [[{"target": HOST, "failures": 3, "until": until}]]
+    clock.now += 30
+    visit(hosts, False)
+    assert told[1:] == [[{"target": HOST, "failures": 4, "until": until + 60_000}]]
+    clock.now += 60
+    visit(hosts, True)
+    assert told[2:] == [[]]
+
+
+def test_of_many_that_are_open_the_longest_are_told(clock):
+    hosts, told = Circuits(), []
+    hosts.tell_to(lambda text: told.append(json.loads(text)))
+    for number in range(MOST_TOLD + 5):
+        clock.now += 1
+        with hosts.visit(f"{number}.example:443", replace(config(), breaker=1)) as one:
+            one.well = False
+    assert [one["target"] for one in told[-1]] == [f"{number}.example:443" for number in range(MOST_TOLD + 4, 4, -1)]
 
 
 # through jobs

@@ -126,3 +126,12 @@ def test_what_follows_a_delivery_must_be_a_task_that_takes_an_id(delayq):
     for wrong in (print, "note", lambda id: id):
         with pytest.raises(ConfigError, match="on_failure"):
             deliver("https://partner.example/", json=1, on_failure=wrong)
+
+
+def test_an_attempt_keeps_what_the_host_has_said_and_for_how_long_it_asked_to_be_left_alone(delayq, host):
+    partner = host(answer(503, "closed", Retry_After="600"))
+    deliver(partner.url(), json=1)
+    delayq.run_due()
+    problem = Attempt.objects.get().problem
+    assert (problem["code"], problem["wait_ms"]) == ("answer", 600_000)
+    assert (problem["fields"]["status"], problem["fields"]["answer"]) == (503, "closed")

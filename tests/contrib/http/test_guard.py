@@ -75,8 +75,19 @@ def test_what_is_allowed_is_allowed_in_each_of_its_forms_and_nothing_beside_it(a
     assert addresses.kind_of(ip_address(address), [ip_network("10.2.0.0/16"), ip_network("fd00::/8")]) == "private"
 
 
+def test_who_allows_a_network_that_carries_others_has_allowed_none_of_these():
+    allowed = [ip_network(one) for one in ("64:ff9b::/96", "2002::/16", "::ffff:0:0/96")]
+    for address in ("64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "::ffff:169.254.169.254"):
+        assert addresses.kind_of(ip_address(address), allowed) == "metadata"
+
+
 def test_a_network_of_ipv6_may_be_allowed():
     assert addresses.kind_of(ip_address("fd00::7"), [ip_network("fd00::/64")]) == ""
+
+
+def test_an_address_of_ipv6_is_told_in_brackets():
+    with pytest.raises(django_delayq.TargetRefused, match=r"^\[::1\]:9 is the address ::1 "):
+        addresses.places("::1", 9, ())
 
 
 @pytest.mark.parametrize("host", ["127.1", "0x7f.1", "2130706433", "0177.0.0.1", "localhost", "[::1]", "[::ffff:7f00:1]", "127.0.0.1."])

@@ -9,7 +9,7 @@ import pytest
 
 import django_delayq
 from django_delayq.models import Attempt
-from tests.contrib.http.receivers import answer, drip
+from tests.contrib.http.receivers import Exchange, answer, drip
 from tests.security.test_tls import certify
 
 pytestmark = pytest.mark.django_db
@@ -94,3 +94,16 @@ def test_from_https_to_http_no_redirect_is_followed(delayq, host, sealed):
     deliver(partner.url(host="localhost"), json=1, redirects=5)
     assert [ran.outcome for ran in delayq.run_due()] == ["retry"]
     assert open_one.requests == []
+
+
+def test_a_drip_behind_a_proxy_under_tls_ends_with_the_time_for_the_whole(delayq, host, sealed, http):
+    def say(exchange: Exchange) -> str:
+        exchange.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        exchange.connection.recv(1)  # the handshake with the host behind it has begun
+        return drip(b"\x16\x03\x03\x04\x00", b"\0")(exchange)  # a KB is to come
+
+    proxy = host(say, context=sealed)
+    http(PROXY=proxy.url("", host="localhost"), CONNECT="200ms")
+    job = deliver("https://partner.example/hook", json=1, timeout="1s")
+    assert [ran.outcome for ran in delayq.run_due()] == ["retry"]
+    assert "did not answer in time" in told(job)

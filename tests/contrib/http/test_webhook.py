@@ -92,6 +92,7 @@ def test_a_request_of_django_is_enough(then):
         ({"Webhook_Signature": "v1,AAAA"}, BODY, "signature_wrong"),
         ({"Webhook_Signature": SIGNATURE.replace("v1,", "v1a,")}, BODY, "signature_wrong"),
         ({"Webhook_Signature": "é ,, v1"}, BODY, "signature_wrong"),
+        ({"Webhook_Id": "\ud800", "Webhook_Signature": "v1,\ud800"}, BODY, "signature_wrong"),
         ({"Webhook_Signature": "v1,x " * 30 + SIGNATURE}, BODY, "signature_wrong"),
         ({}, BODY + b" ", "signature_wrong"),
         ({}, b"", "signature_wrong"),

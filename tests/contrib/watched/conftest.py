@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from django_delayq.contrib.health import health_views
+from django_delayq.contrib.prometheus import metrics_view
 from tests.admin.conftest import Staff, staff
 from tests.management.conftest import orders, without_database
 from tests.worker.conftest import bench, durable, eventually, new_database, shop
@@ -25,10 +27,19 @@ def backend() -> None:
 
 
 @pytest.fixture
-def watched(settings: Any) -> None:
-    """The project has the addresses, and a token."""
+def watched(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The project has the addresses, and a token. What answers at all is waited for, however busy this machine is."""
     settings.ROOT_URLCONF = "tests.contrib.watched.watched_urls"
     settings.DELAYQ = {**settings.DELAYQ, "METRICS_TOKEN": TOKEN}
+    for views in (health_views, metrics_view):
+        monkeypatch.setattr(views, "TIMEOUT", 60.0)
+
+
+@pytest.fixture
+def hanging(watched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something hangs, and is waited for so long; so long what else is asked has to answer."""
+    for views in (health_views, metrics_view):
+        monkeypatch.setattr(views, "TIMEOUT", 5.0)
 
 
 @pytest.fixture
@@ -38,7 +49,7 @@ def watcher(watched: None) -> Client:
 
 
 @pytest.fixture
-def hanging_database(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def hanging_database(hanging: None, transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A database that lets nobody in, and keeps all waiting: at the end of the test those who wait are let go."""
     file = tmp_path / "locked.sqlite3"
     with closing(sqlite3.connect(file, isolation_level=None)) as holder:

@@ -64,7 +64,7 @@ def test_a_database_that_hangs_is_none_and_holds_up_no_answer(delayq_redis, hang
     assert (status, signs["database"]) == (503, "bad")
 
 
-def test_a_redis_that_hangs_is_none_and_holds_up_no_answer(own_redis, transactional_db, settings, watcher: Client) -> None:
+def test_a_redis_that_hangs_is_none_and_holds_up_no_answer(hanging, own_redis, transactional_db, settings, watcher: Client) -> None:
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
     stores.reset()

@@ -147,7 +147,7 @@ def test_many_questions_that_hang_are_not_asked_again_and_again(delayq_redis, wa
     eventually(lambda: len(waiting()) == MOST_HANGING)
 
 
-def test_a_redis_that_hangs_holds_up_no_answer(own_redis, transactional_db, watcher: Client, settings) -> None:
+def test_a_redis_that_hangs_holds_up_no_answer(hanging, own_redis, transactional_db, watcher: Client, settings) -> None:
     server = own_redis()
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": server.url}
     stores.reset()

@@ -314,6 +314,19 @@ def test_a_timeout_comes_from_the_job_the_task_or_the_queue(bench: Bench) -> Non
     assert "50ms" in str(outcome.error)
 
 
+def test_a_run_knows_how_much_of_its_timeout_is_left(bench: Bench) -> None:
+    seen = []
+
+    def task():
+        seen.append(delayq.current().time_left)
+
+    for timeout in (3600.0, None):
+        run(bench, task, timeout=timeout)
+    first, none = seen
+    assert 0 < first <= 3600
+    assert none is None
+
+
 @pytest.mark.parametrize(
     ("own", "tasks", "queues", "wanted"),
     [(5, 6.0, 7.0, 5), (None, 6.0, 7.0, 6.0), (None, 6.0, None, 6.0), (None, None, 7.0, 7.0), (None, None, None, None)],
@@ -495,3 +508,14 @@ def test_a_soft_timeout_comes_not_before_the_task_has_begun() -> None:
     with pytest.raises(delayq.SoftTimeout, match="timeout of 5ms"):
         timer.call(any_run(), 0.005, lambda: [timer.poll() for _ in range(3)], set())
     assert done == ["set"]
+
+
+@pytest.mark.parametrize(("left", "delay_ms"), [(12.5, 12_500), (0.2, 1000), (0, 1000)])
+def test_a_lock_that_somebody_else_has_puts_the_job_off_for_what_is_left_of_that_lease(bench: Bench, left, delay_ms) -> None:
+    def task():
+        raise delayq.LockTaken(lock="order:42", holder="web-1:17", since=clock.now(), left=left)
+
+    outcome = run(bench, task, max_attempts=1)
+    assert (outcome.kind, outcome.delay_ms, outcome.reason) == ("snooze", delay_ms, "waits for lock order:42")
+    assert bench.body("snoozed")["d"] == "waits for lock order:42"
+    assert "c" not in bench.body("snoozed")

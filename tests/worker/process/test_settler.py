@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from django_delayq.worker.holdings import SETTLING, WAITING
 from django_delayq.worker.process import settler as module
 from django_delayq.worker.process.settler import AGAIN
 from django_delayq.worker.run import Run
+from django_delayq.worker.tally import Tally, figures
 from tests.worker.bench import Bench
 
 ROWS = 20
@@ -246,3 +248,21 @@ def test_its_thread_comes_back_after_trouble_and_to_what_waits(bench: Bench, mon
     assert len(pauses) == 2
     assert min(pauses) > 0
     assert bench.settler._backoff.failures == 0
+
+
+def test_poison_is_counted_under_the_task_that_its_record_names_if_that_can_be_read(bench: Bench) -> None:
+    tally = Tally(1, 2)
+    tally.serves(bench.lines, ["nothing", "renamed"])
+    records = [b"1nr nothing\n{broken", b"1nr renamed\n[[]]", b"1nr gone\n[[]]", b"what is that"]
+    ends = []
+    bench.put("nothing")
+    bench.move()
+    taken = bench.take()
+    for record in records:
+        run = copy(taken)
+        run.job = taken.job._replace(record=record)
+        ends.append(((run, bench.executor.run(run)), "done"))
+    tally.settled(ends, bench.holdings)
+    [line] = figures(["q"], tally.read())
+    others = 2
+    assert line.ended == {(0, "fail"): 1, (1, "park"): 1, (others, "park"): 1, (others, "fail"): 1}

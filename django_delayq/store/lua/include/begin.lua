@@ -19,8 +19,8 @@ end
 
 -- What stands in meta, in one look, since each costs a good part of a short script's time. `confirmed`: the run of the server that the
 -- mirror has confirmed last; all others bear the names of their fields, see keys.py.
-local format, generation, confirmed, rolled, armed, surplus =
-  values_of(k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus')
+local format, generation, confirmed, rolled, armed, surplus, named =
+  values_of(k_meta, 'format', 'generation', 'server', 'rolled', 'armed', 'surplus', 'named')
 
 -- The format, 0 when nothing says so. FORMAT, which the loader writes above as it does SEEN, is the newest that is known here: in a newer
 -- one nothing is read, and nothing written.

@@ -1,8 +1,8 @@
 -- What becomes of a job whose worker vanished: cancelled if that was asked for, failed as poison after too many crashes,
 -- else to be run again with the same attempt number. Needs begin, bulk and finish, and the key failed.
 
--- Returns 'cancelled', 'failed' or 'again', having done the first two.
-local function crash(id, attempt, crashes, nonce, key, max_crashes, cancelled)
+-- Returns 'cancelled', 'failed' or 'again', having done the first two. `how`: JSON of how its process has ended, if anybody knows.
+local function crash(id, attempt, crashes, nonce, key, max_crashes, cancelled, how)
   local fields = id .. ' ' .. int(attempt) .. ' ' .. int(crashes)
   if cancelled then
     unlease(id)
@@ -15,8 +15,9 @@ local function crash(id, attempt, crashes, nonce, key, max_crashes, cancelled)
     release(id, key)
     unrun(id)
     gather('ZADD', k_failed, int(now), id)
+    local more = string.match(how or '', '^{(".+)$')
     event('failed', fields .. ' ' .. nonce .. '\n{"c":"Poison","m":"its worker vanished ' .. int(crashes)
-      .. ' times while it ran, more than MAX_CRASHES allows","p":"poison-crashes"}')
+      .. ' times while it ran, more than MAX_CRASHES allows","p":"poison-crashes"' .. (more and ',' .. more or '}'))
     return 'failed'
   end
   return 'again'

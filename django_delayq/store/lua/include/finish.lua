@@ -1,4 +1,4 @@
--- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin, bulk, asks and
+-- How a job leaves: its traces go in one place, so that no script forgets one. Needs begin, bulk, asks, names and
 -- tombstone, and the keys jobs runs leases cancels progress keys finished.
 local TOMBSTONES = 200000 -- about 90 bytes each, of what the database has heard; tidy drops those older than an hour
 
@@ -9,10 +9,13 @@ local function release(id, key)
   end
 end
 
--- Takes the job off its lease. Mostly nobody has asked to cancel anything or told of progress, and that is cheap to know.
+-- Takes the job off its lease, and its name with it. Mostly nobody has asked to cancel anything or told of progress, and that is cheap to know.
 local noted
 local function unlease(id)
   gather('ZREM', k_leases, id)
+  if named then
+    free_name(id)
+  end
   if noted == nil then
     noted = redis.call('EXISTS', k_cancels, k_progress) > 0
   end
@@ -35,6 +38,9 @@ local function finish(id, key, how)
   release(id, key)
   gather('HDEL', k_jobs, id)
   unrun(id)
+  if named then
+    gather('HDEL', k_names, id)
+  end
   gather('ZADD', k_finished, tombstone(how), id)
 end
 

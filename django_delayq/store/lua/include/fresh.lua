@@ -3,8 +3,10 @@
 -- and a test plays both against each other. The first write needs memory, as there. Needs nothing, and stands first.
 -- No function, since to make one with all that it names takes time: a block that is left by `break`.
 repeat
-  local now, by, limit, known_ground, items = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], (#ARGV - 6) / 4
-  if items == 0 or now == '!' or ARGV[3] ~= '' or string.sub(ARGV[6], 1, 3) == 'ask' then
+  local now, by, limit, known_ground, mode = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+  local stride = string.byte(mode) == 110 and 5 or 4 -- an n: 'named'
+  local items = (#ARGV - 6) / stride
+  if items == 0 or now == '!' or ARGV[3] ~= '' or string.find(mode, stride == 4 and '^a' or '^named a') then
     break
   end
   if now == '' then
@@ -31,9 +33,9 @@ repeat
     ids, jobs, lanes = {}, {}, {h = {k_high, n = 1}, n = {k_normal, n = 1}, l = {k_low, n = 1}}
   end
   -- Most jobs of a call have the same header, and many the same date: these are read once.
-  local id, record, policy, when, fresh, line, lane, safety, date, due, score, fields
+  local id, record, policy, when, said, names, fresh, line, lane, safety, date, due, score, fields
   for i = 1, items do
-    id, record, policy, when = unpack(ARGV, 3 + i * 4, 6 + i * 4)
+    id, record, policy, when, said = unpack(ARGV, 7 + (i - 1) * stride, 6 + i * stride)
     if not line or string.sub(record, 1, #line) ~= line then
       line, lane, safety = string.match(record, '^(1([hnl])([or])%d*:?%d* %S+\n)')
       date = nil
@@ -56,6 +58,10 @@ repeat
       local n = dates.n
       ids[i], ids[id], jobs[i * 2 - 1], jobs[i * 2] = id, true, id, record
       dates[n + 1], dates[n + 2], dates.n = score, id, n + 2
+    end
+    if said and said ~= '' then -- see names.lua
+      names = names or {}
+      names[#names + 1], names[#names + 2] = id, (string.gsub(said, ':', ':0:0:', 1))
     end
     entry[told + 1], entry[told + 2] = 'scheduled', safety == 'o' and (id .. fields) or (id .. fields .. '\n' .. record)
     told = told + 2
@@ -85,6 +91,10 @@ repeat
   end
   if not fresh then
     break
+  end
+  if names then
+    redis.call('HSET', k_names, unpack(names))
+    redis.call('HSETNX', k_meta, 'named', '1')
   end
   redis.pcall('HINCRBY', k_stats, string.format('%.0f:scheduled', math.floor(now / 60000)), items)
   if redis.pcall('XADD', k_events, '*', unpack(entry)).err then -- see publish in begin.lua

@@ -13,12 +13,13 @@ local function push_token()
   end
 end
 
--- A job has become due at `due`: wakes a mover if that is earlier than what the timer owner sleeps for. `armed`, if the caller has it.
+-- A job has become due at `due` (nil: none has): wakes a mover if that is earlier than what the timer owner sleeps for. `armed`, if the
+-- caller has it.
 local function wake_for(due, armed)
-  if armed == nil then
+  if due and armed == nil then
     armed = redis.call('HGET', k_meta, 'armed')
   end
-  if armed and due < (tonumber(armed) or math.huge) then
+  if due and armed and due < (tonumber(armed) or math.huge) then
     redis.call('HSET', k_meta, 'armed', int(due))
     push_token()
   end

@@ -1,28 +1,32 @@
-"""`manage.py simulate --orders 100000 --pay-rate 0.6`: a busy day in a minute, and an audit of the ledger afterwards.
+"""`manage.py simulate --orders 100000 --pay-rate 0.6`: a busy day in a minute, and an audit of the ledgers afterwards.
 
 Orders are placed in bulk, each with its `close_order` job; a share is paid at random moments before their time, which cancels the
-job. When all dates have passed and the queue is empty, the ledger must show: every unpaid order closed once, none early, no paid one
-closed.
+job, tells the partner and asks the warehouse to pack. When all dates have passed and nothing is left to do, the ledgers must show:
+every unpaid order closed once, none early, no paid one closed; partner and warehouse have heard of every paid order and of no other,
+each has done its part once, and what was pulled was acked.
 """
 
 import random
-import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
-from django.db.models import Count, Q
 from django.utils import timezone
+from processes import READY, Processes, free_url
 
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
 from django_delayq.store.worker_registry import WorkerRegistry
+from shop.audit import audit, of_orders
+from shop.fulfilment import set_off
 from shop.models import Ledger, Order, Product
+from shop.receivers import NOTED
 from shop.tasks import close_order
+from shop.warehouse_token import warehouse_token
 
 BATCH = 1000
 
@@ -36,27 +40,37 @@ class Command(BaseCommand):
         parser.add_argument("--within", default="20s", help="time to pay, counted from the last order placed (default: 20s)")
         parser.add_argument("--spread", default="20s", help="the dates are spread over so long (default: 20s)")
         parser.add_argument("--seed", type=int, default=1, help="the same seed pays the same orders (default: 1)")
-        parser.add_argument("--worker", action="store_true", help="start a worker for the time of the simulation")
+        parser.add_argument(
+            "--worker", action="store_true", help="start worker, web server, partner and warehouse for the time of the simulation"
+        )
 
     def handle(self, **options):
         if options["orders"] < 1 or not 0 <= options["pay_rate"] <= 1:
             raise CommandError("--orders must be at least 1, and --pay-rate between 0 and 1.")
         self.chance = random.Random(options["seed"])
-        worker = self.start_worker() if options["worker"] else None
-        try:
+        with ExitStack() as stack:
+            self.partner = self.start(stack) if options["worker"] else settings.PARTNER_URL
             self.need_worker()
             first = self.place(options["orders"], delay_of(options["within"]), delay_of(options["spread"]))
-            paid = self.pay(first, options["orders"], options["pay_rate"])
-            self.wait(first, options["orders"])
-        finally:
-            if worker:
-                worker.terminate()
-                worker.wait(60)
-        if not self.audit(first, options["orders"], paid):
+            orders = range(first, first + options["orders"])
+            paid = self.pay(orders, options["pay_rate"])
+            self.wait(orders, paid)
+        if not self.verdict(orders, paid):
             sys.exit(1)
 
-    def start_worker(self):
-        return subprocess.Popen([sys.executable, sys.argv[0], "delayq_worker", "--queues", "orders", "--verbosity", "0"])
+    def start(self, stack):
+        """What `make demo` starts. Returns where the partner is."""
+        token = stack.enter_context(warehouse_token())
+        processes = stack.enter_context(Processes(logs=settings.HOME))
+        partner, shop = free_url(settings.PARTNER_URL), free_url(settings.SHOP_URL)
+        processes.partner(partner, settings.PARTNER_LEDGER, settings.PARTNER_SECRET)
+        processes.web(shop)
+        processes.worker("--verbosity", "0")
+        for name, url in (("partner", partner), ("web", f"{shop}{READY}")):
+            if not processes.wait_for(name, url):
+                raise CommandError(f"The {name} process did not come up: see {settings.HOME / name}.log")
+        processes.warehouse(shop, settings.WAREHOUSE_LEDGER, token)
+        return partner
 
     def need_worker(self):
         registry = WorkerRegistry(stores.link, prefix=delayq_prefix())
@@ -65,7 +79,7 @@ class Command(BaseCommand):
             if any("orders" in worker.get("queues", ()) and not worker["silent"] for worker in registry.all()):
                 return
             time.sleep(0.2)
-        raise CommandError("No worker serves the queue 'orders'. Start one (manage.py delayq_worker), or add --worker.")
+        raise CommandError("No worker serves the queue 'orders'. Start `make demo` in another terminal, or add --worker.")
 
     def place(self, count, within, spread):
         """The orders, in transactions of a thousand: order and job together, or neither."""
@@ -91,11 +105,11 @@ class Command(BaseCommand):
         self.stdout.write(f"{count} orders placed in {took:.1f} s ({count / took:.0f} per second, order and job in one transaction).")
         return first
 
-    def pay(self, first, count, rate):
+    def pay(self, orders, rate):
         """Pays in random order while the dates come nearer; what comes too late is not charged."""
-        chosen = [pk for pk in range(first, first + count) if self.chance.random() < rate]
+        chosen = [pk for pk in orders if self.chance.random() < rate]
         self.chance.shuffle(chosen)
-        paid, late = 0, 0
+        paid = []
         with progress(len(chosen), "paying orders") as advance:
             for start in range(0, len(chosen), 200):
                 batch = chosen[start : start + 200]
@@ -105,47 +119,44 @@ class Command(BaseCommand):
                     )
                     Order.objects.filter(pk__in=open_ones).update(state=Order.State.PAID)
                     Ledger.objects.bulk_create(Ledger(order_id=pk, what="paid") for pk in open_ones)
-                for pk in open_ones:
-                    delayq.cancel(key=f"close-order:{pk}", queue="orders", actor="simulate", reason="paid")
-                paid += len(open_ones)
-                late += len(batch) - len(open_ones)
+                    for pk in open_ones:
+                        set_off(pk, partner=self.partner)
+                paid += open_ones
                 advance(len(batch))
-        self.stdout.write(f"{paid} orders paid" + (f", {late} came too late and were not charged." if late else "."))
-        return paid
+        late = len(chosen) - len(paid)
+        self.stdout.write(f"{len(paid)} orders paid" + (f", {late} came too late and were not charged." if late else "."))
+        with progress(len(paid), "taking their closing back") as advance:
+            for pk in paid:  # a job that is due before that looks at its order, and leaves it alone
+                delayq.cancel(key=f"close-order:{pk}", queue="orders", actor="simulate", reason="paid")
+                advance(1)
+        return len(paid)
 
-    def wait(self, first, count):
-        """Until every date has passed and no order is unpaid."""
-        mine = Order.objects.filter(pk__gte=first, pk__lt=first + count)
-        total = mine.filter(state=Order.State.UNPAID).count()
+    def wait(self, orders, paid):
+        """Until no order is unpaid, and all is noted that a paid one sets off."""
+        mine = Order.objects.filter(pk__gte=min(orders), pk__lte=max(orders))
+        noted = of_orders(Ledger.objects.filter(what__in=NOTED.values()), orders)
         last = mine.order_by("-pay_until").values_list("pay_until", flat=True)[0]
-        with progress(total, "closing orders") as advance:
-            done, patience = 0, time.monotonic() + (last - timezone.now()).total_seconds() + 120 + count / 500
-            while time.monotonic() < patience:
-                now_done = total - mine.filter(state=Order.State.UNPAID).count()
-                advance(now_done - done)
-                done = now_done
-                if done >= total:
-                    return
-                time.sleep(0.5)
-        self.stderr.write("Some orders are still open; the audit shows them.")
+        patience = time.monotonic() + (last - timezone.now()).total_seconds() + 120 + len(orders) / 50
 
-    def audit(self, first, count, paid):
-        """The ledger against the promises. Prints the verdict, and returns whether all is well."""
-        mine = Order.objects.filter(pk__gte=first, pk__lt=first + count).annotate(
-            closings=Count("ledger", filter=Q(ledger__what="closed")),
-            payments=Count("ledger", filter=Q(ledger__what="paid")),
-        )
-        closed = Ledger.objects.filter(order_id__gte=first, order_id__lt=first + count, what="closed")
-        lateness = sorted((at - until).total_seconds() * 1000 for at, until in closed.values_list("at", "order__pay_until").iterator())
-        faults = {
-            "unpaid orders that were not closed": mine.filter(payments=0, closings=0).count(),
-            "orders closed more than once": mine.filter(closings__gt=1).count(),
-            "paid orders that were closed": mine.filter(payments__gt=0, closings__gt=0).count(),
-            "orders closed early": sum(late < 0 for late in lateness),
-            "orders in a wrong state": mine.filter(state=Order.State.UNPAID).count(),
-        }
+        def left():
+            return mine.filter(state=Order.State.UNPAID).count() + max(0, len(NOTED) * paid - noted.count())
+
+        total = now_left = left()
+        with progress(total, "closing orders, telling of paid ones") as advance:
+            while now_left and time.monotonic() < patience:
+                time.sleep(0.5)
+                before, now_left = now_left, left()
+                advance(before - now_left)
+        if now_left:
+            self.stderr.write("Not everything has come to an end; the audit shows what.")
+
+    def verdict(self, orders, paid):
+        """Prints what the audit says, and returns whether all is well."""
+        faults = audit(orders)
         for what, number in faults.items():
             self.stdout.write(f"  {'ok' if not number else 'WRONG':<6} {number:>7}  {what}")
+        dates = of_orders(Ledger.objects.filter(what="closed"), orders).values_list("at", "order__pay_until")
+        lateness = sorted((at - until).total_seconds() * 1000 for at, until in dates.iterator())
         if lateness:
             p50, p99 = lateness[len(lateness) // 2], lateness[int(len(lateness) * 0.99)]
             self.stdout.write(

@@ -2,6 +2,7 @@
 "use strict";
 const order = document.getElementById("order");
 const left = document.getElementById("left");
+let leaves = false; // a form has been sent: what comes back is newer than any reload
 const end = Date.now() + 1000 * Number(order.dataset.left);
 
 function show(id, value) {
@@ -14,16 +15,21 @@ function count() {
 }
 
 async function ask() {
+  if (leaves) return;
   try {
     const answer = await fetch(order.dataset.url, { headers: { Accept: "application/json" } });
     const now = await answer.json();
-    show("tries", now.partner_tries);
     show("polls", now.refund_polls);
-    if (now.state !== order.dataset.state || now.steps !== Number(order.dataset.steps)) location.reload();
+    if (leaves) return;
+    if (now.state !== order.dataset.state || now.steps !== Number(order.dataset.steps) || now.jobs !== order.dataset.jobs) location.reload();
   } catch {
     // the shop is away for a moment; the next second asks again
   }
 }
+
+document.addEventListener("submit", () => {
+  leaves = true;
+});
 
 if (!["closed", "refunded"].includes(order.dataset.state)) {
   setInterval(count, 250);

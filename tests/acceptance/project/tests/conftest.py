@@ -52,15 +52,18 @@ class Begun(NamedTuple):
     """The deployment, and what needs the longest there."""
 
     site: Deployment
+    crashed: str  # a job that has taken its process with it, and its neighbours
     deaf: str  # a job that does not hear its timeout
     aborted: dict[str, str]  # jobs that were aborted as they ran, and what was said to that
 
 
 def begin(site: Deployment) -> Begun:
     site.start()
+    crashed = site.post("/stock/label/")["job"]
+    until(lambda: site.get(f"/jobs/{crashed}/")["state"] == "failed", "its process did not end")  # before others may be its neighbours
     deaf, *jobs = (site.post(f"/stock/{task}/", {"seconds": 60})["job"] for task in ("scan", "bake", "cool"))
     until(lambda: {site.get(f"/jobs/{job}/")["state"] for job in jobs} == {"running"}, "they do not run")
-    return Begun(site, deaf, {job: site.post("/stock/abort/", {"job": job})["change"] for job in jobs})
+    return Begun(site, crashed, deaf, {job: site.post("/stock/abort/", {"job": job})["change"] for job in jobs})
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -80,9 +80,3 @@ def test_a_running_job_stops_when_it_is_asked_to(site: Deployment) -> None:
     assert site.post("/stock/cancel/", {"job": job})["change"] == "running"
     assert site.end_of(job) == ["cancelled", "cancelled"]
     until(lambda: job in site.heard("job_cancelled"), "nobody heard of it")
-
-
-def test_a_job_that_takes_its_process_with_it_has_crashed(site: Deployment) -> None:
-    job = site.post("/stock/label/")["job"]
-    assert site.end_of(job) == ["failed", "crashed"]
-    until(lambda: job in site.heard("job_crashed"), "nobody heard of it")

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 from conftest import Begun
+from deployment import until
 from orders.tasks import bake
 
 from django_delayq.testing.kit import Kit
+
+
+@pytest.mark.live
+def test_a_job_that_takes_its_process_with_it_has_crashed(begun: Begun) -> None:
+    assert begun.site.end_of(begun.crashed) == ["failed", "crashed"]
+    until(lambda: begun.crashed in begun.site.heard("job_crashed"), "nobody heard of it")
 
 
 @pytest.mark.live

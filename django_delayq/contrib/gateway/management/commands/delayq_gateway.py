@@ -24,6 +24,8 @@ LISTED = (
     "queues",
     "verbs",
     "tasks",
+    "secrets",
+    "targets",
     "per_minute",
     "created_at",
     "created_by",
@@ -53,6 +55,10 @@ class Command(BaseCommand):
         make.add_argument("--queues", required=True, type=_names, help=f"names with commas between them, or {ALL}")
         make.add_argument("--verbs", required=True, type=_names, help=f"of {', '.join(VERBS)}; or {ALL}")
         make.add_argument("--tasks", default=[ALL], type=_names, help=f"which it may schedule and see; {ALL} by default")
+        make.add_argument(
+            "--secrets", default=[], type=_names, help="for deliveries: NAME=ORIGIN, as in partner=https://partner.example"
+        )
+        make.add_argument("--targets", default=[], type=_names, help=f"to which it may offer, or {ALL}; none by default")
         make.add_argument("--expires", help="from now, as in 90d; never by default")
         make.add_argument("--per-minute", type=int, default=tokens.PER_MINUTE, help=f"requests; {tokens.PER_MINUTE} by default")
         rotate = add("rotate", "another token of that name, which is shown once; the former one ends soon")
@@ -74,7 +80,7 @@ class Command(BaseCommand):
             raise CommandError(f"The database cannot be asked: {told(error)}") from error
 
     def _make(self, options: dict[str, Any]) -> None:
-        given = {name: options[name] for name in ("queues", "verbs", "tasks", "per_minute", "expires")}
+        given = {name: options[name] for name in ("queues", "verbs", "tasks", "secrets", "targets", "per_minute", "expires")}
         self._show_once(options, *tokens.make(options["name"], by=_person(), **given))
 
     def _rotate(self, options: dict[str, Any]) -> None:
@@ -94,7 +100,7 @@ class Command(BaseCommand):
         rows = [{name: getattr(token, name) for name in LISTED} | {"live": token.lives(now)} for token in tokens.rows()]
         lines = [
             f"{row['name']}  {row['shown']}…  {'live' if row['live'] else 'ended'}  queues {','.join(row['queues'])}  "
-            f"verbs {','.join(row['verbs'])}  tasks {','.join(row['tasks'])}  last used {_day(row['last_used_at'])}"
+            f"verbs {','.join(row['verbs'])}  tasks {','.join(row['tasks'])}  {_more(row)}last used {_day(row['last_used_at'])}"
             for row in rows
         ]
         self._say(options, rows, "\n".join(lines) or "There is no token.")
@@ -114,6 +120,11 @@ class Command(BaseCommand):
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _more(row: dict[str, Any]) -> str:
+    """What only some tokens list."""
+    return "".join(f"{name} {','.join(row[name])}  " for name in ("secrets", "targets") if row[name])
 
 
 def _day(moment: Any) -> str:

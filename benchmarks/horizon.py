@@ -1,0 +1,135 @@
+"""Far rows on PostgreSQL: how large they are, how fast they are written and brought in, and how long a cancel takes.
+
+    python -m benchmarks.horizon [--rows 200000] [--keyed]
+
+Starts a PostgreSQL and a Redis of its own. All rows are due over a year; the first tenth of them, 50,000 at most, is brought in.
+`--keyed` gives each a key, so that they are written one by one. What is measured beside it: the look of a relay and of a bring-in loop
+that find nothing, in a table full of far rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+YEAR = 365 * 86_400
+CHANGES, LOOKS = 2_000, 20
+MOST_BROUGHT = 50_000
+
+
+def main() -> int:
+    """Fills, measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--keyed", action="store_true")
+    options = parser.parse_args()
+    set_up()
+    measure(options.rows, keyed=options.keyed)
+    return 0
+
+
+def set_up() -> None:
+    """Servers, a queue with a horizon, tables."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    os.environ |= {"DELAYQ_TEST_DB": "postgres", "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    import django
+    from django.conf import settings
+    from django.core.management import call_command
+
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {"HORIZON": "1h"}}}
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def measure(rows: int, *, keyed: bool) -> None:
+    """With Django set up."""
+    from datetime import timedelta
+
+    from django.core.management import call_command
+
+    from benchmarks.tasks import nothing
+    from django_delayq import clock, conf, schedule_many
+    from django_delayq.mirror.bring_in import BATCH, BringInLoop
+    from django_delayq.mirror.relay import RelayLoop
+    from django_delayq.models import Job
+    from django_delayq.producer import acts
+    from django_delayq.producer.stores import stores
+
+    config = conf.get()
+    common: Any = {"prefix": config.prefix, "using": "default"}
+    loop = BringInLoop(stores.link, config.queue("default"), **common)
+    relay = RelayLoop(stores.link, config.queue("default"), **common)
+    loop.poll()
+    memory = used_memory()
+
+    step = YEAR / rows
+    took = timed(
+        lambda: schedule_many(
+            nothing.using(delay=7200 + n * step, key=f"order:{n}" if keyed else "").bind(f"order {n}") for n in range(rows)
+        )
+    )
+    said("rows written", rows / took, "a second")
+    call_command("delayq", "indexes", "--yes", stdout=sys.stderr)
+    query("VACUUM ANALYZE delayq_job")
+    size = query("SELECT pg_total_relation_size('delayq_job')")
+    said("a far row, with its indexes", size / rows, "bytes")
+    said("memory of Redis for them", (used_memory() - memory) / rows, "bytes a row")
+
+    some = list(Job.objects.filter(far=True).order_by("-run_at").values_list("id", flat=True)[:CHANGES])
+    spent = sorted(timed(partial(acts.cancel, id)) for id in some)
+    said("cancel, median", statistics.median(spent) * 1000, "ms")
+    said("cancel, 99 of 100 within", spent[len(spent) * 99 // 100] * 1000, "ms")
+    said("look of a bring-in loop that finds nothing", fastest(lambda: loop.bring_in(clock.now())), "ms")
+    said("look of a relay that finds nothing", fastest(relay.poll), "ms")
+
+    wanted, brought = min(rows // 10, MOST_BROUGHT), 0
+    until = clock.now() + timedelta(seconds=7200 + wanted * step - 3600)
+    began = time.perf_counter()
+    while len(some := loop.bring_in(until)) == BATCH:
+        brought += len(some)
+    brought += len(some)
+    said("brought in by one loop", brought / (time.perf_counter() - began), "a second")
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def fastest(work: Callable[[], object]) -> float:
+    """Milliseconds of the median of some."""
+    return statistics.median(timed(work) for _ in range(LOOKS)) * 1000
+
+
+def query(sql: str) -> int:
+    """The first value that it returns; 0 for none."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return int(cursor.fetchone()[0]) if cursor.description else 0
+
+
+def used_memory() -> int:
+    """Bytes that Redis uses."""
+    from django_delayq.producer.stores import stores
+
+    return stores.inspector().server().used_memory
+
+
+def said(what: str, value: float, unit: str) -> None:
+    """Prints a line."""
+    print(f"{what:46}{value:12,.1f} {unit}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

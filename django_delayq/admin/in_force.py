@@ -1,0 +1,103 @@
+"""Which settings are in force for a queue, and for a task, and who says so. Names are those of the settings and of `@task`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from django.utils.formats import number_format
+from django.utils.translation import gettext as now
+
+from django_delayq import clock, conf
+from django_delayq.admin.show import allowed, visible
+from django_delayq.conf import PER_QUEUE, QueueConfig
+from django_delayq.ladder import POLL, Ladder
+from django_delayq.producer.task import Task
+
+DURATIONS: Final = ("LEASE", "TIMEOUT", "HORIZON")
+STEPS: Final = 20  # of a ladder
+
+
+class Setting(NamedTuple):
+    """`by`: who says it, for people; "" where it is the general setting, or the default."""
+
+    name: str
+    value: str
+    by: str = ""
+
+
+def of_queue(queue: QueueConfig) -> list[Setting]:
+    """What holds for a queue; marked is what its own entry says in a way that differs from what holds for all."""
+    general, here = conf.get(), now("this queue")
+    found = [Setting("CONSUMER", queue.consumer, here if queue.pulled else "")]
+    for name in PER_QUEUE:
+        value, usual = getattr(queue, name.lower()), getattr(general, name.lower())
+        found.append(Setting(name, _shown(name, value), here if value != usual else ""))
+    return [*found, Setting("PARTITIONS", str(queue.partitions))]
+
+
+def of_task(task: Task[Any, Any]) -> list[Setting]:
+    """What holds for jobs of a task that say nothing themselves, in its own queue."""
+    general, here = conf.get(), now("this task")
+    queue: Any = general.queues.get(task.queue, general)
+    there = now("its queue")
+    named = task.named
+    found = [
+        Setting("queue", visible(task.queue)),
+        Setting("priority", str(task.priority), here if task.priority else ""),
+        Setting("max_attempts", *_given(task.max_attempts, queue.max_attempts, allowed, here, there)),
+        Setting("backoff", *_given(task.backoff, queue.backoff, _ladder, here, there)),
+        Setting("timeout", *_given(task.timeout, queue.timeout, _duration, here, there)),
+        Setting("lease", _duration(queue.lease), there),
+        Setting("poll", *_given(task.poll, POLL, _ladder, here, "")),
+        Setting("atomic", _flag(task.atomic), here if task.atomic else ""),
+    ]
+    if named is not None:
+        most = "" if named.option == "serial" else f" · {named.most}"
+        found.append(Setting(named.option, visible(named.text) + most, here))
+    if task.sensitive:
+        found.append(Setting("sensitive", ", ".join(sorted(map(visible, task.sensitive))), here))
+    return found
+
+
+def defined(task: Task[Any, Any]) -> tuple[str, str]:
+    """Where the function of a task is: its module and name, and its file and line, "" if it has none."""
+    fn = inspect.unwrap(task.fn)
+    code = getattr(fn, "__code__", None)
+    place = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+    return f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', '')}".strip("."), place
+
+
+def _given(own: Any, usual: Any, shown: Any, here: str, there: str) -> tuple[str, str]:
+    return (shown(own), here) if own is not None else (shown(usual), there)
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in DURATIONS:
+        return _duration(value)
+    if name == "MAX_ATTEMPTS":
+        return allowed(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{state} {now('for ever') if kept is None else clock.text(kept)}" for state, kept in value.items())
+    return number_format(value, force_grouping=True) if isinstance(value, int) else str(value)
+
+
+def _duration(seconds: float | None) -> str:
+    return "–" if seconds is None else clock.text(seconds)
+
+
+def _ladder(ladder: Any) -> str:
+    if not isinstance(ladder, Ladder):
+        return now("a function of the task decides")
+    try:
+        steps = ladder.steps(min(len(ladder), STEPS))
+    except Exception:  # a formula is the project's code, and may raise anything
+        return repr(ladder)
+    more = len(ladder) - len(steps)
+    words = [*map(clock.text, steps), *([f"… +{more}"] if more else []), *([f"~{ladder.jitter:.0%}"] if ladder.jitter else [])]
+    return " ".join(words)
+
+
+def _flag(value: bool) -> str:
+    return now("yes") if value else now("no")

@@ -1,0 +1,176 @@
+"""What the page of a queue shows, and that of all queues over time, gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from django_delayq import clock, conf, ids
+from django_delayq.admin import dashboard, in_force, trend_charts, trend_sections
+from django_delayq.admin.dashboard import MANY, brief, percent
+from django_delayq.admin.show import badge, duration, visible
+from django_delayq.admin.trend_sections import Part, Section
+from django_delayq.console import overview, trends
+from django_delayq.console.error_texts import worded
+from django_delayq.console.overview import DOWN, Overview
+from django_delayq.console.trends import NewestJobs, Span
+from django_delayq.models import Job, QueueState
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
+from django_delayq.store import name_figures
+from django_delayq.store.figures import Figures
+from django_delayq.store.fitness import unkept
+from django_delayq.store.keys import Keys
+from django_delayq.store.message_consumers import MessageConsumer, MessageConsumers
+from django_delayq.store.name_figures import NamesSeen
+
+MOST_QUEUES: Final = 20  # whose counters one page reads
+MOST_TASKS: Final = 50
+MOST_NAMES: Final = 20
+MOST_HOLDERS: Final = 3
+Line = dict[str, Any]
+
+
+def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str, Any]:
+    """The page of one queue. The names that its jobs share are for those who may see jobs: mostly they name customers."""
+    seen, config, rows = overview.look(), conf.get().queue(name), _rows()
+    view = next((queue for queue in seen.queues if queue.name == name), None)
+    chosen, span = trend_charts.chosen(request.GET.get("span"))
+    section, trouble = _section([name], span, lambda: trends.ends(rows, queue=name), seen)
+    lanes, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
+    kept = None if view else QueueState.objects.using(rows.db).filter(queue=name, partition=0).first()
+    return {
+        "name": name,
+        "may_see_jobs": may_see_jobs,
+        "trouble": trouble,
+        "depth": view.depth if view else None,
+        "late": duration(float(int(view.oldest_late))) if view and view.oldest_late >= 1 else "–",
+        "lanes": lanes,
+        "paused_at": view.paused_at if view else kept.paused_at if kept else None,
+        "paused_by": visible(view.depth.paused_by if view else kept.paused_by if kept else ""),
+        "paused_why": visible(view.depth.paused_reason if view else kept.paused_why if kept else ""),
+        "workers": [_worker(facts, name) for facts in seen.workers if name in overview.served(facts) or name in _records(facts)],
+        "unkept": bool(seen.present and unkept([name], seen.workers)),
+        "pulled": config.pulled,
+        "consumers": [
+            (visible(one.name), clock.from_ms(one.claimed_ms) if one.claimed_ms else None, len(one.held)) for one in consumers
+        ],
+        "shared": _names(named),
+        "settings": in_force.of_queue(config),
+        "pauses": [(row.at, badge(row.kind), visible(row.actor), visible(row.reason)) for row in trends.pauses(name)],
+        "events": trends.EVENTS,
+        "ahead": dashboard.forecast([name]) if view and not trouble else [],
+        "tasks": [task.name for task in registry if task.queue == name and not task.own][:MOST_TASKS],
+        **shown(section, chosen, span),
+    }
+
+
+def of_all(request: HttpRequest) -> dict[str, Any]:
+    """The page of all queues and tasks over time."""
+    seen, names, rows = overview.look(), list(conf.get().queues), _rows()
+    chosen, span = trend_charts.chosen(request.GET.get("span"))
+    given = request.GET.get("queue", "")
+    picked = [given] if given in names else names[:MOST_QUEUES]
+    ended = trends.ends(rows, **({"queue": given} if given in names else {}))
+    section, trouble = _section(picked, span, lambda: ended, seen)
+    return {
+        "trouble": trouble,
+        "names": [(name, visible(name)) for name in names],
+        "picked": given if given in names else "",
+        "more": len(names) - MOST_QUEUES if picked == names[:MOST_QUEUES] and len(names) > MOST_QUEUES else 0,
+        "queues": [line(part) for part in section.queues],
+        "tasks": [line(part) for part in trend_sections.of_tasks(span, ended)[:MOST_TASKS]],
+        **shown(section, chosen, span),
+        "looked": ended,
+    }
+
+
+def shown(section: Section, chosen: str, span: Span) -> Line:
+    """Charts, and what may be chosen beside them. `looked`: how many rows were read, and since when there are none that were not;
+    `short`: that is within the span.
+    """
+    looked = section.looked
+    return {
+        "charts": section.charts,
+        "spans": trend_charts.spans(chosen),
+        "whole": line(section.whole),
+        "looked": looked,
+        "short": bool(looked and looked.since and looked.since > clock.now() - span.length),
+        "newest": trends.NEWEST,
+    }
+
+
+def line(part: Part) -> Line:
+    """The sums of a queue, a task or all."""
+    return {
+        "name": part.name,
+        "succeeded": part.succeeded,
+        "failed": part.failed,
+        "share": percent(part.share),
+        "bad": part.share is not None and part.share >= MANY,
+        "late": tuple(map(brief, part.late)),
+        "ran": tuple(map(brief, part.ran)),
+    }
+
+
+def _section(names: list[str], span: Span, ends: Callable[[], NewestJobs], seen: Overview) -> tuple[Section, str]:
+    """The charts; without Redis if it went away meanwhile, which is then said."""
+    trouble = worded(seen.error)
+    if not trouble:
+        try:
+            return trend_sections.of_queues(names, span, ends, alive=True), ""
+        except DOWN as error:
+            trouble = worded(error)
+    return trend_sections.of_queues(names, span, ends, alive=False), trouble
+
+
+def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
+    """The lanes of a queue, who pulls it, and, if wanted, the names that its jobs share; nothing if Redis went away meanwhile."""
+    prefix = conf.get().prefix
+    try:
+        with stores.guarded(name):
+            lanes = Figures(stores.places, prefix=prefix).lanes(name)
+            consumers = MessageConsumers(stores.places, prefix=prefix).of(name).consumers if conf.get().queue(name).pulled else ()
+            return lanes, list(consumers), name_figures.look(stores.places.of(name), Keys(prefix, name)) if names else None
+    except DOWN:
+        return {}, [], None
+
+
+def _names(seen: NamesSeen | None) -> Line:
+    """The names for which most wait, each with some of its holders. `more`: others that were looked at."""
+    figures = seen.figures if seen else []
+    shown = [
+        {
+            "name": visible(one.name),
+            "holders": [(job, ids.short(job)) for job in one.holders[:MOST_HOLDERS]],
+            "more": max(0, len(one.holders) - MOST_HOLDERS),
+            "waiting": one.waiting,
+        }
+        for one in figures[:MOST_NAMES]
+    ]
+    return {"names": shown, "more": max(0, len(figures) - MOST_NAMES), "cut": bool(seen and seen.cut), "looked": name_figures.LOOKED}
+
+
+def _worker(facts: Line, queue: str) -> Line:
+    """A worker, and what it does for this queue: runs jobs, keeps records."""
+    runs = queue in overview.served(facts) and facts.get("processes", 1) != 0
+    return {
+        "name": visible(facts["id"]),
+        "badge": badge(visible(overview.state(facts))[:20]),
+        "runs": runs,
+        "slots": 0 if facts["silent"] else overview.slots(facts),
+        "roles": [*(["move"] if runs else []), *(map(visible, facts.get("sides", ())) if queue in _records(facts) else ())],
+    }
+
+
+def _records(facts: Line) -> list[str]:
+    """The queues whose records a worker says it keeps; one of an older release, which does not say it, keeps those of all."""
+    said = facts.get("records", list(conf.get().queues) if facts.get("sides") else [])
+    return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
+
+
+def _rows() -> QuerySet[Job]:
+    return Job.objects.using(conf.get().database)

@@ -1,0 +1,207 @@
+"""Targets in the admin: hosts of deliveries with their circuits, targets of offers with their readers; and the way to operations on
+their jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq import clock, conf
+from django_delayq.admin import live
+from django_delayq.admin.dashboard import brief
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import breakable, duration, visible
+from django_delayq.console import masking, open_circuits, overview, target_figures
+from django_delayq.console.error_texts import worded
+from django_delayq.console.open_circuits import OpenCircuit
+from django_delayq.console.overview import DOWN
+from django_delayq.console.target_figures import NEWEST, TargetFigures, TargetsSeen
+from django_delayq.console.verbs import VERBS
+from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from django_delayq.states import DELIVERY, OFFER
+from django_delayq.store import target_lengths
+from django_delayq.store.target_lengths import TargetLength
+from django_delayq.store.worker_registry import WorkerRegistry
+
+SHOWN: Final = 120  # characters of an error
+FAULTS: Final[dict[str, Promise]] = {
+    "type": _("something else stands at this key, so every offer fails"),
+    "rights": _("the user of Redis may not look there; delayq doctor has the line that allows it"),
+}
+DEEDS: Final = (("requeue", "failed", _("Requeue the failed …")), ("cancel", "scheduled", _("Cancel what waits …")))
+
+
+class TargetAdmin(ReadOnlyAdmin):
+    """What rows, Redis and workers know of the places outside where jobs end.
+
+    A subclass may name other templates: `list_template` is the page, `live_template` the part of it that is fetched anew.
+    """
+
+    list_template = "admin/delayq/target/list.html"
+    live_template = "admin/delayq/target/live.html"
+
+    class Media:
+        css = {"all": ("delayq/dashboard.css",)}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """None: there are no rows of targets, and those of jobs, whose table this model names, are not for who may see targets."""
+        return super().get_queryset(request).none()
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """All targets."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = {**self.page_context(request, _("Targets")), **self.board(request), **(extra_context or {})}
+        return live.respond(request, self.list_template, self.live_template, context)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """No page of its own: the list says all."""
+        return HttpResponseRedirect(reverse("admin:delayq_target_changelist", current_app=self.admin_site.name))
+
+    def board(self, request: HttpRequest) -> dict[str, Any]:
+        """What the page shows. Where hosts, or names of targets, are masked, who may not see that sees none of them."""
+        trouble, workers, lengths = _asked()
+        circuits = open_circuits.told_by(workers)
+        sensitive = self.allows(request, "view_sensitive")
+        hidden = [task for task, name in ((DELIVERY, "host"), (OFFER, "to")) if not sensitive and name in masking.names_of(task)]
+        nothing = TargetsSeen(figures=[], cut=frozenset())
+        hosts = nothing if DELIVERY in hidden else target_figures.of_hosts()
+        offers = nothing if OFFER in hidden else target_figures.of_offers()
+        now_ms = clock.wall_ms()
+        return {
+            "trouble": trouble,
+            "hosts": [] if DELIVERY in hidden else self._hosts(request, hosts, circuits, now_ms),
+            "offers": [] if OFFER in hidden else self._offers(request, offers, lengths, workers),
+            "hidden": bool(hidden),
+            "more": hosts.more,
+            "newest": NEWEST,
+            "cut": bool(hosts.cut or offers.cut),
+        }
+
+    def _hosts(self, request: HttpRequest, seen: TargetsSeen, circuits: Sequence[OpenCircuit], now_ms: int) -> list[dict[str, Any]]:
+        known = {one.name: one for one in seen.figures}
+        for circuit in circuits:  # perhaps of deliveries that are older than what was looked at
+            known.setdefault(circuit.host, TargetFigures(circuit.host))
+        mine = {name: [circuit for circuit in circuits if circuit.host == name] for name in known}
+        ranked = sorted(known.values(), key=lambda one: not mine[one.name])  # what is open comes first
+        return [self._row(request, "host", one, seen) | {"circuits": _circuits(mine[one.name], now_ms)} for one in ranked]
+
+    def _offers(
+        self, request: HttpRequest, seen: TargetsSeen, lengths: Sequence[TargetLength], workers: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        known = {one.name: one for one in seen.figures}
+        listed = conf.get().targets
+        found = []
+        by_name = {one.target.name: one for one in lengths}
+        for name in sorted({*known, *listed}):
+            row = self._row(request, "target", known.get(name) or TargetFigures(name), seen)
+            unknown = [
+                worker["id"]
+                for worker in workers
+                if not worker["silent"] and overview.served(worker) and name not in worker.get("targets", [name])
+            ]
+            length = by_name.get(name)
+            target = listed.get(name)
+            found.append(
+                row
+                | {
+                    "listed": target is not None,
+                    "key": visible(target.key) if target else "",
+                    "kind": target.kind if target else "",
+                    "maxlen": target.maxlen if target else None,
+                    "length": length.length if length else None,
+                    "fault": FAULTS[length.fault] if length and length.fault else "",
+                    "full": bool(length and target and target.maxlen and (length.length or 0) >= target.maxlen),
+                    "groups": [(visible(one.name), one) for one in (length.groups or ())] if length else [],
+                    "blind": bool(length and target and target.kind == "stream" and length.groups is None and not length.fault),
+                    "unknown": [visible(worker) for worker in unknown[:10]],
+                }
+            )
+        return found
+
+    def _row(self, request: HttpRequest, word: str, one: TargetFigures, seen: TargetsSeen) -> dict[str, Any]:
+        text = f"{word}:{_quoted(one.name)}"
+        error = visible(one.error.strip().split("\n", 1)[0])
+        return {
+            "name": breakable(one.name),
+            "plain": visible(one.name),
+            "figures": one,
+            "last": one.status if one.status is not None else "",
+            "error": breakable(error[:SHOWN] + "…" if len(error) > SHOWN else error),
+            "median": brief(one.median_ms),
+            "cut": seen.cut,
+            "jobs": self._jobs(request, text),
+            "counts": [
+                (label, count, self._jobs(request, text, state), state in seen.cut)
+                for label, count, state in (
+                    (_("Waiting"), one.waiting, "scheduled"),
+                    (_("Retrying"), one.retrying, "retrying"),
+                    (_("Failed"), one.failed, "failed"),
+                    (_("Succeeded"), one.succeeded, "succeeded"),
+                )
+            ],
+            "deeds": self._deeds(request, text, {"failed": one.failed, "scheduled": one.waiting + one.retrying}),
+        }
+
+    def _jobs(self, request: HttpRequest, text: str, state: str = "") -> str:
+        """The list of these jobs; "" for who may not see jobs."""
+        place = self.address("delayq_job_changelist") if self.allows(request, "view_job") else ""
+        return f"{place}?{urlencode({'q': text, **({'state': state} if state else {})})}" if place else ""
+
+    def _deeds(self, request: HttpRequest, text: str, counts: dict[str, int]) -> list[tuple[Any, str]]:
+        """What may be done to all jobs of a place: each leads to the page that asks before an operation begins."""
+        site = self.admin_site
+        if not site.is_registered(Job) or not self.allows(request, "start_operation"):
+            return []
+        jobs: Any = site.get_model_admin(Job)
+        if not jobs.starts_operations():
+            return []
+        return [
+            (label, f"{place}?{urlencode({'state': state, 'q': text})}")
+            for name, state, label in DEEDS
+            if counts[state] and jobs.may(request, VERBS[name]) and (place := self.address("delayq_operation_start", name))
+        ]
+
+
+def _asked() -> tuple[str, list[dict[str, Any]], list[TargetLength]]:
+    """What Redis knows: why it could not be asked, the workers, the lengths of targets."""
+    config = conf.get()
+    try:
+        with stores.guarded():
+            workers = WorkerRegistry(stores.link, prefix=config.prefix).all()
+        looks = []
+        for name, link in stores.servers().items():
+            with stores.guarded(name):
+                looks.append(target_lengths.look(link, list(config.targets.values())))
+        return "", workers, target_lengths.added(looks)
+    except DOWN as error:
+        return worded(error), [], []
+
+
+def _circuits(circuits: Sequence[OpenCircuit], now_ms: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "target": visible(one.target),
+            "until": clock.from_ms(one.until_ms),
+            "left": duration((one.until_ms - now_ms) // 1000) if one.until_ms - now_ms >= 1000 else "",
+            "failures": one.failures,
+            "worker": visible(one.worker),
+        }
+        for one in circuits
+    ]
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name

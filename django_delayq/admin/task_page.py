@@ -1,0 +1,133 @@
+"""What the page of a task shows: its settings, its newest attempts in figures and charts, the slowest, the last that failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.forms import Media
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext as now
+from django.utils.translation import gettext_lazy as _
+
+from django_delayq.admin import in_force, queue_page, trend_charts, trend_sections
+from django_delayq.admin.dashboard import brief, percent
+from django_delayq.admin.readonly import ReadOnlyAdmin
+from django_delayq.admin.show import badge, task_name, visible
+from django_delayq.console import trends
+from django_delayq.console.trends import EndedRun, NewestJobs
+from django_delayq.models import Job
+from django_delayq.producer.task import registry
+from django_delayq.states import MESSAGE, PUT_OFF, AttemptOutcome, State
+
+CSS: Final = Media(css={"all": ("delayq/dashboard.css",)})
+SHOWN: Final = 10  # of the slowest, and of those that failed last
+UNWELL: Final = frozenset({AttemptOutcome.FAILED, AttemptOutcome.RETRIED, AttemptOutcome.CRASHED})
+RAN: Final = _("Run time of these attempts")
+LATE: Final = _("Lateness of their jobs")
+
+
+def respond(admin: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    """The page of a task, by the jobs that this admin has."""
+    if not admin.has_view_permission(request):
+        raise PermissionDenied
+    task = unquote(name)
+    found = gather(request, task, admin.get_queryset(request), partial(admin.has_view_permission, request))
+    if found is None:
+        raise Http404(now("There is no task of that name."))
+    found |= {"may_see_queues": admin.allows(request, "view_queue"), "media": admin.media + CSS}
+    context = admin.page_context(request, task_name(task), **found)
+    return TemplateResponse(request, "admin/delayq/job/task.html", context)
+
+
+def gather(request: HttpRequest, name: str, jobs: QuerySet[Job], sees: Callable[[Job], bool]) -> dict[str, Any] | None:
+    """The context of the page; None if no such task is registered and no job has that name.
+
+    Args:
+        jobs: those that may be counted.
+        sees: whether this person may see that job.
+    """
+    task, jobs = registry.find(name), jobs.defer(None)
+    ends = trends.ends(jobs, task=name)
+    runs = trends.runs(ends, jobs, name)
+    if task is None and not runs.rows and not ends.rows and not jobs.filter(task=name).exists():
+        return None
+    chosen, span = trend_charts.chosen(request.GET.get("span"), "7d")
+    ran = [run for run in runs.rows if run.outcome not in PUT_OFF]
+    slowest = sorted(ran, key=lambda run: -run.ran)[:SHOWN]
+    unwell = [run for run in runs.rows if run.outcome in UNWELL][:SHOWN]
+    named = _named(jobs, {run.job for run in (*slowest, *unwell)}, sees)
+    said = trends.messages(unwell, jobs) if unwell else {}
+    module, place = in_force.defined(task) if task else ("", "")
+    return {
+        "task": name,
+        "registered": task is not None,
+        "message": name == MESSAGE,
+        "module": module,
+        "place": place,
+        "queue": task.queue if task else "",
+        "follower": task.on_failure.name if task and task.on_failure else "",
+        "settings": in_force.of_task(task) if task else [],
+        "attempts": len(runs.rows),
+        "since": runs.since,
+        "oldest": runs.rows[-1].finished_at if runs.rows else None,
+        "outcomes": [(badge(outcome), count) for outcome, count in Counter(run.outcome for run in runs.rows).most_common()],
+        "share": percent(_share(ends)),
+        "retries": _retries(ends),
+        "figures": [_figures(title, values) for title, values in ((RAN, [run.ran for run in ran]), (LATE, _lates(ends)))],
+        "histograms": [
+            trend_charts.histogram("hist-ran", RAN, [run.ran for run in ran]),
+            trend_charts.histogram("hist-late", LATE, _lates(ends)),
+        ],
+        "slowest": [_line(run, named, {}) for run in slowest if run.job in named],
+        "unwell": [_line(run, named, said) for run in unwell if run.job in named],
+        **queue_page.shown(trend_sections.of_task(span, ends, runs), chosen, span),
+    }
+
+
+def _lates(ends: NewestJobs) -> list[float]:
+    return [one.late for one in ends.rows if one.late is not None]
+
+
+def _share(ends: NewestJobs) -> float | None:
+    """Failed among the jobs that ended."""
+    failed = sum(one.state == State.FAILED for one in ends.rows)
+    return failed / len(ends.rows) if ends.rows else None
+
+
+def _retries(ends: NewestJobs) -> str:
+    """Attempts per job beyond the first, on average."""
+    return trend_charts.decimal(sum(max(0, one.attempts - 1) for one in ends.rows) / len(ends.rows)) if ends.rows else "–"
+
+
+def _figures(title: Any, seconds: Sequence[float]) -> list[Any]:
+    """What half, 95 and 99 of 100 are below, and the longest."""
+    found = [trends.quantile(seconds, share) for share in (0.5, 0.95, 0.99, 1.0)]
+    return [title, *(brief(None if value is None else value * 1000) for value in found)]
+
+
+def _named(jobs: QuerySet[Job], wanted: set[UUID], sees: Callable[[Job], bool]) -> dict[UUID, Job]:
+    found = jobs.filter(pk__in=wanted).only("id", "key", "queue", "state", "task") if wanted else ()
+    return {job.pk: job for job in found if sees(job)}
+
+
+def _line(run: EndedRun, named: Mapping[UUID, Job], said: Mapping[int, str]) -> dict[str, Any]:
+    job = named[run.job]
+    return {
+        "job": job,
+        "key": visible(job.key),
+        "queue": visible(job.queue),
+        "number": run.number,
+        "worker": visible(run.worker),
+        "at": run.finished_at,
+        "badge": badge(run.outcome),
+        "ran": brief(run.ran * 1000),
+        "error": visible(": ".join(filter(None, (run.error_class, said.get(run.id, ""))))),
+    }

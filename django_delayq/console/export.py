@@ -1,0 +1,125 @@
+"""Jobs as a file: CSV for tables, one JSON document per line for programs. The jobs of a selection, one after another and bounded."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from django_delayq.console import keyset
+from django_delayq.console.documents import job_document, plain
+from django_delayq.console.selection import Selection
+from django_delayq.models import Job
+
+MOST: Final = 100_000  # jobs in one file
+STRETCHES: Final = 100  # of `keyset.WINDOW` rows each, which are read through where no index finds the jobs
+STEP: Final = 500  # jobs read at a time
+LINES: Final = 200  # lines sent at a time
+# What a spreadsheet would take for a formula; also as it is typed in Chinese and Japanese.
+FORMULA: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20")
+BREAKS: Final = frozenset("\t\r\n")
+
+
+@dataclass(slots=True, kw_only=True)
+class Walk:
+    """The jobs of a selection, each whole and as its row is when it is reached. `jobs`: those that there are; `seen`: whether a person
+    may see one. Behind the last, `cut` tells whether there may be more, and `partly` whether some texts were looked for among a part
+    of the rows, see `keyset.Page`.
+    """
+
+    selection: Selection
+    jobs: QuerySet[Job]
+    seen: Callable[[Job], bool] | None = None
+    most: int = MOST
+    cut: bool = False
+    partly: bool = False
+
+    def __iter__(self) -> Iterator[Job]:
+        left, stretches, after = self.most, STRETCHES, ""
+        names = self.jobs.defer("args", "kwargs", "options", "result")
+        while True:
+            page = keyset.page(self.selection, names, STEP, after=after)
+            self.cut |= page.cut
+            self.partly |= page.partly
+            whole = {job.pk: job for job in self.jobs.filter(pk__in=[job.pk for job in page.jobs])}
+            for job in filter(None, map(whole.get, [job.pk for job in page.jobs])):  # one may be deleted meanwhile
+                if self.seen is not None and not self.seen(job):
+                    continue
+                if not left:
+                    self.cut = True
+                    return
+                left -= 1
+                yield job
+            stretches -= page.unfinished
+            after = page.after
+            if not after:
+                return
+            if not stretches:
+                self.cut = True
+                return
+
+
+def json_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) -> Iterator[bytes]:
+    """A document per line, as `delayq list --json` has it. If `ending` says something of the walk that is over, the last line is
+    `{"cut": …}` with that: there may be more jobs.
+    """
+    for job in walk:
+        yield _encoded(_line(job_document(job, sensitive=sensitive)))
+    if told := ending(walk):
+        yield _encoded(_line({"cut": told}))
+
+
+def csv_lines(walk: Walk, *, sensitive: bool, ending: Callable[[Walk], str]) -> Iterator[bytes]:
+    """A head, and a line per job with the same fields. What `ending` says stands in the first column of the last line. It begins with a
+    mark by which spreadsheets know UTF-8.
+    """
+    yield b"\xef\xbb\xbf"
+    yield from map(_encoded, table(walk, sensitive=sensitive))
+    if told := ending(walk):
+        yield _encoded(_row([told]))
+
+
+def table(jobs: Iterable[Job], *, sensitive: bool = False) -> Iterator[str]:
+    """The same as text: the head, then a line per job."""
+    yield _row(job_document(Job()))
+    for job in jobs:
+        yield _row([cell(value) for value in job_document(job, sensitive=sensitive).values()])
+
+
+def cell(value: Any) -> str:
+    """A value in a column: lists and the like as JSON, and no text that a spreadsheet would take for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return f"'{value}" if value[:1] in BREAKS or value.lstrip()[:1] in FORMULA else value
+    if isinstance(value, (datetime, UUID)):
+        return str(plain(value))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def together(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Many lines at a time: each part that is sent has its price."""
+    while part := b"".join(islice(lines, LINES)):
+        yield part
+
+
+def _row(cells: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(cells)  # so that both are quoted within a cell
+    return line.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _line(document: dict[str, Any]) -> str:
+    return json.dumps(document, default=plain, ensure_ascii=False) + "\n"
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")  # half a surrogate pair becomes what JSON, too, writes for it

@@ -1,0 +1,108 @@
+"""Where people go on from a job: to what it is about, and to its lines in the log store. The project knows both addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote
+
+from django.db import connections, transaction
+from django.utils.module_loading import import_string
+from django.utils.translation import gettext as now
+
+from django_delayq import clock, conf
+from django_delayq.exceptions import ConfigError
+from django_delayq.logger import Logger, class_name
+from django_delayq.models import Job
+from django_delayq.producer.task import registry
+from django_delayq.states import FINISHED
+
+AROUND: Final = timedelta(minutes=1)  # before a job was made and after it has ended: clocks of hosts differ
+HOUR: Final = timedelta(hours=1)
+LONGEST: Final = 4_000  # characters of an address; browsers and proxies take no more than twice that
+STARTS: Final = ("/", "https://", "http://")  # a page of this site or of another: no `javascript:`, no `data:`
+logger = Logger("django_delayq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLinks:
+    """Addresses, "" for none. `trouble`: why there is none of the object, though the project has a function that makes it."""
+
+    object: str = ""
+    log: str = ""
+    trouble: str = ""
+
+
+@lru_cache(maxsize=8)
+def load(path: str) -> Callable[[Job], Any] | None:
+    """The function of that dotted path; None for "".
+
+    Raises:
+        ConfigError: the path leads nowhere, or to what cannot be called.
+    """
+    if not path:
+        return None
+    where = f'DELAYQ["OBJECT_URL"]: {path!r}'
+    try:
+        found = import_string(path)
+    except ImportError as error:
+        raise ConfigError(f"{where} cannot be imported: {error}.", hint="Write the dotted path of a function.") from error
+    if not callable(found):
+        raise ConfigError(f"{where} is no function.", hint="Name one that takes a job and returns a URL or None.")
+    made: Callable[[Job], Any] = found
+    return made
+
+
+def of(job: Job) -> JobLinks:
+    """Those of one job. What the function of the project raises is logged and told, and breaks no page."""
+    log = _log(job, conf.get().log_url or "")
+    try:
+        given = _asked(job)
+    except Exception as error:  # of the project's code, which may raise anything
+        logger.warning("the link to the object of job %s could not be made", job.short_id, exc_info=error)
+        told = now("The function that makes it has raised %(error)s; the log says where.")
+        return JobLinks(log=log, trouble=told % {"error": class_name(error)})
+    if given is None or given == "":
+        return JobLinks(log=log)
+    url = str(given)
+    if not url.startswith(STARTS) or url.startswith(("//", "/\\")) or not url.isprintable() or len(url) > LONGEST:
+        return JobLinks(log=log, trouble=now("The function that makes it has returned what is no address of a page."))
+    return JobLinks(log=log, object=url)
+
+
+def _asked(job: Job) -> Any:
+    """What the function of its task says; without one, that of the project."""
+    known = registry.find(job.task)
+    made = known.object_url if known and known.object_url else load(conf.get().object_url or "")
+    if made is None:
+        return None
+    with ExitStack() as stack:
+        for connection in connections.all(initialized_only=True):
+            if connection.in_atomic_block:  # else a query that fails there would end the transaction of the page
+                stack.enter_context(transaction.atomic(using=connection.alias))
+        return made(job)
+
+
+def _log(job: Job, template: str) -> str:
+    ended = job.finished_at if job.state in FINISHED else None
+    until = ended + AROUND if ended else _next_hour(clock.now()) + HOUR  # a page that follows by itself shall not change for this
+    values = {
+        "id": job.short_id,
+        "queue": job.queue,
+        "task": job.task,
+        "from": _utc(job.created_at - AROUND),
+        "to": _utc(until),
+    }
+    return template.format(**{name: quote(value, safe="") for name, value in values.items()})
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _next_hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0) + HOUR

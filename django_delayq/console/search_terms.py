@@ -1,0 +1,380 @@
+"""The words of a search, one by one: for each the rows that it means, said to the database and said of a row that was read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta
+from itertools import chain
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import ExpressionWrapper, F, Q, TextField
+from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.timezone import get_current_timezone, is_naive, make_aware
+from django.utils.translation import gettext as now
+
+from django_delayq import clock, conf, ids
+from django_delayq.console import masking
+from django_delayq.exceptions import StoreUnavailable, UnknownTask
+from django_delayq.models import DERIVED, meta_of, of_state
+from django_delayq.producer.stores import stores
+from django_delayq.producer.task import registry
+from django_delayq.states import DELIVERY, OFFER, State
+from django_delayq.store.connection import StoreError
+
+UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
+STATES: Final = (*(state.value for state in State), *DERIVED)
+ASKING, BLOCKED = "asking", "blocked"  # what `is:` may say
+MOST_BLOCKED: Final = 1000  # jobs of a queue that `is:blocked` finds
+NO_FINGERPRINT: Final = "none"  # a fingerprint is made of 12 hexadecimal digits
+MOST_BRACKETS: Final = 50  # in the value of an argument: so deep may it be nested, and no deeper
+ARGUMENTS: Final = ("task", "args", "kwargs")  # the columns that tell the arguments people see
+JSON: Final = frozenset({"args", "kwargs", "options"})
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One condition. `word` is one of WORDS, or "" for a text that stands alone. `rows`: what the database is asked for; `rough`: it
+    may find more than is meant, and only `holds` tells, from these `columns` of a row. `tasks`: those that a part of a name, or an
+    argument, stands for. `named`: the rows that a text alone finds by id or key; `few`: it names its rows one by one.
+    """
+
+    word: str
+    value: str
+    rows: Q
+    holds: Callable[[Any], bool]
+    columns: tuple[str, ...]
+    rough: bool = False
+    tasks: tuple[str, ...] = ()
+    negated: bool = False
+    named: Q | None = None
+    few: bool = False
+
+    @property
+    def free(self) -> bool:
+        """Whether it is a text that stands alone, and is to be found."""
+        return not self.word and not self.negated
+
+    def turned(self) -> Term:
+        """All other rows."""
+        rows = Q() if self.rough else ~self.rows
+        return replace(self, rows=rows, holds=lambda row: not self.holds(row), negated=not self.negated)
+
+
+@dataclass(frozen=True, slots=True)
+class Sense:
+    """What words mean: `-2h` counts from `at`, when *due* is asked too; a part of a name means those of `tasks` that have it."""
+
+    at: datetime
+    tasks: Sequence[str]
+
+
+class Refused(Exception):
+    """A term that cannot be understood; the text says what is accepted."""
+
+
+def free_text(text: str, sense: Sense) -> Term:
+    """A text that stands alone: part of a key, of a task's name, of an error, of an argument that people see; or an id."""
+    queues, needle = list(conf.get().queues), text.lower()
+    named, id = Q(queue__in=queues, key=text), None
+    try:
+        # A key may look like an id, as the UUID of an order does.
+        id = ids.parse(text)
+        named |= Q(pk=id)
+    except ValueError:
+        named |= Q(queue__in=queues, key__startswith=text)
+
+    open_tasks: dict[str, bool] = {}
+    plain = needle.isascii() and needle.isprintable() and not {'"', "\\"} & {*needle}  # so does JSON write it, too
+
+    def holds(row: Any) -> bool:
+        task = row.task
+        if row.id == id or needle in row.key.lower() or needle in row.error.lower() or needle in task.lower():
+            return True
+        if (is_open := open_tasks.get(task)) is None:
+            is_open = open_tasks[task] = plain and _hides_nothing(task)
+        # Of ten thousand rows few are to be decoded. Where something is masked all are: the time is not to tell of it.
+        if is_open and (written := _written(row)) and needle not in written and "\\u" not in written:
+            return False
+        return any(_has_text(value, needle) for value in _shown(row))
+
+    tasks = tuple(dict.fromkeys([*_tasks(text, sense), text]))
+    return Term("", text, Q(), holds, ("id", "key", "error", *ARGUMENTS), rough=True, tasks=tasks, named=named)
+
+
+def _tasks(part: str, sense: Sense) -> list[str]:
+    return [name for name in sense.tasks if part.lower() in name.lower()]
+
+
+def _id(value: str, sense: Sense) -> Term:
+    try:
+        id: UUID = ids.parse(value)
+    except ValueError:
+        raise Refused(now("an id has 22 letters and digits, as lists and logs show it, or is a UUID.")) from None
+    return Term("id", value, Q(pk=id), lambda row: row.id == id, ("id",))
+
+
+def _key(value: str, sense: Sense) -> Term:
+    queues = list(conf.get().queues)
+    if value.endswith("*") and len(value) > 1:
+        start = value[:-1]
+        rows = Q(queue__in=queues, key__startswith=start)
+        return Term("key", value, rows, lambda row: row.key.startswith(start), ("key",), rough=True)
+    return Term("key", value, Q(queue__in=queues, key=value), lambda row: row.key == value, ("key",), rough=True)
+
+
+def _task(value: str, sense: Sense) -> Term:
+    parts = [value] if value in sense.tasks else _tasks(value, sense)
+    if len(parts) == 1:
+        return of_tasks(parts[0], parts)
+    return replace(of_tasks(value, [*parts, value]), tasks=tuple(parts))
+
+
+def of_tasks(value: str, tasks: Sequence[str]) -> Term:
+    """Jobs of one of these tasks."""
+    meant = frozenset(tasks)
+    rows = Q(task__in=sorted(meant)) if len(meant) > 1 else Q(task=tasks[0])
+    return Term("task", value, rows, lambda row: row.task in meant, ("task",), tasks=tuple(tasks))
+
+
+def _queue(value: str, sense: Sense) -> Term:
+    return Term("queue", value, Q(queue=value), lambda row: row.queue == value, ("queue",))
+
+
+def _state(value: str, sense: Sense) -> Term:
+    value = value.lower()
+    if value not in STATES:
+        raise Refused(now("the states are: %(states)s.") % {"states": ", ".join(STATES)})
+    columns = ("state", "run_at", "attempts", "published", "far", "last_event")
+    return Term("state", value, of_state(value, sense.at), lambda row: _is_in_state(row, value, sense.at), columns)
+
+
+def _is_in_state(row: Any, state: str, at: datetime) -> bool:
+    """What `of_state` asks of the database."""
+    if state not in DERIVED:
+        return bool(row.state == state)
+    if row.state != State.SCHEDULED.value:
+        return False
+    if state == "due":
+        return bool(row.run_at <= at)
+    if state == "retrying":
+        return bool(row.attempts >= 1)
+    return row.published is None and bool(row.far) == (state == "far") and (state != "far" or row.last_event == "")
+
+
+def _error(value: str, sense: Sense) -> Term:
+    return Term("error", value, Q(error__icontains=value), lambda row: value.lower() in row.error.lower(), ("error",))
+
+
+def _worker(value: str, sense: Sense) -> Term:
+    return Term("worker", value, Q(worker__icontains=value), lambda row: value.lower() in row.worker.lower(), ("worker",))
+
+
+def _fingerprint(value: str, sense: Sense) -> Term:
+    wanted = "" if value == NO_FINGERPRINT else value
+    return Term("fingerprint", value, Q(fingerprint=wanted), lambda row: row.fingerprint == wanted, ("fingerprint",))
+
+
+def _is(value: str, sense: Sense) -> Term:
+    """What a job is beside its state: of those that have not ended, who has asked, and heard "not yet"; of those that are due, who
+    waits for the name that it shares with others, which Redis alone knows.
+    """
+    value = value.lower()
+    if value == ASKING:
+        rows = Q(state__in=UNENDED, asked__gt=0)
+        return Term("is", ASKING, rows, lambda row: row.state in UNENDED and (row.asked or 0) > 0, ("state", "asked"))
+    if value != BLOCKED:
+        raise Refused(now("a job can be: %(words)s.") % {"words": f"{ASKING}, {BLOCKED}"})
+    try:
+        found, missing = stores.from_each(list(conf.get().queues), lambda queues: stores.inspector().blocked(queues, MOST_BLOCKED))
+        for error in missing.values():
+            raise error
+    except (StoreUnavailable, StoreError):
+        raise Refused(now("Redis cannot be asked now, and only Redis knows it.")) from None
+    ids = frozenset(chain.from_iterable(found))
+    rows = Q(state=State.SCHEDULED.value, pk__in=ids)
+    return Term("is", BLOCKED, rows, lambda row: row.state == State.SCHEDULED.value and row.id in ids, ("id", "state"), few=True)
+
+
+def _after(value: str, sense: Sense) -> Term:
+    moment = _moment(value, sense.at)
+    return Term("after", value, Q(run_at__gte=moment), lambda row: row.run_at >= moment, ("run_at",))
+
+
+def _before(value: str, sense: Sense) -> Term:
+    moment = _moment(value, sense.at)
+    return Term("before", value, Q(run_at__lt=moment), lambda row: row.run_at < moment, ("run_at",))
+
+
+def _moment(value: str, at: datetime) -> datetime:
+    try:
+        if value[:1] in "+-":
+            delay = timedelta(seconds=clock.seconds(value[1:]))
+            return at + delay if value[0] == "+" else at - delay
+        moment = parse_datetime(value)
+        if moment is None and (day := parse_date(value)):
+            moment = datetime.combine(day, time.min)
+        if moment is not None:
+            moment = make_aware(moment, get_current_timezone()) if is_naive(moment) else moment
+            clock.from_ms(clock.to_ms(moment))  # the database is asked in UTC, where the last hours of 9999 overflow
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None:
+        raise Refused(now('write 2026-05-01, "2026-05-01 18:30", -2h (two hours ago) or +10m.'))
+    return moment
+
+
+def _arg(value: str, sense: Sense) -> Term:
+    name, wanted = _named_value(value)
+    tasks = frozenset(task for task in sense.tasks if shows(task, name))
+
+    scalar = not any(isinstance(value, (list, dict)) for value in wanted)
+    written = [json.dumps(value) for value in wanted]
+    seen = {task: scalar and _hides_nothing(task) for task in tasks}
+
+    def holds(row: Any) -> bool:
+        is_open = seen.get(row.task)
+        if is_open and hasattr(row, "args_json") and not any(each in row.args_json or each in row.kwargs_json for each in written):
+            return False
+        return is_open is not None and shows(row.task, name) and _is_one_of(_by_name(row), name, wanted)
+
+    return Term("arg", value, Q(task__in=sorted(tasks)), holds, ARGUMENTS, rough=True, tasks=tuple(sorted(tasks)))
+
+
+def _meta(value: str, sense: Sense) -> Term:
+    name, wanted = _named_value(value)
+
+    def holds(row: Any) -> bool:
+        return _is_one_of(masking.attached(row.task, meta_of(_given(row, "options"))), name, wanted)
+
+    return Term("meta", value, Q(), holds, ("task", "options"), rough=True)
+
+
+def _named_value(value: str) -> tuple[str, list[Any]]:
+    name, equals, given = value.partition("=")
+    if not equals or not name:
+        raise Refused(now("give a name and its value, as in arg:order_id=77."))
+    if given.count("[") + given.count("{") > MOST_BRACKETS:
+        raise Refused(now("a value may have %(most)d brackets at most.") % {"most": MOST_BRACKETS})
+    return name, _values(given)
+
+
+def _host(value: str, sense: Sense) -> Term:
+    """Deliveries to a host; the port that errors and pages name with it is left out, as jobs do."""
+    host = value.lower()
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
+    rows = Q(task=DELIVERY)
+    return Term("host", host, rows, lambda row: _names(row, DELIVERY, "host", host), ARGUMENTS, rough=True, tasks=(DELIVERY,))
+
+
+def _target(value: str, sense: Sense) -> Term:
+    return Term("target", value, Q(task=OFFER), lambda row: _names(row, OFFER, "to", value), ARGUMENTS, rough=True, tasks=(OFFER,))
+
+
+def _names(row: Any, task: str, argument: str, value: str) -> bool:
+    """Whether it is one of that task with that argument, and people see it; also where the task is not registered."""
+    if row.task != task or value == masking.MASK:
+        return False
+    return bool(masking.arguments(task, [], _given(row, "kwargs"))[1].get(argument) == value)
+
+
+def shows(task: str, argument: str) -> bool:
+    """Whether jobs of that task may have an argument of that name, and people see it. Of a task that is not here nobody knows."""
+    return has(task, argument) and argument not in masking.names_of(task)
+
+
+def has(task: str, argument: str) -> bool:
+    """Whether jobs of that task may have an argument of that name."""
+    try:
+        parameters = registry.get(task).signature.parameters
+    except UnknownTask:
+        return False
+    masked = masking.names_of(task)
+    rest = [one.name for one in parameters.values() if one.kind is one.VAR_KEYWORD and one.name not in masked]
+    return argument in parameters or bool(rest)
+
+
+def _values(given: str) -> list[Any]:
+    """77 means the number or the text; what is no JSON is text."""
+    try:
+        value = json.loads(given)
+    except ValueError:
+        return [given]
+    return [value] if isinstance(value, str) else [value, given]
+
+
+def read_raw(columns: Iterable[str]) -> dict[str, Any]:
+    """For `annotate`: of these columns those with JSON, as it is written; terms take `args_json` for `args`."""
+    return {f"{name}_json": ExpressionWrapper(F(name), output_field=TextField()) for name in columns if name in JSON}
+
+
+def _given(row: Any, column: str) -> Any:
+    raw = getattr(row, f"{column}_json", None)
+    return getattr(row, column) if raw is None else json.loads(raw)
+
+
+def _written(row: Any) -> str:
+    """The arguments as they are written, in small letters; "" where the row has them decoded."""
+    return f"{row.args_json} {row.kwargs_json}".lower() if hasattr(row, "args_json") else ""
+
+
+def _hides_nothing(task: str) -> bool:
+    """Whether people see every argument of a task that is registered."""
+    return task != DELIVERY and not masking.names_of(task)
+
+
+def _shown(row: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Its arguments, masked, as the page shows them: nobody is to find out by searching what it does not show. None of a task that is
+    not registered.
+    """
+    try:
+        registry.get(row.task)
+    except UnknownTask:
+        return [], {}
+    return masking.arguments(row.task, _given(row, "args"), _given(row, "kwargs"))
+
+
+def _by_name(row: Any) -> dict[str, Any]:
+    args, kwargs = _shown(row)
+    return {**dict(zip(registry.get(row.task).signature.parameters, args, strict=False)), **kwargs}
+
+
+def _is_one_of(given: Mapping[str, Any], name: str, wanted: Sequence[Any]) -> bool:
+    found = given.get(name, masking.MASK)
+    return found != masking.MASK and any(type(found) is type(each) and found == each for each in wanted)
+
+
+def _has_text(value: Any, needle: str) -> bool:
+    """Whether a text has that part, or a number is it; at any depth."""
+    if isinstance(value, str):
+        return value != masking.MASK and needle in value.lower()
+    if isinstance(value, dict):
+        return any(_has_text(inner, needle) for inner in value.values())
+    if isinstance(value, list):
+        return any(_has_text(inner, needle) for inner in value)
+    return value is not None and str(value).lower() == needle
+
+
+READERS: Final[dict[str, Callable[[str, Sense], Term]]] = {
+    "id": _id,
+    "key": _key,
+    "task": _task,
+    "queue": _queue,
+    "state": _state,
+    "error": _error,
+    "arg": _arg,
+    "meta": _meta,
+    "host": _host,
+    "target": _target,
+    "worker": _worker,
+    "after": _after,
+    "before": _before,
+    "fingerprint": _fingerprint,
+    "is": _is,
+}
+WORDS: Final = tuple(READERS)

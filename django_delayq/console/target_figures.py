@@ -1,0 +1,171 @@
+"""Where jobs end outside, by their rows: hosts of deliveries and targets of offers, counted over the newest rows of each state, so
+that a table of millions costs no more than a small one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Left, Right
+
+from django_delayq import conf
+from django_delayq.models import Attempt, Job
+from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
+
+NEWEST: Final = 500  # rows of each state
+MOST_HOSTS: Final = 50
+STATES: Final = (State.SCHEDULED, State.RUNNING, State.FAILED, State.SUCCEEDED)
+SHOWN: Final = 300  # characters of an error
+TAIL: Final = 300  # characters at the end of arguments, where the host stands; in front of it may be 64 KB of a body
+START: Final = 60  # at the beginning of a result, likewise: the answer may have 2 KB
+UNREAD: Final = 200  # rows whose arguments are read whole, since they end otherwise: people have edited them
+ENDS: Final = (AttemptOutcome.RETRIED.value, AttemptOutcome.FAILED.value)
+MOST_RUNS: Final = 2_000
+_HOST: Final = re.compile(r'[{,]"host":"([a-z0-9_.:-]{1,253})"\}\Z')  # of JSON, in which no text has a quote without a backslash
+_RESULT: Final = re.compile(r'\{"status":(\d{1,9}),"ms":(\d{1,9})\b')
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class TargetFigures:
+    """A host or a target, by the rows that were looked at. How it has answered last: `status` where it did, else `error`; `times`: ms
+    of what it took.
+    """
+
+    name: str
+    waiting: int = 0
+    retrying: int = 0
+    running: int = 0
+    failed: int = 0
+    succeeded: int = 0
+    last_success: datetime | None = None
+    last_end: datetime | None = None
+    last_job: UUID | None = None
+    status: int | None = None
+    error: str = ""
+    times: list[int] = field(default_factory=list)
+
+    @property
+    def median_ms(self) -> float | None:
+        """Half of what it took, it took faster; None for nothing."""
+        return median(self.times) if self.times else None
+
+    @property
+    def unwell(self) -> int:
+        """How much did not go well, to put the worst first."""
+        return self.failed + self.retrying
+
+    def count(self, row: Row) -> None:
+        """Takes in one row."""
+        state, ended = row["state"], row["finished_at"] or row["started_at"]
+        if state == State.SUCCEEDED:
+            self.succeeded += 1
+            status, ms = map(int, read.groups()) if (read := _RESULT.match(row["start"] or "")) else (None, None)
+            self._say(row["id"], ended, status=status, error="")
+            if ended and (self.last_success is None or ended > self.last_success):
+                self.last_success = ended
+            if ms is not None:
+                self.times.append(ms)
+            return
+        if state == State.RUNNING:
+            self.running += 1
+        elif state == State.FAILED:
+            self.failed += 1
+        elif row["attempts"]:
+            self.retrying += 1
+        else:
+            self.waiting += 1
+        if row["short_error"] and state != State.RUNNING:
+            self._say(row["id"], ended, status=None, error=row["short_error"])
+
+    def _say(self, job: UUID, at: datetime | None, *, status: int | None, error: str) -> None:
+        if at is not None and (self.last_end is None or at > self.last_end):
+            self.last_job, self.last_end, self.status, self.error = job, at, status, error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetsSeen:
+    """`figures`: the worst first. `cut`: states of which there are more than the NEWEST rows that were looked at; `more`: how many are
+    left out.
+    """
+
+    figures: list[TargetFigures]
+    cut: frozenset[str]
+    more: int = 0
+
+
+def of_hosts() -> TargetsSeen:
+    """The hosts of deliveries: six queries at most."""
+    rows, cut = _newest(DELIVERY, tail=Right("kwargs", TAIL, output_field=TextField()))
+    unread = [row["id"] for row in rows if not _HOST.search(row["tail"])][:UNREAD]
+    whole: dict[UUID, Any] = dict(_rows().filter(pk__in=unread).values_list("pk", "kwargs")) if unread else {}
+    found: dict[str, TargetFigures] = {}
+    for row in rows:
+        read = _HOST.search(row["tail"])
+        host = read[1] if read else whole.get(row["id"], {}).get("host")
+        if isinstance(host, str) and host:
+            found.setdefault(host, TargetFigures(host)).count(row)
+    ranked = sorted(found.values(), key=lambda one: (-one.unwell, -one.waiting, one.name))[:MOST_HOSTS]
+    _tell_statuses(ranked)
+    return TargetsSeen(figures=ranked, cut=cut, more=len(found) - len(ranked))
+
+
+def of_offers() -> TargetsSeen:
+    """The targets of offers, also those that are listed no more: four queries."""
+    rows, cut = _newest(OFFER, "kwargs")  # they have the name and nothing else
+    found: dict[str, TargetFigures] = {}
+    for row in rows:
+        if isinstance(name := row["kwargs"].get("to"), str):
+            found.setdefault(name, TargetFigures(name)).count(row)
+    ranked = sorted(found.values(), key=lambda one: one.name)[:MOST_HOSTS]
+    return TargetsSeen(figures=ranked, cut=cut, more=len(found) - len(ranked))
+
+
+def _newest(task: str, *read: str, **made: Any) -> tuple[list[dict[str, Any]], frozenset[str]]:
+    rows: list[dict[str, Any]] = []
+    cut = set()
+    for state in STATES:
+        ordered = _rows().filter(task=task, state=state.value).order_by("-run_at", "-id")  # as an index is
+        names = ("id", "state", "attempts", "started_at", "finished_at", *read)
+        begins = Left("result", START, output_field=TextField())
+        found = list(
+            ordered.annotate(short_error=Left("error", SHOWN), start=begins, **made).values(*names, "short_error", "start", *made)[
+                : NEWEST + 1
+            ]
+        )
+        if len(found) > NEWEST:
+            cut.add(state.value)
+        rows += found[:NEWEST]
+    return rows, frozenset(cut)
+
+
+def _tell_statuses(figures: Sequence[TargetFigures]) -> None:
+    """What those have answered whose last end was a bad one: the error of that run says it in a field of its own; else what it said,
+    without the name of its class.
+    """
+    wanted = [one.last_job for one in figures if one.error and one.last_job]
+    if not wanted:
+        return
+    ends = Attempt.objects.using(conf.get().database).filter(job_id__in=wanted, outcome__in=ENDS)
+    newest = ends.annotate(text=Left("message", SHOWN)).order_by("-id").values_list("job_id", "problem", "text")[:MOST_RUNS]
+    told = {job: (problem, text) for job, problem, text in reversed(newest)}
+    for one in figures:
+        if one.error and one.last_job in told:
+            problem, text = told[one.last_job]
+            one.error = text or one.error
+            one.status = _whole((problem.get("fields") or {}).get("status")) if isinstance(problem, dict) else None
+
+
+def _rows() -> QuerySet[Job]:
+    return Job.objects.using(conf.get().database)
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**31 else None

@@ -1,0 +1,162 @@
+"""What has run, over time, for charts: of a queue by the counters in Redis, which are exact; of a task, and of what nobody counts, by
+the newest rows, which the database finds by an index, so that a table of millions costs no more than a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Left
+
+from django_delayq import clock, conf
+from django_delayq.models import RETRYING, Attempt, Event, Job
+from django_delayq.states import EventKind, State
+
+NEWEST: Final = 10_000  # jobs, and attempts, that are looked at
+AT_ONCE: Final = 3_334  # jobs whose attempts one query asks for: few enough that the planner takes the index
+ENDED: Final = (State.SUCCEEDED.value, State.FAILED.value)
+HEADLINE: Final = 300  # characters of an error
+EVENTS: Final = 1_000
+PAUSES: Final = 20
+T = TypeVar("T")
+
+
+class Span(NamedTuple):
+    """How far back a chart goes: so many steps of so many minutes."""
+
+    steps: int
+    step: int
+
+    @property
+    def length(self) -> timedelta:
+        """All of it."""
+        return timedelta(minutes=self.steps * self.step)
+
+
+SPANS: Final = {"1h": Span(60, 1), "1d": Span(96, 15), "7d": Span(84, 120)}
+
+
+class EndedJob(NamedTuple):
+    """A job that has succeeded or failed, by its row: the dates are those of its last run."""
+
+    job: UUID
+    task: str
+    queue: str
+    state: str
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempts: int
+
+    @property
+    def late(self) -> float | None:
+        """Seconds from its date to its run; None if it never ran."""
+        return max(0.0, (self.started_at - self.run_at).total_seconds()) if self.started_at else None
+
+    @property
+    def ran(self) -> float | None:
+        """Seconds from the claim to the end."""
+        return max(0.0, (self.finished_at - self.started_at).total_seconds()) if self.started_at and self.finished_at else None
+
+
+OF_ENDS: Final = ("id", *EndedJob._fields[1:])
+
+
+class EndedRun(NamedTuple):
+    """An attempt that is over."""
+
+    id: int
+    job: UUID
+    number: int
+    worker: str
+    outcome: str
+    error_class: str
+    started_at: datetime
+    finished_at: datetime
+
+    @property
+    def ran(self) -> float:
+        """Seconds."""
+        return max(0.0, (self.finished_at - self.started_at).total_seconds())
+
+
+OF_RUNS: Final = ("id", "job_id", *EndedRun._fields[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class NewestJobs:
+    """The newest that ended, the newest first. `since`: from this date on there are no others; None if these are all."""
+
+    rows: Sequence[EndedJob]
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRuns:
+    """The newest attempts, those that ended last first; `since` likewise."""
+
+    rows: Sequence[EndedRun]
+    since: datetime | None
+
+
+def ends(jobs: QuerySet[Job], **names: str) -> NewestJobs:
+    """The NEWEST of `jobs` that have succeeded or failed, in two queries. `names`: the queue, the task, or neither: an index each."""
+    found: list[EndedJob] = []
+    for state in ENDED:
+        rows = jobs.filter(state=state, **names).order_by("-run_at", "-id").values_list(*OF_ENDS)[: NEWEST + 1]
+        found += map(EndedJob._make, rows)
+    found.sort(key=lambda one: one.run_at, reverse=True)
+    return NewestJobs(found[:NEWEST], found[NEWEST - 1].run_at if len(found) > NEWEST else None)
+
+
+def runs(ended: NewestJobs, jobs: QuerySet[Job], task: str) -> NewestRuns:
+    """The NEWEST attempts of those, and of the jobs of that task that retry, in four queries at most."""
+    waiting = jobs.filter(RETRYING).order_by("-attempts", "-run_at", "-id").values_list("id", "task", "started_at")[:NEWEST]
+    wanted = [(one.started_at or one.run_at, one.job) for one in ended.rows]
+    wanted += [(started_at, id) for id, name, started_at in waiting if name == task and started_at]
+    wanted.sort(reverse=True)
+    found: list[EndedRun] = []
+    for start in range(0, min(len(wanted), NEWEST), AT_ONCE):
+        asked = [id for _, id in wanted[start : start + AT_ONCE]]
+        over = Attempt.objects.using(jobs.db).filter(job_id__in=asked, finished_at__isnull=False)
+        found += map(EndedRun._make, over.order_by().values_list(*OF_RUNS)[: NEWEST + 1])
+        if len(found) > NEWEST:
+            break
+    found.sort(key=lambda one: one.finished_at, reverse=True)
+    since = found[NEWEST - 1].finished_at if len(found) > NEWEST else ended.since
+    return NewestRuns(found[:NEWEST], since)
+
+
+def messages(wanted: Iterable[EndedRun], jobs: QuerySet[Job]) -> dict[int, str]:
+    """The beginning of what these attempts said, by their ids."""
+    rows = Attempt.objects.using(jobs.db).filter(pk__in=[run.id for run in wanted])
+    return dict(rows.annotate(text=Left("message", HEADLINE, output_field=TextField())).values_list("pk", "text"))
+
+
+def pauses(queue: str) -> list[Event]:
+    """When that queue was paused and resumed, the newest first: of the latest EVENTS that belong to no job."""
+    latest = Event.objects.using(conf.get().database).filter(job__isnull=True).order_by("-id")
+    rows = latest.only("queue", "kind", "at", "actor", "reason")[:EVENTS]
+    return [row for row in rows if row.queue == queue and row.kind in (EventKind.PAUSED, EventKind.RESUMED)][:PAUSES]
+
+
+def spread_over(span: Span, found: Iterable[tuple[datetime, T]], now: datetime) -> tuple[datetime, list[list[T]]]:
+    """What was found, each in its step of the span; and when the first step begins."""
+    step = timedelta(minutes=span.step)
+    last = clock.from_ms(clock.to_ms(now) // (span.step * 60_000) * span.step * 60_000)
+    start = last - (span.steps - 1) * step
+    steps: list[list[T]] = [[] for _ in range(span.steps)]
+    for at, value in found:
+        if 0 <= (number := (at - start) // step) < span.steps:
+            steps[number].append(value)
+    return start, steps
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """Below which that share (0 to 1) of the values lies; None of none."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else None

@@ -1,0 +1,215 @@
+"""Why a job has not run yet: what stands between it and its run, as codes with fields, and the sentences for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_delayq import clock, conf, ids
+from django_delayq.console import asks, masking, open_circuits, overview
+from django_delayq.console.shown_times import duration, second
+from django_delayq.models import Attempt, Job
+from django_delayq.producer.stores import stores
+from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
+from django_delayq.store.inspector import JobView, QueueDepth
+from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.text import visible
+
+PULLED_LATELY: Final = 600.0  # seconds since a consumer has asked, after which one says that nobody does
+
+SENTENCES: Final[Mapping[str, Promise]] = {
+    "queue_unlisted": _("Its queue %(queue)s is not listed in the settings, so no worker serves it."),
+    "far": _("It is due at %(date)s, and waits in the database: a relay brings it into Redis %(horizon)s before that."),
+    "far_no_horizon": _("It is due at %(date)s, and waits in the database: its queue has no horizon now, so a relay brings it in."),
+    "outbox_away": _("It is not in Redis yet, since Redis cannot be reached; it is safe in the database, and will be pushed."),
+    "outbox": _("It is safe in the database, but not in Redis yet: the relay of a worker pushes it."),
+    "redis_away": _("Redis cannot be asked. The rows say that it is due at %(date)s."),
+    "redis_unknown": _("Redis does not know it: it has ended a moment ago, or the mirror brings it back."),
+    "asks_later": _("The answer was: not yet (%(asked)s). It asks again in %(duration)s, at %(date)s."),
+    "attempt_later": _("Attempt %(number)d is due in %(duration)s, at %(date)s."),
+    "later": _("It is due in %(duration)s, at %(date)s."),
+    "put_off": _("%(worker)s has put it off: %(reason)s"),
+    "host_asked": _("%(target)s has asked to be left alone for %(duration)s."),
+    "task_asked": _("Its task has asked to be tried again after %(duration)s."),
+    "circuit_open": _(
+        "The circuit of %(target)s is open until %(date)s, as %(worker)s says: the delivery waits, and counts no attempt."
+    ),
+    "circuit_over": _("The circuit of %(target)s was open until %(date)s, as %(worker)s says: the next delivery is the probe."),
+    "target_unlisted": _("The target %(target)s is not in TARGETS of the workers that serve its queue, so they leave the job alone."),
+    "paused_by": _("Its queue %(queue)s is paused, by %(who)s since %(date)s."),
+    "paused": _("Its queue %(queue)s is paused since %(date)s."),
+    "paused_reason": _("The reason: %(reason)s"),
+    "name_taken": _("It is due, and waits for the name %(name)s, which the job %(job)s holds since %(date)s."),
+    "names_taken": _(
+        "It is due, and waits for the name %(name)s, of which %(number)d jobs run at a time; one of them is %(job)s, since %(date)s."
+    ),
+    "name_free": _("It is due, and waits for the name %(name)s, which has just become free."),
+    "to_be_pulled": _("It is due, and waits for a consumer to pull it."),
+    "never_pulled": _("It is due, and nobody pulls its queue %(queue)s: no consumer has asked yet."),
+    "not_pulled": _("It is due, and nobody pulls its queue %(queue)s: a consumer has last asked %(duration)s ago."),
+    "no_worker": _("No worker serves the queue %(queue)s: start one that does."),
+    "quiet_workers": _("The workers of the queue %(queue)s are quiet or leaving, and claim no more."),
+    "soon": _("It is due, and a worker will claim it any moment."),
+}
+
+
+class Why(NamedTuple):
+    """One thing that a job waits for. `fields`: dates are datetimes, durations float seconds."""
+
+    code: str
+    fields: Mapping[str, Any] = {}
+
+
+def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
+    """What a job waits for, the nearest first; nothing for one that does not wait. `trouble`: why Redis could not be asked.
+
+    Raises:
+        StoreUnavailable, StoreError: Redis cannot be asked any more.
+    """
+    if job.state != State.SCHEDULED or (view is not None and view.state != "scheduled"):
+        return []
+    if job.queue not in conf.get().queues:
+        return [Why("queue_unlisted", {"queue": job.queue})]
+    if view is None:
+        return [_far(job) if job.derived == "far" else _not_in_redis(job, trouble)]
+    wait = (view.date_ms - view.now_ms) / 1000
+    later = [_later(job, view, wait)] if wait > 0 else []
+    depth, workers = _seen(job.queue)
+    if depth.paused:
+        return [*later, *_paused(depth)]
+    if conf.get().queue(job.queue).pulled:
+        return later or [_pulled(depth, view.now_ms)]
+    serving = [worker for worker in workers if overview.claims(worker, job.queue)]
+    if not serving:
+        present = any(not worker["silent"] and job.queue in overview.served(worker) for worker in workers)
+        return [*later, Why("quiet_workers" if present else "no_worker", {"queue": job.queue})]
+    if wait <= 0 and view.blocked:
+        return [_blocked(job, view)]
+    return [*later, *_outside(job, view, serving, due=wait <= 0)] or [_crowded(depth, serving)]
+
+
+def told(found: Sequence[Why], date: Callable[[datetime], str] = second) -> str:
+    """The same in sentences, in the language of the page. `date`: how dates are written."""
+    return " ".join(_sentence(one, date) for one in found)
+
+
+def _sentence(one: Why, date: Callable[[datetime], str]) -> str:
+    fields = {name: _shown(value, date) for name, value in one.fields.items()}
+    if one.code == "crowded":
+        text = ngettext(
+            "It is due and waits for a free slot: the only slot is busy, and %(due)d jobs are due.",
+            "It is due and waits for a free slot: all %(slots)d slots are busy, and %(due)d jobs are due.",
+            fields["slots"],
+        )
+        return text % fields
+    if one.code == "asks_later":
+        fields["asked"] = asks.worded(fields["times"], fields["most"])
+    return str(SENTENCES[one.code]) % fields
+
+
+def _shown(value: Any, date: Callable[[datetime], str]) -> Any:
+    if isinstance(value, datetime):
+        return date(value)
+    if isinstance(value, float):
+        return duration(value)
+    return visible(value) if isinstance(value, str) else value
+
+
+def _far(job: Job) -> Why:
+    """Redis has never heard of it, and need not be asked."""
+    horizon = conf.get().queue(job.queue).horizon
+    return Why("far", {"date": job.run_at, "horizon": float(horizon)}) if horizon else Why("far_no_horizon", {"date": job.run_at})
+
+
+def _not_in_redis(job: Job, trouble: str) -> Why:
+    if job.published is None and job.durable:
+        return Why("outbox_away" if trouble else "outbox")
+    return Why("redis_away", {"date": job.run_at}) if trouble else Why("redis_unknown")
+
+
+def _later(job: Job, view: JobView, wait: float) -> Why:
+    fields: dict[str, Any] = {"duration": wait, "date": clock.from_ms(view.date_ms)}
+    if found := asks.of(job, view):
+        return Why("asks_later", {**fields, "times": found.times, "most": found.most})
+    if view.attempt:
+        return Why("attempt_later", {**fields, "number": view.attempt + 1})
+    return Why("later", fields)
+
+
+def _outside(job: Job, view: JobView, serving: Sequence[dict[str, Any]], *, due: bool) -> list[Why]:
+    """What holds it that is not of this house: a host that is left alone or has asked for it, a target that workers do not know, what
+    its last run has said.
+    """
+    if job.task == OFFER and (target := _place(job, "to")) and all(target not in worker.get("targets", [target]) for worker in serving):
+        return [Why("target_unlisted", {"target": target})]
+    last = None
+    if not due and not view.asks:  # else it is told already
+        last = Attempt.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").first()
+    put_off = last is not None and last.outcome == AttemptOutcome.SNOOZED
+    if job.task == DELIVERY and (due or put_off) and (host := _place(job, "host")):
+        for circuit in open_circuits.of_host(serving, host):
+            code = "circuit_open" if circuit.until_ms > view.now_ms else "circuit_over"
+            fields = {"target": circuit.target, "date": clock.from_ms(circuit.until_ms), "worker": circuit.worker}
+            return [Why(code, fields)]
+    if last is None:
+        return []
+    if put_off:
+        return [Why("put_off", {"worker": last.worker, "reason": last.message})] if last.message else []
+    return _asked_to_wait(last)
+
+
+def _asked_to_wait(last: Attempt) -> list[Why]:
+    """By `Retry-After`, or by a task that has raised `Retry` with a delay."""
+    problem = last.problem if isinstance(last.problem, dict) else {}
+    if last.outcome != AttemptOutcome.RETRIED or "wait_ms" not in problem:
+        return []
+    seconds = problem["wait_ms"] / 1000
+    target = (problem.get("fields") or {}).get("target")
+    return [Why("host_asked", {"target": target, "duration": seconds}) if target else Why("task_asked", {"duration": seconds})]
+
+
+def _place(job: Job, argument: str) -> str:
+    """Where it goes, unless that is masked."""
+    found = masking.arguments(job.task, [], job.kwargs)[1].get(argument)
+    return found if isinstance(found, str) and found != masking.MASK else ""
+
+
+def _blocked(job: Job, view: JobView) -> Why:
+    """By others of its name."""
+    with stores.guarded(job.queue):
+        held = stores.inspector().job(job.queue, view.name_holder) if view.name_holder else None
+    if held is None:
+        return Why("name_free", {"name": view.name})
+    fields = {"name": view.name, "job": ids.short(held.id), "date": clock.from_ms(held.turn // 1000)}
+    return Why("name_taken", fields) if view.most == 1 else Why("names_taken", {**fields, "number": view.most})
+
+
+def _paused(depth: QueueDepth) -> list[Why]:
+    fields = {"queue": depth.queue, "date": clock.from_ms(depth.paused_ms)}
+    found = Why("paused_by", {**fields, "who": depth.paused_by}) if depth.paused_by else Why("paused", fields)
+    return [found, Why("paused_reason", {"reason": depth.paused_reason})] if depth.paused_reason else [found]
+
+
+def _pulled(depth: QueueDepth, now_ms: int) -> Why:
+    ago = max(0, now_ms - depth.asked_ms) / 1000
+    if not depth.asked_ms:
+        return Why("never_pulled", {"queue": depth.queue})
+    return Why("to_be_pulled") if ago < PULLED_LATELY else Why("not_pulled", {"queue": depth.queue, "duration": ago})
+
+
+def _crowded(depth: QueueDepth, serving: Sequence[dict[str, Any]]) -> Why:
+    slots = sum(map(overview.slots, serving))
+    busy = sum(overview.whole(worker, "busy") for worker in serving)
+    return Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")
+
+
+def _seen(queue: str) -> tuple[QueueDepth, list[dict[str, Any]]]:
+    with stores.guarded(queue):
+        depth = stores.inspector().depth(queue)
+    with stores.guarded():
+        return depth, WorkerRegistry(stores.link, prefix=conf.get().prefix).all()

@@ -1,0 +1,278 @@
+"""`lock`: a name that one holder has at a time, as a block of code."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Generator
+from random import uniform
+from typing import Final, Self
+
+from django_delayq import clock, conf
+from django_delayq.exceptions import ConfigError, LeaseLost, LockTaken, PayloadError, StoreUnavailable
+from django_delayq.locks.lease_keeper import Holding, keeper
+from django_delayq.logger import Logger
+from django_delayq.producer.breaker import StoreResting
+from django_delayq.producer.options import duration, lease_ms
+from django_delayq.producer.stores import stores
+from django_delayq.producer.twins import in_thread, readable, refuse_loop, unbroken
+from django_delayq.record import MAX_KEY, validate_key
+from django_delayq.store.connection import StoreRefused
+from django_delayq.store.lock_store import LockStore, Taken, UnlockLine
+from django_delayq.worker.current import CURRENT
+
+logger = Logger("django_delayq.locks")
+
+LONGEST_SLEEP: Final = 1.0  # seconds; word that a lock is free may be lost
+
+
+class Lock:
+    """One holder of a name at a time: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`. It may be taken again, block
+    by block, but not within its own block, nor by two threads at once: give each a lock of its own.
+
+    `fence` is a number that rises with every holder of the name: who writes where somebody else may have written refuses what bears a
+    smaller one than what stands there. It is 0 before the first block, and stays behind the last one.
+    """
+
+    def __init__(self, name: str, *, wait: clock.Delay = 0, lease: clock.Delay = "30s", queue: str | None = None) -> None:
+        self.name = _checked(name)
+        where = f"lock({name})"
+        self.queue = conf.get().queue(_home() if queue is None else queue).name
+        self._node = "" if queue is None else self.queue  # by whose server it stands; "": the shared one
+        self._wait = duration(wait, "wait", where) / 1000
+        self._lease_ms = lease_ms(lease, where, "keeps the lock for as long when its holder dies")
+        self._holding: Holding | None = None
+        self._line: UnlockLine | None = None
+        self.fence = 0
+
+    def __repr__(self) -> str:
+        return f"<Lock {self.name}{f', held, fence {self.fence}' if self._holding else ''}>"
+
+    @property
+    def held(self) -> bool:
+        """Whether this block holds it now. Once it has been lost it stays lost."""
+        holding = self._holding
+        if holding is None:
+            return False
+        if holding.stands_still:
+            keeper().poll(still=True)
+        return holding.is_good()
+
+    def check(self) -> None:
+        """Does nothing while this block holds it. Costs no call to Redis.
+
+        Raises:
+            LeaseLost: it does not, or not any more: the lease ran out, since the process stood still or Redis could not be reached for
+                as long; or Redis has lost it. Stop, and write nothing.
+        """
+        if not self.held:
+            raise LeaseLost(code="lock_outside", lock=self.name) if self._holding is None else self._holding.error()
+
+    def __enter__(self) -> Self:
+        refuse_loop("delayq.lock(…)", block=True)
+        self._refuse_itself()
+        steps = self._steps()
+        try:
+            while (pause := _step(steps)) is not None:
+                until = clock.monotonic() + pause
+                while self._listen().wait(max(0.0, until - clock.monotonic())) and not self._hear():
+                    pass
+        except BaseException:
+            self._release()
+            raise
+        finally:
+            self._close_line()
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._leave(error)
+
+    async def __aenter__(self) -> Self:
+        self._refuse_itself()
+        steps = self._steps()
+        try:
+            while (pause := await unbroken(_step, steps, back=self._give_back)) is not None:
+                until = clock.monotonic() + pause
+                while await readable((await in_thread(self._listen)).fileno(), max(0.0, until - clock.monotonic())):
+                    if await in_thread(self._hear):
+                        break
+        except BaseException:
+            if self._holding is not None:
+                await in_thread(self._release)
+            raise
+        finally:
+            self._close_line()
+        return self
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        await in_thread(self._leave, error)
+
+    # taking
+
+    def _refuse_itself(self) -> None:
+        if self._holding is not None:
+            raise ConfigError(f"lock({self.name}): its own block is open, and would wait for itself. Make another lock for that.")
+
+    def _steps(self) -> Generator[float, None, None]:
+        """Looks, and yields for how long to sleep before the next look. It ends when the lock is held."""
+        store = stores.queue(self.queue)
+        link = stores.places.of(self._node) if self._node else stores.link
+        holding = Holding(LockStore(link, store.keys), self.name, self._lease_ms, self._node)
+        until = clock.monotonic() + self._wait
+        while True:
+            left = until - clock.monotonic()
+            waits = left > 0 and not holding.stands_still
+            if holding.stands_still:
+                keeper().poll(still=True)  # what the test itself holds, it holds for as long as its block is open
+            found = _take(holding, waits=waits)
+            if not isinstance(found, Taken):
+                self._holding, self.fence = holding, found
+                keeper().add(holding)
+                return
+            if not waits:
+                raise LockTaken(lock=self.name, holder=found.holder, since=clock.from_ms(found.since_ms), left=found.left_ms / 1000)
+            if self._line is None:
+                self._line = holding.store.line(found.now_ms)
+            # Those who have heard nothing do not all look at one moment.
+            yield max(0.0, min(left, found.left_ms / 1000 + 0.001, LONGEST_SLEEP * uniform(0.5, 1)))
+
+    def _listen(self) -> UnlockLine:
+        """What is heard from, and is listened to from now on."""
+        assert self._line is not None
+        self._line.arm()
+        return self._line
+
+    def _hear(self) -> bool:
+        """Whether it was this one that was given back: others of the queue are heard of, too."""
+        assert self._line is not None
+        return self.name in self._line.names()
+
+    def _close_line(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    # giving back
+
+    def _leave(self, error: BaseException | None) -> None:
+        lost = self._release()
+        if lost is None:
+            return
+        if error is None:
+            raise lost
+        logger.warning("an error has ended a block whose lock was lost: %s", lost)
+
+    def _release(self) -> LeaseLost | None:
+        """Gives it back. What is to be raised, if it was not held to the end."""
+        holding, self._holding = self._holding, None
+        if holding is None:
+            return None
+        good = self._was_good(holding)
+        keeper().drop(holding)
+        if holding.process != os.getpid():
+            return holding.error()
+        answer = _unlock(holding)
+        # What was not done because a first telling, whose reply was lost, has done it already, was held as well.
+        held = not holding.lost and (answer == "done" or (answer == "unknown" and good))
+        return None if held else holding.error()
+
+    def _was_good(self, holding: Holding) -> bool:
+        if holding.stands_still:
+            keeper().poll(still=True)
+        return holding.process == os.getpid() and not holding.lost and holding.present() < holding.good_until
+
+    def _give_back(self, step: float | None) -> None:
+        """Nobody waits for it any more."""
+        if step is None:
+            self._release()
+
+
+def lock(name: str, *, wait: clock.Delay = 0, lease: clock.Delay = "30s", queue: str | None = None) -> Lock:
+    """A lock on a name, for a block of code: `with delayq.lock("order:42", wait="2s") as lock:`, or `async with`.
+
+    One holder has the name for one lease, which is extended while the block runs. It is a lease, not a consensus: a process that stood
+    still for longer, or a Redis that lost its contents, may leave two who both think that they have it, for one lease. `lock.check()`
+    between steps ends the one that has lost it, and `lock.fence` tells a store which of the two writes.
+
+    Args:
+        name: text of 1 to 200 characters. Names of locks are their own: they have to do neither with keys nor with tasks.
+        wait: for how long to wait while somebody else has it; 0: not at all.
+        lease: 5 seconds to 12 hours: for how long it is still taken when its holder dies.
+        queue: the queue beside which it stands, on the server of that queue; by default "default", or the first of DELAYQ["QUEUES"]
+            where that is not listed, on the server of DELAYQ["REDIS"] whatever that queue has.
+
+    Raises, where the block begins:
+        LockTaken: somebody else has it, and had it until the wait was over. Out of a task it puts the job off.
+        StoreUnavailable: Redis does not answer. If the lock was taken for this call all the same, it is free a lease later.
+        SynchronousOnlyOperation: `with` in async code: there, `async with`.
+        ConfigError: its own block is open already.
+    Raises, where the block ends without an error:
+        LeaseLost: it was not held to the end.
+    Raises at once:
+        PayloadError, QueueUnknown, ConfigError: a name, a queue or a duration that cannot be.
+    """
+    return Lock(name, wait=wait, lease=lease, queue=queue)
+
+
+def _checked(name: str) -> str:
+    try:
+        if validate_key(name):
+            return name
+    except PayloadError:
+        pass
+    shown = ascii(name)
+    raise PayloadError(
+        f"lock({shown if len(shown) <= 80 else shown[:77] + '...'}): the name of a lock is text of 1 to {MAX_KEY} printable "
+        "characters, such as 'order:42'."
+    )
+
+
+def _home() -> str:
+    queues = conf.get().queues
+    return "default" if "default" in queues else next(iter(queues))
+
+
+def _step(steps: Generator[float, None, None]) -> float | None:
+    """None: it is held."""
+    return next(steps, None)
+
+
+def _take(holding: Holding, *, waits: bool) -> int | Taken:
+    """Asks once more where the reply was lost: the same token takes nothing twice."""
+    try:
+        with stores.guarded(holding.node, schedules=True):
+            return _take_once(holding, waits=waits)
+    except (StoreRefused, StoreResting):
+        raise
+    except StoreUnavailable:
+        with stores.guarded(holding.node):
+            return _take_once(holding, waits=waits)
+
+
+def _take_once(holding: Holding, *, waits: bool) -> int | Taken:
+    sent = holding.present()
+    found = holding.store.lock(holding.name, holding.token, lease_ms=holding.lease_ms, holder=_holder(), waits=waits)
+    if not isinstance(found, Taken):
+        holding.fence = found
+        holding.begins(sent)
+    return found
+
+
+def _unlock(holding: Holding) -> str:
+    """done, lost, gone; or unknown, where a first telling may have done it, or Redis does not answer."""
+    for last in (False, True):
+        try:
+            with stores.guarded(holding.node):
+                answer = holding.store.unlock(holding.name, holding.token)
+        except StoreUnavailable as error:
+            if last:
+                logger.warning("the lock %s could not be given back, and is free when its lease has ended: %s", holding.name, error)
+        else:
+            return "unknown" if last and answer != "done" else answer
+    return "unknown"
+
+
+def _holder() -> str:
+    """Who takes it, as others are told."""
+    job = CURRENT.get(None)
+    return f"{socket.gethostname() or 'localhost'}:{os.getpid()}" if job is None else f"job {job.short_id} ({job.task})"

@@ -1,0 +1,39 @@
+"""The subcommand embedded: whether the server of the project's own runs, and its end."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TextIO
+
+from django.core.management.base import CommandError
+
+from django_delayq import conf
+from django_delayq.management.job_filters import USAGE
+from django_delayq.management.output import print_json
+from django_delayq.store import embedded
+from django_delayq.store.address import address, is_embedded
+
+ACTS: Final = ("status", "stop")
+
+
+def embedded_server(out: TextIO, options: dict[str, Any]) -> int:
+    """Looks at it, or stops it. Nothing is started."""
+    spec = conf.get().redis
+    if not is_embedded(spec):
+        raise CommandError(
+            f'DELAYQ["REDIS"] leads to {address(spec)}, and not to an embedded server: stop it the way in which it was started.',
+            returncode=USAGE,
+        )
+    directory = None if isinstance(spec, str) else spec["EMBEDDED"]
+    before = embedded.look(directory)
+    stopped = options["act"] == "stop" and embedded.stop(directory)
+    after = embedded.look(directory) if stopped else before
+    if options["json"]:
+        print_json(out, {"directory": str(after.directory), "pid": after.pid, "answers": after.answers, "stopped": stopped})
+    elif stopped:
+        out.write(f"Stopped, its files written: {before.directory}. The next process that needs it starts it again.\n")
+    elif not after.pid:
+        out.write(f"No server runs in {after.directory}.\n")
+    else:
+        how = "and answers" if after.answers else "and does not answer"
+        out.write(f"A server runs in {after.directory}, process {after.pid}, {how}. `delayq embedded stop` ends it.\n")
+    return 0 if options["act"] == "stop" or after.answers else 1

@@ -1,0 +1,237 @@
+"""The subcommands that put something in: schedule, push, deliver, offer, by the functions that projects call. Who did it, and why, goes
+with the job, in its meta.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TextIO
+
+from django.core.management.base import CommandError
+from django.utils.dateparse import parse_date, parse_datetime
+
+import django_delayq as delayq
+from django_delayq import clock, codec, conf
+from django_delayq.exceptions import ConfigError, PayloadError, QueueUnknown, TargetRefused
+from django_delayq.management.change_commands import actor, said
+from django_delayq.management.job_filters import USAGE, known_queue, moment, near_task, seconds
+from django_delayq.management.output import shown
+from django_delayq.producer.job import Job
+from django_delayq.producer.options import DURABILITIES, POLICIES
+from django_delayq.producer.task import Task, registry
+from django_delayq.states import SCHEDULED_BY, SCHEDULED_WHY
+
+STDIN: Final = "-"
+OWN: Final = {"django_delayq.deliver": "delayq deliver", "django_delayq.offer": "delayq offer"}
+
+
+def add_put_commands(add: Callable[..., ArgumentParser]) -> None:
+    """Their parsers, by the function that makes one of a name, what it runs, and a text."""
+    one = add("schedule", schedule, "put a job of a task in")
+    one.add_argument("task", metavar="TASK", help="its name, as `delayq list` shows it")
+    one.add_argument("--args", dest="task_args", default="[]", metavar="JSON", help="its arguments by place, as '[1]'")
+    one.add_argument("--kwargs", dest="task_kwargs", default="{}", metavar="JSON", help='its arguments by name, as \'{"note": "x"}\'')
+    _options(one, queue=True)
+    message = add("push", push, "put a message in, for consumers that pull")
+    message.add_argument("queue", metavar="QUEUE")
+    message.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
+    _options(message, timeout=False)
+    delivery = add("deliver", deliver, "put a request in, which a worker sends until the host has answered 2xx")
+    delivery.add_argument("url", metavar="URL")
+    delivery.add_argument("--body", metavar="JSON", help="what is sent, as JSON; - reads it from standard input")
+    delivery.add_argument("--data", metavar="TEXT", help="what is sent, as text; - reads it from standard input")
+    delivery.add_argument("--method", default="POST", type=str.upper, help="POST by default")
+    delivery.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="may be given more than once")
+    delivery.add_argument(
+        "--secret-header",
+        action="append",
+        default=[],
+        metavar="'NAME: SECRET'",
+        help="a header whose value is a secret, by its name in DELAYQ['HTTP']['SECRETS']; with what stands before it, as "
+        "'Authorization: Bearer partner-token'",
+    )
+    delivery.add_argument("--secret", help="signs each attempt: a name in DELAYQ['HTTP']['SECRETS']")
+    delivery.add_argument("--redirects", type=int, default=0, help="how many 307 and 308 are followed; none by default")
+    delivery.add_argument("--on-failure", metavar="TASK", help="of which a job is scheduled when it has failed for good")
+    _options(delivery, queue=True)
+    offered = add("offer", offer, "put in what a worker pushes to a list or a stream of Redis")
+    offered.add_argument("target", metavar="TARGET", help="a name in DELAYQ['TARGETS']")
+    offered.add_argument("body", metavar="BODY", help="JSON; - reads it from standard input")
+    _options(offered, queue=True)
+
+
+def _options(parser: ArgumentParser, *, queue: bool = False, timeout: bool = True) -> None:
+    """Those of `delayq.schedule`."""
+    parser.add_argument("--delay", help="from now, as in 90s, 1h30m, 2d")
+    parser.add_argument("--run-at", help="a date with its time zone, as in 2030-01-31T18:00:00+01:00")
+    parser.add_argument("--key", help="a business key: one unfinished job of the queue has it")
+    parser.add_argument("--on-conflict", choices=POLICIES, help="what happens when one has it; keep by default")
+    if queue:
+        parser.add_argument("--queue", help="in place of the usual one")
+    parser.add_argument("--priority", type=int, help="above 0 high, below 0 low")
+    parser.add_argument("--max-attempts", type=int, help="how many attempts; 0: no limit, with --expires")
+    parser.add_argument("--backoff", help="ladder of the delays between attempts, as '15s 3m 10m'")
+    if timeout:
+        parser.add_argument("--timeout", help="of one attempt")
+    parser.add_argument("--expires", help="after which it does not run any more: a duration from now, or a date with its time zone")
+    parser.add_argument("--meta", metavar="JSON", help="what travels with it, as '{\"batch\": 7}'")
+    parser.add_argument("--durability", choices=DURABILITIES, help="in place of what the queue says")
+    parser.add_argument("--reason", default="", help="why; goes with the job")
+
+
+def schedule(out: TextIO, options: dict[str, Any]) -> int:
+    """A job of a task."""
+    name = options["task"]
+    known = registry.find(name)
+    if name in OWN or (known is not None and known.own):
+        way = f" Write: manage.py {OWN[name]} …" if name in OWN else ""
+        raise CommandError(f"TASK {name}: its arguments are made by the package, and none are taken here.{way}", returncode=USAGE)
+    task = _task(name, "TASK")
+    args, kwargs = _json(options["task_args"], "--args", list), _json(options["task_kwargs"], "--kwargs", dict)
+    with _usage():
+        job = task.using(**_given(options)).schedule(*args, **kwargs)
+    return _told(out, options, job, f"a job of {task.name}")
+
+
+def push(out: TextIO, options: dict[str, Any]) -> int:
+    """A message."""
+    queue = known_queue(options["queue"]) or ""
+    body = _json(_text(options["body"]), "BODY")
+    with _usage():
+        job = delayq.push(queue, body, **{name: value for name, value in _given(options).items() if name != "queue"})
+    return _told(out, options, job, f"a message in {queue}")
+
+
+def deliver(out: TextIO, options: dict[str, Any]) -> int:
+    """A delivery."""
+    body: dict[str, Any] = {}
+    if options["body"] is not None:
+        body["json"] = _json(_text(options["body"]), "--body")
+    if options["data"] is not None:
+        body["data"] = _text(options["data"])
+    on_failure = options["on_failure"] and _task(options["on_failure"], "--on-failure")
+    headers: dict[str, Any] = dict(_header(text, "--header") for text in options["header"])
+    for text in options["secret_header"]:
+        name, value = _header(text, "--secret-header")
+        prefix, space, secret = value.rpartition(" ")
+        headers[name] = {"secret": secret, "prefix": prefix + space}
+    with _usage():
+        job = delayq.deliver(
+            options["url"],
+            method=options["method"],
+            headers=headers,
+            secret=options["secret"],
+            redirects=options["redirects"],
+            on_failure=on_failure or None,
+            **body,
+            **_given(options),
+        )
+    return _told(out, options, job, f"a delivery to {options['url']}")
+
+
+def offer(out: TextIO, options: dict[str, Any]) -> int:
+    """An offer."""
+    body = _json(_text(options["body"]), "BODY")
+    with _usage():
+        job = delayq.offer(body, to=options["target"], **_given(options))
+    return _told(out, options, job, f"an offer to {options['target']}")
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What cannot be was written so, unless it is the settings."""
+    conf.get()
+    try:
+        yield
+    except (ConfigError, PayloadError, QueueUnknown, TargetRefused) as error:
+        raise CommandError(str(error), returncode=USAGE) from error
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, as `delayq.schedule` takes them."""
+    found = {
+        "delay": seconds(options["delay"], "--delay"),
+        "run_at": None if options["run_at"] is None else moment(options["run_at"], "--run-at"),
+        "queue": known_queue(options["queue"]),
+        "timeout": seconds(options.get("timeout"), "--timeout"),
+        "expires": None if options["expires"] is None else _expires(options["expires"]),
+    }
+    found |= {name: options[name] for name in ("key", "on_conflict", "priority", "max_attempts", "backoff", "durability")}
+    if found["key"] == "":  # as of an unset shell variable
+        raise CommandError("--key is empty.", returncode=USAGE)
+    return {name: value for name, value in found.items() if value is not None} | {"meta": _meta(options)}
+
+
+def _meta(options: dict[str, Any]) -> dict[str, Any]:
+    meta = {} if options["meta"] is None else _json(options["meta"], "--meta", dict)
+    for name in (SCHEDULED_BY, SCHEDULED_WHY):
+        if name in meta:
+            raise CommandError(f"--meta has {name}, by which the command says who has scheduled it, or why.", returncode=USAGE)
+    return {**meta, SCHEDULED_BY: actor(), **({SCHEDULED_WHY: options["reason"]} if options["reason"] else {})}
+
+
+def _expires(text: str) -> Any:
+    try:
+        dated = bool(parse_datetime(text) or parse_date(text))
+    except ValueError:  # well written, but there is no such day
+        dated = True
+    return moment(text, "--expires") if dated else seconds(text, "--expires")
+
+
+def _task(name: str, where: str) -> Task[..., Any]:
+    found = registry.find(name)
+    if found is None:
+        raise CommandError(f"{where} {name}: no such task{near_task(name, registry.names())}.", returncode=USAGE)
+    return found
+
+
+def _text(given: str) -> str:
+    if given != STDIN:
+        return given
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise CommandError(f"Standard input is no text in UTF-8: {error}.", returncode=USAGE) from None
+
+
+def _json(text: str, where: str, kind: type | None = None) -> Any:
+    try:
+        found = codec.loads(text.encode())
+    except PayloadError as error:
+        raise CommandError(f"{where}: {error}. Text stands in quotation marks, as '\"x\"'.", returncode=USAGE) from None
+    except UnicodeEncodeError:
+        raise CommandError(f"{where} is no text in UTF-8.", returncode=USAGE) from None
+    if kind is not None and type(found) is not kind:
+        wanted = "a list, as [1, 2]" if kind is list else 'an object, as {"a": 1}'
+        raise CommandError(f"{where} must be {wanted}.", returncode=USAGE)
+    return found
+
+
+def _header(text: str, where: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or not value.strip():
+        raise CommandError(f"{where} {text}: write 'Name: value'.", returncode=USAGE)
+    return name.strip(), value.strip()
+
+
+def _told(out: TextIO, options: dict[str, Any], job: Job, what: str) -> int:
+    document = {
+        "id": job.id,
+        "uuid": str(job.id),
+        "queue": job.queue,
+        "task": job.task,
+        "key": job.key,
+        "run_at": job.run_at,
+        "created": job.created,
+    }
+    if job.created is False:
+        text = f"{shown(job.id)} has the key {job.key!r} already, so nothing was put in."
+    else:
+        inlined = conf.get().inline and job.created
+        due = "" if inlined or job.run_at is None else f", due {'now' if job.run_at <= clock.now() else shown(job.run_at)}"
+        later = " Redis did not take it yet; the relay publishes it." if job.created is None else ""
+        text = f"{shown(job.id)}: {what}{due}.{later}"
+    return said(out, options, document, text)

@@ -1,0 +1,235 @@
+"""What `delayq doctor` finds on the servers: of each what speaks against it, and of each queue what speaks against how it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from django_delayq import conf
+from django_delayq.console.overview import DOWN
+from django_delayq.console.vitals import HALF, LAG
+from django_delayq.exceptions import ConfigError
+from django_delayq.management.look_commands import paused
+from django_delayq.management.output import duration
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.producer.stores import stores
+from django_delayq.store import formats
+from django_delayq.store.address import RedisSpec, is_embedded, way
+from django_delayq.store.connection import Link
+from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
+from django_delayq.store.format_store import FormatStore
+from django_delayq.store.inspector import Inspector
+from django_delayq.store.server_kind import kind_findings
+from django_delayq.store.worker_registry import WorkerRegistry
+
+RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
+
+
+def finding(code: str, level: str, message: str, hint: str = "") -> dict[str, str]:
+    return {"code": code, "level": level, "message": message, "hint": hint}
+
+
+def told(findings: Iterable[Finding]) -> list[dict[str, str]]:
+    return [finding(found.code, found.level, found.message, found.hint) for found in findings]
+
+
+def redis_findings() -> list[dict[str, str]]:
+    """All of it. Of a server that is away, only that."""
+    config = conf.get()
+    found: list[dict[str, str]] = []
+    well: list[RedisSpec] = []
+    for name, redis in _servers(config):
+        try:
+            if unfit := kind_findings(redis):
+                found += told(unfit)
+                continue
+            found += _server_findings(redis, stores.places.of(name) if name else stores.link)
+            well.append(redis)
+        except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
+            found.append(_away(name, error))
+    workers: list[dict[str, Any]] | None = None
+    if config.redis in well:
+        try:
+            workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
+            found += told(probe_findings(workers))
+        except DOWN as error:
+            return [*found, _away("", error)]
+    for name, queue in config.queues.items():
+        if queue.redis in well:
+            try:
+                found += _queue_findings(name, queue, workers)
+            except DOWN as error:
+                well.remove(queue.redis)
+                found.append(_away(name if name in config.own_servers else "", error))
+    return found
+
+
+def _servers(config: conf.Config) -> list[tuple[str, RedisSpec]]:
+    """Each once, by one of its queues; "" for the shared one."""
+    found: list[tuple[str, RedisSpec]] = [("", config.redis)]
+    for name, redis in config.own_servers.items():
+        if not any(redis == known for _, known in found):
+            found.append((name, redis))
+    return found
+
+
+def _away(name: str, error: Exception) -> dict[str, str]:
+    place = f"REDIS of the queue {name!r}" if name else "DELAYQ['REDIS']"
+    return finding("D007", "error", str(error), f"Check {place}, and that the server runs.")
+
+
+def _server_findings(redis: RedisSpec, link: Link) -> list[dict[str, str]]:
+    inspector = stores.inspector()
+    found = [*told(server_findings(inspector.server(link=link))), *_rights_findings(inspector, redis, link)]
+    return [*found, *told(target_findings(inspector.targets(conf.get().targets.values(), link=link)))]
+
+
+def _rights_findings(inspector: Inspector, redis: RedisSpec, link: Link) -> list[dict[str, str]]:
+    if is_embedded(redis) or not way(redis).network:
+        return []
+    names = " and ".join(" ".join(command[:2]) for command in inspector.may(*RISKY, link=link))
+    if not names:
+        return []
+    return [
+        finding(
+            "D014",
+            "warning",
+            f"The Redis user of this project may call {names}, which delayq never does.",
+            "Name another user in DELAYQ['REDIS']. The rights that one needs: manage.py delayq settings REDIS",
+        )
+    ]
+
+
+def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]] | None) -> list[dict[str, str]]:
+    """`workers`: None where nobody knows them."""
+    if newer := _newer_findings(name):
+        return newer  # of what stands there this release knows nothing
+    config = conf.get()
+    found = [*([] if workers is None else _worker_findings(name, queue, workers)), *_left_behind(name)]
+    depth = stores.inspector().depth(name)
+    if depth.paused:
+        found.append(
+            finding(
+                "D005",
+                "warning",
+                f"The queue {name!r} is {paused(asdict(depth))}.",
+                f"Resume it: manage.py delayq resume {name}",
+            )
+        )
+    most = config.most_events
+    if most and depth.untold >= HALF * most:
+        found.append(
+            finding(
+                "D012",
+                "error",
+                f"The mirror of {name!r} is {depth.untold:,} jobs behind, of {most:,} at which schedules are refused.",
+                "Run a worker with the role mirror; if one runs, look at its log and at the database.",
+            )
+        )
+    lag = MirrorLoop(stores.places, queue, prefix=config.prefix, using=config.database).lag()
+    if lag.seconds > LAG[1]:
+        found.append(
+            finding(
+                "D006",
+                "warning",
+                f"The mirror of {name!r} is {duration(lag.seconds)} and {lag.entries} entries behind.",
+                "Run a worker with the role mirror; if one runs, look at its log and at the database.",
+            )
+        )
+    return found
+
+
+def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    if queue.pulled and unkept([name], workers):
+        found.append(
+            finding(
+                "D004",
+                "warning",
+                f"No worker keeps the records of the queue {name!r}, from which consumers pull.",
+                f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
+            )
+        )
+    elif not queue.pulled and not any(name in worker.get("queues", ()) for worker in workers):
+        found.append(
+            finding(
+                "D004",
+                "warning",
+                f"No worker serves the queue {name!r}.",
+                f"Start one: manage.py delayq_worker --queues {name}",
+            )
+        )
+    elif not queue.pulled and unmirrored([name], workers):
+        found.append(
+            finding(
+                "D004",
+                "warning",
+                f"No worker has the role mirror for the queue {name!r}: its rows do not say what happens to its jobs.",
+                f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
+            )
+        )
+    return [*found, *_format_findings(name, workers), *_relay_findings(queue, workers)]
+
+
+def _left_behind(name: str) -> list[dict[str, str]]:
+    """Jobs of a queue with a server of its own that are on the shared one: it was there before."""
+    store = stores.queue(name)
+    if store.link is stores.link:
+        return []
+    try:
+        count = stores.link.execute("HLEN", store.keys["jobs"])
+    except DOWN:
+        return []  # told of that server
+    if not count:
+        return []
+    return [
+        finding(
+            "D025",
+            "warning",
+            f"The queue {name!r} has a REDIS of its own, and {count:,} of its jobs are on the server of DELAYQ['REDIS'], where nobody "
+            "runs them.",
+            "Durable ones run on its own server, from their rows. Of redis durability? Then take its REDIS out until they have run. "
+            f"When none is left that counts, delete {store.keys['jobs']} there, and what else begins like it.",
+        )
+    ]
+
+
+def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Whether somebody brings in the far jobs of a queue."""
+    told = [worker.get("brings_in") for worker in workers]
+    if queue.horizon is None or any(isinstance(names, list) and queue.name in names for names in told):
+        return []
+    return [
+        finding(
+            "D022",
+            "error",
+            f"No worker has the role relay for the queue {queue.name!r}, which has a HORIZON: no far job is brought into Redis.",
+            f"Start one: manage.py delayq_worker --roles mirror,relay --queues {queue.name}",
+        )
+    ]
+
+
+def _newer_findings(name: str) -> list[dict[str, str]]:
+    format = FormatStore(stores.queue(name)).look()
+    if format <= formats.FORMAT:
+        return []
+    return [finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")]
+
+
+def _format_findings(name: str, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    store = FormatStore(stores.queue(name))
+    format = store.look()
+    if format == formats.FORMAT or not store.used():
+        return []
+    old = ", ".join(worker["id"] for worker in formats.older(workers))
+    return [
+        finding(
+            "D020",
+            "warning",
+            f"The queue {name!r} has format {format} in Redis; this release knows {formats.FORMAT}.",
+            f"Replace the workers of an older release first: {old}."
+            if old
+            else "When every process, the web processes too, runs this release: manage.py delayq upgrade",
+        )
+    ]

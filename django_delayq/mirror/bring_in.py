@@ -1,0 +1,133 @@
+"""Brings in far rows in time: within the horizon of their queue they become near, and go the road of the relay to Redis."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from django.db import connections, transaction
+
+from django_delayq import clock, conf
+from django_delayq.conf import QueueConfig
+from django_delayq.console.far_jobs import is_late
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.mirror import database_clock, far_rows
+from django_delayq.mirror.exists import ExistsQuery
+from django_delayq.mirror.outbox import DatabaseOutbox
+from django_delayq.models import Job, QueueState
+from django_delayq.producer import horizon
+from django_delayq.producer.publish import Publisher
+from django_delayq.signing import Signer
+from django_delayq.store import formats
+from django_delayq.store.places import Places
+from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.worker_registry import WorkerRegistry
+
+logger = Logger("django_delayq.relay")
+
+BATCH: Final = 1000  # rows per commit
+OFTEN: Final = 20  # looks per horizon,
+SHORTEST, LONGEST = 1.0, 30.0  # but one in so many seconds at most, and at least
+WITHOUT: Final = 60.0  # seconds between looks for what is left of a horizon that was turned off
+MOST_A_SECOND: Final = 5000  # rows without a horizon: all that is far comes in, beside the work of the day
+WORKERS: Final = 30.0  # seconds between looks at who the workers are
+YOUNG: Final = 5.0  # seconds for which a key is left to the process that has written its row
+
+
+class BringInLoop:
+    """1. Notes in the database whether all workers know far rows: only then are any written. 2. Asks Redis about the keys of far rows,
+    where their web processes could not. 3. Makes the rows near that are due within the horizon, oldest first, a thousand per commit,
+    and publishes them. It may die at any point: what is near and not published is the relay's. Any number of loops may do so at once.
+
+    Without a horizon all that is left far comes in.
+    """
+
+    def __init__(
+        self, places: Places, queue: QueueConfig, *, prefix: str, using: str, young: float = YOUNG, signer: Signer | None = None
+    ) -> None:
+        self.queue = queue
+        self.using = using
+        self._young = timedelta(seconds=young)
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name, signer=signer)
+        self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
+        self.idle = min(LONGEST, max(SHORTEST, queue.horizon / OFTEN)) if queue.horizon else WITHOUT
+        self._workers = WorkerRegistry(places, prefix=prefix)
+        self._workers_at = 0.0
+        self._outbox = DatabaseOutbox()
+        self._any = ExistsQuery(Job.objects.using(using).filter(far=True, queue=queue.name))
+        self._late = False
+
+    def poll(self) -> float:
+        """One batch. Returns seconds to sleep: 0 when more may be there.
+
+        Raises:
+            StoreUnavailable, DatabaseError: nothing is lost; call again later.
+        """
+        if self.queue.horizon and clock.monotonic() >= self._workers_at:
+            self._note_workers()
+            self._workers_at = clock.monotonic() + WORKERS
+        if not self._any.found():
+            self._say_late(None)
+            return self.idle
+        self.store.ground()  # while Redis is away rows stay far, and can be changed
+        now = database_clock.now(connections[self.using])
+        if self.queue.horizon:
+            self._check_keys(now)
+            self._say_late(now)
+        began = clock.monotonic()
+        brought = self.bring_in(now)
+        if len(brought) < BATCH:
+            return self.idle
+        return 0.0 if self.queue.horizon else max(0.0, len(brought) / MOST_A_SECOND - (clock.monotonic() - began))
+
+    def bring_in(self, now: datetime) -> list[UUID]:
+        """The first thousand that are due within the horizon of that moment. Returns their ids."""
+        before = now + timedelta(seconds=self.queue.horizon) if self.queue.horizon else None
+        brought = far_rows.bring_in_due(self.queue.name, before, BATCH, self.using)
+        for start in range(0, len(brought), MOST):
+            failpoint("bring_in.publish")
+            self.publisher.publish_rows(brought[start : start + MOST])
+            failpoint("bring_in.published")
+        if brought:
+            logger.info("brought in %d jobs of %s", len(brought), self.queue.name)
+        return brought
+
+    def _check_keys(self, now: datetime) -> None:
+        waiting = self._outbox.unchecked(self.queue.name, MOST, self.using)
+        if waiting:
+            young = Job.objects.using(self.using).filter(pk__in=waiting, created_at__gt=now - self._young, far=True)
+            left = set(young.values_list("id", flat=True))
+            horizon.check(self.publisher, [id for id in waiting if id not in left])
+
+    def _note_workers(self) -> None:
+        """Far rows would be published by an older relay, which knows no `far`, and pruned of their dates by nobody."""
+        shown = [worker for worker in self._workers.all() if clock.wall_ms() - worker["beat"] < formats.QUIET_MS]
+        older = older_workers(shown)
+        mine = QueueState.objects.using(self.using).filter(queue=self.queue.name, partition=0)
+        noted = mine.values_list("brings_in", flat=True).first() is not None
+        if older and noted:
+            mine.update(brings_in=None)
+            logger.warning("the horizon of %s is not obeyed: of an older release: %s", self.queue.name, ", ".join(older))
+        elif not older and not noted:
+            with transaction.atomic(using=self.using):
+                QueueState.objects.using(self.using).get_or_create(queue=self.queue.name, partition=0)
+                mine.update(brings_in=clock.now())
+            logger.info("the horizon of %s is obeyed from now on", self.queue.name)
+
+    def _say_late(self, now: datetime | None) -> None:
+        """Once when it begins, and once when it is over."""
+        first = None if now is None else far_rows.first_far(self.queue.name, self.using)
+        late = first is not None and now is not None and is_late(first, now, self.queue)
+        if late and not self._late and first is not None:
+            text = "far jobs of %s are brought in late: the first is due at %s, and the horizon is %.0f s"
+            logger.warning(text, self.queue.name, first.isoformat(), self.queue.horizon or 0)
+        elif self._late and not late:
+            logger.warning("far jobs of %s are brought in in time again", self.queue.name)
+        self._late = late
+
+
+def older_workers(shown: list[dict[str, object]]) -> list[str]:
+    """The ids of workers that do not say which far rows they bring in: they know none."""
+    return [str(worker["id"]) for worker in shown if "brings_in" not in worker]

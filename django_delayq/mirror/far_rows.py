@@ -1,0 +1,258 @@
+"""Far rows, which the database alone has: the producer's protocol (`producer.database.FarRows`) over the job table.
+
+A row is far from its insert until one UPDATE makes it near, ends it, or moves it. Each of these names what a far row is, so of two that
+come at once the second changes nothing. `far_key` is set as long as a row with a key is far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from django.db import IntegrityError, OperationalError, transaction
+
+from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.failpoints import failpoint
+from django_delayq.mirror import database_clock, rows
+from django_delayq.mirror.writers import outbox_insert
+from django_delayq.models import FAR, Event, Job, QueueState, UncheckedKey
+from django_delayq.states import EndingKind, EventKind, State
+from django_delayq.store.items import ScheduleItem, ScheduleReply
+
+WAIT: Final = 2  # seconds for which a lock of another's transaction is waited for
+TRIES: Final = 5  # the holder of a key may be ended, and another come, between two statements; but not often
+ACTOR: Final = "schedule"  # who has moved the holder of a key, in its events
+LOCKED: Final = ("55P03", 1205)  # how PostgreSQL, and MySQL, say that a lock was not had in time
+
+
+class DatabaseFarRows:
+    """See the protocol."""
+
+    def brings_in(self, queue: str, using: str) -> bool:
+        """Whether a bring-in loop has noted that all workers know far rows."""
+        return QueueState.objects.using(using).filter(queue=queue, partition=0, brings_in__isnull=False).exists()
+
+    def add_far(self, items: Sequence[ScheduleItem], using: str) -> None:
+        """Inserts far rows without keys."""
+        outbox_insert.insert(items, transaction.get_connection(using), far=True)
+
+    def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
+        """Under the lock of the row that holds the key."""
+        taken = far_key(item.queue, item.key)
+        if not far and not Job.objects.using(using).filter(far_key=taken).exists():
+            return None  # mostly; a far row that is being written has yet to ask who is near
+        with _in_time(item.key, using):
+            for _ in range(TRIES):
+                if far and _inserted(item, taken, using):
+                    UncheckedKey.objects.using(using).bulk_create([UncheckedKey(job_id=item.id, queue=item.queue)])
+                    return None
+                holder = _holder(taken, using)
+                if holder is not None:
+                    reply = _applied(item, holder, horizon_ms, using)
+                    if reply is not None:
+                        return reply
+                if not far:
+                    return None
+        raise StoreUnavailable(code="far_key_contested", key=item.key, queue=item.queue)
+
+    def cancel_far(self, job: UUID, queue: str, actor: str, reason: str, using: str) -> bool:
+        """One UPDATE, and its event row, in one transaction."""
+        with _in_time(job, using):
+            failpoint("far.cancel")
+            error = rows.clean(reason)
+            now = clock.now()
+            if not _changed(job, using, state=State.CANCELLED.value, finished_at=now, published=now, error=error, **_NEAR):
+                return False
+            rows.note(job, queue, EventKind.CANCELLED, actor, reason, using)
+        failpoint("far.cancelled")
+        return True
+
+    def move_far(
+        self, job: UUID, queue: str, due_ms: int, delay_ms: int | None, horizon_ms: int, actor: str, reason: str, using: str
+    ) -> Literal["", "far", "near"]:
+        """Likewise. A date within the horizon makes it near in the same UPDATE."""
+        with _in_time(job, using):
+            failpoint("far.move")
+            now = database_clock.now(transaction.get_connection(using))
+            run_at = clock.from_ms(due_ms) if delay_ms is None else database_clock.later(now, delay_ms)
+            near = not horizon_ms or run_at <= now + timedelta(milliseconds=horizon_ms)
+            if not _changed(job, using, run_at=run_at, delay_ms=delay_ms, **(_NEAR if near else {})):
+                return ""
+            if actor == ACTOR:  # of moves by proposals the last one is told
+                Event.objects.using(using).filter(job=job, kind=EventKind.RESCHEDULED, actor=actor, reason=reason).delete()
+            rows.note(job, queue, EventKind.RESCHEDULED, actor, reason, using, {"run_at": run_at.isoformat()})
+        failpoint("far.moved")
+        return "near" if near else "far"
+
+    def bring_in(self, jobs: Sequence[UUID], using: str) -> list[UUID]:
+        """One UPDATE; those that others change just now are left to them."""
+        return _brought(Job.objects.using(using).filter(FAR, pk__in=jobs), using)
+
+    def bring_in_keys(self, queue: str, keys: Collection[str], using: str) -> bool:
+        """Likewise."""
+        return bool(_brought(Job.objects.using(using).filter(FAR, far_key__in=[far_key(queue, key) for key in keys]), using))
+
+    def far_of_key(self, queue: str, key: str, using: str) -> UUID | None:
+        """The far row that holds a key."""
+        found = Job.objects.using(using).filter(FAR, far_key=far_key(queue, key)).values_list("id", flat=True).first()
+        unknown = found is not None and UncheckedKey.objects.using(using).filter(pk=found).exists()
+        return None if unknown else found
+
+    def unchecked(self, queue: str, limit: int, using: str) -> list[UUID]:
+        """By id."""
+        found = UncheckedKey.objects.using(using).filter(queue=queue).order_by("job_id")
+        return list(found.values_list("job_id", flat=True)[:limit])
+
+    def checked(self, job: UUID, using: str) -> None:
+        """Redis was asked, or the row is not far any more."""
+        UncheckedKey.objects.using(using).filter(pk=job).delete()
+
+    def purge_far(self, queue: str, limit: int, actor: str, reason: str, using: str) -> int:
+        """Oldest due first."""
+        wanted = Job.objects.using(using).filter(FAR, queue=queue).order_by("run_at", "id")
+        return sum(self.cancel_far(id, queue, actor, reason, using) for id in wanted.values_list("id", flat=True)[:limit])
+
+
+def bring_in_due(queue: str, before: datetime | None, limit: int, using: str) -> list[UUID]:
+    """Makes the first far rows of a queue near, oldest due first; those due behind `before` stay. Returns their ids."""
+    found = Job.objects.using(using).filter(far=True, queue=queue)  # also one that an older relay has published, which is near
+    if before is not None:
+        found = found.filter(run_at__lt=before)
+    return _brought(found.order_by("run_at", "id"), using, limit)
+
+
+def first_far(queue: str, using: str) -> datetime | None:
+    """The date of the far row of a queue that is due first."""
+    found = Job.objects.using(using).filter(far=True, queue=queue).order_by("run_at")
+    return found.values_list("run_at", flat=True).first()
+
+
+def far_key(queue: str, key: str) -> str:
+    """What is unique among far rows: a hash, since some databases compare text without case."""
+    return sha256(f"{queue}\0{key}".encode()).hexdigest()[:32]
+
+
+_NEAR: Final[dict[str, Any]] = {"far": False, "far_key": None}
+
+
+def _changed(job: UUID, using: str, **values: Any) -> bool:
+    return bool(Job.objects.using(using).filter(FAR, pk=job).update(**values))
+
+
+def _brought(wanted: Any, using: str, limit: int | None = None) -> list[UUID]:
+    skips = transaction.get_connection(using).features.has_select_for_update_skip_locked
+    with transaction.atomic(using=using):
+        if transaction.get_connection(using).features.has_select_for_update:
+            wanted = wanted.select_for_update(skip_locked=skips)
+        found = list(wanted.values_list("id", flat=True)[:limit])
+        if found:
+            failpoint("far.bring_in")
+            Job.objects.using(using).filter(pk__in=found).update(**_NEAR)
+    failpoint("far.brought_in")
+    return found
+
+
+def _inserted(item: ScheduleItem, taken: str, using: str) -> bool:
+    connection = transaction.get_connection(using)
+    if connection.vendor != "mysql":
+        return outbox_insert.insert_keyed(item, taken, connection)
+    try:
+        with transaction.atomic(using=using):
+            return outbox_insert.insert_keyed(item, taken, connection)
+    except IntegrityError:
+        return False
+
+
+def _holder(taken: str, using: str) -> Job | None:
+    """The far row that holds a key, locked. One that an older relay has published holds it no longer."""
+    mine = Job.objects.using(using).filter(far_key=taken)
+    found = mine.select_for_update().first()
+    if found is not None and (not found.far or found.published is not None or found.last_event or found.state != State.SCHEDULED):
+        mine.filter(pk=found.pk).update(**_NEAR)
+        return None
+    return found
+
+
+def _applied(item: ScheduleItem, holder: Job, horizon_ms: int, using: str) -> ScheduleReply | None:
+    """What the policy makes of the holder, which waits; None: the key is free. As schedule.lua does."""
+    policy = item.on_conflict
+    if policy in ("keep", "error"):
+        return ScheduleReply("kept" if policy == "keep" else "taken", holder.id, 0)
+    date = clock.from_ms(item.due_ms or 0)
+    if item.delay_ms is not None:
+        date = database_clock.later(database_clock.now(transaction.get_connection(using)), item.delay_ms)
+    moves = date < holder.run_at if policy == "earliest" else date > holder.run_at
+    expired = holder.expires_at is not None and holder.expires_at <= date
+    if policy in ("replace", "after") or (moves and expired):
+        if policy == "after" and holder.run_at < date:
+            item.due_ms, item.delay_ms = clock.to_ms(holder.run_at), None
+        _changed(
+            holder.id,
+            using,
+            state=State.CANCELLED.value,
+            finished_at=clock.now(),
+            ending=EndingKind.REPLACED.value,
+            merged_into=item.id,
+            error=rows.displaced(EndingKind.REPLACED, item.id),
+            **_NEAR,
+        )
+        return None
+    if not moves:
+        return ScheduleReply("kept", holder.id, 0)
+    due_ms = item.due_ms or 0
+    now = DatabaseFarRows().move_far(holder.id, item.queue, due_ms, item.delay_ms, horizon_ms, ACTOR, policy, using)
+    return ScheduleReply("moved", holder.id, 0 if now == "near" else clock.to_ms(date))
+
+
+@contextmanager
+def _in_time(what: object, using: str) -> Iterator[None]:
+    """A transaction, or a savepoint of the caller's, in which a lock is waited for no longer than two seconds. After that the caller's
+    transaction stands as it did.
+
+    Raises:
+        StoreUnavailable: the lock was not had.
+    """
+    try:
+        within = transaction.get_connection(using).in_atomic_block
+        with transaction.atomic(using=using), _patience(using, within):
+            yield
+    except OperationalError as error:
+        cause = error.__cause__
+        said = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
+        if said in LOCKED:
+            raise StoreUnavailable(code="far_locked", what=str(what), seconds=WAIT) from error
+        raise
+
+
+@contextmanager
+def _patience(using: str, within: bool) -> Iterator[None]:
+    """How long this connection waits for locks; `within` a transaction of the caller's, for so long only as this lasts. SQLite has one
+    lock for all, and its own time-out for that.
+    """
+    connection = transaction.get_connection(using)
+    if connection.vendor == "postgresql":
+        ask = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
+        before = _asked(connection, ask, [f"{WAIT}s"])
+        yield
+        if within:  # else it ends with the transaction
+            _asked(connection, "SELECT set_config('lock_timeout', %s, true)", [before])
+    elif connection.vendor == "mysql":
+        before = _asked(connection, "SELECT @@innodb_lock_wait_timeout", [])
+        _asked(connection, "SET innodb_lock_wait_timeout = %s", [WAIT])
+        try:
+            yield
+        finally:
+            _asked(connection, "SET innodb_lock_wait_timeout = %s", [before])
+    else:
+        yield
+
+
+def _asked(connection: Any, sql: str, values: Sequence[Any]) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return cursor.fetchone()[0] if cursor.description else None

@@ -1,0 +1,218 @@
+"""Jobs due behind the horizon of their queue go in as far rows, and Redis does not hear of them until the relay brings them in.
+
+Keys are exact between far and near. Far against far the database decides, by a unique key and under the lock of the row. Near against
+far each writes first and looks then: who writes a far row asks Redis, and the rows on their way there, behind its commit; who writes a
+near one looks for a far row behind its own. So one of the two sees the other, and then the far row is made near, and the script
+decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from django.core.signals import setting_changed
+from django.db import Error
+from django.dispatch import receiver
+
+from django_delayq import clock, conf, ids, signals
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.logger import Logger
+from django_delayq.producer import database
+from django_delayq.producer.commit import Plan
+from django_delayq.producer.database import OutboxRow
+from django_delayq.producer.publish import Publisher
+from django_delayq.producer.stores import stores
+from django_delayq.record import JobRecord
+from django_delayq.setting_readers import SETTING
+from django_delayq.store.items import ScheduleItem, ScheduleReply
+
+logger = Logger("django_delayq.producer")
+
+OBEYED: Final = 60.0  # seconds for which it is believed that far rows of a queue are brought in
+REFUSED: Final = 5.0  # and that they are not
+Publish = Callable[[list[Plan]], None]
+
+
+class Obedience:
+    """Whether far rows of a queue may be written, as this process has last seen it in the database."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, bool]] = {}
+
+    def look(self, queue: str, using: str) -> bool:
+        """Asks again after a minute; sooner while the answer is no."""
+        until, known = self._known.get(queue, (0.0, False))
+        now = clock.monotonic()
+        if now >= until:
+            known = database.need().brings_in(queue, using)
+            self._known[queue] = (now + (OBEYED if known else REFUSED), known)
+        return known
+
+    def forget(self) -> None:
+        """Asks the next time."""
+        self._known = {}
+
+
+obedience: Final = Obedience()
+
+
+@receiver(setting_changed, dispatch_uid="delayq.horizon")
+def _forget(*, setting: str, **_: object) -> None:
+    if setting in (SETTING, "DATABASES"):
+        obedience.forget()
+
+
+def is_far(plan: Plan) -> bool:
+    """Whether a job goes in as a far row. The clock of this host will do: what is brought in, and when, the database's says."""
+    left = plan.delay_ms if plan.delay_ms is not None else (plan.due_ms or 0) - clock.wall_ms()
+    return left > plan.mould.horizon_ms > 0 and obedience.look(plan.queue, plan.mould.using)
+
+
+class Written:
+    """The rows of one call, where queues have a horizon: which go to Redis at the commit, which are far, and which another job took in.
+
+    Raises:
+        StoreUnavailable: another transaction holds a key for more than two seconds; nothing was written.
+    """
+
+    def __init__(self, plans: Sequence[Plan], using: str) -> None:
+        self.near: list[Plan] = []
+        self.far: list[Plan] = []
+        self.merged: list[tuple[Plan, ScheduleReply]] = []
+        self._using = using
+        outbox = database.need()
+        taken: set[Plan] = set()
+        on_the_way: set[tuple[str, str]] = set()  # keys of near jobs of this call: what comes behind these follows them to Redis
+        # In the order of their keys, else two calls could wait for each other.
+        for plan in sorted((plan for plan in plans if plan.key and plan.mould.horizon_ms), key=lambda plan: plan.key):
+            far = (plan.queue, plan.key) not in on_the_way and is_far(plan)
+            reply = outbox.contest_far(plan, plan.mould.horizon_ms, using, far=far)
+            if reply is not None:
+                self.merged.append((plan, reply))
+                taken.add(plan)
+            elif far:
+                self.far.append(plan)
+                taken.add(plan)
+            else:
+                on_the_way.add((plan.queue, plan.key))
+        free = [plan for plan in plans if not plan.key and is_far(plan)]
+        taken.update(free)
+        self.near = [plan for plan in plans if plan not in taken]
+        self.far += free
+        if free:
+            outbox.add_far(free, using)
+        if self.near:
+            outbox.add(self.near, using)
+
+    def committed(self, publish: Publish) -> None:
+        """Behind the commit: tells the handles, and asks Redis who holds the keys. What fails here is left to the relay."""
+        for plan in self.far:
+            plan.job.due_ms = clock.wall_ms() + (plan.left_ms(clock.monotonic()) or 0) if plan.delay_ms is not None else plan.due_ms
+        for plan, reply in self.merged:
+            if reply.status == "moved" and not reply.due_ms:
+                publish_later(plan.queue, [reply.id])
+        try:
+            self._ask(publish)
+        except StoreUnavailable as error:
+            logger.warning("Redis was not asked about the keys of far jobs; the relay asks: %s", error)
+            signals.store_unavailable.send_robust(sender=None, error=error)
+        except Error as error:
+            logger.warning("the keys of far jobs are left to the relay, the database does not answer: %s", error)
+
+    def _ask(self, publish: Publish) -> None:
+        for plan in self.far:
+            if not plan.key:
+                _created(plan)
+                continue
+            publisher = _publisher(plan.queue, self._using)
+            with stores.guarded(plan.queue, schedules=True):
+                row = keep_or_meet(publisher, plan)
+            if row is None:
+                continue  # its own transaction has ended it
+            if row.far:
+                _created(plan)
+                continue
+            plan.redate(row.left_ms, row.run_at_ms, clock.monotonic())
+            publish([plan])
+
+
+def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
+    """Asks who holds the key of a far row: Redis, or a row on its way there. If nobody does, it keeps it, and stays far. Else it is
+    made near, to be published by the caller, so that the script decides. Returns the row as it is now; None if it needs no publication.
+
+    Raises:
+        StoreUnavailable, DatabaseError: nobody knows; it is far, and is to be asked about later.
+    """
+    outbox = database.need()
+    row = next(iter(outbox.rows([item.id], publisher.using)), None)
+    if row is not None and row.far:
+        reply = publisher.ask(ScheduleItem.of(item, due_ms=row.run_at_ms))
+        if reply.status == "asked":
+            raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
+        if reply.id != item.id:
+            outbox.bring_in([item.id], publisher.using)  # or somebody else has just now
+            row = replace(row, far=False)
+    elif row is not None and not row.unpublished:
+        row = None
+    outbox.checked(item.id, publisher.using)
+    return row
+
+
+def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
+    """Asks Redis about the keys of far rows, for the relay: their web processes could not.
+
+    Raises:
+        StoreUnavailable, DatabaseError: call again later.
+    """
+    outbox = database.need()
+    there = {row.record.id: row for row in outbox.rows(jobs, publisher.using)}
+    for job in jobs:
+        if job not in there:
+            outbox.checked(job, publisher.using)
+            continue
+        row = keep_or_meet(publisher, there[job].record)
+        if row is not None and not row.far:
+            publisher.publish_rows([job])
+
+
+def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
+    """Publishes rows that have become near, behind their commit; what fails is left to the relay."""
+    try:
+        with stores.guarded(queue, schedules=True):
+            _publisher(queue, conf.get().database).publish_rows(jobs)
+    except (StoreUnavailable, Error) as error:
+        logger.warning("the relay publishes %s, whose new date is near: %s", ", ".join(map(ids.short, jobs)), error)
+
+
+def meet(plans: Sequence[Plan], queue: str, using: str) -> bool:
+    """Makes the far rows of these keys near that have come meanwhile; whether there were any."""
+    keys = {plan.key for plan in plans if plan.key and plan.mould.queue.horizon}
+    return bool(keys) and database.need().bring_in_keys(queue, keys, using)
+
+
+def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
+    """The same for jobs of redis durability, which have no rows for far ones to look at; and publishes what it finds. What fails is
+    logged: whether Redis takes the jobs themselves is another question.
+    """
+    if database.installed() is None or not any(plan.key and plan.mould.queue.horizon for plan in plans):
+        return
+    using = conf.get().database
+    try:
+        if meet(plans, queue, using):
+            with stores.guarded(queue, schedules=True):
+                _publisher(queue, using).publish_before(plans)
+    except (StoreUnavailable, Error) as error:
+        logger.warning("whether far jobs hold the keys of %d jobs was not asked: %s", len(plans), error)
+
+
+def _created(plan: Plan) -> None:
+    plan.job.created = True
+    if signals.job_scheduled.receivers:
+        signals.job_scheduled.send_robust(sender=plan.mould.task, job=plan.job)
+
+
+def _publisher(queue: str, using: str) -> Publisher:
+    return Publisher(stores.queue(queue), using, conf.get().most_events)

@@ -1,0 +1,134 @@
+"""The options `serial` and `concurrency`: a format over a task's arguments, which makes the name that jobs share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from string import Formatter
+from typing import Any, Final, NamedTuple
+
+from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.shared_name import MAX_NAME, MOST, SharedName, is_text
+from django_delayq.text import did_you_mean
+
+_NAMED: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+_NOWHERE: Final = -1  # the place of a parameter that is given by name only
+_KINDS: Final = (str, int, float)
+
+
+class Piece(NamedTuple):
+    """Text, and the argument behind it ("": none): its place among the positional ones, and what it is if it is not given."""
+
+    text: str
+    parameter: str = ""
+    place: int = _NOWHERE
+    default: Any = None
+
+
+class NameFormat:
+    """`"order:{order_id}"` over the parameters of one function; `option` says in errors which option it was.
+
+    Args:
+        most: how many jobs of a name hold a lease at a time.
+    """
+
+    __slots__ = ("most", "option", "pieces", "text")
+
+    def __init__(self, text: str, most: int, option: str, pieces: tuple[Piece, ...]) -> None:
+        self.text, self.most, self.option, self.pieces = text, most, option, pieces
+
+    def name(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str) -> SharedName:
+        """The name of a job with these arguments, which the task takes.
+
+        Raises:
+            PayloadError: it would be empty, too long, or hold what a name cannot; or an argument is no text and no number.
+        """
+        said = ""
+        for text, parameter, place, default in self.pieces:
+            said += text
+            if not parameter:
+                continue
+            value = args[place] if 0 <= place < len(args) else kwargs.get(parameter, default)
+            if not isinstance(value, _KINDS):
+                raise PayloadError(
+                    f"{where}: {self.option}={self.text!r} takes its name from {parameter}, which is {_shown(value)}. A name is "
+                    "made of text and numbers: pass one, or say another format for this job, task.using(serial=…)."
+                )
+            said += str(value)
+        if not is_text(said):
+            what = "is empty" if not said else f"has {len(said)} characters" if len(said) > MAX_NAME else "holds a control character"
+            raise PayloadError(
+                f"{where}: the name that {self.option}={self.text!r} makes of these arguments {what}: {_shown(said)}. "
+                f"It needs 1 to {MAX_NAME} printable characters: use a shorter argument, such as an id."
+            )
+        return SharedName(said, self.most)
+
+
+def given(
+    serial: Any, concurrency: Any, signature: inspect.Signature, where: str, sensitive: Collection[str] = ()
+) -> NameFormat | None:
+    """The format that the two options say; None for neither.
+
+    Raises:
+        ConfigError: both are given, or one of them cannot work.
+    """
+    if serial is None and concurrency is None:
+        return None
+    if serial is not None and concurrency is not None:
+        raise ConfigError(f"{where}: give serial or concurrency, not both: a job waits for one name. serial is concurrency with 1.")
+    if serial is not None:
+        return _format(serial, 1, "serial", signature, where, sensitive)
+    if not isinstance(concurrency, tuple | list) or len(concurrency) != 2:
+        raise ConfigError(
+            f"{where}: concurrency must be a name and how many of it run at a time, such as ('tenant:{{tenant}}', 5), "
+            f"not {concurrency!r}."
+        )
+    text, most = concurrency
+    if type(most) is not int or not 1 <= most <= MOST:
+        raise ConfigError(f"{where}: concurrency={concurrency!r}: how many run at a time must be a whole number from 1 to {MOST:,}.")
+    return _format(text, most, "concurrency", signature, where, sensitive)
+
+
+def _format(text: Any, most: int, option: str, signature: inspect.Signature, where: str, sensitive: Collection[str]) -> NameFormat:
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"{where}: {option} must be a name as text, such as 'order:{{order_id}}', not {text!r}.")
+    try:
+        parsed = list(Formatter().parse(text))
+    except ValueError as error:
+        raise ConfigError(
+            f"{where}: {option}={text!r} is no format: {error}. A brace that stands for itself is written twice."
+        ) from None
+    known = {name: one for name, one in signature.parameters.items() if one.kind in _NAMED}
+    positional = [name for name, one in known.items() if one.kind is not one.KEYWORD_ONLY]
+    pieces = []
+    for literal, field, spec, conversion in parsed:
+        if field is None:
+            pieces.append(Piece(literal))
+            continue
+        if spec or conversion or (field not in known and any(char in field for char in ".[")):
+            raise ConfigError(
+                f"{where}: {option}={text!r} asks for more than an argument in {{{field}}}: write the bare name of a parameter. "
+                "A brace that stands for itself is written twice."
+            )
+        if field not in known:
+            near = did_you_mean(field, known)
+            has = f"Its parameters are: {', '.join(known)}." if known else "It has none."
+            raise ConfigError(f"{where}: {option}={text!r} names {field!r}, which is no parameter of the task{near}. {has}")
+        if field in sensitive:
+            raise ConfigError(f"{where}: {option}={text!r} names {field!r}, which is sensitive, and names are shown. Name another.")
+        default = known[field].default
+        place = positional.index(field) if field in positional else _NOWHERE
+        pieces.append(Piece(literal, field, place, None if default is inspect.Parameter.empty else default))
+    longest = sum(len(piece.text) for piece in pieces)
+    if longest > MAX_NAME or not all(is_text(piece.text) for piece in pieces if piece.text):
+        raise ConfigError(f"{where}: {option}={text!r} makes names that are too long or hold control characters; at most {MAX_NAME}.")
+    return NameFormat(text, most, option, tuple(pieces))
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

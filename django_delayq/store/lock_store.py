@@ -1,0 +1,94 @@
+"""Locks by name: the scripts lock, prolong and unlock. Arguments and replies are translated here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from django_delayq.store import decode, encode, scripts
+from django_delayq.store.connection import Link
+from django_delayq.store.keys import Keys
+from django_delayq.store.queue import bounded
+from django_delayq.store.wake import ListeningLine
+
+WAITS_MS: Final = 2_000  # for so long a look says that somebody waits; who waits looks more often
+
+LockAnswer = Literal["held", "done", "lost", "gone"]
+
+
+class Taken(NamedTuple):
+    """Somebody else holds the lock: who, since when, for how many ms to come, by Redis' clock, and its now."""
+
+    holder: str
+    since_ms: int
+    left_ms: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockStore:
+    """The locks of one queue. Every call is one script, and safe to repeat with the same arguments. `now_ms`, and what they raise: as
+    the methods of `QueueStore`.
+    """
+
+    link: Link
+    keys: Keys
+
+    def lock(self, name: str, token: str, *, lease_ms: int, holder: str, waits: bool = False, now_ms: int | None = None) -> int | Taken:
+        """The fence, if the lock is the caller's now, or was: the same `token` hears the same one. `waits`: the caller waits if it is
+        taken, and wants to hear when it is free.
+        """
+        found, *told = scripts.run(
+            self.link,
+            scripts.load("lock"),
+            self.keys,
+            *encode.head(now_ms, holder, ""),
+            name,
+            token,
+            lease_ms,
+            WAITS_MS if waits else 0,
+        )
+        if found == b"locked":
+            return int(told[0])
+        since, who, left, now = told
+        return Taken(decode.text(who), int(since), int(left), int(now))
+
+    def prolong(self, held: Sequence[tuple[str, str, int]], *, now_ms: int | None = None) -> list[LockAnswer]:
+        """Later ends of leases, for at most 200 of name, token and lease in ms. Per lock: held, lost or gone."""
+        bounded(held)
+        arguments = [word for lock in held for word in lock]
+        reply = scripts.run(self.link, scripts.load("prolong"), self.keys, *encode.head(now_ms, "", ""), *arguments)
+        return [answer.decode() for answer in reply]
+
+    def unlock(self, name: str, token: str, *, now_ms: int | None = None) -> LockAnswer:
+        """Gives it back: done, lost or gone. Who says it twice, since a reply was lost, hears that somebody has it, or nobody."""
+        [answer] = scripts.run(self.link, scripts.load("unlock"), self.keys, *encode.head(now_ms, "", ""), name, token)
+        found: LockAnswer = answer.decode()
+        return found
+
+    def line(self, after_ms: int) -> UnlockLine:
+        """What hears of locks that are free, from that moment of Redis' clock on."""
+        return UnlockLine(self, self.keys["unlocked"], after_ms)
+
+
+class UnlockLine(ListeningLine):
+    """A connection on which somebody waits for a lock. See `ListeningLine` for its steps; `names` reads what it has heard."""
+
+    what = "line that waits for locks"
+
+    def __init__(self, store: LockStore, stream: str, after_ms: int) -> None:
+        super().__init__(store.link)
+        self._stream = stream
+        self._after = f"{after_ms - 1}-0"  # also those of the same ms: a look too many costs less than one that is missed
+
+    def _command(self) -> tuple[str | int, ...]:
+        return "XREAD", "BLOCK", 0, "STREAMS", self._stream, self._after
+
+    def names(self) -> set[str]:
+        """Those that were given back since the last look."""
+        reply = self._heard()
+        entries = reply[0][1] if reply else []
+        if entries:
+            self._after = decode.text(entries[-1][0])
+        return {decode.text(fields[1]) for _, fields in entries if fields and len(fields) == 2}

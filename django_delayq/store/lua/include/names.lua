@@ -1,0 +1,180 @@
+-- Names that jobs share, of which only so many may hold a lease at a time ("most"; 1: one after the other). A name is held exactly as long
+-- as the lease of its job. A due job whose name is taken leaves its lane, once, and waits; whoever frees a name puts the next one back into
+-- its lane, with its date, and claim decides. Keys of its own, since releases before this one take other records and other values of
+-- `runs` for none of ours; these keys they leave alone.
+--   names: id -> most:turn:due:name, from schedule until its record goes; turn: a number that rises with every holder, 0 before the first;
+--     due: the date with which it was claimed
+--   holders: name\0id · blocked: id by due ms, of jobs that wait for their name · waiters: the same as name\0<lane><due>\0id, so in the
+--     order in which they come back: lane, date, id. No name holds a byte below 32.
+-- Mostly no job of a queue has ever had a name, as `named` of begin.lua says. Then nothing of this is made, since to make functions costs
+-- time; who calls them asks `named` before. Needs begin, bulk and lanes, and the keys jobs high normal low meta names holders blocked waiters.
+local read_names, name_of, forget_name, hold_name, free_name
+local note_freed, may_be_next, take_room, waiter, unblock, date_of, withdraw, call_waiters
+
+if named then
+  local LANE_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
+  local values, begun, full, freed, doubtful = {}, {}, {}, {}, {}
+
+  -- Reads those of these jobs at once.
+  function read_names(ids)
+    local found = redis.call('HMGET', k_names, unpack(ids))
+    for i = 1, #ids do
+      values[ids[i]] = found[i]
+    end
+  end
+
+  -- Name, most, turn and date of a job; nil without a name, or with one that is none of ours.
+  function name_of(id)
+    local value = values[id]
+    if value == nil then
+      value = redis.call('HGET', k_names, id)
+      values[id] = value
+    end
+    local most, turn, due, name = string.match(value or '', '^(%d+):(%d+):(%d+):([^%c]+)$')
+    if not most or #most > 4 or #turn > 16 or #due > 15 then
+      return nil
+    end
+    return name, math.max(1, tonumber(most)), tonumber(turn), tonumber(due)
+  end
+
+  -- Its record goes, and all that is known of its name with it.
+  function forget_name(id)
+    values[id] = false
+    redis.call('HDEL', k_names, id)
+  end
+
+  -- What stands under a name in `holders` or `waiters`, behind the first `skipped`; at most `count`.
+  local function under_name(key, name, skipped, count)
+    return redis.call('ZRANGE', key, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', skipped, count)
+  end
+
+  -- Whether less than so many hold it; then the caller is counted as one who does. Of a name that is full it is looked once a call. What is
+  -- gathered of holders is to be written before.
+  function take_room(name, most)
+    if most <= (full[name] or 0) then
+      return false
+    end
+    local room = most - (begun[name] or 0)
+    if room > 0 and #under_name(k_holders, name, room - 1, 1) == 0 then
+      begun[name] = most - room + 1
+      return true
+    end
+    full[name] = most
+    return false
+  end
+
+  -- One holder less: see call_waiters.
+  function note_freed(name)
+    freed[name] = (freed[name] or 0) + 1
+  end
+
+  -- One less that might have been the next of it.
+  function may_be_next(name)
+    doubtful[name] = true
+    note_freed(name)
+  end
+
+  -- Its run begins: it was claimed at that date, or (nil) taken over. Returns its number, which is the time in us, so that it rises over a
+  -- wipe, too; or more.
+  local last
+  function hold_name(id, date)
+    local name, most, _, due = name_of(id)
+    if not name then
+      return nil
+    end
+    if not last then
+      last = redis.call('HGET', k_meta, 'turn') or ''
+      last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it
+    end
+    last = math.max(last + 1, now * 1000)
+    gather('ZADD', k_holders, 0, name .. '\0' .. id)
+    gather('HSET', k_names, id, int(most) .. ':' .. int(last) .. ':' .. int(date or due) .. ':' .. name)
+    return last
+  end
+
+  function free_name(id)
+    local name = name_of(id)
+    if name then
+      gather('ZREM', k_holders, name .. '\0' .. id)
+      note_freed(name)
+    end
+  end
+
+  function waiter(id, letter, due, name)
+    return name .. '\0' .. LANE_RANKS[letter] .. as_text('%015.0f', due) .. '\0' .. id
+  end
+
+  -- A job that waits for its name does so no more. Returns whether it did.
+  function unblock(id, letter)
+    local due, name = redis.call('ZSCORE', k_blocked, id), name_of(id)
+    if due then
+      redis.call('ZREM', k_blocked, id)
+      if name then
+        redis.call('ZREM', k_waiters, waiter(id, letter, tonumber(due), name))
+      end
+    end
+    return due and true
+  end
+
+  -- When a job that waits was due, be it in its lane or for its name; nil when it does not wait.
+  function date_of(id, letter)
+    return tonumber(redis.call('ZSCORE', LANES[letter], id) or redis.call('ZSCORE', k_blocked, id) or '')
+  end
+
+  -- Takes a job from where it waits. Returns whether it did.
+  function withdraw(id, letter)
+    local waited = redis.call('ZREM', LANES[letter], id) == 1 or unblock(id, letter)
+    local name = waited and name_of(id)
+    if name then
+      may_be_next(name)
+    end
+    return waited
+  end
+
+  -- Ends what a call does with names, when all else is written. Puts back, of each name that was freed, those that come next, as many as
+  -- it was freed: so a name with room has a job in a lane, if it has any. What waits no more is dropped and counts for none, at most
+  -- MOST_DROPPED a call; what is behind it then comes with tidy. Returns the earliest of their dates, nil without any.
+  local MOST_DROPPED = 1000
+  function call_waiters()
+    local earliest
+    if next(freed) and redis.call('ZCARD', k_blocked) > 0 then -- mostly nobody waits
+      begun, full = {}, {}
+      local dropped = 0
+      for name, left in pairs(freed) do
+        local seen, count = 0, left -- mostly the first read is the last
+        repeat
+          local found = under_name(k_waiters, name, seen, count)
+          for i = 1, #found do
+            local rank, due, id = string.match(string.sub(found[i], #name + 2), '^([123])(%d+)%z(.+)$')
+            local exists = id and redis.call('HEXISTS', k_jobs, id) == 1
+            if exists and doubtful[name] and redis.call('ZSCORE', k_blocked, id) then
+              local _, most = name_of(id)
+              if most and not take_room(name, most) then
+                left = 0
+              end
+            end
+            if left == 0 then
+              break
+            end
+            gather('ZREM', k_waiters, found[i])
+            if id and redis.call('ZREM', k_blocked, id) == 1 and exists then
+              gather('ZADD', LANES[RANKED[rank]], due, id)
+              earliest = math.min(earliest or math.huge, tonumber(due))
+              left = left - 1
+            else
+              dropped = dropped + 1
+            end
+          end
+          local all = #found < count
+          seen, count = seen + #found, 200
+        until left == 0 or all or dropped >= MOST_DROPPED
+      end
+      flush()
+    end
+    freed, doubtful = {}, {}
+    if last then
+      redis.call('HSET', k_meta, 'turn', int(last))
+    end
+    return earliest
+  end
+end

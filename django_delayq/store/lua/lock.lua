@@ -1,0 +1,40 @@
+-- lock: no state of a job changes; a name is somebody's for one lease
+-- keys: locks lock_ends lock_waits meta events
+-- include: begin locks
+-- ARGV: now by(the holder, in words) why, name, token (of this holding, letters and digits), lease ms, for how many ms the caller
+--   waits if somebody has it (0: not at all)
+-- Returns locked, fence · or taken, since when (ms), by whom, ms left of that lease, now.
+--   fence: a number that rises with every holding: one more than the last of the queue, and never behind the clock in microseconds, so it also
+--   rises behind a loss of Redis' contents, unless the clock was put back. The same token hears the same fence, and has a new lease.
+-- Writes no event: no job has changed.
+-- O(log N), and 40 that have had their time.
+redis.call('HDEL', k_meta, '_') -- a first write that needs no memory, so that running jobs get their locks at maxmemory
+local since_ms = since -- the part of a ms, see begin.lua
+local name, token, lease, waits = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local left = redis.call('ZRANGEBYSCORE', k_lock_ends, '-inf', int(now - LOCK_LEFT), 'LIMIT', 0, 20)
+if #left > 0 then
+  redis.call('ZREM', k_lock_ends, unpack(left))
+  redis.call('HDEL', k_locks, unpack(left))
+end
+local gone = redis.call('ZRANGEBYSCORE', k_lock_waits, '-inf', int(now), 'LIMIT', 0, 20)
+if #gone > 0 then
+  redis.call('ZREM', k_lock_waits, unpack(gone))
+end
+local fence, held, since, who, ends = lock_of(name)
+if held and held ~= token and ends > now then
+  if waits > 0 then
+    redis.call('ZADD', k_lock_waits, 'GT', int(now + waits), name)
+  end
+  return {'taken', since, who, int(ends - now), int(now)}
+end
+if held ~= token then
+  local last = tonumber(string.match(redis.call('HGET', k_meta, 'fence') or '', '^%d+$')) or 0
+  if last > 9e15 then
+    last = 0 -- nobody of us has written that, and one more would be the same number
+  end
+  fence = int(math.max(last + 1, math.floor((now + since_ms) * 1000)))
+  redis.call('HSET', k_meta, 'fence', fence)
+  redis.call('HSET', k_locks, name, fence .. ' ' .. token .. ' ' .. int(now) .. ' ' .. by)
+end
+redis.call('ZADD', k_lock_ends, int(now + lease), name)
+return {'locked', fence}

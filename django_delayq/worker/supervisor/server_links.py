@@ -1,0 +1,41 @@
+"""The servers that one worker needs: those of the queues it serves, and the shared one, on which it shows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from django_delayq.store.places import Places
+from django_delayq.worker.line import Line
+
+RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server
+
+
+class ServerLinks:
+    """The links of a supervisor, which must not wait for one server to the harm of what is on another."""
+
+    def __init__(self, places: Places, lines: Sequence[Line]) -> None:
+        self._held = list(dict.fromkeys(line.store.link for line in lines)) or [places.shared]
+        self._all = list(dict.fromkeys([places.shared, *self._held]))
+        for link in self._all:
+            link.rests = RESTS
+
+    @property
+    def where(self) -> str:
+        """The addresses of all."""
+        return " ".join(link.where for link in self._all)
+
+    @property
+    def count(self) -> int:
+        """On how many servers its lines are."""
+        return len(self._held)
+
+    @property
+    def away(self) -> bool:
+        """Whether none answers on which it may hold something."""
+        return all(link.away for link in self._held)
+
+    def hurry(self, deadline: float) -> None:
+        """See `Link.hurry`."""
+        for link in self._all:
+            link.hurry(deadline)

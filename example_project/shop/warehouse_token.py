@@ -1,0 +1,23 @@
+"""What opens the gateway to the warehouse: a token for its queue alone, and for the three verbs that it needs."""
+
+import json
+import os
+from contextlib import contextmanager
+from io import StringIO
+
+from django.core.management import call_command
+
+from shop.fulfilment import WAREHOUSE
+
+
+@contextmanager
+def warehouse_token():
+    """A token for as long as the block lasts. It is shown once, when it is made, and kept nowhere; so each start makes its own."""
+    name = f"warehouse-{os.getpid()}"
+    told = StringIO()
+    words = ["--queues", WAREHOUSE, "--verbs", "pull,ack,retry", "--per-minute", "6000", "--expires", "30d", "--json"]
+    call_command("delayq_gateway", "make", name, *words, stdout=told, stderr=StringIO())
+    try:
+        yield json.loads(told.getvalue())["token"]
+    finally:
+        call_command("delayq_gateway", "revoke", name, stdout=StringIO())

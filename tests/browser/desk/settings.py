@@ -1,0 +1,7 @@
+"""The example's settings, and the desk's tasks and queues."""
+
+from settings import *  # noqa: F403  # the example's own
+from settings import DELAYQ, INSTALLED_APPS
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.browser.desk"]
+DELAYQ["QUEUES"] |= {"mail": {}, "reports": {}}

@@ -1,0 +1,31 @@
+"""What the desk has done for it. Nothing here reaches anybody, and all of it is done at once."""
+
+from __future__ import annotations
+
+import django_delayq as delayq
+
+
+@delayq.task(name="shop.mail.send_mail", queue="mail")
+def send_mail(to: str, subject: str) -> str:
+    """Tells a customer something."""
+    return f"told {to} of {subject}"
+
+
+@delayq.task(name="shop.mail.remind", queue="mail")
+def remind(customer: int, order_id: int) -> None:
+    """Reminds a customer of what is in the basket."""
+
+
+@delayq.task(name="shop.partner.tell_partner", queue="default")
+def tell_partner(order_id: int) -> None:
+    """Tells the partner of an order."""
+
+
+@delayq.task(name="shop.packing.pack", queue="orders", serial="order:{order_id}")
+def pack(order_id: int) -> None:
+    """Packs an order: never twice at a time."""
+
+
+@delayq.task(name="shop.reports.report", queue="reports")
+def report(year: int) -> None:
+    """Takes long, and says how far it is."""

@@ -1,0 +1,117 @@
+"""What people and machines are shown of far jobs, on pages, by commands and as numbers."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.console import far_jobs, samples, vitals
+from django_delayq.models import Job, QueueState
+from django_delayq.producer.horizon import obedience
+from django_delayq.producer.stores import stores
+from django_delayq.store.worker_registry import WorkerRegistry
+from tests.admin.conftest import JOBS, QUEUES, lose_redis, page
+from tests.mirror.horizons import Horizon
+from tests.tasks_for_tests import close_order
+
+
+@pytest.fixture
+def horizon(settings, delayq_redis, transactional_db, request):
+    """The queue "orders" has a horizon of an hour."""
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"HORIZON": "1h"}, "default": {}}}
+    yield Horizon(request.getfixturevalue("orders"))
+    obedience.forget()
+
+
+@pytest.fixture
+def far(horizon) -> delayq.Job:
+    return delayq.schedule(close_order, 7, delay="3h", key="o:7")
+
+
+def overdue(job: delayq.Job) -> None:
+    Job.objects.filter(pk=job.id).update(run_at=clock.now() + timedelta(minutes=10))
+
+
+def codes(run) -> set[str]:
+    return {finding["code"] for finding in run("doctor", "--json").json["findings"]}
+
+
+def test_a_far_job_stands_in_the_list_as_far_and_not_as_unpublished(far, staff):
+    Job.objects.update(created_at=clock.now() - timedelta(hours=1))
+    client = staff()
+    listed = client.get(f"{JOBS}?state=far").content.decode()
+    assert far.short_id in listed
+    assert "Far" in listed
+    assert far.short_id not in client.get(f"{JOBS}?state=unpublished").content.decode()
+    assert far.short_id in client.get(f"{JOBS}?q=state:far").content.decode()
+    assert "committed jobs are not in Redis" not in client.get(QUEUES).content.decode()
+
+
+def test_its_page_says_why_it_has_not_run_yet_also_while_redis_is_away(far, staff, settings):
+    client = staff()
+    said = client.get(page(far)).context["why"]
+    assert "waits in the database: a relay brings it into Redis 1h before that" in said
+    lose_redis(settings)
+    assert client.get(page(far)).context["why"] == said
+
+
+def test_of_a_queue_without_a_horizon_it_says_that_it_comes_in(far, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {}, "default": {}}}
+    assert "has no horizon now" in staff().get(page(far)).context["why"]
+
+
+def test_the_forecast_counts_far_jobs(far, staff):
+    delayq.schedule(close_order, 8, delay="30m")
+    minutes, hours = staff().get(QUEUES).context["ahead"]
+    assert (minutes.total, hours.total) == (1, 2)
+
+
+def test_commands_know_far_jobs(far, run):
+    assert [job["id"] for job in run("list", "--state", "far", "--json").json] == [far.short_id]
+    assert run("list", "--state", "unpublished", "--json").json == []
+    [queue] = run("status", "--json").json["far"]
+    assert (queue["name"], queue["count"], queue["late"], queue["obeyed"]) == ("orders", 1, False, True)
+    assert "1 jobs of orders are far" in run("status").out
+
+
+def test_d022_nobody_brings_in(far, run):
+    assert "D022" in codes(run)
+    WorkerRegistry(stores.link, prefix="delayq").beat("host:1:w", {"queues": ["orders"], "brings_in": ["orders"]})
+    assert "D022" not in codes(run)
+
+
+def test_d023_far_jobs_come_in_late(far, run):
+    assert "D023" not in codes(run)
+    overdue(far)
+    assert "D023" in codes(run)
+
+
+def test_d024_the_horizon_is_not_obeyed(far, run):
+    assert "D024" not in codes(run)
+    QueueState.objects.update(brings_in=None)
+    assert "D024" in codes(run)
+
+
+def test_the_sign_of_health_is_bad_when_they_come_in_late(far, horizon):
+    assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["well"]
+    QueueState.objects.update(brings_in=None)
+    assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["late"]
+    overdue(far)
+    assert [sign.level for sign in vitals.far(far_jobs.far_queues())] == ["bad"]
+
+
+def test_where_no_queue_has_a_horizon_there_is_no_sign(orders, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert vitals.far(far_jobs.far_queues()) == []
+
+
+def test_metrics_count_them_and_say_that_they_are_late(far):
+    def told(name: str) -> float:
+        return next(value for metric, of, value in samples.of_database() if metric == name and of == {"queue": "orders"})
+
+    assert (told("delayq_far_jobs"), told("delayq_far_late"), told("delayq_outbox_rows")) == (1, 0, 0)
+    overdue(far)
+    assert told("delayq_far_late") == 1

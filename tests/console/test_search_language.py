@@ -1,0 +1,365 @@
+"""OR, not, texts that stand alone: what a search means, compared with a reading of its own over rows made at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+import django_delayq as delayq
+from django_delayq import clock
+from django_delayq.admin import JobAdmin
+from django_delayq.console import keyset, search, search_hints
+from django_delayq.console.selection import Selection
+from django_delayq.models import Job
+from tests.admin.conftest import JOBS, OPERATIONS
+from tests.admin.test_operations import begin, work
+from tests.tasks_for_tests import close_order, ping
+
+Meant = Callable[[Job], bool]
+
+
+def everything(text: str, size: int = 7, **parts: str) -> list[Job]:
+    """All pages."""
+    wanted, jobs, after = Selection(text=text, **parts), list[Job](), ""
+    assert not wanted.search.complaints, wanted.search.complaints
+    while True:
+        page = keyset.page(wanted, Job.objects.all(), size, after=after)
+        jobs += page.jobs
+        if not page.after:
+            return jobs
+        after = page.after
+
+
+def numbers(text: str, **parts: str) -> list[int]:
+    return sorted(job.args[0] for job in everything(text, **parts))
+
+
+# the oracle: each atom beside what it means in plain Python
+
+NOW = clock.now()
+ATOMS: dict[str, Meant] = {
+    "state:failed": lambda job: job.state == "failed",
+    "STATE:Scheduled": lambda job: job.state == "scheduled",
+    "state:retrying": lambda job: job.state == "scheduled" and job.attempts > 0,
+    "state:due": lambda job: job.state == "scheduled" and job.run_at <= NOW,
+    "queue:orders": lambda job: job.queue == "orders",
+    "task:close": lambda job: "close" in job.task,
+    f"task:{ping.name}": lambda job: job.task == ping.name,
+    "error:timeout": lambda job: "timeout" in job.error.lower(),
+    "error:503": lambda job: "503" in job.error,
+    "key:order-5": lambda job: job.key == "order-5",
+    "key:order-1*": lambda job: job.key.startswith("order-1"),
+    "worker:vm-2": lambda job: "vm-2" in job.worker,
+    "arg:order_id=7": lambda job: job.task == close_order.name and job.args == [7],
+    "arg:note=red": lambda job: job.task == close_order.name and job.kwargs.get("note") == "red",
+    "meta:tenant=3": lambda job: job.meta.get("tenant") == 3,
+    "after:-1h": lambda job: job.run_at >= NOW - timedelta(hours=1),
+    "before:+1h": lambda job: job.run_at < NOW + timedelta(hours=1),
+    "is:asking": lambda job: job.state in ("scheduled", "running") and bool(job.asked),
+    "fingerprint:none": lambda job: job.fingerprint == "",
+    "red": lambda job: has_text(job, "red"),
+    "order-1": lambda job: has_text(job, "order-1"),
+    '"no answer"': lambda job: has_text(job, "no answer"),
+    "17": lambda job: has_text(job, "17"),
+}
+
+
+def has_text(job: Job, text: str) -> bool:
+    shown = [*job.args, *job.kwargs.values()] if job.task != "shop.gone" else []
+    texts = [job.key, job.task, job.error, *(value for value in shown if isinstance(value, str))]
+    return any(text in each.lower() for each in texts) or any(str(value) == text for value in shown)
+
+
+def make_rows(dice: random.Random, count: int) -> None:
+    rows = []
+    for _ in range(count):
+        task = dice.choice([close_order.name, close_order.name, ping.name, "shop.gone"])
+        colour = {"note": dice.choice(["red", "infrared", "blue"])} if task != ping.name and dice.random() < 0.5 else {}
+        rows.append(
+            Job(
+                queue=dice.choice(["orders", "default"]),
+                task=task,
+                args=[] if task == ping.name else [dice.randrange(20)],
+                kwargs=colour,
+                options={"meta": {"tenant": dice.randrange(5)}},
+                key=dice.choice(["", "", f"order-{dice.randrange(20)}"]),
+                state=dice.choice(["scheduled", "failed", "succeeded", "running"]),
+                attempts=dice.randrange(3),
+                asked=dice.choice([None, 0, 2]),
+                run_at=NOW + timedelta(minutes=dice.randrange(-180, 180), seconds=30),
+                created_at=NOW,
+                published=NOW,
+                worker=dice.choice(["", "vm-1:12", "vm-2:99"]),
+                error=dice.choice(["", "TimeoutError: No Answer", "HTTP 503", "Refused: 17"]),
+                fingerprint=dice.choice(["", "a" * 12]),
+            )
+        )
+    Job.objects.bulk_create(rows)
+
+
+def make_search(dice: random.Random) -> tuple[str, Meant]:
+    """Groups of one to three conditions, and what they mean: `not` binds to one, all of a group hold together, one group is enough."""
+    groups: list[tuple[str, list[Meant]]] = []
+    for _ in range(dice.choice([1, 1, 2, 3])):
+        typed, meant, used = [], list[Meant](), set[str]()
+        for atom in dice.sample(list(ATOMS), dice.randrange(1, 4)):
+            word = atom.lower().partition(":")[0]
+            turned = dice.random() < 0.3
+            if not turned and ":" in atom and word in used and word != "arg":
+                continue  # a word may stand in a group once
+            used |= set() if turned else {word}
+            typed.append((dice.choice(["-", "not ", "NOT "]) if turned else "") + atom)
+            meant.append((lambda job, holds=ATOMS[atom]: not holds(job)) if turned else ATOMS[atom])
+        groups.append((dice.choice([" ", " AND "]).join(typed), meant))
+    text = dice.choice([" OR ", " or "]).join(typed for typed, _ in groups)
+    return text, lambda job: any(all(holds(job) for holds in meant) for _, meant in groups)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_search_finds_the_rows_that_another_reading_of_it_means(orders, seed):
+    dice = random.Random(seed)
+    make_rows(dice, 300)
+    rows = list(Job.objects.all())
+    for _ in range(60):
+        text, meant = make_search(dice)
+        view, queue = dice.choice(["", "", "failed"]), dice.choice(["", "", "orders"])
+        wanted = Selection(text=text, view=view, queue=queue, at_ms=clock.to_ms(NOW))
+        assert not wanted.search.complaints, (text, wanted.search.complaints)
+        here = {job.pk for job in rows if meant(job) and view in ("", job.state) and queue in ("", job.queue)}
+        page = keyset.page(wanted, Job.objects.all(), 400)
+        assert {job.pk for job in page.jobs} == here, (text, view, queue)
+        assert len(page.jobs) == len(here), (text, "a job stands there twice")
+        looked = [job for job in wanted.rows(Job.objects.all()) if wanted.search.exact(job)]
+        assert {job.pk for job in looked} == here, (text, view, queue, "as an operation sees it")
+
+
+@pytest.mark.parametrize(
+    "text", ["red OR state:failed error:503", "key:order-1* OR -task:close", "17", "queue:orders or queue:default"]
+)
+def test_pages_of_any_search_follow_one_another_and_lead_back(orders, text):
+    make_rows(random.Random(7), 120)
+    wanted, jobs = Selection(text=text, view="failed"), Job.objects.all()
+    whole = [job.pk for job in keyset.page(wanted, jobs, 400).jobs]
+    assert len(whole) > 8
+    pages, after = [], ""
+    while True:
+        page = keyset.page(wanted, jobs, 4, after=after)
+        pages.append(page)
+        if not page.after:
+            break
+        after = page.after
+    assert [job.pk for page in pages for job in page.jobs] == whole
+    back = pages[-1]
+    for page in reversed(pages[:-1]):
+        back = keyset.page(wanted, jobs, 4, before=back.before)
+        assert [job.pk for job in back.jobs] == [job.pk for job in page.jobs]
+    assert not back.before
+
+
+# a text that stands alone
+
+
+def test_a_text_alone_is_found_where_people_mean_it(orders):
+    delayq.schedule(close_order, 5193, key="a", delay="1h")
+    delayq.schedule(close_order, 2, note="Kunde5193@example.com", delay="1h")
+    delayq.schedule(close_order, 3, note={"lines": [{"title": "坏主题"}]}, delay="1h")
+    delayq.schedule(close_order, 4, key="bill-5193", delay="1h")
+    delayq.schedule(close_order, 5, delay="1h")
+    delayq.schedule(close_order, 51930, delay="1h")
+    orders.fold()
+    Job.objects.filter(args=[5]).update(error="desk.PartnerDown: answered 503")
+    assert numbers("5193") == [2, 4, 5193]
+    assert numbers("kunde5193@EXAMPLE.com") == [2]
+    assert numbers("坏主题") == [3]
+    assert numbers("partnerdown") == [5]
+    assert numbers("5193 note OR partnerdown") == [5]
+    assert numbers("5193 -bill") == [2, 5193]
+    assert numbers('"answered 503"') == [5]
+
+
+def test_a_text_alone_is_found_in_no_argument_that_is_masked_nor_of_a_task_that_is_gone(orders, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
+    delayq.schedule(close_order, 1, note="secret", delay="1h")
+    delayq.schedule(close_order, 77, key="seen", delay="1h")
+    orders.fold()
+    assert numbers("secret") == []
+    assert numbers("***") == []
+    assert numbers("-secret") == [1, 77]
+    assert numbers("77") == [77]
+    Job.objects.filter(key="seen").update(task="shop.gone")
+    assert numbers("77") == []
+    assert numbers("gone") == [77]
+
+
+def test_errors_and_arguments_are_looked_through_in_the_first_rows_only_and_keys_in_all(orders, staff, monkeypatch):
+    monkeypatch.setattr(keyset, "WINDOW", 4)
+    for number in range(12):
+        delayq.schedule(close_order, number, note="all", key="old" if number == 0 else "", delay="1h")
+    orders.fold()
+    assert numbers("all") == [7, 8, 9, 10, 11]  # the window, and its edge
+    assert numbers("old") == [0]
+    assert numbers("close_order") == list(range(12))
+    assert numbers("all -state:failed") == numbers("all")
+    text = staff().get(JOBS, {"q": "all"}).content.decode()
+    assert "in the first ten thousand of this list only" in text
+    assert "Search on" not in text
+
+
+def test_a_search_by_error_and_key_comes_to_all_rows_in_stretches(orders, monkeypatch):
+    monkeypatch.setattr(keyset, "WINDOW", 4)
+    jobs = orders.scheduled(12)
+    Job.objects.filter(pk__in=[jobs[1].id, jobs[10].id]).update(error="HTTP 503")
+    Job.objects.filter(pk=jobs[5].id).update(key="order-5")
+    assert numbers("error:503 OR key:order-5") == [1, 5, 10]
+
+
+# what is refused, and what is said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("OR", "OR stands between conditions."),
+        ("state:failed OR", "OR stands between conditions."),
+        ("OR state:failed", "OR stands between conditions."),
+        ("a OR OR b", "OR stands between conditions."),
+        ("state:failed not", "not stands before a condition."),
+        ("not OR key:a", "not stands before a condition."),
+        ("state:failed - key:a", "- stands before a condition."),
+        ("-foo:bar state:failed", "There is no foo: here"),
+        ('foo:"bar baz"', "There is no foo: here"),
+        ("customer:9 state:failed", 'In quotes it is a text: "customer:9"'),
+        ("state: failed", "state: has no value"),
+        ("meta:tenant", "give a name and its value"),
+        ("a " * 31, "30 conditions at most"),
+    ],
+)
+def test_what_cannot_be_understood_is_said(text, said):
+    read = search.parse(text)
+    assert said in " ".join(read.complaints)
+    assert read.groups == ()
+
+
+def test_quotes_make_a_text_of_any_word(orders):
+    for number, key in enumerate(("not", "or", "-1", "state:failed")):
+        delayq.schedule(close_order, number, key=key, delay="1h")
+    orders.fold()
+    assert numbers('"not"') == [0]
+    assert numbers('"-1"') == [2]
+    assert numbers('"state:failed"') == [3]
+    assert numbers('key:"or"') == [1]
+
+
+def test_a_word_that_is_none_is_looked_for_as_a_text_and_said(orders, staff):
+    text = staff().get(JOBS, {"q": "foo:bar"}).content.decode()
+    assert "No job matches." in text
+    assert "There is no foo: here. The words are: id:, key:," in text
+    assert "Did you mean state: ?" in staff().get(JOBS, {"q": "status:failed"}).content.decode()
+
+
+@pytest.mark.parametrize("key", ["order:5", "post:5", "https://a.example/5", "Customer:5"])
+def test_a_key_of_any_form_is_found_as_it_is(orders, key):
+    delayq.schedule(close_order, 1, key=key, delay="1h")
+    orders.fold()
+    assert numbers(key) == [1]
+    assert numbers(f'"{key}"') == [1]
+
+
+def links(response) -> list[str]:
+    return [str(words) for words, _ in response.context["cl"].others]
+
+
+def test_where_nothing_is_found_other_searches_are_links_that_work(orders, staff):
+    delayq.schedule(close_order, 5193, delay="1h")
+    orders.fold()
+    client = staff()
+    empty = client.get(JOBS, {"q": "5193", "state": "failed"})
+    assert "Looked through were ids, keys, names of tasks, errors" in empty.content.decode()
+    assert {"state:failed error:5193", "state:failed arg:order_id=5193", "5193"} <= set(links(empty))
+    for words, address in empty.context["cl"].others:
+        answer = client.get(JOBS + address)
+        assert answer.status_code == 200
+        assert len(answer.context["cl"].result_list) == (words == "5193"), words
+    assert "error:坏主题" in links(client.get(JOBS, {"q": "坏主题"}))
+    assert {'error:"no answer"', "error:timeout"} <= set(links(client.get(JOBS, {"q": '"no answer"'}))) | {"error:timeout"}
+    assert links(client.get(JOBS, {"q": "key:close"}))[0] == "key:close*"
+    assert links(client.get(JOBS, {"q": "stat:failed"})) == []
+
+
+def test_it_is_said_why_an_argument_finds_nothing(orders, staff, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "SENSITIVE": ["note"]}
+    client = staff()
+    for text, said in {
+        "arg:note=x": "The argument note is masked: no job is found by it.",
+        "arg:order_idd=x": "No task here names an argument order_idd. Did you mean order_id ?",
+    }.items():
+        assert said in client.get(JOBS, {"q": text}).content.decode()
+    assert "masked: no job" not in client.get(JOBS, {"q": "arg:order_id=1"}).content.decode()
+
+
+# operations
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("5193", "5193 alone is looked for among ten thousand jobs only"),
+        ("key:a OR refund", "refund alone is looked for"),
+        ("state:scheduled -refund", "leave away -refund"),
+        ("-arg:order_id=1", "leave away -arg:order_id=1"),
+    ],
+)
+def test_nothing_is_started_by_what_is_looked_for_in_some_jobs_only(orders, staff, run, text, said):
+    orders.scheduled(2)
+    client, address = staff(), f"{OPERATIONS}start/cancel/?q={text}"
+    assert said in client.get(address).content.decode()
+    assert client.post(address, {}).status_code == 400
+    refused = run("cancel", f"--search={text}")
+    assert (refused.code, said in refused.error) == (2, True)
+    assert Job.objects.filter(state="scheduled").count() == 2
+
+
+def test_an_operation_is_about_the_jobs_that_the_list_shows(orders, staff):
+    make_rows(random.Random(3), 60)
+    orders.scheduled(4, key="many")
+    shown = {job.pk for job in everything("-task:ping key:many OR state:scheduled -queue:orders")}
+    operation = begin("cancel", selection={"text": "-task:ping key:many OR state:scheduled -queue:orders"})
+    work()
+    operation.refresh_from_db()
+    assert operation.seen == len(shown)
+    assert operation.stage == "finished"
+
+
+def test_an_operation_of_a_text_alone_from_an_earlier_release_waits_and_says_why(orders):
+    orders.scheduled(2)
+    operation = begin("cancel", selection={"text": "close_order"})
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.seen) == ("paused", 0)
+    problem: Any = operation.problem
+    assert problem == {"code": "search_partial", "fields": {"text": "close_order"}}
+
+
+def test_a_view_stands_before_each_group_where_all_is_told_as_one_search():
+    wanted = Selection(view="failed", text="key:a OR -task:b c")
+    assert wanted.words == "state:failed key:a OR state:failed -task:b c"
+    assert search_hints.others(Selection(text="state:failed key:a OR state:failed c"))[0].words == "key:a OR c"
+
+
+def test_no_search_needs_many_queries(orders, staff, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 5)
+    monkeypatch.setattr(keyset, "WINDOW", 100)
+    monkeypatch.setattr(keyset, "STEP", 10)
+    monkeypatch.setattr(keyset, "MOST_AT_ONCE", 91)
+    make_rows(random.Random(1), 120)
+    client = staff()
+    for text in ("5193 OR key:order-1* OR task:ping error:503", "a b c OR d e -f OR g", "-arg:note=red", "nothing"):
+        with CaptureQueriesContext(connection) as queries:
+            client.get(JOBS, {"q": text})
+        assert len(queries) <= 12, (text, len(queries))

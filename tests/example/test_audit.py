@@ -1,0 +1,73 @@
+"""The audit of `simulate`: each of its faults is seen when a ledger is broken, and none else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.example.partners import EXAMPLE
+from tests.servers import RedisServer
+
+ROOT = EXAMPLE.parent
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Of a process of the example, with data of its own."""
+    paths = os.pathsep.join((str(EXAMPLE), str(ROOT)))
+    return {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "DEMO_HOME": str(home), "DATABASE_URL": "", "PYTHONPATH": paths, **more}
+
+
+def test_the_audit_names_each_wrong_and_no_other(tmp_path):
+    command = [sys.executable, "-m", "tests.example.broken"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    seen = set()
+    for case, (wanted, faults) in said.items():
+        found = {what: number for what, number in faults.items() if number}
+        assert all(number == 1 for number in found.values()), (case, found)
+        unexpected = [what for what in found if not what.startswith(tuple(wanted))] if wanted else list(found)
+        assert not unexpected, (case, found)
+        assert len(found) == len(wanted), (case, wanted, found)
+        seen |= found.keys()
+    assert seen == set(faults), "these can never be seen"
+
+
+@pytest.mark.slow
+def test_a_simulation_ends_with_1_when_a_ledger_shows_a_wrong_and_else_with_0(tmp_path, own_redis):
+    server: RedisServer = own_redis()
+    told = environment(tmp_path, DELAYQ_REDIS=server.url)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(EXAMPLE / "manage.py"), *words]
+        return subprocess.run(command, env=told, capture_output=True, text=True, check=False)
+
+    assert run("migrate", "--verbosity", "0").returncode == 0
+    assert run("stock").returncode == 0
+    simulate = ("simulate", "--orders", "40", "--within", "3s", "--spread", "2s")
+    refused = run(*simulate, "--pay-rate", "2")
+    assert refused.returncode == 1
+    assert "--pay-rate between 0 and 1" in refused.stderr
+    good = run(*simulate, "--worker")
+    assert good.returncode == 0, good.stdout + good.stderr + logs(tmp_path)
+    assert "WRONG" not in good.stdout
+
+    # Of an order that is yet to be placed the partner has heard already, by whomever.
+    stray = "import sqlite3; from django.conf import settings; "
+    stray += "sqlite3.connect(settings.PARTNER_LEDGER, isolation_level=None).execute(\"INSERT INTO taken VALUES ('stray', 41, 0)\")"
+    assert run("shell", "-v", "0", "-c", stray).returncode == 0
+    bad = run(*simulate, "--worker")
+    assert bad.returncode == 1, bad.stdout + bad.stderr + logs(tmp_path)
+    assert [text.split("  ")[-1] for text in bad.stdout.splitlines() if "WRONG" in text] in (
+        ["orders that were not paid, but of which the partner has heard"],
+        ["orders that the partner has taken more than once"],
+    )
+
+
+def logs(home: Path) -> str:
+    return "".join(f"\n--- {log.name}\n{log.read_text()[-3000:]}" for log in sorted(home.glob("*.log")))

@@ -1,0 +1,53 @@
+"""`delayq embedded`: whether the server of the project's own runs, and its end."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from django_delayq.store import embedded
+
+
+@pytest.fixture
+def home(settings) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="dq-") as folder:
+        home = Path(folder, "data")
+        settings.DELAYQ = {**settings.DELAYQ, "REDIS": {"EMBEDDED": str(home)}}
+        yield home
+        embedded.stop(home)
+
+
+def test_it_is_looked_at_and_stopped(run, home):
+    embedded.ensure(home)
+    pid = int((home / "valkey.pid").read_text())
+    said = run("embedded")
+    assert (said.code, said.lines) == (
+        0,
+        [f"A server runs in {home}, process {pid}, and answers. `delayq embedded stop` ends it."],
+    )
+    assert run("embedded", "status", "--json").json == {"directory": str(home), "pid": pid, "answers": True, "stopped": False}
+    stopped = run("embedded", "stop")
+    assert stopped.code == 0
+    assert stopped.lines == [f"Stopped, its files written: {home}. The next process that needs it starts it again."]
+    assert run("embedded", "--json").json == {"directory": str(home), "pid": 0, "answers": False, "stopped": False}
+
+
+def test_what_does_not_run_is_not_started_to_be_looked_at(run, home):
+    for act, code in (("status", 1), ("stop", 0)):
+        said = run("embedded", act)
+        assert (said.code, said.lines) == (code, [f"No server runs in {home}."])
+    assert not home.exists()
+
+
+def test_a_server_that_others_have_started_is_left_alone(run, settings):
+    said = run("embedded", "stop")
+    assert said.code == 2
+    assert 'DELAYQ["REDIS"] leads to ' in said.error
+    assert "stop it the way in which it was started" in said.error
+
+
+def test_what_it_cannot_do_is_refused(run):
+    assert run("embedded", "start").code == 2 or "invalid choice" in run("embedded", "start").error

@@ -1,0 +1,250 @@
+"""Far rows that several hands reach for: each order in which that may happen. The table is in docs/internals.md."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+import django_delayq as delayq
+from django_delayq import clock, conf, failpoints
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.failpoints import FailpointError
+from django_delayq.mirror import far_rows
+from django_delayq.mirror.bring_in import BringInLoop
+from django_delayq.models import Job, QueueState
+from django_delayq.producer import horizon as producer_horizon
+from django_delayq.producer import queues, where
+from django_delayq.producer.stores import stores
+from django_delayq.store.connection import connect
+from django_delayq.store.items import ScheduleItem
+from django_delayq.store.worker_registry import WorkerRegistry
+from tests.mirror.horizons import near
+from tests.mirror.restoring import settle_down
+from tests.tasks_for_tests import close_order
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("horizon")]  # before "orders", which reads the settings
+
+Change = delayq.Change
+
+
+@pytest.fixture
+def dies_behind_the_commit(horizon):
+    """Brings in what is due, and dies before it has published any of it."""
+    yield lambda: _die(horizon)
+    failpoints.arm("")
+
+
+def _die(horizon) -> None:
+    failpoints.arm("bring_in.publish=raise:purpose")
+    with pytest.raises(FailpointError):
+        horizon.later(hours=2)
+    failpoints.arm("")
+
+
+def relayed(orders) -> None:
+    orders.relay._young = -3600
+    for _ in range(4):
+        orders.fold()
+        orders.relay.poll()
+    orders.fold()
+
+
+def due_in_hours(job: delayq.Job) -> float:
+    view = stores.inspector().job("orders", job.id)
+    assert view is not None
+    return round((view.date_ms - view.now_ms) / 3_600_000, 1)
+
+
+def test_what_is_brought_in_and_not_published_the_relay_publishes(orders, dies_behind_the_commit):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    dies_behind_the_commit()
+    assert Job.objects.get().derived == "unpublished"
+    assert not near(job)
+    relayed(orders)
+    assert due_in_hours(job) == 2.0
+
+
+def test_a_cancel_between_the_two_commits_of_bringing_in_holds(orders, dies_behind_the_commit):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    dies_behind_the_commit()
+    assert job.cancel() is Change.DONE
+    relayed(orders)
+    assert orders.claim(ahead_ms=8_000_000) == []
+    assert Job.objects.get().state == "cancelled"
+
+
+def test_another_date_between_the_two_commits_of_bringing_in_holds(orders, dies_behind_the_commit):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    dies_behind_the_commit()
+    assert job.reschedule(delay="5h") is Change.DONE
+    relayed(orders)
+    assert due_in_hours(job) == 5.0
+    assert Job.objects.get().derived == "scheduled"
+
+
+def test_a_key_between_the_two_commits_of_bringing_in_is_held(orders, horizon, dies_behind_the_commit):
+    job = delayq.schedule(close_order, 7, delay="2h", key="k")
+    dies_behind_the_commit()
+    again = delayq.schedule(close_order, 8, delay="3h", key="k")
+    assert (again.created, again.id) == (False, job.id)
+    relayed(orders)
+    assert Job.objects.filter(state="scheduled").count() == 1
+
+
+@pytest.mark.parametrize("delay", ["30m", "3h"])
+def test_a_key_between_the_two_commits_is_held_also_while_redis_is_away(orders, horizon, dies_behind_the_commit, redis_away, delay):
+    job = delayq.schedule(close_order, 7, delay="2h", key="k")
+    dies_behind_the_commit()
+    redis_away()
+    again = delayq.schedule(close_order, 8, delay=delay, key="k")
+    assert (again.created, again.id) == (False, job.id)
+
+
+@pytest.mark.parametrize("change", ["cancel", "reschedule", "run_now"])
+def test_who_has_read_a_far_row_that_comes_in_meanwhile_changes_the_near_one(orders, horizon, monkeypatch, change):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    cancel_far, move_far = far_rows.DatabaseFarRows.cancel_far, far_rows.DatabaseFarRows.move_far
+
+    def brought(*_: object) -> None:
+        horizon.later(hours=2)
+
+    monkeypatch.setattr(far_rows.DatabaseFarRows, "cancel_far", lambda *given: (brought(), cancel_far(*given))[1])
+    monkeypatch.setattr(far_rows.DatabaseFarRows, "move_far", lambda *given: (brought(), move_far(*given))[1])
+    answer = job.reschedule(delay="5h") if change == "reschedule" else getattr(job, change)()
+    assert answer is Change.DONE
+    relayed(orders)
+    claimed = orders.claim()
+    if change == "reschedule":
+        assert due_in_hours(job) == 5.0
+    assert [one.id for one in claimed] == ([job.short_id] if change == "run_now" else [])
+    assert Job.objects.get().state == ("cancelled" if change == "cancel" else "running" if claimed else "scheduled") or claimed
+
+
+def test_a_row_is_cancelled_or_brought_in_and_never_both(horizon, orders):
+    jobs = [delayq.schedule(close_order, number, delay="2h") for number in range(10)]
+    for job in jobs[::2]:
+        assert job.cancel() is Change.DONE
+    assert set(horizon.later(hours=2)) == {job.id for job in jobs[1::2]}
+    for job in jobs[1::2]:
+        assert job.cancel() is Change.DONE
+    relayed(orders)
+    assert orders.claim(ahead_ms=8_000_000) == []
+
+
+def test_many_loops_bring_in_each_row_once(horizon):
+    jobs = delayq.schedule_many(close_order.using(delay="2h").bind(number) for number in range(200))
+    found: list = []
+
+    def bring_in() -> None:
+        while some := far_rows.bring_in_due("orders", clock.now() + timedelta(hours=3), 7, "default"):
+            found.extend(some)
+        connection.close()
+
+    threads = [threading.Thread(target=bring_in) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found) == sorted(job.id for job in jobs)
+
+
+def test_while_redis_is_away_nothing_comes_in_and_all_can_be_changed(horizon, orders, tmp_path):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    link = connect(f"unix://{tmp_path}/nobody")
+    loop = BringInLoop(link, orders.config, prefix="delayq", using="default")
+    loop._workers_at = clock.monotonic() + 60
+    with pytest.raises(StoreUnavailable):
+        loop.poll()
+    assert Job.objects.get().derived == "far"
+    assert job.cancel() is Change.DONE
+
+
+def test_what_an_older_relay_has_published_is_near(horizon, orders):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    row = where.row_of(job.id)
+    assert row is not None
+    orders.store.schedule([ScheduleItem.of(row.record, due_ms=row.run_at_ms)])
+    orders.fold()
+    assert Job.objects.get().far
+    assert Job.objects.get().derived == "scheduled"
+    assert job.cancel() is Change.DONE
+    assert not near(job) or stores.inspector().job("orders", job.id).state == "finished"
+    assert orders.claim(ahead_ms=8_000_000) == []
+
+
+def test_while_an_older_worker_is_there_nothing_is_far(horizon, orders, caplog):
+    registry = WorkerRegistry(stores.link, prefix="delayq")
+    registry.beat("old:1:x", {"version": "0.1", "queues": ["orders"]})
+    registry.beat("new:1:x", {"version": "9", "queues": ["orders"], "brings_in": []})
+    horizon.loop._workers_at = 0.0
+    with caplog.at_level(logging.WARNING, "django_delayq.relay"):
+        horizon.loop.poll()
+    assert "of an older release: old:1:x" in caplog.text
+    producer_horizon.obedience.forget()
+    assert near(delayq.schedule(close_order, 7, delay="2h"))
+    registry.leave("old:1:x")
+    horizon.loop._workers_at = 0.0
+    horizon.loop.poll()
+    producer_horizon.obedience.forget()
+    assert not near(delayq.schedule(close_order, 8, delay="2h"))
+
+
+def test_before_a_loop_has_looked_nothing_is_far(horizon):
+    QueueState.objects.all().update(brings_in=None)
+    producer_horizon.obedience.forget()
+    assert near(delayq.schedule(close_order, 7, delay="2h"))
+
+
+def test_turned_off_all_that_is_far_comes_in(horizon, orders, settings):
+    jobs = [delayq.schedule(close_order, number, delay="400d") for number in range(3)]
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {}, "default": {}}}
+    assert jobs[0].reschedule(delay="500d") is Change.DONE
+    assert near(jobs[0])
+    loop = BringInLoop(stores.link, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop.poll()
+    assert all(near(job) for job in jobs)
+
+
+def test_a_wiped_redis_gets_its_near_jobs_back_and_no_others(horizon, orders, loop, wipe):
+    far, close = delayq.schedule(close_order, 1, delay="2h"), delayq.schedule(close_order, 2, delay="30m")
+    orders.fold()
+    wipe()
+    settle_down(orders, loop)
+    assert near(close)
+    assert not near(far)
+    assert Job.objects.get(pk=far.id).derived == "far"
+    assert horizon.later(hours=2) == [far.id]
+
+
+def test_that_far_jobs_come_in_late_is_said_once_and_when_it_is_over(horizon, orders, caplog):
+    delayq.schedule(close_order, 7, delay="2h")
+    with caplog.at_level(logging.WARNING, "django_delayq.relay"):
+        for _ in range(2):
+            horizon.loop._say_late(clock.now() + timedelta(minutes=106))
+        horizon.later(hours=2)
+        horizon.loop.poll()
+    assert caplog.text.count("are brought in late") == 1
+    assert caplog.text.count("in time again") == 1
+
+
+def test_a_requeued_far_job_is_near(horizon, orders):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    assert job.requeue() is Change.CONFLICT
+    job.cancel()
+    assert job.requeue() is Change.DONE
+    assert [claimed.id for claimed in orders.claim()] == [job.short_id]
+    orders.fold()
+    assert Job.objects.get().state == "running"
+
+
+def test_a_purge_takes_far_jobs_too(horizon, orders):
+    for number in range(3):
+        delayq.schedule(close_order, number, delay="2h")
+    near_one = delayq.schedule(close_order, 4, delay="30m")
+    assert sum(queues.purge("orders")) == 4
+    assert horizon.later(days=1) == []
+    assert near_one.cancel() is Change.DONE

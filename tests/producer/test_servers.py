@@ -1,0 +1,225 @@
+"""Web processes whose queues are on two servers, of which one hangs or is gone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import transaction
+
+import django_delayq as delayq
+from django_delayq import clock, conf, under_test
+from django_delayq.console import overview, samples, vitals
+from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.locks.lease_keeper import keeper
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.mirror.restore import RestoreLoop
+from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from django_delayq.store.connection import Link, connect
+from django_delayq.store.lock_store import LockStore
+from tests.tasks_for_tests import close_order, ping
+
+# Commands that only producers, scripts of theirs and readers send, as often as before there were servers of queues.
+SENT_BEFORE = {
+    "evalsha": 11,
+    "time": 15,
+    "hgetall": 4,
+    "zcard": 40,
+    "zcount": 24,
+    "zrange": 24,
+    "hmget": 22,
+    "info": 3,
+    "script|load": 0,
+}
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
+
+
+@pytest.fixture
+def own(own_redis, settings):
+    """The server of `redis`, a queue of redis durability, and of `away`; `orders` is on the shared one."""
+    server = own_redis()
+    queues = {**settings.DELAYQ["QUEUES"], "away": {"REDIS": server.url, "DURABILITY": "outbox"}}
+    queues["redis"] = {**queues["redis"], "REDIS": server.url}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    return server
+
+
+@pytest.fixture
+def tries(monkeypatch) -> list[str]:
+    """The addresses that something was sent to."""
+    sent: list[str] = []
+    real = Link._send
+
+    def watched(link, commands):
+        sent.append(link.where)
+        return real(link, commands)
+
+    monkeypatch.setattr(Link, "_send", watched)
+    return sent
+
+
+def on(server, queue: str) -> int:
+    link = connect(server.url, name="test")
+    try:
+        return int(link.execute("HLEN", f"delayq:{{{queue}}}:jobs"))
+    finally:
+        link.close()
+
+
+def test_one_call_puts_jobs_in_on_both_servers(own, delayq_redis):
+    jobs = delayq.schedule_many(
+        close_order.using(delay="1h", queue=queue).bind(n) for n in range(30) for queue in ("orders", "redis", "away")
+    )
+    assert all(job.created for job in jobs)
+    assert [on(own, queue) for queue in ("orders", "redis", "away")] == [0, 30, 30]
+    assert [on(delayq_redis, queue) for queue in ("orders", "redis", "away")] == [30, 0, 0]
+    assert delayq.get(jobs[1].id).queue == "redis"
+    assert [delayq.cancel(job) for job in jobs[:3]] == ["done"] * 3
+
+
+@pytest.mark.parametrize("harm", ["pause", "kill"])
+def test_a_server_that_is_away_has_a_breaker_of_its_own(own, tries, harm):
+    with transaction.atomic():  # what asks for grounds
+        delayq.schedule(close_order, 0, queue="away")
+        delayq.schedule(close_order, 0)
+    getattr(own, harm)()
+    with transaction.atomic():
+        away = [delayq.schedule(close_order, n, queue="away") for n in range(3)]
+        well = [delayq.schedule(close_order, n) for n in range(3)]
+    assert [job.created for job in well] == [True] * 3
+    assert [job.created for job in away] == [None] * 3
+    assert Job.objects.filter(published=None, pk__in=[job.id for job in away]).count() == 3
+    tries.clear()
+    delayq.schedule(close_order, 9, queue="away")
+    assert tries == []  # it is left alone
+    delayq.schedule(close_order, 9)
+    assert tries
+    with pytest.raises(StoreUnavailable):
+        delayq.schedule(ping)
+    assert stores.breaker.open_until == 0
+
+
+def test_what_another_server_has_is_found_while_one_is_away(own):
+    there = delayq.schedule(close_order, 1, delay="1h", durability="redis", queue="redis")
+    own.kill()
+    here = delayq.schedule(close_order, 1, delay="1h", durability="redis", queue="orders")
+    assert delayq.get(here.id).queue == "orders"
+    assert delayq.cancel(here.id) == "done"
+    with pytest.raises(StoreUnavailable):  # it may be there
+        delayq.get(there.id)
+    with pytest.raises(StoreUnavailable):
+        delayq.cancel(there.id)
+
+
+def test_a_lock_is_on_the_shared_server_unless_it_names_a_queue(own):
+    own.kill()
+    with delayq.lock("a") as lock:
+        assert lock.held
+    with pytest.raises(StoreUnavailable), delayq.lock("a", queue="redis"):
+        pass
+    own.start()
+    clock.sleep(0.01)
+    stores.forget()
+    with delayq.lock("a", queue="redis"):
+        link = connect(own.url, name="test")
+        assert link.execute("EXISTS", "delayq:{redis}:locks") == 1
+        link.close()
+        keeper().poll()
+
+
+def test_a_server_that_hangs_holds_up_no_lease_on_another(own, monkeypatch):
+    hangs, extended, goes_on = threading.Event(), threading.Event(), threading.Event()
+    real = LockStore.prolong
+
+    def prolong(store, claims):
+        if store.link is stores.places.of("redis"):
+            hangs.set()
+            goes_on.wait()
+            return real(store, claims)
+        answers = real(store, claims)
+        if hangs.is_set():
+            extended.set()
+        return answers
+
+    monkeypatch.setattr(LockStore, "prolong", prolong)
+    with delayq.lock("a", lease="5s", queue="redis"), delayq.lock("b", lease="5s") as healthy:
+        try:
+            assert hangs.wait(30)
+            assert extended.wait(10)
+            assert healthy.held
+        finally:
+            goes_on.set()
+
+
+@pytest.mark.parametrize("shared_is_away", [False, True])
+def test_people_see_what_is_there_and_what_is_missing(own, own_redis, settings, shared_is_away):
+    shared = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": shared.url}
+    delayq.schedule(close_order, 1, delay="1h", queue="away")
+    delayq.schedule(close_order, 1, delay="1h")
+    (shared if shared_is_away else own).kill()
+    seen = overview.look()
+    assert seen.error is None
+    missing = {name for name, queue in conf.get().queues.items() if (queue.redis == shared.url) == shared_is_away}
+    assert set(seen.missing) == missing
+    assert {queue.name for queue in seen.queues} == set(conf.get().queues) - missing
+    assert (seen.unseen is not None) == shared_is_away
+    assert sum(queue.depth.scheduled for queue in seen.queues) == 1
+    assert vitals.of_redis(seen)[0].level == "bad"
+    told = {(name, labels.get("queue", "")): value for name, labels, value in samples.of_redis()}
+    assert told["delayq_up", ""] == 0
+    assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(conf.get().queues) - missing
+    (own if shared_is_away else shared).kill()
+    stores.forget()
+    assert overview.look().error is not None
+
+
+def test_a_wrong_value_is_told_with_its_place(settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"REDIS": 7}}}
+    with pytest.raises(ConfigError, match=r'\["QUEUES"\]\["orders"\]\["REDIS"\]'):
+        conf.get()
+
+
+def test_in_tests_of_a_project_all_queues_go_to_the_server_of_tests():
+    given = {"TEST_REDIS": "redis://tests/1", "QUEUES": {"a": {"REDIS": "redis://production/1", "LEASE": 9}, "b": {}}}
+    assert under_test.own(given, "delayq-test")["QUEUES"] == {"a": {"LEASE": 9}, "b": {}}
+
+
+def a_little_of_all() -> None:
+    """What producers and people do, which needs all scripts that are in it."""
+    jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(5)]
+    delayq.schedule_many(close_order.using(queue=queue).bind(n) for n in range(5) for queue in ("orders", "redis"))
+    delayq.cancel(jobs[0])
+    overview.look()
+    samples.of_redis()
+    with delayq.lock("a"):
+        pass
+
+
+def test_who_gives_no_queue_a_server_sends_what_was_sent_before(delayq_redis):
+    """The numbers are those of the release before."""
+    a_little_of_all()
+    delayq_redis.link.execute("CONFIG", "RESETSTAT")
+    a_little_of_all()
+    lines = delayq_redis.link.execute("INFO", "commandstats").decode().splitlines()
+    counts = {line.partition(":")[0].removeprefix("cmdstat_"): int(line.partition("calls=")[2].partition(",")[0]) for line in lines[1:]}
+    assert {name: counts.get(name, 0) for name in SENT_BEFORE} == SENT_BEFORE
+    assert list(stores.servers()) == [""]
+
+
+def test_durable_jobs_come_to_the_server_to_which_their_queue_moves(own_redis, settings):
+    jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(3)]
+    common = {"prefix": "delayq", "using": "default"}
+    loop = RestoreLoop(stores.places, conf.get().queue("orders"), **common)
+    loop.poll()
+    MirrorLoop(stores.places, conf.get().queue("orders"), **common).drain()
+    own = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "orders": {"REDIS": own.url}}}
+    loop = RestoreLoop(stores.places, conf.get().queue("orders"), **common)
+    until = clock.monotonic() + 30
+    while on(own, "orders") < 3:
+        assert clock.monotonic() < until
+        clock.sleep(min(loop.poll(), 0.1))
+    assert [delayq.cancel(job) for job in jobs] == ["done"] * 3

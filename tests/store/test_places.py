@@ -1,0 +1,65 @@
+"""Queues on two servers: who leads where, and reads that ask both."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.record import JobRecord
+from django_delayq.store.figures import Figures
+from django_delayq.store.inspector import Inspector
+from django_delayq.store.places import Nodes, by_node
+from django_delayq.store.queue import QueueStore, ScheduleItem
+from tests.servers import as_package
+
+QUEUES = ["near", "other", "third"]
+
+
+@pytest.fixture
+def nodes(own_redis, redis_server):
+    own = as_package(own_redis().url)
+    made = Nodes(as_package(redis_server.url), {"other": own, "third": own}, name="test")
+    yield made
+    made.close()
+
+
+def put(nodes, queue: str, count: int, delay_ms: int = 60_000) -> None:
+    store = QueueStore(nodes, prefix="t:x", queue=queue)
+    records = [JobRecord(id=ids.new(), task="t", durable=False, payload=b"[[],{}]", key=f"k{n}") for n in range(count)]
+    store.schedule([ScheduleItem.of(record, delay_ms=delay_ms) for record in records])
+
+
+def test_equal_values_share_a_link_and_nothing_is_looked_up_before_it_is_asked_for():
+    nodes = Nodes("no alias", {"a": "no alias either", "b": "redis://b/1", "c": "redis://b/1"}, name="test")
+    assert [nodes.number(queue) for queue in ("a", "b", "c", "unknown")] == [1, 2, 2, 0]
+    assert nodes.of("b") is nodes.of("c")
+    assert nodes.of("b").where == "b:6379, db 1"
+
+
+def test_queues_are_grouped_by_their_servers(nodes):
+    assert list(by_node(nodes, ["third", "near", "other"]).values()) == [["third", "other"], ["near"]]
+    assert by_node(nodes.shared, QUEUES) == {nodes.shared: QUEUES}  # a link is the place of all
+
+
+def test_each_queue_is_read_where_it_is(nodes):
+    for queue, count in zip(QUEUES, (1, 2, 3), strict=True):
+        put(nodes, queue, count)
+    inspector = Inspector(nodes, prefix="t:x")
+    assert [depth.scheduled for depth in inspector.depths(["third", "near", "other"])] == [3, 1, 2]
+    assert [depth.scheduled for depth in Inspector(nodes.shared, prefix="t:x").depths(QUEUES)] == [1, 0, 0]
+    assert [count for count, _ in inspector.unread(QUEUES)] == [1, 1, 1]
+    id = inspector.find("third", "k1")
+    assert id is not None
+    assert inspector.job("third", id).state == "scheduled"
+    assert [name for batch in inspector.records("other") for name, _ in batch] != []
+
+
+def test_figures_of_two_servers_are_added_up(nodes):
+    for queue, count in zip(QUEUES, (1, 2, 3), strict=True):
+        put(nodes, queue, count, delay_ms=1_800_000)
+    figures = Figures(nodes, prefix="t:x")
+    found = figures.forecast(QUEUES)
+    assert (sum(found.minutes), sum(found.hours)) == (6, 6)
+    assert sum(figures.forecast(["near"]).minutes) == 1
+    assert [one.queue for one in figures.counts(QUEUES)] == QUEUES
+    assert len(figures.hours(QUEUES)) == 3

