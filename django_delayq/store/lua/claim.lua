@@ -84,10 +84,11 @@ if last and string.match(last, '^(%S+)') == nonce then
     local record = redis.call('HGET', k_jobs, id)
     if held == nonce and record then
       local turn
-      if named and name_of(id) then
-        turn = turn_of(id)
+      if named then
+        local _
+        _, _, turn = name_of(id)
       end
-      answer(id, attempt, crashes, due, record, past, asks_of(id), turn)
+      answer(id, attempt, crashes, due, record, past, asks_of(id), tonumber(turn or ''))
     end
   end
   reply[PASTS] = table.concat(pasts, ' ')

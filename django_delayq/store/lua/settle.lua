@@ -61,10 +61,13 @@ end
 
 -- The date with which a job that has a name was claimed: put back with another, it would be behind those that wait for that name.
 local function first_due(id)
-  if named and name_of(id) then
-    local _, due = turn_of(id)
-    return due > 0 and due
+  local name, due
+  if named then
+    local _
+    name, _, _, due = name_of(id)
   end
+  due = name and tonumber(due)
+  return due and due > 0 and due
 end
 
 -- What a job has behind it, with one more eviction, or since when nobody knows its task. Older releases cannot read that.

@@ -8,7 +8,7 @@
 --     order in which they come back: lane, date, id. No name holds a byte below 32.
 -- Mostly no job of a queue has ever had a name, as `named` of begin.lua says. Then nothing of this is made, since to make functions costs
 -- time; who calls them asks `named` before. Needs begin, bulk and lanes, and the keys jobs high normal low meta names holders blocked waiters.
-local read_names, name_of, turn_of, forget_name, hold_name, free_name
+local read_names, name_of, forget_name, hold_name, free_name
 local note_freed, may_be_next, take_room, waiter, unblock, date_of, withdraw, call_waiters
 
 if named then
@@ -25,26 +25,18 @@ if named then
     read = read + #ids
   end
 
-  -- Name and most of a job; nil without a name, or with one that is none of ours.
+  -- Name, most, and as text turn and date of a job; nil without a name, or with one that is none of ours.
   function name_of(id)
     local value = values[id]
     if value == nil then
       value = redis.call('HGET', k_names, id)
       values[id] = value
     end
-    local most, name = string.match(value or '', '^(%d+):%d+:%d+:([^%c]+)$')
-    if most == '1' then -- mostly
-      return name, 1
-    elseif most and #most <= 4 then
-      return name, math.max(1, tonumber(most))
+    local most, turn, due, name = string.match(value or '', '^(%d+):(%d+):(%d+):([^%c]+)$')
+    if not most or #most > 4 or #turn > 16 or #due > 15 then
+      return nil
     end
-    return nil
-  end
-
-  -- Turn and date of a job that has a name; 0 where somebody else has written others.
-  function turn_of(id)
-    local turn, due = string.match(values[id] or '', '^%d+:(%d+):(%d+):')
-    return turn and #turn < 17 and tonumber(turn) or 0, due and #due < 16 and tonumber(due) or 0
+    return name, most == '1' and 1 or math.max(1, tonumber(most)), turn, due
   end
 
   -- Its record goes, and all that is known of its name with it.
@@ -113,12 +105,12 @@ if named then
   local last
   function hold_name(id, date, name, most)
     if not name then
-      name, most = name_of(id)
+      local _, due
+      name, most, _, due = name_of(id)
       if not name then
         return nil
       end
-      local _
-      _, date = turn_of(id)
+      date = tonumber(due)
     end
     if not last then
       last = redis.call('HGET', k_meta, 'turn') or ''
