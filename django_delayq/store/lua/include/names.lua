@@ -50,10 +50,11 @@ if named then
     return redis.call('ZRANGE', key, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', int(skipped), int(count))
   end
 
-  -- How many hold each name, if that are not many more than the jobs whose names were read: to look for each of them takes longer.
+  -- How many hold each name, if that are not eight times as many as the jobs whose names were read: to look for one takes as long as to
+  -- read eight.
   local function read_holders()
     held = false
-    if redis.call('ZCARD', k_holders) <= 2 * read then
+    if redis.call('ZCARD', k_holders) <= 8 * read then
       held = {}
       local members = redis.call('ZRANGE', k_holders, 0, -1)
       for i = 1, #members do
