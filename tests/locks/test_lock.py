@@ -306,7 +306,7 @@ def test_a_server_that_stands_still_costs_the_locks_that_it_keeps_and_no_other(o
     frozen, other = own_redis(), own_redis()
     queues = {"default": {}, "others": {"REDIS": as_package(other.url)}}
     settings.DELAYQ = {**settings.DELAYQ, "REDIS": frozen.url, "QUEUES": queues}
-    with delayq.lock("b", lease="2s", queue="others") as good:
+    with delayq.lock("b", lease="1s", queue="others") as good:
         lost = delayq.lock("a", lease="1s")
         lost.__enter__()
         frozen.pause()
