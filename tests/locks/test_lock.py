@@ -318,13 +318,13 @@ def test_a_server_that_stands_still_costs_the_locks_that_it_keeps_and_no_other(o
         return answers
 
     monkeypatch.setattr(LockStore, "prolong", prolong)
-    with delayq.lock("good", lease="5s", queue="others"):
-        lost = delayq.lock("lost", lease="5s")
+    with delayq.lock("good", lease="6s", queue="others"):
+        lost = delayq.lock("lost", lease="9s")
         lost.__enter__()
         frozen.pause()
         try:
-            until(lambda: "good" in extended)  # while the call to the other server hangs
-            until(lambda: not lost.held)
+            until(lambda: "good" in extended, 60.0)  # while the call to the other server hangs
+            until(lambda: not lost.held, 60.0)
             with pytest.raises(delayq.LeaseLost):
                 lost.check()
         finally:
