@@ -214,14 +214,14 @@ class Figures:
 
     def _now_ms(self, queues: Sequence[str]) -> int:
         """By the clock of the first one's server: one moment for all."""
-        link = self._places.of(queues[0]) if queues else self._places.shared
+        link = self._places.of(queues[0], 0) if queues else self._places.shared
         seconds, micros = link.execute("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
     def _ask(self, looks: Sequence[Look], nothing: Any) -> list[Any]:
         numbers: dict[Link, list[int]] = {}
         for number, (queue, _) in enumerate(looks):
-            numbers.setdefault(self._places.of(queue), []).append(number)
+            numbers.setdefault(self._places.of(queue, 0), []).append(number)
         found = [nothing] * len(looks)
         for link, those in numbers.items():
             for number, reply in zip(those, link.execute_many([looks[number][1] for number in those]), strict=True):

@@ -123,18 +123,18 @@ class Inspector:
     def depths(self, queues: Sequence[str]) -> list[QueueDepth]:
         """The counts of several queues, in two round trips per server however many they are."""
         found: dict[str, QueueDepth] = {}
-        for link, names in by_node(self._places, queues).items():
+        for link, parts in self._by_node(queues).items():
             now_ms = _now_ms(link)
-            commands = [_depth_commands(Keys(self.prefix, queue), now_ms) for queue in names]
+            commands = [_depth_commands(keys, now_ms) for keys in parts]
             replies = iter(_ask(link, *(command for of_queue in commands for command in of_queue)))
-            for queue, of_queue in zip(names, commands, strict=True):
-                found[queue] = _depth(queue, now_ms, list(islice(replies, len(of_queue))))
+            for keys, of_queue in zip(parts, commands, strict=True):
+                found[keys.queue] = _depth(keys.queue, now_ms, list(islice(replies, len(of_queue))))
         return [found[queue] for queue in queues]
 
     def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
         keys = Keys(self.prefix, queue)
-        reply = scripts.run(self._places.of(queue), scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
+        reply = scripts.run(self._link(keys), scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
         now_ms = int(reply[0])
         return [_view(job, queue, now_ms, reply[1 + n * 14 : 15 + n * 14]) for n, job in enumerate(jobs)]
 
@@ -152,8 +152,8 @@ class Inspector:
 
     def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
         found: list[UUID] = []
-        for link, names in by_node(self._places, queues).items():
-            replies = _ask(link, *(("ZRANGE", Keys(self.prefix, queue)[key], 0, most - 1) for queue in names))
+        for link, parts in self._by_node(queues).items():
+            replies = _ask(link, *(("ZRANGE", keys[key], 0, most - 1) for keys in parts))
             found += [id for members in replies for member in members if (id := decode.job_id(member)) is not None]
         return found
 
@@ -161,7 +161,8 @@ class Inspector:
         """All records of a queue, in batches of about 200, as (short id, record), in no order. One may come twice; one that is
         put in meanwhile may come or not. What is not called by an id is left out.
         """
-        keys, link, cursor = Keys(self.prefix, queue), self._places.of(queue), b"0"
+        keys = Keys(self.prefix, queue)
+        link, cursor = self._link(keys), b"0"
         while True:
             cursor, flat = link.execute("HSCAN", keys["jobs"], cursor, "COUNT", 200)
             named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
@@ -171,7 +172,8 @@ class Inspector:
 
     def find(self, queue: str, key: str) -> UUID | None:
         """The id of the unfinished job that holds the business key."""
-        keys, link = Keys(self.prefix, queue), self._places.of(queue)
+        keys = Keys(self.prefix, queue)
+        link = self._link(keys)
         holder = link.execute("HGET", keys["keys"], key)
         id = None if holder is None else decode.job_id(holder)
         if id is None:
@@ -186,15 +188,21 @@ class Inspector:
         server.
         """
         found: dict[str, tuple[int, int]] = {}
-        for link, names in by_node(self._places, queues).items():
-            keys = [Keys(self.prefix, queue)["events"] for queue in names]
+        for link, parts in self._by_node(queues).items():
+            keys = [part["events"] for part in parts]
             looks = (("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
             (seconds, micros), *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
             now_ms = int(seconds) * 1000 + int(micros) // 1000
-            for name, length, first in zip(names, replies[: len(keys)], replies[len(keys) :], strict=True):
+            for part, length, first in zip(parts, replies[: len(keys)], replies[len(keys) :], strict=True):
                 date = decode.moment_ms(first[0][0].partition(b"-")[0]) if first else now_ms
-                found[name] = (length, max(0, now_ms - date))
+                found[part.queue] = (length, max(0, now_ms - date))
         return [found[queue] for queue in queues]
+
+    def _by_node(self, queues: Sequence[str]) -> dict[Link, list[Keys]]:
+        return by_node(self._places, [Keys(self.prefix, queue) for queue in queues])
+
+    def _link(self, keys: Keys) -> Link:
+        return self._places.of(keys.queue, keys.partition)
 
     def server(self, trips: int = 1, *, link: Link | None = None) -> ServerFacts:
         """Version, memory, persistence, eviction policy and clock of a server, by default the shared one. `trips`: looks at the clock,
