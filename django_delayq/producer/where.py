@@ -139,9 +139,9 @@ def latest_of_key(queue: str, key: str) -> UUID | None:
 
 
 def holder(queue: str, key: str) -> UUID | None:
-    """The job that holds a key in Redis."""
+    """The job that holds a key in Redis: in its home, or in one that it had before."""
     with stores.guarded(queue):
-        return stores.inspector().find(queue, key)
+        return stores.inspector().find(queue, key, conf.get().queue(queue).homes(key))
 
 
 def everywhere(ask: Callable[[str], Change]) -> Change:
