@@ -134,7 +134,7 @@ def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageCo
         with stores.guarded(name):
             lanes = Figures(stores.places, prefix=prefix).lanes(name)
             consumers = MessageConsumers(stores.places, prefix=prefix).of(name).consumers if conf.get().queue(name).pulled else ()
-            return lanes, list(consumers), name_figures.look(stores.places.of(name), Keys(prefix, name)) if names else None
+            return lanes, list(consumers), name_figures.look(stores.places.of(name, 0), Keys(prefix, name)) if names else None
     except DOWN:
         return {}, [], None
 

@@ -44,7 +44,7 @@ def redis_findings() -> list[dict[str, str]]:
             if unfit := kind_findings(redis):
                 found += told(unfit)
                 continue
-            found += _server_findings(redis, stores.places.of(name) if name else stores.link)
+            found += _server_findings(redis, stores.places.of(name, 0) if name else stores.link)
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             found.append(_away(name, error))

@@ -26,6 +26,7 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.upgrade_loop import UpgradeLoop
 from django_delayq.store.connection import StoreError
 from django_delayq.store.event_line import EventLine
+from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places, by_node
 
 logger = Logger("django_delayq.mirror")
@@ -152,7 +153,7 @@ class Service:
         operations: bool = True,
     ) -> None:
         queues = list(queues)
-        nodes = by_node(places, (queue.name for queue in queues))
+        nodes = by_node(places, (Keys.of(config.prefix, queue.name, 0) for queue in queues))
         if len(nodes) > 1:  # they would wait for each other
             raise ValueError(
                 f"The queues {', '.join(queue.name for queue in queues)} are on {len(nodes)} servers: make a service for each."

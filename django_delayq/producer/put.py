@@ -277,7 +277,7 @@ def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
     ground, replies = sent
     for n, (item, reply) in enumerate(zip(batch, replies, strict=True)):
         if reply.status == "displaced" and item.key:
-            holder = stores.inspector().find(publisher.store.queue, item.key)
+            holder = stores.inspector().find(item.queue, item.key, [ids.partition(item.id)])
             if holder is not None:
                 replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
     return ground, replies

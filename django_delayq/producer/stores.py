@@ -15,6 +15,7 @@ from django_delayq.producer.breaker import Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection import Link
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.keys import Keys
 from django_delayq.store.places import Nodes, Places, by_node
 from django_delayq.store.queue import QueueStore
 
@@ -62,7 +63,7 @@ class StoreSet:
         """The servers, each by one of its queues, by which it is guarded; "" for the shared one, which comes first."""
         found = {"": self.places.shared}
         for queue in conf.get().own_servers:
-            link = self.places.of(queue)
+            link = self.places.of(queue, 0)
             if link not in found.values():
                 found[queue] = link
         return found
@@ -100,11 +101,12 @@ class StoreSet:
         Raises:
             StoreUnavailable: none of them can be asked.
         """
-        nodes = by_node(self.places, queues)
+        nodes = by_node(self.places, [Keys.of(conf.get().prefix, queue, 0) for queue in queues])
         found: list[T] = []
         missing: dict[str, StoreUnavailable] = {}
         error: StoreUnavailable | None = None
-        for names in nodes.values():
+        for parts in nodes.values():
+            names = [part.queue for part in parts]
             try:
                 with self.guarded(names[0], schedules=len(nodes) > 1):
                     found.append(read(names))
@@ -138,7 +140,7 @@ class StoreSet:
         if known is None or now - known[0] > CLOCK_KEPT:
             try:
                 with breaker.guarded(schedules=True):
-                    seconds, us = places.of(queue).execute("TIME")
+                    seconds, us = places.of(queue, 0).execute("TIME")
             except StoreUnavailable:
                 return clock.wall_ms()
             known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6

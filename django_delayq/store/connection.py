@@ -115,7 +115,7 @@ class Link:
         """See `store/places.py`: it is the place of all queues."""
         return self
 
-    def of(self, queue: str) -> Link:
+    def of(self, queue: str, partition: int) -> Link:
         """See `shared`."""
         return self
 

@@ -4,8 +4,8 @@ decide. Numbers of several keys are read in one write and may differ by what hap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 from uuid import UUID
@@ -17,6 +17,7 @@ from django_delayq.record import JobRecord
 from django_delayq.store import decode, scripts
 from django_delayq.store.connection import Link, StoreError
 from django_delayq.store.keys import Keys
+from django_delayq.store.partitions import ONE, Partitions
 from django_delayq.store.places import Places, by_node
 from django_delayq.target import OfferTarget
 
@@ -106,15 +107,19 @@ class ServerFacts:
 
 
 class Inspector:
-    """Looks into the queues of one prefix.
+    """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
+
+    Args:
+        partitions: see `Partitions`.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, places: Places, *, prefix: str) -> None:
+    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE) -> None:
         self._places = places
         self.prefix = prefix
+        self._parts = Partitions(prefix, partitions)
 
     def depth(self, queue: str) -> QueueDepth:
         """The counts of one queue."""
@@ -122,24 +127,41 @@ class Inspector:
 
     def depths(self, queues: Sequence[str]) -> list[QueueDepth]:
         """The counts of several queues, in two round trips per server however many they are."""
-        found: dict[str, QueueDepth] = {}
-        for link, names in by_node(self._places, queues).items():
+        found = self._depths(self._parts.of_each(queues))
+        return [summed([found[keys] for keys in self._parts.of(queue)]) for queue in queues]
+
+    def by_partition(self, queue: str) -> list[QueueDepth]:
+        """The counts of each partition of a queue, in order."""
+        parts = self._parts.of(queue)
+        found = self._depths(parts)
+        return [found[keys] for keys in parts]
+
+    def _depths(self, parts: Sequence[Keys]) -> dict[Keys, QueueDepth]:
+        found: dict[Keys, QueueDepth] = {}
+        for link, there in by_node(self._places, parts).items():
             now_ms = _now_ms(link)
-            commands = [_depth_commands(Keys(self.prefix, queue), now_ms) for queue in names]
-            replies = iter(_ask(link, *(command for of_queue in commands for command in of_queue)))
-            for queue, of_queue in zip(names, commands, strict=True):
-                found[queue] = _depth(queue, now_ms, list(islice(replies, len(of_queue))))
-        return [found[queue] for queue in queues]
+            commands = [_depth_commands(keys, now_ms) for keys in there]
+            replies = iter(_ask(link, *(command for of_one in commands for command in of_one)))
+            for keys, of_one in zip(there, commands, strict=True):
+                found[keys] = _depth(keys.queue, now_ms, list(islice(replies, len(of_one))))
+        return found
 
     def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
-        keys = Keys(self.prefix, queue)
-        reply = scripts.run(self._places.of(queue), scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
-        now_ms = int(reply[0])
-        return [_view(job, queue, now_ms, reply[1 + n * 14 : 15 + n * 14]) for n, job in enumerate(jobs)]
+        numbers: dict[Keys, list[int]] = {}
+        for number, job in enumerate(jobs):
+            numbers.setdefault(self._parts.with_job(queue, job), []).append(number)
+        found: list[JobView | None] = [None] * len(jobs)
+        for keys, those in numbers.items():
+            wanted = [ids.short(jobs[number]) for number in those]
+            reply = scripts.run(self._link(keys), scripts.load("inspect"), keys, "", "", "", *wanted)
+            now_ms = int(reply[0])
+            for n, number in enumerate(those):
+                found[number] = _view(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
+        return found
 
     def leased(self, queues: Sequence[str], most: int) -> list[UUID]:
-        """The jobs of these queues that are under a lease, of each queue at most so many, those first whose leases end first."""
+        """The jobs of these queues that are under a lease, of each partition at most so many, those first whose leases end first."""
         return self._first(queues, "leases", most)
 
     def job(self, queue: str, job: UUID) -> JobView | None:
@@ -147,13 +169,15 @@ class Inspector:
         return self.jobs(queue, [job])[0]
 
     def blocked(self, queues: Sequence[str], most: int) -> list[UUID]:
-        """The jobs of these queues that are due and wait for their name: of each queue at most so many, those that were due first."""
+        """The jobs of these queues that are due and wait for their name: of each partition at most so many, those first that were due
+        first.
+        """
         return self._first(queues, "blocked", most)
 
     def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
         found: list[UUID] = []
-        for link, names in by_node(self._places, queues).items():
-            replies = _ask(link, *(("ZRANGE", Keys(self.prefix, queue)[key], 0, most - 1) for queue in names))
+        for link, parts in self._by_node(queues).items():
+            replies = _ask(link, *(("ZRANGE", keys[key], 0, most - 1) for keys in parts))
             found += [id for members in replies for member in members if (id := decode.job_id(member)) is not None]
         return found
 
@@ -161,17 +185,34 @@ class Inspector:
         """All records of a queue, in batches of about 200, as (short id, record), in no order. One may come twice; one that is
         put in meanwhile may come or not. What is not called by an id is left out.
         """
-        keys, link, cursor = Keys(self.prefix, queue), self._places.of(queue), b"0"
+        for keys in self._parts.of(queue):
+            for flat in self._scanned(keys, "jobs"):
+                named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
+                yield [(name, record) for name, record in named if decode.job_id(name) is not None]
+
+    def _scanned(self, keys: Keys, key: str, count: int = 200) -> Iterator[list[bytes]]:
+        link, cursor = self._link(keys), b"0"
         while True:
-            cursor, flat = link.execute("HSCAN", keys["jobs"], cursor, "COUNT", 200)
-            named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
-            yield [(name, record) for name, record in named if decode.job_id(name) is not None]
+            cursor, flat = link.execute("HSCAN", keys[key], cursor, "COUNT", count)
+            yield flat
             if cursor == b"0":
                 return
 
-    def find(self, queue: str, key: str) -> UUID | None:
-        """The id of the unfinished job that holds the business key."""
-        keys, link = Keys(self.prefix, queue), self._places.of(queue)
+    def names(self, queue: str, partition: int, name: str) -> bool:
+        """Whether an unfinished job of a partition bears that name. It reads those of all that have one."""
+        wanted = name.encode()
+        for flat in self._scanned(self._parts.at(queue, partition), "names", 1000):
+            if any(value.split(b":", 3)[-1] == wanted for value in flat[1::2]):
+                return True
+        return False
+
+    def find(self, queue: str, key: str, partitions: Sequence[int] | None = None) -> UUID | None:
+        """The id of the unfinished job that holds the business key in one of these partitions, by default in any."""
+        parts = self._parts.of(queue) if partitions is None else [self._parts.at(queue, number) for number in partitions]
+        return next((id for keys in parts if (id := self._holder(keys, key)) is not None), None)
+
+    def _holder(self, keys: Keys, key: str) -> UUID | None:
+        link = self._link(keys)
         holder = link.execute("HGET", keys["keys"], key)
         id = None if holder is None else decode.job_id(holder)
         if id is None:
@@ -185,16 +226,23 @@ class Inspector:
         """Of each of these queues, how many events the mirror has not folded yet, and the age of the oldest in ms by the clock of its
         server.
         """
-        found: dict[str, tuple[int, int]] = {}
-        for link, names in by_node(self._places, queues).items():
-            keys = [Keys(self.prefix, queue)["events"] for queue in names]
+        found: dict[str, tuple[int, int]] = dict.fromkeys(queues, (0, 0))
+        for link, parts in self._by_node(queues).items():
+            keys = [part["events"] for part in parts]
             looks = (("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
             (seconds, micros), *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
             now_ms = int(seconds) * 1000 + int(micros) // 1000
-            for name, length, first in zip(names, replies[: len(keys)], replies[len(keys) :], strict=True):
+            for part, length, first in zip(parts, replies[: len(keys)], replies[len(keys) :], strict=True):
                 date = decode.moment_ms(first[0][0].partition(b"-")[0]) if first else now_ms
-                found[name] = (length, max(0, now_ms - date))
+                events, age = found[part.queue]
+                found[part.queue] = (events + length, max(age, now_ms - date))
         return [found[queue] for queue in queues]
+
+    def _by_node(self, queues: Sequence[str]) -> dict[Link, list[Keys]]:
+        return by_node(self._places, self._parts.of_each(queues))
+
+    def _link(self, keys: Keys) -> Link:
+        return self._places.of(keys.queue, keys.partition)
 
     def server(self, trips: int = 1, *, link: Link | None = None) -> ServerFacts:
         """Version, memory, persistence, eviction policy and clock of a server, by default the shared one. `trips`: looks at the clock,
@@ -246,6 +294,27 @@ class Inspector:
             rules = _ask(link, ("ACL", "GETUSER", user), strict=False)[0]
             return list(commands) if isinstance(rules, list) and b"+@all" in rules else []
         return [command for command, reply in zip(commands, replies, strict=True) if reply == b"OK"]
+
+
+def summed(parts: Sequence[QueueDepth]) -> QueueDepth:
+    """What is in these partitions of a queue together: it is as late as the latest of them, and paused when all are."""
+    if len(parts) == 1:
+        return parts[0]
+    total: dict[str, Any] = {}
+    for name in ("scheduled", "due", "running", "retrying", "failed", "events", "untold", "blocked"):
+        total[name] = sum(getattr(part, name) for part in parts)
+    for name in ("oldest_late_ms", "events_late_ms", "asked_ms"):
+        total[name] = max(getattr(part, name) for part in parts)
+    paused = all(part.paused for part in parts)
+    return replace(
+        parts[0],
+        **total,
+        next_due_ms=min((part.next_due_ms for part in parts if part.next_due_ms), default=0),
+        paused_ms=max(part.paused_ms for part in parts) if paused else 0,
+        paused_by=parts[0].paused_by if paused else "",
+        paused_reason=parts[0].paused_reason if paused else "",
+        restoring=next((part.restoring for part in parts if part.restoring), ""),
+    )
 
 
 def _trip(link: Link) -> tuple[float, float]:

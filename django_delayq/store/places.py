@@ -1,4 +1,5 @@
-"""Where the queues are: one link per server, and which queue is on which. Nothing else in the package knows how many servers there are.
+"""Where the queues are: one link per server, and which partition of which queue is on which. Nothing else in the package knows how
+many servers there are.
 
 A `Link` is such a place, too: of a project on one server, and of a test, it is the place of all queues.
 """
@@ -7,21 +8,36 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from django_delayq.store.address import RedisSpec
 from django_delayq.store.connection import Link, connect
 
 
+class Part(Protocol):
+    """What says which partition of which queue it is about, as `Keys` and the lines of a worker do."""
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition, from 0."""
+
+
+PartT = TypeVar("PartT", bound=Part)
+
+
 class Places(Protocol):
-    """What leads to the server of each queue."""
+    """What leads to the server of each partition of a queue."""
 
     @property
     def shared(self) -> Link:
         """The server of what belongs to no queue: the workers, and locks that name none."""
 
-    def of(self, queue: str) -> Link:
-        """The server of that queue; the shared one if no other is known."""
+    def of(self, queue: str, partition: int) -> Link:
+        """The server of that partition; the shared one if no other is known."""
 
     def nodes(self) -> Sequence[Link]:
         """All servers, each once, the shared one first."""
@@ -56,8 +72,8 @@ class Nodes:
         """See `Places`."""
         return self._link(0)
 
-    def of(self, queue: str) -> Link:
-        """See `Places`."""
+    def of(self, queue: str, partition: int) -> Link:
+        """See `Places`. All partitions of a queue are on one server here."""
         return self._link(self._numbers.get(queue, 0))
 
     def nodes(self) -> Sequence[Link]:
@@ -83,9 +99,9 @@ class Nodes:
         return link
 
 
-def by_node(places: Places, queues: Iterable[str]) -> dict[Link, list[str]]:
-    """These queues by their servers, in the order in which the first queue of each is given."""
-    found: dict[Link, list[str]] = {}
-    for queue in queues:
-        found.setdefault(places.of(queue), []).append(queue)
+def by_node(places: Places, parts: Iterable[PartT]) -> dict[Link, list[PartT]]:
+    """These partitions by their servers, in the order in which the first one of each is given."""
+    found: dict[Link, list[PartT]] = {}
+    for part in parts:
+        found.setdefault(places.of(part.queue, part.partition), []).append(part)
     return found

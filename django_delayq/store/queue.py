@@ -96,7 +96,7 @@ class QueueStore:
     """
 
     def __init__(self, places: Places, *, prefix: str, queue: str, partition: int = 0, signer: Signer | None = None) -> None:
-        self.link = places.of(queue)
+        self.link = places.of(queue, partition)
         self.signer = signer
         self.queue = queue
         self.partition = partition

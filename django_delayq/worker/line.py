@@ -62,6 +62,6 @@ def lines_of(config: Config, queues: Mapping[str, int]) -> tuple[Line, ...]:
                 signer=config.signer,
                 weight=weight,
             )
-            for partition in range(queue.partitions)
+            for partition in queue.served
         ]
     return tuple(found)

@@ -134,7 +134,7 @@ def test_a_server_that_hangs_holds_up_no_lease_on_another(own, monkeypatch):
     real = LockStore.prolong
 
     def prolong(store, claims):
-        if store.link is stores.places.of("redis"):
+        if store.link is stores.places.of("redis", 0):
             hangs.set()
             goes_on.wait()
             return real(store, claims)

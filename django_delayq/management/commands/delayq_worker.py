@@ -171,7 +171,7 @@ class Command(BaseCommand):
         lines += [
             f"  roles      {', '.join(roles)}",
             f"  store      Redis at {places.shared.where}, prefix {config.prefix}",
-            *(f"             {queue}: Redis at {places.of(queue).where}" for queue in queues if places.number(queue)),
+            *(f"             {queue}: Redis at {places.of(queue, 0).where}" for queue in queues if places.number(queue)),
             f"  tasks      {len(spec.tasks)} registered",
         ]
         places.close()
