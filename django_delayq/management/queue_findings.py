@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from django_delayq import conf
@@ -48,20 +49,25 @@ def redis_findings() -> list[dict[str, str]]:
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             found.append(_away(name, error))
-    workers: list[dict[str, Any]] | None = None
-    if config.redis in well:
-        try:
-            workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
-            found += told(probe_findings(workers))
-        except DOWN as error:
-            return [*found, _away("", error)]
-    for name, queue in config.queues.items():
-        if queue.redis in well:
+    workers: list[dict[str, Any]] = []
+
+    def ask(redis: RedisSpec, name: str, read: Callable[[], list[dict[str, str]]]) -> None:
+        if redis in well:
             try:
-                found += _queue_findings(name, queue, workers)
-            except DOWN as error:
-                well.remove(queue.redis)
-                found.append(_away(name if name in config.own_servers else "", error))
+                found.extend(read())
+            except DOWN as error:  # it has gone meanwhile
+                well.remove(redis)
+                found.append(_away(name, error))
+
+    def of_workers() -> list[dict[str, str]]:
+        workers.extend(worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"])
+        return told(probe_findings(workers))
+
+    ask(config.redis, "", of_workers)
+    seen = workers if config.redis in well else None
+    for name, queue in config.queues.items():
+        ask(queue.redis, name if name in config.own_servers else "", partial(_queue_findings, name, queue, seen))
+        ask(config.redis, "", partial(_left_behind, name))
     return found
 
 
@@ -106,7 +112,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     if newer := _newer_findings(name):
         return newer  # of what stands there this release knows nothing
     config = conf.get()
-    found = [*([] if workers is None else _worker_findings(name, queue, workers)), *_left_behind(name)]
+    found = [] if workers is None else _worker_findings(name, queue, workers)
     depth = stores.inspector().depth(name)
     if depth.paused:
         found.append(
@@ -177,10 +183,7 @@ def _left_behind(name: str) -> list[dict[str, str]]:
     store = stores.queue(name)
     if store.link is stores.link:
         return []
-    try:
-        count = stores.link.execute("HLEN", store.keys["jobs"])
-    except DOWN:
-        return []  # told of that server
+    count = stores.link.execute("HLEN", store.keys["jobs"])
     if not count:
         return []
     return [

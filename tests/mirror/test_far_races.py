@@ -248,3 +248,19 @@ def test_a_purge_takes_far_jobs_too(horizon, orders):
     assert sum(queues.purge("orders")) == 4
     assert horizon.later(days=1) == []
     assert near_one.cancel() is Change.DONE
+
+
+def test_far_jobs_of_a_queue_on_another_server_come_in_while_nobody_sees_the_workers(horizon, orders, own_redis, settings):
+    shared = own_redis()
+    queues = {"orders": {"HORIZON": "1h", "REDIS": settings.DELAYQ["REDIS"]}, "default": {}}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": shared.url, "QUEUES": queues}
+    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop.poll()
+    job = delayq.schedule(close_order, 7, delay="61m")
+    assert not near(job)
+    shared.kill()
+    Job.objects.update(run_at=clock.now() + timedelta(minutes=59))
+    loop._workers_at = 0.0
+    loop.poll()
+    assert near(job)
+    assert not near(delayq.schedule(close_order, 8, delay="61m")), "what was noted stands"
