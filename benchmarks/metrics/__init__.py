@@ -23,6 +23,7 @@ NAMES = (
     "mirror",
     "restore",
     "pull",
+    "serial",
     "growth",
     "workers",
     "deep",

@@ -268,7 +268,7 @@ for _, letter in ipairs(LANE_ORDER) do
         else
           spread(bucket(now - date))
           take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
-            attempt and asks_of(id) or 0, name and hold_name(id, math.max(0, date)))
+            attempt and asks_of(id) or 0, name and hold_name(id, math.max(0, date), name, most))
         end
       end
       if left then
