@@ -23,6 +23,7 @@ from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
 from django_delayq.store.sentinels import Sentinels
+from django_delayq.store.wire import Wire
 
 
 def _plain(command: tuple[Any, ...]) -> bytes:
@@ -103,7 +104,7 @@ class Link:
         self.factory = factory
         self.where = where
         self._sentinels = sentinels
-        self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
+        self._idle: deque[tuple[Wire, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
         self._failed_at = 0.0  # when the last call failed; 0: it did not
         self._deadline: float | None = None
@@ -159,40 +160,50 @@ class Link:
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        connection = self._send((command,))
+        wire = self._send((command,))
 
         def receive() -> Reply:
-            reply = self._receive(connection, 1)[0]
+            reply = self._receive(wire, 1)[0]
             if isinstance(reply, Exception):
                 raise reply
             return reply
 
         return receive
 
-    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Connection:
-        self._after_fork()
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Wire:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self.close()
         if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
             raise StoreUnavailable(code="redis_rests", where=self.where)
-        connection = self._take() if self._deadline is None else self._hurried(self._deadline)
+        wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
-            connection.send_packed_command([b"".join(map(_packed, commands))], check_health=False)
+            packed = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
+            wire.connection.send_packed_command((packed,), check_health=False)
         except BaseException as error:
-            raise self._broken(connection, error) from error
-        return connection
+            raise self._broken(wire, error) from error
+        return wire
 
-    def _receive(self, connection: Connection, count: int) -> list[Reply]:
+    def _receive(self, wire: Wire, count: int) -> list[Reply]:
+        replies: list[Reply] = []
+        refused = False
         try:
-            replies = [self._read(connection) for _ in range(count)]
+            while len(replies) < count:
+                try:
+                    replies.append(wire.connection.read_response())
+                except ResponseError as error:
+                    answer = ScriptMissing(str(error)) if isinstance(error, NoScriptError) else answered(error, self.where)
+                    refused = refused or (isinstance(answer, StoreRefused) and answer.replica)
+                    replies.append(answer)
         except BaseException as error:
-            raise self._broken(connection, error) from error
+            raise self._broken(wire, error) from error
         if self._failed_at:
             self._failed_at = 0.0
-        for reply in replies:
-            if isinstance(reply, StoreRefused) and reply.replica:
-                connection.disconnect()  # the address may lead to the new primary by now
-                self._forget()
-                return replies
-        self._keep(connection)
+        if refused:
+            wire.discard()  # the address may lead to the new primary by now
+            self._forget()
+        else:
+            self._keep(wire)
         return replies
 
     def dedicated(self) -> Connection:
@@ -224,7 +235,7 @@ class Link:
         try:
             connection.connect()
         except BaseException as error:
-            refused = self._broken(connection, error)
+            refused = self._broken(Wire(connection), error)
             if not (type(error) is ResponseError and not CODED.match(str(error))):
                 raise refused from error
         if refused is not None:
@@ -234,19 +245,19 @@ class Link:
         """Closes the idle connections. The link may be used again."""
         while self._idle:
             with contextlib.suppress(IndexError):
-                _discard(self._idle.pop()[0])
+                self._idle.pop()[0].discard()
 
-    def _take(self) -> Connection:
+    def _take(self) -> Wire:
         """An idle connection that is still one, or a new one."""
         while True:
             try:
-                connection, since = self._idle.pop()
+                wire, since = self._idle.pop()
             except IndexError:
-                return self.dedicated()
+                return Wire(self.dedicated())
             idle = clock.monotonic() - since
-            if idle < IDLE and (self._sentinels is None or self._still_leads(connection, idle)) and _is_quiet(connection):
-                return connection
-            _discard(connection)
+            if idle < IDLE and (self._sentinels is None or self._still_leads(wire.connection, idle)) and wire.is_quiet():
+                return wire
+            wire.discard()
 
     def _still_leads(self, connection: Connection, idle: float) -> bool:
         """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Who calls all
@@ -256,44 +267,31 @@ class Link:
             self._sentinels.look()
         return self.leads(connection)
 
-    def _hurried(self, deadline: float) -> Connection:
+    def _hurried(self, deadline: float) -> Wire:
         connection = self._made()
         left = max(HURRIED, deadline - clock.monotonic())
         connection.socket_timeout = min(connection.socket_timeout or left, left)
         connection.socket_connect_timeout = connection.socket_timeout
         self._let_in(connection)
-        return connection
+        return Wire(connection)
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, wire: Wire) -> None:
         """For the next call. What has not been needed for long is closed: the peak of one moment is not held for ever."""
-        if self._deadline is not None or (self._sentinels is not None and not self.leads(connection)):
-            _discard(connection)
+        if self._deadline is not None or (self._sentinels is not None and not self.leads(wire.connection)):
+            wire.discard()
             return
         now = clock.monotonic()
-        self._idle.append((connection, now))
+        self._idle.append((wire, now))
         if len(self._idle) > 1:
             with contextlib.suppress(IndexError):  # another thread may take them meanwhile
                 while len(self._idle) > KEPT or now - self._idle[0][1] > IDLE:
-                    _discard(self._idle.popleft()[0])
+                    self._idle.popleft()[0].discard()
 
-    def _after_fork(self) -> None:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self.close()
-
-    def _read(self, connection: Connection) -> Reply:
-        try:
-            return connection.read_response()
-        except ResponseError as error:
-            if isinstance(error, NoScriptError):
-                return ScriptMissing(str(error))
-            return answered(error, self.where)
-
-    def _broken(self, connection: Connection, error: BaseException) -> StoreUnavailable:
+    def _broken(self, wire: Wire, error: BaseException) -> StoreUnavailable:
         """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
         here: it, too, leaves a reply that another call would read.
         """
-        _discard(connection)
+        wire.discard()
         if not isinstance(error, (RedisError, OSError)):
             raise error
         self._failed_at = clock.monotonic()
@@ -337,19 +335,6 @@ def _packed(command: tuple[Any, ...]) -> bytes:
         return _pack(command)
     rest = _pack(command[1:]).partition(b"\n")[2]
     return b"*%d\r\n%b%b" % (opening.words + len(command) - 1, opening, rest)
-
-
-def _is_quiet(connection: Connection) -> bool:
-    """Whether it is open and nothing waits to be read: the server has not closed it, and no reply of another call is left."""
-    try:
-        return not connection.can_read(0)
-    except (RedisError, OSError):
-        return False
-
-
-def _discard(connection: Connection) -> None:
-    with contextlib.suppress(Exception):
-        connection.disconnect()
 
 
 def _cause(error: BaseException) -> str:

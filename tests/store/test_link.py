@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from redis.connection import AbstractConnection
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import connection
+from django_delayq.store import connection, wire
 from django_delayq.store.connection import IDLE, KEPT, StoreError, connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
@@ -20,6 +21,15 @@ from tests.worker.conftest import eventually
 @pytest.fixture
 def server(own_redis):
     return own_redis()
+
+
+@pytest.fixture(params=["by the poll object kept", "by the client"])
+def look(request, monkeypatch):
+    """How a connection is looked at before a call."""
+    if request.param == "by the client":
+        monkeypatch.setattr(wire, "select", None)
+    else:
+        pytest.importorskip("hiredis")
 
 
 def test_a_server_that_is_away_is_named(tmp_path):
@@ -36,7 +46,7 @@ def test_a_password_is_never_shown():
     assert "127.0.0.1:1, db 3" in str(error.value)
 
 
-def test_a_restarted_server_is_found_again_by_the_same_link(server):
+def test_a_restarted_server_is_found_again_by_the_same_link(server, look):
     link = connect(server.url)
     link.execute("PING")
     server.restart()
@@ -80,13 +90,23 @@ def test_the_connections_of_a_peak_are_not_kept(server, monkeypatch):
     eventually(lambda: clients() == 1)
 
 
-def test_a_reply_that_another_call_left_behind_is_nobody_s(server):
+def test_a_reply_that_another_call_left_behind_is_nobody_s(server, look):
     link = connect(server.url)
     link.execute("PING")
     [(kept, _)] = link._idle
-    kept.send_command("ECHO", "stray")
-    eventually(lambda: kept.can_read(0))
+    kept.connection.send_command("ECHO", "stray")
+    eventually(lambda: kept.connection.can_read(0))
     assert link.execute("PING") == b"PONG"
+
+
+def test_a_reply_too_many_that_came_with_another_one_is_nobody_s(server, look):
+    link = connect(server.url)
+    link.execute("PING")
+    [(kept, _)] = link._idle
+    sent = kept.connection.send_packed_command
+    kept.connection.send_packed_command = lambda *args, **kwargs: sent([b"PING\r\nECHO stray\r\n"], check_health=False)
+    assert link.execute("PING") == b"PONG"
+    assert link.execute("GET", "nothing") is None
 
 
 def test_a_stopped_server_is_unavailable_and_then_found_again(server):
@@ -146,7 +166,7 @@ def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch
 def test_an_interrupt_while_a_reply_is_awaited_leaves_no_reply_to_another_call(link, monkeypatch):
     receive = link.start(("ECHO", "first"))
     with monkeypatch.context() as patched:
-        patched.setattr(connection.Link, "_read", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patched.setattr(AbstractConnection, "read_response", lambda _: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             receive()
     assert link.execute("ECHO", "second") == b"second"
