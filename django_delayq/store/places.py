@@ -14,7 +14,7 @@ from django_delayq.store.address import RedisSpec
 from django_delayq.store.connection import Link, connect
 
 
-class Part(Protocol):
+class Partitioned(Protocol):
     """What says which partition of which queue it is about, as `Keys` and the lines of a worker do."""
 
     @property
@@ -26,7 +26,7 @@ class Part(Protocol):
         """The number of the partition, from 0."""
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartitionedT = TypeVar("PartitionedT", bound=Partitioned)
 
 
 class Places(Protocol):
@@ -99,9 +99,9 @@ class Nodes:
         return link
 
 
-def by_node(places: Places, parts: Iterable[PartT]) -> dict[Link, list[PartT]]:
+def by_node(places: Places, parts: Iterable[PartitionedT]) -> dict[Link, list[PartitionedT]]:
     """These partitions by their servers, in the order in which the first one of each is given."""
-    found: dict[Link, list[PartT]] = {}
+    found: dict[Link, list[PartitionedT]] = {}
     for part in parts:
         found.setdefault(places.of(part.queue, part.partition), []).append(part)
     return found
