@@ -20,7 +20,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import State
 from django_delayq.store.connection import StoreError
 from django_delayq.store.events import Lag
-from django_delayq.store.inspector import QueueDepth
+from django_delayq.store.queue_depth import QueueDepth
 from django_delayq.store.worker_registry import WorkerRegistry
 
 DOWN: Final = (StoreUnavailable, StoreError)

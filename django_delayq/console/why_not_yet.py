@@ -17,7 +17,8 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
-from django_delayq.store.inspector import JobView, QueueDepth
+from django_delayq.store.inspector import JobView
+from django_delayq.store.queue_depth import QueueDepth
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
@@ -221,7 +222,7 @@ def _seen(queue: str) -> tuple[QueueDepth, list[dict[str, Any]] | None]:
     """The workers: None where they show themselves on another server than the queue's, and that is away."""
     with stores.guarded(queue):
         depth = stores.inspector().depth(queue)
-    elsewhere = stores.places.of(queue) is not stores.link
+    elsewhere = stores.places.of(queue, 0) is not stores.link
     try:
         with stores.guarded(schedules=elsewhere):
             return depth, WorkerRegistry(stores.link, prefix=conf.get().prefix).all()
