@@ -186,7 +186,7 @@ def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[Cla
 
 def _with_one(job: ClaimedJob, text: str, now_ms: int) -> ClaimedJob:
     if text[:1] == "t" and text[1:].isdecimal():  # it has a name, and nothing behind it: mostly so, and each look takes its time
-        return ClaimedJob._make((*job[:_TURN], int(text[1:])))
+        return ClaimedJob._make((*job[:_TURN], int(text[1:]), *job[_TURN + 1 :]))
     past = _PAST.fullmatch(text)
     if past is None:
         return job
