@@ -20,9 +20,10 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from django_delayq import clock
-from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
 from django_delayq.store.sentinels import Sentinels
+from django_delayq.store.slots import Redirect, redirect
 
 
 def _plain(command: tuple[Any, ...]) -> bytes:
@@ -53,6 +54,9 @@ PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownErr
 # Older clients leave it as it is.
 CLUSTER_CODES = re.compile(r"(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|CROSSSLOT) ")
 CLUSTER_CLASSES = frozenset({"MovedError", "AskError", "TryAgainError", "ClusterDownError", "ClusterCrossSlotError"})
+# What passes by itself, within seconds, while a master is replaced or a slot moves.
+SOON_CODES = re.compile(r"(TRYAGAIN|CLUSTERDOWN|READONLY|NOREPLICAS|MASTERDOWN) ")
+SOON_CLASSES = frozenset({"TryAgainError", "ClusterDownError", "ReadOnlyError", "MasterDownError"})
 
 
 class StoreError(DelayqError):
@@ -65,14 +69,20 @@ class StoreError(DelayqError):
 
 
 class StoreRefused(StoreUnavailable):
-    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached."""
+    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached. `redirect`: a
+    node of a Cluster says where that is done; `soon`: it may be done there in a moment.
+    """
 
     replica = False
     full = False
+    soon = False
+    redirect: Redirect | None = None
 
 
 class ScriptMissing(StoreError):
-    """The server does not have that script: it was restarted, flushed or replaced."""
+    """The server at the end of the link `at` does not have that script: it was restarted, flushed or replaced."""
+
+    at: Link
 
 
 class Opening(bytes):
@@ -110,6 +120,14 @@ class Link:
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
 
+    moves = False  # whether the next call may find another server there
+    misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
+
+    @property
+    def server(self) -> Link:
+        """Where it leads just now: by this, servers are told apart."""
+        return self
+
     @property
     def shared(self) -> Link:
         """See `store/places.py`: it is the place of all queues."""
@@ -119,7 +137,11 @@ class Link:
         """See `shared`."""
         return self
 
-    def nodes(self) -> Sequence[Link]:
+    def on_shared(self, queue: str, partition: int) -> Link:
+        """See `shared`."""
+        return self
+
+    def nodes(self, queue: str = "") -> Sequence[Link]:
         """See `shared`."""
         return (self,)
 
@@ -209,6 +231,9 @@ class Link:
         """Whether that connection goes to the server that is meant now, as far as is known: a master may have got a successor."""
         return self._sentinels is None or self._sentinels.lead_to(connection)
 
+    def heard(self, error: Exception) -> None:
+        """What a connection of an owner of its own was told in place of an answer: it may be news of where the server is."""
+
     def _made(self) -> Connection:
         try:
             return self.factory()
@@ -286,8 +311,10 @@ class Link:
             return connection.read_response()
         except ResponseError as error:
             if isinstance(error, NoScriptError):
-                return ScriptMissing(str(error))
-            return answered(error, self.where)
+                missing = ScriptMissing(str(error))
+                missing.at = self
+                return missing
+            return answered(error, self.where, self.misplaced)
 
     def _broken(self, connection: Connection, error: BaseException) -> StoreUnavailable:
         """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
@@ -315,13 +342,17 @@ class Link:
         return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
 
 
-def answered(error: ResponseError, where: str) -> StoreRefused | StoreError:
-    """What an error stands for that the server at `where` has answered with."""
+def answered(error: ResponseError, where: str, misplaced: str = Link.misplaced) -> StoreRefused | StoreError:
+    """What an error stands for that the server at `where` has answered with. `misplaced`: see `Link`."""
     kind, cause = type(error).__name__, _cause(error)
+    soon = kind in SOON_CLASSES or SOON_CODES.match(str(error)) is not None
     if kind in CLUSTER_CLASSES or CLUSTER_CODES.match(str(error)):
-        return StoreRefused(code="redis_cluster", where=where, cause=cause)
+        refused = StoreRefused(code=misplaced, where=where, cause=cause)
+        refused.redirect, refused.soon = redirect(error), soon
+        return refused
     if kind in PASSING_CLASSES or PASSING_CODES.search(str(error)):
         refused = StoreRefused(code="redis_away", where=where, cause=cause)
+        refused.soon = soon
         refused.replica = kind == "ReadOnlyError" or "READONLY" in str(error)
         refused.full = kind == "OutOfMemoryError" or "OOM" in str(error)
         return refused
@@ -367,30 +398,42 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         timeout: seconds to wait for a connection, and for a reply.
 
     Raises:
-        ConfigError: the value names nothing that can be connected to.
+        ConfigError: the value names nothing that can be connected to; or a Cluster, see `places.place`.
     """
     connection_class, kwargs = resolve(spec)
+    if "cluster" in kwargs:
+        raise ConfigError(
+            'DELAYQ["REDIS"] leads to a Redis Cluster, and what is done here is done on one server.',
+            hint='Name a server that is part of no Cluster, as redis://host:6379/1, or "embedded".',
+        )
     return link_to(connection_class, kwargs, name=name, timeout=timeout)
 
 
 def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Link:
     """As `connect`, to what `address.resolve` has found. `name` may be ""."""
-    ours = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "client_name": name or None,
-        "retry": Retry(NoBackoff(), 0),
-        "health_check_interval": 0,
-        "decode_responses": False,
-        "protocol": 2,
-    }
-    merged = {**kwargs, **ours}
-    sentinels: Sentinels | None = merged.pop("sentinels", None)
+    sentinels: Sentinels | None = kwargs.get("sentinels")
+    rest = {key: value for key, value in kwargs.items() if key != "sentinels"}
 
     def make() -> Connection:
         place = {} if sentinels is None else dict(zip(("host", "port"), sentinels.ask(), strict=True))
-        connection = connection_class(**merged, **place)
-        connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
-        return connection
+        return unconnected(connection_class, {**rest, **place}, name=name, timeout=timeout)
 
     return Link(make, where(kwargs), sentinels)
+
+
+def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Connection:
+    """A connection of ours with these arguments, without retries, that will wait for `timeout` seconds."""
+    connection = connection_class(
+        **{
+            **kwargs,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "client_name": name or None,
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+            "decode_responses": False,
+            "protocol": 2,
+        }
+    )
+    connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
+    return connection
