@@ -54,7 +54,6 @@ from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec, address, cache_aliases
-from django_delayq.store.connection import connect
 from django_delayq.store.fitness import (
     NEWEST,
     Finding,
@@ -66,6 +65,7 @@ from django_delayq.store.fitness import (
     version_findings,
 )
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.places import place
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -161,18 +161,19 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     if unfit:
         return [*found, *messages(unfit)]
     try:
-        link = connect(redis, name="delayq:check")
+        there = place(redis, name="delayq:check")
         try:
-            facts = Inspector(link, prefix=config.prefix).server()
-            found += messages(server_findings(facts))
-            if facts.role in ("", "master") and redis == config.redis:
-                workers = WorkerRegistry(link, prefix=config.prefix).all()
+            inspector = Inspector(there, prefix=config.prefix)
+            facts = [inspector.server(link=link) for link in there.nodes()]
+            found += messages(dict.fromkeys(one for of_server in facts for one in server_findings(of_server)))
+            if all(one.role in ("", "master") for one in facts) and redis == config.redis:
+                workers = WorkerRegistry(there, prefix=config.prefix).all()
                 found += messages(probe_findings(workers))
                 pulled = [queue.name for queue in config.queues.values() if queue.pulled]
                 found += messages(record_findings(list(config.queues), workers, pulled=pulled))
                 found += messages(name_findings([task.queue for task in registry if task.named is not None], workers))
         finally:
-            link.close()
+            there.close()
     except StoreUnavailable as error:
         found.append(Warning(str(error), hint="Check DELAYQ['REDIS'], and that the server runs.", id="delayq.W013"))
     except DelayqError as error:

@@ -24,6 +24,7 @@ WAIT = 30.0
 USER, PASSWORD = "delayq", "only-for-tests"  # who the package is on test servers
 OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
 DESTINATIONS = OPERATIONS.with_name("destinations.md")
+SCALING = OPERATIONS.with_name("scaling.md")
 
 
 class ServerMissing(Exception):
@@ -180,6 +181,11 @@ def acl() -> list[str]:
 def target_rules() -> list[str]:
     """What docs/destinations.md adds for the keys of targets, likewise."""
     return shlex.split(DESTINATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
+
+
+def cluster_rules() -> list[str]:
+    """What docs/scaling.md adds for the nodes of a Cluster, likewise."""
+    return shlex.split(SCALING.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
 
 
 def as_package(url: str) -> str:

@@ -88,7 +88,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     redis, trouble = None, ""
     away: set[Link] = set()
     for name in [job.queue] if job else list(config.queues):
-        node = stores.places.of(name, ids.partition(id))
+        node = stores.places.of(name, ids.partition(id)).server
         if redis is not None or node in away:
             continue
         try:

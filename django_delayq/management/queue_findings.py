@@ -45,7 +45,8 @@ def redis_findings() -> list[dict[str, str]]:
             if unfit := kind_findings(redis):
                 found += told(unfit)
                 continue
-            found += _server_findings(redis, stores.places.of(name, 0) if name else stores.link)
+            of_servers = [one for link in stores.places.nodes(name) for one in _server_findings(redis, link)]
+            found += [one for number, one in enumerate(of_servers) if one not in of_servers[:number]]
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             found.append(_away(name, error))

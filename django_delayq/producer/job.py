@@ -141,7 +141,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
     names = [queue] if queue else list(conf.get().queues)
     away: dict[Link, StoreUnavailable] = {}
     for name in names:
-        node = stores.places.of(name, 0)
+        node = stores.places.of(name, 0).server
         if node in away:
             continue
         try:

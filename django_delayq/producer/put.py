@@ -345,7 +345,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     try:
         for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
             publisher = _publisher(name, using)
-            node = publisher.store.link
+            node = publisher.store.link.server
             if node in away:
                 away[node] = away[node][0], away[node][1] + len(group)
                 continue

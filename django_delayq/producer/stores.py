@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -37,6 +38,8 @@ class StoreSet:
         self._stands_in: Link | None = None
         self.breaker = Breaker()  # of the shared server
         self._breakers: dict[str, Breaker] = {}  # by queue, of those that are on another
+        self._guards: dict[str, Breaker | Link] = {}  # by queue: its breaker, or on a Cluster the link whose node has one
+        self._of_nodes: WeakKeyDictionary[Link, Breaker] = WeakKeyDictionary()
         self._grounds: dict[str, str] = {}
         # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
         self._clocks: dict[Breaker, tuple[float, float]] = {}
@@ -48,7 +51,7 @@ class StoreSet:
             with self._lock:
                 if self._places is None:
                     config = conf.get()
-                    nodes = Nodes(config.redis, config.own_servers, name=self._name, timeout=self._timeout)
+                    nodes = Nodes(config.redis, config.own_servers, name=self._name, timeout=self._timeout, patience=self._timeout)
                     own = {nodes.number(queue): Breaker() for queue in config.own_servers}
                     self._breakers = {queue: own[nodes.number(queue)] for queue in config.own_servers}
                     self._places = nodes
@@ -61,10 +64,10 @@ class StoreSet:
 
     def servers(self) -> dict[str, Link]:
         """The servers, each by one of its queues, by which it is guarded; "" for the shared one, which comes first."""
-        found = {"": self.places.shared}
-        for queue in conf.get().own_servers:
-            link = self.places.of(queue, 0)
-            if link not in found.values():
+        found, places = {"": self.places.shared}, self.places
+        for queue in conf.get().queues:
+            link = places.of(queue, 0)
+            if link.server not in [known.server for known in found.values()]:
                 found[queue] = link
         return found
 
@@ -72,8 +75,16 @@ class StoreSet:
         """See `Breaker.guarded`; of the server of that queue, or of the shared one."""
         if self._places is None:
             _ = self.places  # else nobody knows yet who is elsewhere
-        breaker = self._breakers.get(queue, self.breaker) if self._breakers else self.breaker
-        return breaker.guarded(schedules=schedules, asks=asks, answers=answers)
+        return self._breaker(queue).guarded(schedules=schedules, asks=asks, answers=answers)
+
+    def _breaker(self, queue: str) -> Breaker:
+        found = self._guards.get(queue)
+        if found is None:
+            link = self.places.of(queue, 0) if queue else self.places.shared
+            found = self._guards[queue] = link if link.moves else self._breakers.get(queue, self.breaker)
+        if isinstance(found, Breaker):
+            return found
+        return self._of_nodes.setdefault(found.server, Breaker())
 
     def queue(self, name: str) -> QueueStore:
         """The store of one queue.
@@ -135,7 +146,7 @@ class StoreSet:
     def now_ms(self, queue: str) -> int:
         """The clock of the server of that queue, asked once a minute at most; this host's if it cannot be asked."""
         now, places = clock.monotonic(), self.places
-        breaker = self._breakers.get(queue, self.breaker)
+        breaker = self._breaker(queue)
         known = self._clocks.get(breaker)
         if known is None or now - known[0] > CLOCK_KEPT:
             try:
@@ -150,14 +161,14 @@ class StoreSet:
         """Forgets the links and the breakers; the settings have changed."""
         with self._lock:
             places, self._places = self._places, self._stands_in
-            self._breakers = {}
+            self._breakers, self._guards = {}, {}
             self.forget()
         if places is not None and places is not self._places:
             places.close()
 
     def forget(self) -> None:
         """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
-        for breaker in {self.breaker, *self._breakers.values()}:
+        for breaker in {self.breaker, *self._breakers.values(), *self._of_nodes.values()}:
             breaker.note(None)
         self._grounds = {}
         self.forget_clock()

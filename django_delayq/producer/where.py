@@ -148,7 +148,7 @@ def everywhere(ask: Callable[[str], Change]) -> Change:
     """The first answer of a queue that knows the job. A server that is away is passed over, and raised where no other one has it."""
     away: dict[Link, StoreUnavailable] = {}
     for name in conf.get().queues:
-        node = stores.places.of(name, 0)
+        node = stores.places.of(name, 0).server
         if node in away:
             continue
         try:

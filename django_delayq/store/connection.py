@@ -20,23 +20,12 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from django_delayq import clock
-from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
+from django_delayq.store.cluster_slots import Redirect, redirect
+from django_delayq.store.packing import packed
 from django_delayq.store.sentinels import Sentinels
 from django_delayq.store.wire import Wire
-
-
-def _plain(command: tuple[Any, ...]) -> bytes:
-    """What hiredis packs, for who does without."""
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-
-
-_pack: Callable[[tuple[Any, ...]], bytes]
-try:
-    from hiredis import pack_command as _pack
-except ImportError:
-    _pack = _plain
 
 Reply: TypeAlias = Any
 
@@ -54,6 +43,9 @@ PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownErr
 # Older clients leave it as it is.
 CLUSTER_CODES = re.compile(r"(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|CROSSSLOT) ")
 CLUSTER_CLASSES = frozenset({"MovedError", "AskError", "TryAgainError", "ClusterDownError", "ClusterCrossSlotError"})
+# What passes by itself, within seconds, while a master is replaced or a slot moves.
+SOON_CODES = re.compile(r"(TRYAGAIN|CLUSTERDOWN|READONLY|NOREPLICAS|MASTERDOWN) ")
+SOON_CLASSES = frozenset({"TryAgainError", "ClusterDownError", "ReadOnlyError", "MasterDownError"})
 
 
 class StoreError(DelayqError):
@@ -66,26 +58,20 @@ class StoreError(DelayqError):
 
 
 class StoreRefused(StoreUnavailable):
-    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached."""
+    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached. `redirect`: a
+    node of a Cluster says where that is done; `soon`: it may be done there in a moment.
+    """
 
     replica = False
     full = False
+    soon = False
+    redirect: Redirect | None = None
 
 
 class ScriptMissing(StoreError):
-    """The server does not have that script: it was restarted, flushed or replaced."""
+    """The server at the end of the link `at` does not have that script: it was restarted, flushed or replaced."""
 
-
-class Opening(bytes):
-    """The first words of commands that begin alike, packed once; it stands for them in a command. `words`: how many they are."""
-
-    words: int
-
-    @classmethod
-    def of(cls, *words: Any) -> Opening:
-        made = cls(_pack(words).partition(b"\n")[2])
-        made.words = len(words)
-        return made
+    at: Link
 
 
 class Link:
@@ -111,6 +97,14 @@ class Link:
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
 
+    moves = False  # whether the next call may find another server there
+    misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
+
+    @property
+    def server(self) -> Link:
+        """Where it leads just now: by this, servers are told apart."""
+        return self
+
     @property
     def shared(self) -> Link:
         """See `store/places.py`: it is the place of all queues."""
@@ -120,7 +114,11 @@ class Link:
         """See `shared`."""
         return self
 
-    def nodes(self) -> Sequence[Link]:
+    def on_shared(self, queue: str, partition: int) -> Link:
+        """See `shared`."""
+        return self
+
+    def nodes(self, queue: str = "") -> Sequence[Link]:
         """See `shared`."""
         return (self,)
 
@@ -178,8 +176,8 @@ class Link:
             raise StoreUnavailable(code="redis_rests", where=self.where)
         wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
-            packed = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
-            wire.connection.send_packed_command((packed,), check_health=False)
+            sent = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
+            wire.connection.send_packed_command((sent,), check_health=False)
         except BaseException as error:
             raise self._broken(wire, error) from error
         return wire
@@ -192,7 +190,7 @@ class Link:
                 try:
                     replies.append(wire.connection.read_response())
                 except ResponseError as error:
-                    answer = ScriptMissing(str(error)) if isinstance(error, NoScriptError) else answered(error, self.where)
+                    answer = self._answered(error)
                     refused = refused or (isinstance(answer, StoreRefused) and answer.replica)
                     replies.append(answer)
         except BaseException as error:
@@ -205,6 +203,13 @@ class Link:
         else:
             self._keep(wire)
         return replies
+
+    def _answered(self, error: ResponseError) -> ScriptMissing | StoreRefused | StoreError:
+        if not isinstance(error, NoScriptError):
+            return answered(error, self.where, self.misplaced)
+        missing = ScriptMissing(str(error))
+        missing.at = self
+        return missing
 
     def dedicated(self) -> Connection:
         """A connected connection for one owner that blocks on it (the wake line). The owner disconnects it.
@@ -219,6 +224,9 @@ class Link:
     def leads(self, connection: Connection) -> bool:
         """Whether that connection goes to the server that is meant now, as far as is known: a master may have got a successor."""
         return self._sentinels is None or self._sentinels.lead_to(connection)
+
+    def heard(self, error: Exception) -> None:
+        """What a connection of an owner of its own was told in place of an answer: it may be news of where the server is."""
 
     def _made(self) -> Connection:
         try:
@@ -313,28 +321,23 @@ class Link:
         return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
 
 
-def answered(error: ResponseError, where: str) -> StoreRefused | StoreError:
-    """What an error stands for that the server at `where` has answered with."""
+def answered(error: ResponseError, where: str, misplaced: str = Link.misplaced) -> StoreRefused | StoreError:
+    """What an error stands for that the server at `where` has answered with. `misplaced`: see `Link`."""
     kind, cause = type(error).__name__, _cause(error)
+    soon = kind in SOON_CLASSES or SOON_CODES.match(str(error)) is not None
     if kind in CLUSTER_CLASSES or CLUSTER_CODES.match(str(error)):
-        return StoreRefused(code="redis_cluster", where=where, cause=cause)
+        refused = StoreRefused(code=misplaced, where=where, cause=cause)
+        refused.redirect, refused.soon = redirect(error), soon
+        return refused
     if kind in PASSING_CLASSES or PASSING_CODES.search(str(error)):
         refused = StoreRefused(code="redis_away", where=where, cause=cause)
+        refused.soon = soon
         refused.replica = kind == "ReadOnlyError" or "READONLY" in str(error)
         refused.full = kind == "OutOfMemoryError" or "OOM" in str(error)
         return refused
     wrong = StoreError(code="redis_answered", where=where, cause=str(error))
     wrong.reply = str(error)
     return wrong
-
-
-def _packed(command: tuple[Any, ...]) -> bytes:
-    """The client library would look at each argument first, in Python."""
-    opening = command[0]
-    if not isinstance(opening, Opening):
-        return _pack(command)
-    rest = _pack(command[1:]).partition(b"\n")[2]
-    return b"*%d\r\n%b%b" % (opening.words + len(command) - 1, opening, rest)
 
 
 def _cause(error: BaseException) -> str:
@@ -352,30 +355,42 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         timeout: seconds to wait for a connection, and for a reply.
 
     Raises:
-        ConfigError: the value names nothing that can be connected to.
+        ConfigError: the value names nothing that can be connected to; or a Cluster, see `places.place`.
     """
     connection_class, kwargs = resolve(spec)
+    if "cluster" in kwargs:
+        raise ConfigError(
+            'DELAYQ["REDIS"] leads to a Redis Cluster, and what is done here is done on one server.',
+            hint='Name a server that is part of no Cluster, as redis://host:6379/1, or "embedded".',
+        )
     return link_to(connection_class, kwargs, name=name, timeout=timeout)
 
 
 def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Link:
     """As `connect`, to what `address.resolve` has found. `name` may be ""."""
-    ours = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "client_name": name or None,
-        "retry": Retry(NoBackoff(), 0),
-        "health_check_interval": 0,
-        "decode_responses": False,
-        "protocol": 2,
-    }
-    merged = {**kwargs, **ours}
-    sentinels: Sentinels | None = merged.pop("sentinels", None)
+    sentinels: Sentinels | None = kwargs.get("sentinels")
+    rest = {key: value for key, value in kwargs.items() if key != "sentinels"}
 
     def make() -> Connection:
         place = {} if sentinels is None else dict(zip(("host", "port"), sentinels.ask(), strict=True))
-        connection = connection_class(**merged, **place)
-        connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
-        return connection
+        return unconnected(connection_class, {**rest, **place}, name=name, timeout=timeout)
 
     return Link(make, where(kwargs), sentinels)
+
+
+def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Connection:
+    """A connection of ours with these arguments, without retries, that will wait for `timeout` seconds."""
+    connection = connection_class(
+        **{
+            **kwargs,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "client_name": name or None,
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+            "decode_responses": False,
+            "protocol": 2,
+        }
+    )
+    connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
+    return connection

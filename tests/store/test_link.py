@@ -9,7 +9,7 @@ from redis.connection import AbstractConnection
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import connection, wire
+from django_delayq.store import connection, packing, wire
 from django_delayq.store.connection import IDLE, KEPT, StoreError, connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
@@ -153,11 +153,11 @@ def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch
     if with_hiredis:
         pytest.importorskip("hiredis")
     else:
-        monkeypatch.setattr(connection, "_pack", connection._plain)
+        monkeypatch.setattr(packing, "_pack", packing._plain)
     words = ["t ext", "ü", b"\x00\r\n", "", 7, -1, 0.5]
     for word in words:
         link.execute("RPUSH", "words", word)
-        link.execute(connection.Opening.of("RPUSH", "again"), word, word)
+        link.execute(packing.Opening.of("RPUSH", "again"), word, word)
     assert link.execute("LRANGE", "again", 0, -1)[::2] == link.execute("LRANGE", "words", 0, -1)
     found = link.execute_many([("LRANGE", "words", 0, -1), ("LLEN", "words")])
     assert found == [[b"t ext", "ü".encode(), b"\x00\r\n", b"", b"7", b"-1", b"0.5"], 7]

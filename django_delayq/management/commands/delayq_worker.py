@@ -33,10 +33,9 @@ from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec
-from django_delayq.store.connection import connect
 from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.places import Nodes
+from django_delayq.store.places import Nodes, place
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
@@ -55,6 +54,7 @@ ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
 NO_METRICS: Final = "There are no metrics without the client of Prometheus; install django-delayq[prometheus]."
 MOST_WEIGHT: Final = 100
+NODE_RESTS: Final = 0.5  # seconds for which who keeps records on a Cluster does without a node that did not answer
 APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -140,11 +140,12 @@ class Command(BaseCommand):
         try:
             for unfit in kind_findings(redis):
                 raise CommandError(visible(f"delayq.{unfit.code}: {unfit} The worker does not start."))
-            link = connect(redis, name="delayq-check")
+            there = place(redis, name="delayq-check")
             try:
-                facts = Inspector(link, prefix=prefix).server()
+                inspector = Inspector(there, prefix=prefix)
+                found = [one for link in there.nodes() for one in server_findings(inspector.server(link=link))]
             finally:
-                link.close()
+                there.close()
         except StoreUnavailable as error:
             if burst:
                 raise CommandError(visible(str(error))) from error
@@ -152,7 +153,7 @@ class Command(BaseCommand):
             return
         except DelayqError as error:
             raise CommandError(visible(str(error))) from error
-        for finding in server_findings(facts):
+        for finding in dict.fromkeys(found):
             if finding.level == "error":
                 raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
             self._warn(f"delayq.{finding.code}: {finding}")
@@ -299,6 +300,9 @@ def _keep_records(
     places = _places(config, "delayq-records")
     if not first:
         places.shared.rests = APART
+    for link in {places.of(queue, 0) for queue in queues}:
+        if link.moves:  # its nodes, of which one may hang
+            link.rests = NODE_RESTS
     patiently = PatientThread(close_old_connections).run
     service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=first)
     if first and "relay" in roles:

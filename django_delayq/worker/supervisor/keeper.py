@@ -87,8 +87,8 @@ class Keeper:
         down: StoreUnavailable | None = None
         # Servers that did not answer come last, that of the last failure behind the others, and one failure is waited for in a pass:
         # the leases of what is on healthy ones must not run out meanwhile.
-        for line, kept in sorted(by_line.items(), key=lambda each: self._failed.get(each[0].store.link, 0.0)):
-            node = line.store.link
+        for line, kept in sorted(by_line.items(), key=lambda each: self._failed.get(each[0].store.link.server, 0.0)):
+            node = line.store.link.server
             if down is not None and node in self._failed:
                 refused[line] = down
                 continue

@@ -124,7 +124,7 @@ class ProcessRecovery:
         away: set[Link] = set()
         for dead in list(self._dead):
             for number in sorted(dead.left):
-                node = dead.lines[number].store.link
+                node = dead.lines[number].store.link.server
                 if node in away:
                     continue
                 try:
