@@ -180,13 +180,22 @@ class ClaimedJob(NamedTuple):
 
 def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[ClaimedJob]:
     """The jobs, with what is known of evictions, of a task that nobody knew, and how often they asked; `pasts`: "id=past …"."""
-    told = dict(past.split("=") for past in pasts.decode().split())
-    return [job if (past := told.get(job.id)) is None else _with_one(job, past, now_ms) for job in jobs]
+    words = pasts.decode().replace("=", " ").split()
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    found = []
+    for job in jobs:
+        past = told.get(job.id)
+        if past is not None:
+            turn = past[1:]
+            if past[0] == "t" and turn.isdecimal():  # it has a name, and nothing else: mostly so, and the other way takes longer
+                job = ClaimedJob._make((*job[:_TURN], int(turn), job.lost))
+            else:
+                job = _with_one(job, past, now_ms)
+        found.append(job)
+    return found
 
 
 def _with_one(job: ClaimedJob, text: str, now_ms: int) -> ClaimedJob:
-    if text[:1] == "t" and text[1:].isdecimal():  # it has a name, and nothing behind it: mostly so, and each look takes its time
-        return ClaimedJob._make((*job[:_TURN], int(text[1:]), *job[_TURN + 1 :]))
     past = _PAST.fullmatch(text)
     if past is None:
         return job

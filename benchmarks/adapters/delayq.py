@@ -137,6 +137,20 @@ def named(names: int | None, count: int) -> float:
     return due
 
 
+def in_turn(count: int) -> float:
+    """Puts in so many jobs of one name, of which one runs at a time, each 5 ms; seconds."""
+    began = time.perf_counter()
+    delayq.schedule_many(tasks.stayer.using(serial="order:1").bind(0.005) for _ in range(count))
+    return time.perf_counter() - began
+
+
+def relayed(count: int) -> float:
+    """Puts in the first of so many jobs, of which each schedules the next at its end; seconds."""
+    began = time.perf_counter()
+    delayq.schedule(tasks.relay, 0.005, count - 1)
+    return time.perf_counter() - began
+
+
 class Delayq(base.Adapter):
     """Bulk: schedule_many."""
 
@@ -155,6 +169,8 @@ class Delayq(base.Adapter):
         "named": partial(named, None),
         "named100": partial(named, 100),
         "named10000": partial(named, 10_000),
+        "in_turn": in_turn,
+        "relayed": relayed,
         "wakes50": partial(wakes, 50),
         "wakes99": partial(wakes, 99),
     }

@@ -24,6 +24,7 @@ NAMES = (
     "restore",
     "pull",
     "serial",
+    "handover",
     "growth",
     "workers",
     "deep",

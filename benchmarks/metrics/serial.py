@@ -49,9 +49,10 @@ METRIC = Metric(
     name="serial",
     title="Names of which one job runs at a time",
     text=(
-        "20,000 jobs that do nothing, due at one date, on a worker of one process that waits for them; argument of 100 bytes. Without a "
-        "name; with a name each; with 100 names, so that most jobs wait for theirs, are put aside and called again; with 10,000 names. In "
-        "turn, three times, of which the least counts. CPU is that of worker and Redis from the date until all have run."
+        "20,000 jobs that do nothing, due at one date, on a worker of one process that waits for them; argument of 100 bytes. "
+        "Without a name; with a name each; with 100 names, so that most jobs wait for theirs, are put aside and called again; "
+        "with 10,000 names. In turn, three times, of which the least counts. CPU is that of worker and Redis from the date "
+        "until all have run."
     ),
     columns={
         "cpu_us": Column(title="without a name: CPU per run", unit="µs", better="less"),

@@ -88,7 +88,7 @@ if last and string.match(last, '^(%S+)') == nonce then
         local _
         _, _, turn = name_of(id)
       end
-      answer(id, attempt, crashes, due, record, past, asks_of(id), turn)
+      answer(id, attempt, crashes, due, record, past, asks_of(id), tonumber(turn or ''))
     end
   end
   reply[PASTS] = table.concat(pasts, ' ')

@@ -25,7 +25,7 @@ if named then
     read = read + #ids
   end
 
-  -- Name, most, turn and date of a job; nil without a name, or with one that is none of ours.
+  -- Name, most, and as text turn and date of a job; nil without a name, or with one that is none of ours.
   function name_of(id)
     local value = values[id]
     if value == nil then
@@ -36,7 +36,7 @@ if named then
     if not most or #most > 4 or #turn > 16 or #due > 15 then
       return nil
     end
-    return name, math.max(1, tonumber(most)), tonumber(turn), tonumber(due)
+    return name, most == '1' and 1 or math.max(1, tonumber(most)), turn, due
   end
 
   -- Its record goes, and all that is known of its name with it.
@@ -50,10 +50,11 @@ if named then
     return redis.call('ZRANGE', key, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', int(skipped), int(count))
   end
 
-  -- How many hold each name, if that are not many more than the jobs whose names were read: to look for each of them takes longer.
+  -- How many hold each name, if that are not eight times as many as the jobs whose names were read: to look for one takes as long as to
+  -- read eight.
   local function read_holders()
     held = false
-    if redis.call('ZCARD', k_holders) <= 2 * read then
+    if redis.call('ZCARD', k_holders) <= 8 * read then
       held = {}
       local members = redis.call('ZRANGE', k_holders, 0, -1)
       for i = 1, #members do
@@ -105,11 +106,12 @@ if named then
   local last
   function hold_name(id, date, name, most)
     if not name then
-      local _
-      name, most, _, date = name_of(id)
+      local _, due
+      name, most, _, due = name_of(id)
       if not name then
         return nil
       end
+      date = tonumber(due)
     end
     if not last then
       last = redis.call('HGET', k_meta, 'turn') or ''
