@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
@@ -84,10 +84,12 @@ def put_one(plan: Plan) -> Job:
     if plan.mould.inline:
         return inline.put([plan])[0]
     if not plan.durable and not plan.key:
-        connection = transaction.get_connection(plan.mould.using)
+        connection = connections[plan.mould.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
-            sent = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
-            _tell_refused(_answered([plan], sent), alone=True)
+            _, [reply] = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
+            refused = _answer(plan, reply)
+            if refused is not None:
+                raise refused
             job: Job = plan.job
             return job
     return put_all([plan])[0]
@@ -114,7 +116,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
 
 
 def _rows_first(plans: list[Plan], using: str) -> None:
-    connection = transaction.get_connection(using)
+    connection = connections[using]
     alone = not commit.is_open(connection)
     if any(plan.mould.horizon_ms for plan in plans):
         _within_horizon(plans, using, alone)
@@ -139,7 +141,7 @@ def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
         for plan, reply in written.merged:
             if reply.status == "taken":
                 raise _refused(plan, reply)
-        connection = transaction.get_connection(using)
+        connection = connections[using]
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
@@ -155,7 +157,7 @@ def _merge(merged: Sequence[tuple[Plan, ScheduleReply]]) -> None:
 
 
 def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
-    connection = transaction.get_connection(using)
+    connection = connections[using]
     alone = not commit.is_open(connection)
     connection.on_commit(Publication(plans, partial(_publish, flight=flight, alone=alone)), robust=not alone)
 
@@ -189,7 +191,7 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 
 def _held(plan: Plan) -> ScheduleReply | None:
     """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
-    if not plan.key or commit.is_open(transaction.get_connection(plan.mould.using)):
+    if not plan.key or commit.is_open(connections[plan.mould.using]):
         return None
     try:
         with stores.guarded(plan.queue, schedules=True):
