@@ -107,7 +107,9 @@ def partitions(value: Any) -> int:
     count = whole(1)(value)
     if count > MOST_PARTITIONS:
         hint = "Leave it out; one partition serves tens of thousands of jobs per second."
-        raise Wrong("must be 1 in this version." if MOST_PARTITIONS == 1 else f"must be at most {MOST_PARTITIONS}, not {value!r}.", hint)
+        raise Wrong(
+            "must be 1 in this version." if MOST_PARTITIONS == 1 else f"must be at most {MOST_PARTITIONS}, not {value!r}.", hint
+        )
     return count
 
 

@@ -67,7 +67,7 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
     def act() -> bool:
         with stores.guarded(row.queue):
-            store = stores.queue(row.queue)
+            store = stores.with_job(row.queue, job)
             answers.append(store.requeue(job, record, vouched=True, actor=actor, reason=reason)[0])
         return answers[-1] is Change.DONE
 

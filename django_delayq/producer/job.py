@@ -8,7 +8,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, wait_for_result, where
 from django_delayq.producer.stores import stores
@@ -141,7 +141,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
     names = [queue] if queue else list(conf.get().queues)
     away: dict[Link, StoreUnavailable] = {}
     for name in names:
-        node = stores.places.of(name, 0)
+        node = stores.places.of(name, ids.partition(id))
         if node in away:
             continue
         try:

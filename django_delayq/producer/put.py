@@ -86,7 +86,7 @@ def put_one(plan: Plan) -> Job:
     if not plan.durable and not plan.key:
         connection = transaction.get_connection(plan.mould.using)
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
-            sent = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
+            sent = _sure(_publisher(plan.queue, plan.partition, plan.mould.using), [plan], None)  # there is no commit to wait for
             _tell_refused(_answered([plan], sent), alone=True)
             job: Job = plan.job
             return job
@@ -193,7 +193,7 @@ def _held(plan: Plan) -> ScheduleReply | None:
         return None
     try:
         with stores.guarded(plan.queue, schedules=True):
-            reply = _publisher(plan.queue, plan.mould.using).ask(plan)
+            reply = _publisher(plan.queue, plan.partition, plan.mould.using).ask(plan)
     except StoreUnavailable:
         if not plan.durable or plan.on_conflict not in ("keep", "error"):
             return None
@@ -213,8 +213,8 @@ def _moved(plan: Plan, holder: UUID) -> bool:
         return False
 
 
-def _publisher(queue: str, using: str) -> Publisher:
-    return Publisher(stores.queue(queue), using, conf.get().most_events)
+def _publisher(queue: str, partition: int, using: str) -> Publisher:
+    return Publisher(stores.queue(queue, partition), using, conf.get().most_events)
 
 
 def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
@@ -222,8 +222,8 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
     refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
-    for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
-        publisher = _publisher(name, using)
+    for (name, using, partition), group in _by_store(plans):
+        publisher = _publisher(name, partition, using)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
@@ -343,8 +343,8 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     refused: list[KeyTaken] = []
     away: dict[Link, tuple[StoreUnavailable, int]] = {}  # each with how many jobs it did not take
     try:
-        for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
-            publisher = _publisher(name, using)
+        for (name, using, partition), group in _by_store(plans):
+            publisher = _publisher(name, partition, using)
             node = publisher.store.link
             if node in away:
                 away[node] = away[node][0], away[node][1] + len(group)
@@ -370,12 +370,12 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
     ground = batch[0].ground
     if ground and all(plan.ground == ground for plan in batch):
         sent = publisher.publish(batch, ground)
-        stores.learn(publisher.store.queue, sent[0])
+        stores.learn(publisher.store, sent[0])
         if sent[1]:
             return _answered(batch, sent)
     # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
     rows = publisher.publish_rows([plan.id for plan in batch])
-    stores.learn(publisher.store.queue, rows.ground)
+    stores.learn(publisher.store, rows.ground)
     answers = dict(zip(rows.jobs, rows.replies, strict=True))
     known = [plan for plan in batch if plan.id in answers]
     return _answered(known, ("", [answers[plan.id] for plan in known]))
@@ -389,6 +389,19 @@ def _by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K,
     for plan in plans:
         groups.setdefault(trait(plan.mould), []).append(plan)
     return groups.items()
+
+
+def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, str, int], list[Plan]]]:
+    """By queue, database and partition."""
+    for (queue, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
+        if not group[0].mould.queue.divided:
+            yield (queue, using, 0), group
+            continue
+        parts: dict[int, list[Plan]] = {}
+        for plan in group:
+            parts.setdefault(plan.partition, []).append(plan)
+        for partition, part in parts.items():
+            yield (queue, using, partition), part
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -40,11 +40,11 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
 
     def act() -> Change:
         with stores.guarded(name):
-            return stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
+            return stores.with_job(name, id).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
 
     if record is not None and record.key:
         with stores.guarded(name):
-            Publisher(stores.queue(name), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
+            Publisher(stores.with_job(name, id), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
     change = noted(id, name, actor, reason, act)
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
 

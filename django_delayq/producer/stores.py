@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
+from uuid import UUID
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer.breaker import Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection import Link
+from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Nodes, Places, by_node
@@ -33,11 +35,11 @@ class StoreSet:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._places: Places | None = None
-        self._queues: dict[str, tuple[conf.Config, Places, QueueStore]] = {}  # as of those settings
+        self._queues: dict[tuple[str, int], tuple[conf.Config, Places, QueueStore]] = {}  # as of those settings
         self._stands_in: Link | None = None
         self.breaker = Breaker()  # of the shared server
         self._breakers: dict[str, Breaker] = {}  # by queue, of those that are on another
-        self._grounds: dict[str, str] = {}
+        self._grounds: dict[tuple[str, int], str] = {}
         # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
         self._clocks: dict[Breaker, tuple[float, float]] = {}
 
@@ -75,24 +77,38 @@ class StoreSet:
         breaker = self._breakers.get(queue, self.breaker) if self._breakers else self.breaker
         return breaker.guarded(schedules=schedules, asks=asks, answers=answers)
 
-    def queue(self, name: str) -> QueueStore:
-        """The store of one queue.
+    def queue(self, name: str, partition: int) -> QueueStore:
+        """The store of one partition of a queue.
 
         Raises:
             QueueUnknown: the settings do not list it.
         """
-        config, found = conf.get(), self._queues.get(name)
+        config, found = conf.get(), self._queues.get((name, partition))
         if found is not None and found[0] is config and found[1] is self._places:  # mostly
             return found[2]
         config.queue(name)
         places = self.places
-        store = QueueStore(places, prefix=config.prefix, queue=name, signer=config.signer)
-        self._queues[name] = (config, places, store)
+        store = QueueStore(places, prefix=config.prefix, queue=name, partition=partition, signer=config.signer)
+        self._queues[name, partition] = (config, places, store)
         return store
+
+    def with_job(self, name: str, job: UUID) -> QueueStore:
+        """The store in which that job of a queue is. Raises: as `queue`."""
+        return self.queue(name, ids.partition(job))
+
+    def parts(self, name: str) -> list[QueueStore]:
+        """The stores of all partitions of a queue that may have jobs. Raises: as `queue`."""
+        return [self.queue(name, partition) for partition in conf.get().queue(name).served]
 
     def inspector(self) -> Inspector:
         """Reads for people."""
-        return Inspector(self.places, prefix=conf.get().prefix)
+        config = conf.get()
+        return Inspector(self.places, prefix=config.prefix, partitions=config.partitions)
+
+    def figures(self) -> Figures:
+        """Numbers over time, for people."""
+        config = conf.get()
+        return Figures(self.places, prefix=config.prefix, partitions=config.partitions)
 
     def from_each(self, queues: Iterable[str], read: Callable[[list[str]], T]) -> tuple[list[T], dict[str, StoreUnavailable]]:
         """What `read` says, for people, of the queues of each server; and of those whose server cannot be asked, why. Where there are
@@ -117,20 +133,22 @@ class StoreSet:
             raise error
         return found, missing
 
-    def ground(self, name: str) -> str:
-        """Where a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis cannot be asked."""
-        known = self._grounds.get(name)
+    def ground(self, name: str, partition: int) -> str:
+        """Where a partition of a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis cannot
+        be asked.
+        """
+        known = self._grounds.get((name, partition))
         if known is None:
             try:
                 with self.guarded(name, schedules=True):
-                    known = self._grounds[name] = self.queue(name).ground()
+                    known = self._grounds[name, partition] = self.queue(name, partition).ground()
             except StoreUnavailable:
                 return ""
         return known
 
-    def learn(self, name: str, ground: str) -> None:
-        """Notes where a queue stands."""
-        self._grounds[name] = ground
+    def learn(self, store: QueueStore, ground: str) -> None:
+        """Notes where a partition of a queue stands."""
+        self._grounds[store.queue, store.partition] = ground
 
     def now_ms(self, queue: str) -> int:
         """The clock of the server of that queue, asked once a minute at most; this host's if it cannot be asked."""
