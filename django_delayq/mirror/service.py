@@ -153,7 +153,8 @@ class Service:
         operations: bool = True,
     ) -> None:
         queues = list(queues)
-        nodes = by_node(places, (Keys.of(config.prefix, queue.name, 0) for queue in queues))
+        parts = [(queue, partition) for queue in queues for partition in queue.served]
+        nodes = by_node(places, (Keys.of(config.prefix, queue.name, partition) for queue, partition in parts))
         if len(nodes) > 1:  # they would wait for each other
             raise ValueError(
                 f"The queues {', '.join(queue.name for queue in queues)} are on {len(nodes)} servers: make a service for each."
@@ -161,33 +162,48 @@ class Service:
         link = next(iter(nodes), places.shared)
         common: Any = {"prefix": config.prefix, "using": config.database}
         signed: Any = {**common, "signer": config.signer}
-        self.mirrors = [MirrorLoop(places, queue, patiently=patiently, **signed) for queue in queues] if "mirror" in roles else []
+        self.mirrors = [
+            MirrorLoop(places, queue, partition=partition, patiently=patiently, **signed)
+            for queue, partition in parts
+            if "mirror" in roles
+        ]
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
         self._runners = [
             LoopRunner(
-                f"restore of {queue.name}",
-                RestoreLoop(places, queue, auto=auto, **signed),
+                f"restore of {_named(queue, partition)}",
+                RestoreLoop(places, queue, partition=partition, auto=auto, **signed),
                 longest=0.5,
                 idle=restore.IDLE,
                 asleep=GROUND,
                 of_redis=True,
             )
-            for queue in queues
+            for queue, partition in parts
             if roles
         ]
         self._restores = list(self._runners)
         self._folders = [
-            LoopRunner(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True, of_redis=True)
+            LoopRunner(
+                f"the mirror of {_named(one.queue, one.partition)}",
+                one,
+                idle=mirror_loop.IDLE,
+                asleep=STREAM,
+                races=True,
+                of_redis=True,
+            )
             for one in self.mirrors
         ]
         self._runners += self._folders
         if "relay" in roles:
             self._runners += [
                 LoopRunner(
-                    f"the relay of {queue.name}", RelayLoop(places, queue, **signed), idle=relay.IDLE, asleep=ROWS, of_redis=True
+                    f"the relay of {_named(queue, partition)}",
+                    RelayLoop(places, queue, partition=partition, **signed),
+                    idle=relay.IDLE,
+                    asleep=ROWS,
+                    of_redis=True,
                 )
-                for queue in queues
+                for queue, partition in parts
             ]
             self._runners += [
                 LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), of_redis=True)
@@ -198,10 +214,17 @@ class Service:
             self._runners += [LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues]
             if operations:
                 self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
-            self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(places, queue, **common), of_redis=True) for queue in queues]
             self._runners += [
-                LoopRunner(f"the format of {queue.name}", UpgradeLoop(places, queue, prefix=config.prefix), of_redis=True)
-                for queue in queues
+                LoopRunner(f"tidy of {_named(queue, partition)}", TidyLoop(places, queue, partition=partition, **common), of_redis=True)
+                for queue, partition in parts
+            ]
+            self._runners += [
+                LoopRunner(
+                    f"the format of {_named(queue, partition)}",
+                    UpgradeLoop(places, queue, prefix=config.prefix, partition=partition),
+                    of_redis=True,
+                )
+                for queue, partition in parts
             ]
             if operations:
                 self._runners.append(
@@ -316,6 +339,10 @@ class Service:
             self.drain()
         except (StoreUnavailable, StoreError, DriverError) as error:
             logger.warning("the mirror leaves before it has seen everything; it goes on when it is started again: %s", error)
+
+
+def _named(queue: QueueConfig, partition: int) -> str:
+    return f"{queue.name}/{partition}" if queue.divided else queue.name
 
 
 def _drop_broken_connections() -> None:

@@ -134,8 +134,8 @@ class StoreSet:
         return found, missing
 
     def ground(self, name: str, partition: int) -> str:
-        """Where a partition of a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis cannot
-        be asked.
+        """Where a partition of a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis
+        cannot be asked.
         """
         known = self._grounds.get((name, partition))
         if known is None:
