@@ -134,6 +134,11 @@ class Config:
                 found.append(one)
         return found
 
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """By queue, how many partitions may have jobs, of those with more than one."""
+        return {name: len(queue.served) for name, queue in self.queues.items() if queue.divided}
+
     def queue(self, name: str) -> QueueConfig:
         """The queue of that name.
 

@@ -12,7 +12,7 @@ import re
 import threading
 import uuid
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 from uuid import UUID, SafeUUID
@@ -192,6 +192,14 @@ def created_ms(id: UUID) -> int:
 def partition(id: UUID) -> int:
     """The partition in which the job of that id is. 0 for a UUID that is no id of ours, too: no partition has such a job."""
     return id.int & _PARTITION if id.int & _VERSION == _HEAD_8 else 0
+
+
+def by_partition(jobs: Iterable[UUID]) -> dict[int, list[UUID]]:
+    """These jobs by the partitions that their ids say."""
+    found: dict[int, list[UUID]] = {}
+    for job in jobs:
+        found.setdefault(partition(job), []).append(job)
+    return found
 
 
 def _of_a_job(id: UUID) -> int:

@@ -181,10 +181,10 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
 
 def _left_behind(name: str) -> list[dict[str, str]]:
     """Jobs of a queue with a server of its own that are on the shared one: it was there before."""
-    store = stores.queue(name)
-    if store.link is stores.link:
+    parts = stores.parts(name)
+    if any(store.link is stores.link for store in parts):
         return []
-    count = stores.link.execute("HLEN", store.keys["jobs"])
+    count = sum(stores.link.execute("HLEN", store.keys["jobs"]) for store in parts)
     if not count:
         return []
     return [
@@ -194,7 +194,7 @@ def _left_behind(name: str) -> list[dict[str, str]]:
             f"The queue {name!r} has a REDIS of its own, and {count:,} of its jobs are on the server of DELAYQ['REDIS'], where nobody "
             "runs them.",
             "Durable ones run on its own server, from their rows. Of redis durability? Then take its REDIS out until they have run. "
-            f"When none is left that counts, delete {store.keys['jobs']} there, and what else begins like it.",
+            f"When none is left that counts, delete {parts[0].keys['jobs']} there, and what else begins like it.",
         )
     ]
 
@@ -215,16 +215,16 @@ def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) 
 
 
 def _newer_findings(name: str) -> list[dict[str, str]]:
-    format = FormatStore(stores.queue(name)).look()
+    format = max(FormatStore(store).look() for store in stores.parts(name))
     if format <= formats.FORMAT:
         return []
     return [finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")]
 
 
 def _format_findings(name: str, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    store = FormatStore(stores.queue(name))
-    format = store.look()
-    if format == formats.FORMAT or not store.used():
+    used = [store for part in stores.parts(name) if (store := FormatStore(part)).used()]
+    format = min((store.look() for store in used), default=formats.FORMAT)
+    if format == formats.FORMAT:
         return []
     old = ", ".join(worker["id"] for worker in formats.older(workers))
     return [

@@ -46,4 +46,4 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
 
 def _resume(name: str) -> bool:
     depth = stores.inspector().depth(name)
-    return depth.paused_by == ACTOR and stores.queue(name).resume(actor=actor(), reason="restored")
+    return depth.paused_by == ACTOR and sum(store.resume(actor=actor(), reason="restored") for store in stores.parts(name)) > 0

@@ -152,7 +152,8 @@ class Service:
         operations: bool = True,
     ) -> None:
         queues = list(queues)
-        links = {queue.name: places.of(queue.name, 0) for queue in queues}
+        parts = [(queue, partition) for queue in queues for partition in queue.served]
+        links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
         several = set(links.values())
         if len(several) > 1 and not all(link.moves for link in several):  # they would wait for each other
             raise ValueError(
@@ -160,30 +161,34 @@ class Service:
             )
         common: Any = {"prefix": config.prefix, "using": config.database}
         signed: Any = {**common, "signer": config.signer}
-        self.mirrors = [MirrorLoop(places, queue, patiently=patiently, **signed) for queue in queues] if "mirror" in roles else []
+        self.mirrors = [
+            MirrorLoop(places, queue, partition=partition, patiently=patiently, **signed)
+            for queue, partition in parts
+            if "mirror" in roles
+        ]
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
         self._runners = [
             LoopRunner(
-                f"restore of {queue.name}",
-                RestoreLoop(places, queue, auto=auto, **signed),
+                f"restore of {_named(queue, partition)}",
+                RestoreLoop(places, queue, partition=partition, auto=auto, **signed),
                 longest=0.5,
                 idle=restore.IDLE,
                 asleep=GROUND,
-                link=links[queue.name],
+                link=links[queue.name, partition],
             )
-            for queue in queues
+            for queue, partition in parts
             if roles
         ]
         self._restores = list(self._runners)
         self._folders = [
             LoopRunner(
-                f"the mirror of {one.queue.name}",
+                f"the mirror of {_named(one.queue, one.partition)}",
                 one,
                 idle=mirror_loop.IDLE,
                 asleep=STREAM,
                 races=True,
-                link=links[one.queue.name],
+                link=links[one.queue.name, one.partition],
             )
             for one in self.mirrors
         ]
@@ -191,16 +196,16 @@ class Service:
         if "relay" in roles:
             self._runners += [
                 LoopRunner(
-                    f"the relay of {queue.name}",
-                    RelayLoop(places, queue, **signed),
+                    f"the relay of {_named(queue, partition)}",
+                    RelayLoop(places, queue, partition=partition, **signed),
                     idle=relay.IDLE,
                     asleep=ROWS,
-                    link=links[queue.name],
+                    link=links[queue.name, partition],
                 )
-                for queue in queues
+                for queue, partition in parts
             ]
             self._runners += [
-                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), link=links[queue.name])
+                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), link=places.of(queue.name, 0))
                 for queue in queues
             ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
@@ -209,17 +214,26 @@ class Service:
             if operations:
                 self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
             self._runners += [
-                LoopRunner(f"tidy of {queue.name}", TidyLoop(places, queue, **common), link=links[queue.name]) for queue in queues
+                LoopRunner(
+                    f"tidy of {_named(queue, partition)}",
+                    TidyLoop(places, queue, partition=partition, **common),
+                    link=links[queue.name, partition],
+                )
+                for queue, partition in parts
             ]
             self._runners += [
-                LoopRunner(f"the format of {queue.name}", UpgradeLoop(places, queue, prefix=config.prefix), link=links[queue.name])
-                for queue in queues
+                LoopRunner(
+                    f"the format of {_named(queue, partition)}",
+                    UpgradeLoop(places, queue, prefix=config.prefix, partition=partition),
+                    link=links[queue.name, partition],
+                )
+                for queue, partition in parts
             ]
             if operations:
                 self._runners.append(
                     LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
                 )
-        heard = [(links[one.queue.name], one.log.keys) for one in self.mirrors]
+        heard = [(links[one.queue.name, one.partition], one.log.keys) for one in self.mirrors]
         self._line = event_line(heard) if heard else None
         self._listen_at = 0.0
         self._broke = False
@@ -331,6 +345,10 @@ class Service:
             self.drain()
         except (StoreUnavailable, StoreError, DriverError) as error:
             logger.warning("the mirror leaves before it has seen everything; it goes on when it is started again: %s", error)
+
+
+def _named(queue: QueueConfig, partition: int) -> str:
+    return f"{queue.name}/{partition}" if queue.divided else queue.name
 
 
 def _drop_broken_connections() -> None:

@@ -288,7 +288,7 @@ def test_who_claims_nothing_is_no_capacity(orders, staff, facts):
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_job_waits_for_its_name(orders, staff, most):
     jobs = [delayq.schedule(close_order, 7, concurrency=("order:{order_id}", most)) for _ in range(most + 1)]
-    store = stores.queue("orders")
+    store = stores.queue("orders", 0)
     claimed = {job.id for job in store.claim("w", "n1", want=9, lease_ms=30_000, max_crashes=3).jobs}
     [waits] = [job for job in jobs if job.short_id not in claimed]
     works()
