@@ -154,7 +154,7 @@ class ClusterServers:
         source = self.serving(slot)
         for node in (to, source, *(one for one in self.masters if one not in (to, source))):
             assert node.call("CLUSTER", "SETSLOT", str(slot), "NODE", to.id) == "+OK"
-        # Who moves it on before all have heard of this may give it an epoch that was given already, and which of the two holds is chance.
+        # Who moves it on before all have heard of this may give it an epoch that was given already: which of the two holds is chance.
         until(lambda: len({node.epoch() for node in self.masters}) == 1, "not all hear of the move")
 
     def _lines(self, own: ClusterNode) -> Iterator[str]:

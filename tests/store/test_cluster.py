@@ -10,7 +10,7 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.record import JobRecord
 from django_delayq.store import cluster as room
-from django_delayq.store import scripts
+from django_delayq.store import offers, scripts
 from django_delayq.store.cluster import Node
 from django_delayq.store.connection import StoreRefused
 from django_delayq.store.event_line import EventLines, event_line
@@ -18,13 +18,15 @@ from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore
+from django_delayq.store.offers import OfferStore
 from django_delayq.store.places import Places, by_node, place
 from django_delayq.store.queue import QueueStore, ScheduleItem
 from django_delayq.store.slots import slot_of
 from django_delayq.store.wake import WakeLine
 from django_delayq.store.worker_registry import WorkerRegistry
+from django_delayq.target import OfferTarget
 from tests.conftest import missing
-from tests.store.board import Board
+from tests.store.board import NOW, Board, job_id
 from tests.topologies import ClusterNode, ClusterServers, redis_program, until, valkey_program
 
 PROGRAMS: dict[str, Callable[[], str]] = {"redis": redis_program, "valkey": valkey_program}
@@ -317,3 +319,49 @@ def _sha(text: str) -> str:
     import hashlib
 
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@pytest.mark.parametrize("kind", ["list", "stream"])
+@pytest.mark.parametrize("key", ["t:{q}:shipping-out", "shipping-out"])
+def test_offers_go_to_a_target_of_any_slot(fresh, places, key, kind):
+    link = places(fresh).of("q", 0)
+    board = Board(link, link)
+    target = OfferTarget(name="shipping", key=key, kind=kind, maxlen=1)
+
+    def offered(number: int) -> str:
+        return OfferStore(board.store).offer(target, b"7", id=ids.short(job_id(number)), attempt=1, nonce="n1", now_ms=NOW).status
+
+    for number in (1, 2, 3):
+        board.put(number)
+    board.claim()
+    board.store.cancel([job_id(3)], now_ms=NOW)
+    assert [offered(1), offered(1), offered(2), offered(3)] == ["offered", "again", "offered", "cancel"]
+    length = {"list": "LLEN", "stream": "XLEN"}[kind]
+    assert fresh.serving(slot_of(key)).call(length, key) in (":1", ":2"), "a stream is cut by whole nodes"
+    assert board.settle(1, "ack") == "done"
+    assert offered(1) == "gone"
+
+
+def test_an_offer_to_another_slot_whose_note_is_lost_is_made_again(fresh, places, monkeypatch):
+    """As the docs say: at least once there."""
+    link = places(fresh).of("q", 0)
+    board = Board(link, link)
+    board.put(1)
+    board.claim()
+    target = OfferTarget(name="shipping", key="shipping-out", kind="list", maxlen=None)
+
+    def offered() -> str:
+        return OfferStore(board.store).offer(target, b"7", id=ids.short(job_id(1)), attempt=1, nonce="n1", now_ms=NOW).status
+
+    real = offers._push
+
+    def dies(*args) -> None:
+        real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(offers, "_push", dies)
+    with pytest.raises(KeyboardInterrupt):
+        offered()
+    monkeypatch.undo()
+    assert [offered(), offered()] == ["offered", "again"]
+    assert link.execute("LLEN", "shipping-out") == 2
