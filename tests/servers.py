@@ -245,7 +245,7 @@ class RedisServer(Server):
             line.settimeout(5)
             try:
                 line.connect(self.socket)
-                line.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w.encode()) for w in words))
+                line.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w.encode()), w.encode()) for w in words))
                 reply = line.recv(10_000)
                 return (reply if whole else reply.split(b"\r\n")[0]).decode()
             except OSError:

@@ -53,6 +53,11 @@ class ClusterNode(RedisServer):
         assert self.call("CLUSTER", "ADDSLOTS", *map(str, range(first, last + 1))) == "+OK"
         return self
 
+    def epoch(self) -> str:
+        """The newest configuration of the Cluster that it knows of."""
+        told = self.call("CLUSTER", "INFO", whole=True)
+        return told.partition("cluster_current_epoch:")[2].partition("\r")[0]
+
     def tells(self, slot: int) -> str:
         """Who serves the slot, as this one says: "me", an address, or "" where it is not known, or nobody answers."""
         answer = self.call("GET", key_in(slot))
@@ -149,6 +154,8 @@ class ClusterServers:
         source = self.serving(slot)
         for node in (to, source, *(one for one in self.masters if one not in (to, source))):
             assert node.call("CLUSTER", "SETSLOT", str(slot), "NODE", to.id) == "+OK"
+        # Who moves it on before all have heard of this may give it an epoch that was given already: which of the two holds is chance.
+        until(lambda: len({node.epoch() for node in self.masters}) == 1, "not all hear of the move")
 
     def _lines(self, own: ClusterNode) -> Iterator[str]:
         for number, node in enumerate(self.nodes):

@@ -259,6 +259,10 @@ class SlotLink(Link):
         node = self._cluster.known(self.slot)
         return node is None or node.away
 
+    def beside(self, key: str) -> Link:
+        """See `Link`."""
+        return self._cluster.link(slot_of(key))
+
     def hurry(self, deadline: float) -> None:
         """See `Link`."""
         self._cluster.hurry(deadline)

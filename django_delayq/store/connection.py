@@ -118,6 +118,10 @@ class Link:
         """See `shared`."""
         return self
 
+    def beside(self, key: str) -> Link:
+        """What leads to a key of others, on the same server or in the same Cluster: this link, if one script may have both."""
+        return self
+
     def nodes(self, queue: str = "") -> Sequence[Link]:
         """See `shared`."""
         return (self,)
