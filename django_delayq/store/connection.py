@@ -22,6 +22,7 @@ from redis.retry import Retry
 from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
+from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
 
 
@@ -105,10 +106,9 @@ class Link:
         self._sentinels = sentinels
         self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
-        self._failed_at = 0.0  # when the last call failed; 0: it did not
         self._deadline: float | None = None
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
-        self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
+        self.rest = Rest()
 
     @property
     def shared(self) -> Link:
@@ -126,7 +126,7 @@ class Link:
     @property
     def away(self) -> bool:
         """Whether the server could not be reached when it was last called."""
-        return bool(self._failed_at)
+        return self.rest.failed
 
     def hurry(self, deadline: float) -> None:
         """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
@@ -171,7 +171,7 @@ class Link:
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> Connection:
         self._after_fork()
-        if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
+        if self.rest.holds:
             raise StoreUnavailable(code="redis_rests", where=self.where)
         connection = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
@@ -181,12 +181,13 @@ class Link:
         return connection
 
     def _receive(self, connection: Connection, count: int) -> list[Reply]:
+        began = clock.monotonic() if self.rest.late else 0.0
         try:
             replies = [self._read(connection) for _ in range(count)]
         except BaseException as error:
             raise self._broken(connection, error) from error
-        if self._failed_at:
-            self._failed_at = 0.0
+        if self.rest.failed or began:
+            self.rest.answered(began)
         for reply in replies:
             if isinstance(reply, StoreRefused) and reply.replica:
                 connection.disconnect()  # the address may lead to the new primary by now
@@ -213,7 +214,7 @@ class Link:
         try:
             return self.factory()
         except (RedisError, OSError) as error:  # of the Sentinels
-            self._failed_at = clock.monotonic()
+            self.rest.begin()
             raise self._unavailable(error) from error
 
     def _let_in(self, connection: Connection) -> None:
@@ -296,7 +297,7 @@ class Link:
         _discard(connection)
         if not isinstance(error, (RedisError, OSError)):
             raise error
-        self._failed_at = clock.monotonic()
+        self.rest.begin()
         self._forget()
         return self._unavailable(error)
 

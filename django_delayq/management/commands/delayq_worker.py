@@ -298,7 +298,7 @@ def _keep_records(
     """What one of these processes runs."""
     places = _places(config, "delayq-records")
     if not first:
-        places.shared.rests = APART
+        places.shared.rest.seconds = APART
     patiently = PatientThread(close_old_connections).run
     service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=first)
     if first and "relay" in roles:
