@@ -63,7 +63,11 @@ class Cancel:
         return Change.DONE if row.state is State.CANCELLED and not row.ending else None
 
     def of_far(self, row: OutboxRow, using: str) -> Change | None:
-        return Change.DONE if database.need().cancel_far(row.record.id, row.queue, self.actor, self.reason, using) else None
+        id = row.record.id
+        if not database.need().cancel_far(id, row.queue, self.actor, self.reason, using):
+            return None
+        horizon.withdrawn(id, using)
+        return Change.DONE
 
 
 class Move:

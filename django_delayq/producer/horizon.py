@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from django.core.signals import setting_changed
-from django.db import Error
+from django.db import Error, transaction
 from django.dispatch import receiver
 
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.producer import database
-from django_delayq.producer.commit import Plan
+from django_delayq.producer.commit import Plan, Withdrawal
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
@@ -125,7 +126,8 @@ class Written:
     def _ask(self, publish: Publish) -> None:
         for plan in self.far:
             if not plan.key:
-                _created(plan)
+                if not plan.withdrawn:
+                    _created(plan)
                 continue
             publisher = _publisher(plan.queue, plan.partition, self._using)
             with stores.guarded(plan.queue, plan.partition, schedules=True):
@@ -139,6 +141,30 @@ class Written:
             publish([plan])
 
 
+class Behind:
+    """The commit hook of far rows."""
+
+    def __init__(self, written: Written, publish: Publish) -> None:
+        self.far = written.far
+        self._work = partial(written.committed, publish)
+        self.__qualname__ = "Behind"  # by which Django logs a robust hook
+
+    def __call__(self) -> None:
+        self._work()
+
+
+def withdrawn(job: UUID, using: str) -> None:
+    """A far row was cancelled. If the open transaction has written it, nobody is to hear that it was scheduled; but for those who roll
+    the savepoint back in which it was cancelled.
+    """
+    connection = transaction.get_connection(using)
+    for place, (_, hook, _) in enumerate(connection.run_on_commit if connection.in_atomic_block else ()):
+        for plan in hook.far if isinstance(hook, Behind) else ():
+            if plan.id == job:
+                connection.run_on_commit.insert(place, (set(connection.savepoint_ids), Withdrawal(plan), False))
+                return
+
+
 def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
     """Asks who holds the key of a far row: Redis, or a row on its way there. If nobody does, it keeps it, and stays far. Else it is
     made near, to be published by the caller, so that the script decides. Returns the row as it is now; None if it needs no publication.
@@ -149,6 +175,7 @@ def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
     outbox = database.need()
     row = next(iter(outbox.rows([item.id], publisher.using)), None)
     if row is not None and row.far:
+        publisher.put_in_waiting(item.key)  # first: what is published between a look at Redis and one at rows would be seen by neither
         reply = publisher.ask(ScheduleItem.of(item, due_ms=row.run_at_ms))
         if reply.status == "asked":
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
@@ -192,6 +219,17 @@ def meet(plans: Sequence[Plan], queue: str, using: str) -> bool:
     """Makes the far rows of these keys near that have come meanwhile; whether there were any."""
     keys = {plan.key for plan in plans if plan.key and plan.mould.queue.horizon}
     return bool(keys) and database.need().bring_in_keys(queue, keys, using)
+
+
+def meet_key(queue: str, key: str) -> None:
+    """The same behind a job of that key that has come back to Redis, and wrote no row of its own. What fails is left to the relay."""
+    using = conf.get().database
+    try:
+        if database.need().bring_in_keys(queue, [key], using):
+            with stores.guarded(queue, schedules=True):
+                _publisher(queue, using).complete(key)
+    except (StoreUnavailable, Error) as error:
+        logger.warning("whether a far job holds the key %r of %s was not asked: %s", key, queue, error)
 
 
 def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:

@@ -75,8 +75,7 @@ class Flight:
     def _read(self) -> None:
         if self._under_way is not None:
             (publisher, batch, answer), self._under_way = self._under_way, None
-            sent = _sure(publisher, batch, answer)
-            self._refused += _answered(batch, sent)
+            self._refused += _answered(batch, _sure(publisher, batch, answer))
 
 
 def put_one(plan: Plan) -> Job:
@@ -146,7 +145,7 @@ def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
-        connection.on_commit(partial(written.committed, publish), robust=not alone)  # far ones of the same keys came behind these
+        connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far ones of the same keys came behind these
         failpoint("producer.commit")
     for plan, reply in written.merged:
         plan.job.id = reply.id  # at once, for who cancels it in the same transaction; `created` is known at the commit
@@ -303,6 +302,8 @@ def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
     """Tells the handles. Those that were refused."""
+    if plans and not plans[0].durable:  # whoever has written a far row since the first look found nobody in Redis
+        horizon.meet_in_redis(plans, plans[0].queue)
     return [refused for plan, reply in zip(plans, sent[1], strict=True) if (refused := _answer(plan, reply)) is not None]
 
 

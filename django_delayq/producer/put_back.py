@@ -10,7 +10,7 @@ from django.db import transaction
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.logger import Logger
-from django_delayq.producer import database, where
+from django_delayq.producer import database, horizon, where
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
@@ -32,6 +32,8 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
     if row is not None and (row.state is State.SUCCEEDED or row.far):
         return Change.CONFLICT
     record = row.record.revived(clock.wall_ms()) if row is not None else None
+    if record is not None and far_holds(name, record.key):
+        return Change.CONFLICT
     if waits_for_commit():
         return _requeue_at_commit(id, name, record, actor, reason)
     vouched = row is not None and row.state in REQUEUEABLE
@@ -46,7 +48,14 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         with stores.guarded(name, ids.partition(id)):
             Publisher(stores.with_job(name, id), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
     change = noted(id, name, actor, reason, act)
+    if change is Change.DONE and record is not None and record.key:
+        horizon.meet_key(name, record.key)
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
+
+
+def far_holds(queue: str, key: str) -> bool:
+    """Whether a far row holds that key, which Redis does not know. One that comes later meets the job that is back, see `horizon`."""
+    return bool(key) and database.need().far_of_key(queue, key, conf.get().database) is not None
 
 
 def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str) -> Change:

@@ -17,6 +17,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import cluster_slots, keys
 from django_delayq.store.cluster_slots import SLOTS, Address, slot_of
 from django_delayq.store.connection import Link, Reply, StoreError, StoreRefused
+from django_delayq.store.rest import Rest
 
 MOST_HOPS: Final = 5  # redirects that one command follows: more of them are a circle
 LOOK: Final = 1.0  # seconds between looks at the map, at least
@@ -59,7 +60,7 @@ class Cluster:
         self._known = False
         self._looked_at = -LOOK
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
-        self._rests = 0.0
+        self._rests = 0.0, 0.0
         self._deadline: float | None = None
         self._pid = os.getpid()
         self._looking = threading.Lock()
@@ -98,16 +99,11 @@ class Cluster:
         for node in list(self._nodes.values()):
             node.close()
 
-    @property
-    def rests(self) -> float:
-        """See `Link.rests`: of each node."""
-        return self._rests
-
-    @rests.setter
-    def rests(self, seconds: float) -> None:
-        self._rests = seconds
+    def leave_alone(self, seconds: float, late: float) -> None:
+        """See `Link.leave_alone`: each node."""
+        self._rests = seconds, late
         for node in list(self._nodes.values()):
-            node.rests = seconds
+            node.leave_alone(seconds, late)
 
     def hurry(self, deadline: float) -> None:
         """See `Link.hurry`."""
@@ -144,7 +140,7 @@ class Cluster:
                 node = self._nodes.get(address)
                 if node is None:
                     node = Node(self._make, address, self._timeout)
-                    node.rests = self._rests
+                    node.leave_alone(*self._rests)
                     if self._deadline is not None:
                         node.hurry(self._deadline)
                     self._nodes[address] = node
@@ -244,14 +240,18 @@ class SlotLink(Link):
         pass  # that of its node
 
     @property
-    def rests(self) -> float:
-        """See `Link`; of all nodes."""
-        return self._cluster.rests
+    def rest(self) -> Rest:
+        """See `Link`: of its node."""
+        node = self._cluster.known(self.slot)
+        return self._unknown if node is None else node.rest
 
-    @rests.setter
-    def rests(self, seconds: float) -> None:
-        if seconds:
-            self._cluster.rests = seconds
+    @rest.setter
+    def rest(self, value: Rest) -> None:
+        self._unknown = value
+
+    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
+        """See `Link`; all nodes."""
+        self._cluster.leave_alone(seconds, late)
 
     @property
     def away(self) -> bool:

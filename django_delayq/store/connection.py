@@ -24,6 +24,7 @@ from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
 from django_delayq.store.cluster_slots import Redirect, redirect
 from django_delayq.store.packing import packed
+from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
 from django_delayq.store.wire import Wire
 
@@ -92,10 +93,9 @@ class Link:
         self._sentinels = sentinels
         self._idle: deque[tuple[Wire, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
-        self._failed_at = 0.0  # when the last call failed; 0: it did not
         self._deadline: float | None = None
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
-        self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
+        self.rest = Rest()
 
     moves = False  # whether the next call may find another server there
     misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
@@ -129,7 +129,11 @@ class Link:
     @property
     def away(self) -> bool:
         """Whether the server could not be reached when it was last called."""
-        return bool(self._failed_at)
+        return self.rest.failed
+
+    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
+        """How long calls fail at once behind one that has failed, or was answered later than that; see `Rest`."""
+        self.rest.seconds, self.rest.late = seconds, late
 
     def hurry(self, deadline: float) -> None:
         """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
@@ -176,7 +180,7 @@ class Link:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self.close()
-        if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
+        if self.rest.holds:
             raise StoreUnavailable(code="redis_rests", where=self.where)
         wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
@@ -187,6 +191,7 @@ class Link:
         return wire
 
     def _receive(self, wire: Wire, count: int) -> list[Reply]:
+        began = clock.monotonic() if self.rest.late else 0.0
         replies: list[Reply] = []
         refused = False
         try:
@@ -199,8 +204,8 @@ class Link:
                     replies.append(answer)
         except BaseException as error:
             raise self._broken(wire, error) from error
-        if self._failed_at:
-            self._failed_at = 0.0
+        if self.rest.failed or began:
+            self.rest.answered(began)
         if refused:
             wire.discard()  # the address may lead to the new primary by now
             self._forget()
@@ -236,7 +241,7 @@ class Link:
         try:
             return self.factory()
         except (RedisError, OSError) as error:  # of the Sentinels
-            self._failed_at = clock.monotonic()
+            self.rest.begin()
             raise self._unavailable(error) from error
 
     def _let_in(self, connection: Connection) -> None:
@@ -306,7 +311,7 @@ class Link:
         wire.discard()
         if not isinstance(error, (RedisError, OSError)):
             raise error
-        self._failed_at = clock.monotonic()
+        self.rest.begin()
         self._forget()
         return self._unavailable(error)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.campaign.recovery import MS, percentile
 from tests.laws.history import FOREVER, FaultSeen, History
@@ -13,6 +14,7 @@ from tests.laws.judge import Breach
 
 WAITED = 1.0  # seconds after which a job, or a call, has waited for another server; on a machine that has nothing else to do
 BEFORE = 4_000 * MS  # what is compared with the time of the fault
+LEASE = 4_000 * MS  # the longest, and how long a campaign rests behind faults of servers; see script.py
 SHORTEST = 500 * MS  # faults that are over sooner keep nobody waiting
 
 
@@ -76,13 +78,14 @@ def waited(history: History, slack: float) -> Iterator[Breach]:
 
 
 def _lost(history: History, fault: FaultSeen) -> Iterator[str]:
-    """Jobs of other servers whose run was taken for dead, though it went on while the fault was about, or began then."""
+    """Jobs of other servers whose run was taken for dead while the fault was about, or a lease later: no other fault comes before."""
     crashed = {(job, fence) for job, _, fence, outcome in history.final.attempts if outcome == "crashed"}
-    for run in history.runs:
-        alive = run.at >= fault.at or fault.at <= run.until < FOREVER
-        ended = (run.job, run.fence.partition("/")[0]) in crashed
-        if alive and ended and run.at <= fault.until and history.queue(run.job) not in fault.queues:
-            yield run.job
+    for job, runs in history.runs_of.items():
+        for run, following in pairwise(runs):
+            alive = run.at >= fault.at or fault.at <= run.until < FOREVER
+            soon = run.at <= fault.until and following.at <= fault.until + LEASE
+            if alive and soon and (job, run.fence.partition("/")[0]) in crashed and history.queue(job) not in fault.queues:
+                yield job
 
 
 def lines(history: History) -> list[str]:

@@ -57,10 +57,12 @@ def test_a_call_about_another_server_is_answered_in_time() -> None:
 
 def test_a_run_that_is_taken_for_dead_has_lost_its_lease_to_another_server() -> None:
     history = harmed()
-    history.runs.append(run("plain", start=1.8, end=3.0, fence="f1/2"))
+    history.runs = [run("plain", start=1.8, end=3.0, fence="f1/2"), run("plain", start=2.9, end=3.2)]
     history.final.attempts.append(("plain", 1, "f1", "crashed"))
     assert laws(history) == ["lost its lease to another server"]
-    history.runs[-1].until = at(1.9)  # it was over
+    history.runs[1].at = at(8.1)  # of something that came later
+    assert laws(history) == []
+    history.runs[1].at, history.runs[0].until = at(2.9), at(1.9)  # it was over
     assert laws(history) == []
 
 

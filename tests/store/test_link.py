@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from redis.connection import AbstractConnection
@@ -10,7 +11,7 @@ from redis.connection import AbstractConnection
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import connection, packing, wire
-from django_delayq.store.connection import IDLE, KEPT, StoreError, connect
+from django_delayq.store.connection import IDLE, KEPT, Link, StoreError, connect
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine
@@ -137,6 +138,30 @@ def test_a_server_that_does_not_answer_in_time_is_unavailable(server):
         link.execute("PING")
     server.resume()
     assert link.execute("ECHO", "b") == b"b", "the late answer to the first question must not be taken for this one"
+
+
+def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not_away(server, monkeypatch):
+    link = connect(server.url)
+    link.rest.seconds, link.rest.late = 5.0, 0.5
+    now = [100.0]
+    real = Link._read
+    monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.connection.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    took = [0.4, 0.6, 0.4]
+
+    def late(link, connection):
+        now[0] += took.pop(0)
+        return real(link, connection)
+
+    monkeypatch.setattr(Link, "_read", late)
+    assert [link.execute("PING") for _ in range(2)] == [b"PONG"] * 2
+    with pytest.raises(StoreUnavailable, match="not a moment ago"):
+        link.execute("PING")
+    assert not link.away
+    now[0] += 5.0
+    assert link.execute("PING") == b"PONG"
+    assert not link.rest.holds
+    link.close()
 
 
 def test_an_error_reply_is_an_error_and_the_link_goes_on(link):

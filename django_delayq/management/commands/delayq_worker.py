@@ -299,10 +299,10 @@ def _keep_records(
     """What one of these processes runs."""
     places = _places(config, "delayq-records")
     if not first:
-        places.shared.rests = APART
-    for link in {places.of(queue, 0) for queue in queues}:
+        places.shared.leave_alone(APART)
+    for link in {places.of(queue, partition) for queue in queues for partition in config.queue(queue).served}:
         if link.moves:  # its nodes, of which one may hang
-            link.rests = NODE_RESTS
+            link.leave_alone(NODE_RESTS)
     patiently = PatientThread(close_old_connections).run
     service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=first)
     if first and "relay" in roles:
