@@ -84,6 +84,7 @@ if string.sub(naming, 1, 1) == 'n' then
     local id = found[i]
     if redis.call('HEXISTS', k_jobs, id) == 0 then
       free_name(id)
+      forget_waiter(id)
       forget_name(id)
     end
   end

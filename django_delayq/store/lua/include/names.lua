@@ -9,7 +9,7 @@
 -- Mostly no job of a queue has ever had a name, as `named` of begin.lua says. Then nothing of this is made, since to make functions costs
 -- time; who calls them asks `named` before. Needs begin, bulk and lanes, and the keys jobs high normal low meta names holders blocked waiters.
 local read_names, name_of, forget_name, hold_name, free_name
-local note_freed, may_be_next, take_room, waiter, unblock, date_of, withdraw, call_waiters
+local note_freed, may_be_next, take_room, waiter, unblock, forget_waiter, date_of, withdraw, call_waiters
 
 if named then
   local LANE_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
@@ -150,6 +150,15 @@ if named then
       end
     end
     return due and true
+  end
+
+  -- The same of one whose record is gone, and with it the lane to which it would have come back.
+  function forget_waiter(id)
+    local due, name = tonumber(redis.call('ZSCORE', k_blocked, id) or ''), name_of(id)
+    if due and name then
+      redis.call('ZREM', k_blocked, id)
+      redis.call('ZREM', k_waiters, waiter(id, 'h', due, name), waiter(id, 'n', due, name), waiter(id, 'l', due, name))
+    end
   end
 
   -- When a job that waits was due, be it in its lane or for its name; nil when it does not wait.
