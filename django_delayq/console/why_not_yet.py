@@ -79,7 +79,7 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
         return [_far(job) if job.derived == "far" else _not_in_redis(job, trouble)]
     wait = (view.date_ms - view.now_ms) / 1000
     later = [_later(job, view, wait)] if wait > 0 else []
-    depth, workers = _seen(job.queue)
+    depth, workers = _seen(job)
     if depth.paused:
         return [*later, *_paused(depth)]
     if conf.get().queue(job.queue).pulled:
@@ -208,8 +208,9 @@ def _crowded(depth: QueueDepth, serving: Sequence[dict[str, Any]]) -> Why:
     return Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")
 
 
-def _seen(queue: str) -> tuple[QueueDepth, list[dict[str, Any]]]:
-    with stores.guarded(queue):
-        depth = stores.inspector().depth(queue)
+def _seen(job: Job) -> tuple[QueueDepth, list[dict[str, Any]]]:
+    """The partition in which it is, and the workers."""
+    with stores.guarded(job.queue):
+        depth = stores.inspector().part(job.queue, ids.partition(job.pk))
     with stores.guarded():
         return depth, WorkerRegistry(stores.link, prefix=conf.get().prefix).all()
