@@ -61,6 +61,10 @@ class QueueConfig:
         """Whether it has, or had, more than one partition."""
         return self.partitions > 1 or bool(self.former_partitions)
 
+    def label(self, partition: int) -> str:
+        """How a partition is called where people read it."""
+        return f"{self.name}/{partition}" if self.divided else self.name
+
     def homes(self, text: str) -> tuple[int, ...]:
         """Where jobs of that key, or of that name, are: their home, which new ones get; and those they had before."""
         number = crc32(text.encode())

@@ -13,11 +13,13 @@ from django_delayq.console.vitals import HALF, LAG
 from django_delayq.exceptions import ConfigError
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
+from django_delayq.management.partition_findings import partition_findings
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import RedisSpec, is_embedded, way
 from django_delayq.store.connection import Link
+from django_delayq.store.events import Lag
 from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
 from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
@@ -113,7 +115,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     if newer := _newer_findings(name):
         return newer  # of what stands there this release knows nothing
     config = conf.get()
-    found = [] if workers is None else _worker_findings(name, queue, workers)
+    found = [*([] if workers is None else _worker_findings(name, queue, workers)), *told(partition_findings(queue))]
     depth = stores.inspector().depth(name)
     if depth.paused:
         found.append(
@@ -134,7 +136,9 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
                 "Run a worker with the role mirror; if one runs, look at its log and at the database.",
             )
         )
-    lag = MirrorLoop(stores.places, queue, prefix=config.prefix, using=config.database).lag()
+    common: Any = {"prefix": config.prefix, "using": config.database}
+    lags = [MirrorLoop(stores.places, queue, partition=partition, **common).lag() for partition in queue.served]
+    lag = Lag(sum(one.entries for one in lags), max(one.seconds for one in lags))
     if lag.seconds > LAG[1]:
         found.append(
             finding(

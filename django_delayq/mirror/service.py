@@ -5,7 +5,8 @@ it gives it a way to wait and a way to stop.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from django.db import Error as DriverError
@@ -40,6 +41,7 @@ ORDERS: Final = 2.0  # seconds between looks for operations that people have sta
 AGAIN: Final = 0.25  # seconds after which a broken event line is tried again
 REFUSED: Final = 60.0  # seconds after which one is tried again that Redis does not allow
 ROLES: Final = ("mirror", "relay")
+ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
 
 
 class Poll(Protocol):
@@ -138,6 +140,7 @@ class Service:
     Args:
         roles: "mirror" (with prune, tidy and operations) and "relay".
         patiently: how the receivers of `job_ended` are called, see `EndTeller`.
+        shares: of some queues, of which partitions alone.
         operations: whether it does the operations that people have started: one service of a worker does.
     """
 
@@ -150,9 +153,10 @@ class Service:
         *,
         patiently: Patiently = now_and_here,
         operations: bool = True,
+        shares: Mapping[str, Collection[int]] = ALL,
     ) -> None:
         queues = list(queues)
-        parts = [(queue, partition) for queue in queues for partition in queue.served]
+        parts = [(queue, partition) for queue in queues for partition in shares.get(queue.name, queue.served)]
         links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
         several = set(links.values())
         if len(several) > 1 and not all(link.moves for link in several):  # they would wait for each other
@@ -170,7 +174,7 @@ class Service:
         # First, since workers wait for it after a restart of Redis.
         self._runners = [
             LoopRunner(
-                f"restore of {_named(queue, partition)}",
+                f"restore of {queue.label(partition)}",
                 RestoreLoop(places, queue, partition=partition, auto=auto, **signed),
                 longest=0.5,
                 idle=restore.IDLE,
@@ -183,7 +187,7 @@ class Service:
         self._restores = list(self._runners)
         self._folders = [
             LoopRunner(
-                f"the mirror of {_named(one.queue, one.partition)}",
+                f"the mirror of {one.queue.label(one.partition)}",
                 one,
                 idle=mirror_loop.IDLE,
                 asleep=STREAM,
@@ -196,7 +200,7 @@ class Service:
         if "relay" in roles:
             self._runners += [
                 LoopRunner(
-                    f"the relay of {_named(queue, partition)}",
+                    f"the relay of {queue.label(partition)}",
                     RelayLoop(places, queue, partition=partition, **signed),
                     idle=relay.IDLE,
                     asleep=ROWS,
@@ -215,7 +219,7 @@ class Service:
                 self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
             self._runners += [
                 LoopRunner(
-                    f"tidy of {_named(queue, partition)}",
+                    f"tidy of {queue.label(partition)}",
                     TidyLoop(places, queue, partition=partition, **common),
                     link=links[queue.name, partition],
                 )
@@ -223,7 +227,7 @@ class Service:
             ]
             self._runners += [
                 LoopRunner(
-                    f"the format of {_named(queue, partition)}",
+                    f"the format of {queue.label(partition)}",
                     UpgradeLoop(places, queue, prefix=config.prefix, partition=partition),
                     link=links[queue.name, partition],
                 )
@@ -345,10 +349,6 @@ class Service:
             self.drain()
         except (StoreUnavailable, StoreError, DriverError) as error:
             logger.warning("the mirror leaves before it has seen everything; it goes on when it is started again: %s", error)
-
-
-def _named(queue: QueueConfig, partition: int) -> str:
-    return f"{queue.name}/{partition}" if queue.divided else queue.name
 
 
 def _drop_broken_connections() -> None:

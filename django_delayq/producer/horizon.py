@@ -226,8 +226,9 @@ def meet_key(queue: str, key: str) -> None:
     using = conf.get().database
     try:
         if database.need().bring_in_keys(queue, [key], using):
-            with stores.guarded(queue, schedules=True):
-                _publisher(queue, using).complete(key)
+            for partition in conf.get().queue(queue).homes(key):
+                with stores.guarded(queue, partition, schedules=True):
+                    _publisher(queue, partition, using).complete(key)
     except (StoreUnavailable, Error) as error:
         logger.warning("whether a far job holds the key %r of %s was not asked: %s", key, queue, error)
 

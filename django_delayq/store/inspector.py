@@ -92,14 +92,17 @@ class Inspector:
 
     def depths(self, queues: Sequence[str]) -> list[QueueDepth]:
         """The counts of several queues, in two round trips per server however many they are."""
-        found = self._depths(self._parts.of_each(queues))
-        return [summed([found[keys] for keys in self._parts.of(queue)]) for queue in queues]
+        return [summed(parts) for parts in self.by_partition(queues)]
 
-    def by_partition(self, queue: str) -> list[QueueDepth]:
-        """The counts of each partition of a queue, in order."""
-        parts = self._parts.of(queue)
-        found = self._depths(parts)
-        return [found[keys] for keys in parts]
+    def by_partition(self, queues: Sequence[str]) -> list[list[QueueDepth]]:
+        """The counts of the partitions of several queues, of each in order, as `depths`."""
+        found = self._depths(self._parts.of_each(queues))
+        return [[found[keys] for keys in self._parts.of(queue)] for queue in queues]
+
+    def part(self, queue: str, partition: int) -> QueueDepth:
+        """The counts of one partition, whether it is served or not."""
+        keys = self._parts.at(queue, partition)
+        return self._depths([keys])[keys]
 
     def _depths(self, parts: Sequence[Keys]) -> dict[Keys, QueueDepth]:
         found: dict[Keys, QueueDepth] = {}
