@@ -345,7 +345,7 @@ def test_a_cluster_is_looked_at_as_a_whole(settings):
         cluster.settle(slot, to)
         assert cluster.masters[2].call("CONFIG", "SET", "cluster-require-full-coverage", "yes") == "+OK"
         cluster.replicas[0].stop()
-        until(lambda: "fail" in cluster.masters[0].call("CLUSTER", "NODES", whole=True), "nobody sees that the replica is gone")
+        until(lambda: "slave,fail " in cluster.masters[0].call("CLUSTER", "NODES", whole=True), "nobody sees that the replica is gone")
         assert list(deploy(settings, cluster.root_url, SIGNING=True)) == ["delayq.W015", "delayq.W025", "delayq.W026"]
 
 
