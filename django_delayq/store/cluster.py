@@ -56,6 +56,7 @@ class Cluster:
         self._links: dict[int, SlotLink] = {}
         self._served: list[Node | None] = [None] * SLOTS
         self._heard_of: list[Address] = []  # all nodes as told last, replicas behind: whom to ask next
+        self._teller: list[Address] = []  # who told that, if anybody did
         self._known = False
         self._looked_at = -LOOK
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
@@ -172,13 +173,14 @@ class Cluster:
             self._looking.release()
 
     def _ask(self, away: Node | None) -> None:
-        last = [away.address] if away is not None else []
+        # Whoever told something old, since it is cut off from the others, is not asked again at once.
+        last = [*self._teller, *([away.address] if away is not None else [])]
         self._trouble = None
         until = clock.monotonic() + max(self._timeout, 2 * PATIENCE)
         for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
             asked = Node(self._make, address, PATIENCE)
             try:
-                told = list(slots.served(asked.execute("CLUSTER", "SLOTS"), address[0]))
+                told = slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
             except (StoreUnavailable, StoreError, ValueError) as error:
                 self._trouble = self._trouble or StoreUnavailable(code="redis_away", where=self.where, cause=str(error).rstrip("."))
                 if clock.monotonic() > until:
@@ -201,9 +203,7 @@ class Cluster:
             masters.append(part.master)
             replicas += part.replicas
         self._served = served
-        # Whoever told something old, since it is cut off from the others, is not asked again at once.
-        others = [address for address in dict.fromkeys([*masters, *replicas]) if address != teller]
-        self._heard_of = [*others, teller]
+        self._heard_of, self._teller = [*masters, *replicas], [teller]
         self._known = True
         for address in [address for address in self._nodes if address not in masters]:
             self._nodes.pop(address).close()

@@ -97,7 +97,7 @@ def _findings(masters: Sequence[Link]) -> Iterator[Finding]:
 
 def _served(link: Link) -> list[Served]:
     with suppress(ValueError, StoreError):
-        return list(slots.served(link.execute("CLUSTER", "SLOTS"), _place(link).rpartition(":")[0]))
+        return slots.served(link.execute("CLUSTER", "SLOTS"), _place(link).rpartition(":")[0])
     return []
 
 
