@@ -133,8 +133,10 @@ class Cluster:
                 raise refused
         return node
 
-    def known(self, slot: int) -> Node | None:
-        """The same, without a look at any node; None if nobody has looked."""
+    def known(self, slot: int, *, asks: bool = False) -> Node | None:
+        """The same; None where nobody knows. `asks`: nodes, if none has told of the map."""
+        if asks and not self._known:
+            self.look()
         return self._served[slot]
 
     def node_at(self, address: Address) -> Node:
@@ -230,8 +232,8 @@ class SlotLink(Link):
 
     @property
     def server(self) -> Link:
-        """See `Link`: the node; this link itself while nobody knows."""
-        return self._cluster.known(self.slot) or self
+        """See `Link`: the node, for which the map is asked if nobody has; this link itself where nobody knows."""
+        return self._cluster.known(self.slot, asks=True) or self
 
     @property
     def where(self) -> str:
