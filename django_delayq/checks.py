@@ -23,6 +23,9 @@
 | delayq.E014 | --deploy: a Sentinel, not a server |
 | delayq.E015 | --deploy: a database number that the server does not have |
 | delayq.E016 | --deploy: Sentinels that know no such master |
+| delayq.E017 | --deploy: the address of a Cluster leads to a server of its own |
+| delayq.E018 | --deploy: slots that no node of the Cluster serves |
+| delayq.E019 | --deploy: nodes of the Cluster that cannot be reached |
 | delayq.W010 | --deploy: no persistence |
 | delayq.W011 | --deploy: snapshots only |
 | delayq.W012 | --deploy: clocks differ |
@@ -36,6 +39,9 @@
 | delayq.W020 | --deploy: a dependency newer than those tested |
 | delayq.W022 | --deploy: nobody keeps the records of a queue |
 | delayq.W023 | --deploy: workers of an older release serve a queue whose tasks share names |
+| delayq.W024 | --deploy: slots of the Cluster that are being moved |
+| delayq.W025 | --deploy: masters of the Cluster without a replica |
+| delayq.W026 | --deploy: one master that is away stops the whole Cluster |
 """
 
 from __future__ import annotations
@@ -54,6 +60,7 @@ from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec, address, cache_aliases
+from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.fitness import (
     NEWEST,
     Finding,
@@ -161,6 +168,7 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     if unfit:
         return [*found, *messages(unfit)]
     try:
+        found += messages(cluster_findings(redis))
         there = place(redis, name="delayq:check")
         try:
             inspector = Inspector(there, prefix=config.prefix)

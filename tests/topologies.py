@@ -5,6 +5,7 @@ private ports, started and ended by the test.
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import socket
 import threading
@@ -318,7 +319,7 @@ class ToldNode:
     def __init__(self, server: RedisServer) -> None:
         self._server = server
         self._lines: list[socket.socket] = []
-        self._rules: dict[str, tuple[str, int]] = {}
+        self._rules: dict[str, tuple[bytes, float]] = {}
         self.refused: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -329,7 +330,18 @@ class ToldNode:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def refuse(self, name: str, error: str, times: int = 1) -> None:
-        self._rules[name] = (error, times)
+        self.answer(name, f"-{error}\r\n".encode(), times)
+
+    def answer(self, name: str, raw: bytes, times: float = math.inf) -> None:
+        """The next commands of that name get this."""
+        self._rules[name] = (raw, times)
+
+    def serves(self, *parts: tuple[int, int, str, int]) -> None:
+        """What it tells of the Cluster: slots from and to, host and port of their master."""
+        told = (
+            f"*3\r\n:{first}\r\n:{last}\r\n*3\r\n${len(host)}\r\n{host}\r\n:{port}\r\n$1\r\nx\r\n" for first, last, host, port in parts
+        )
+        self.answer("CLUSTER", f"*{len(parts)}\r\n{''.join(told)}".encode())
 
     def close(self) -> None:
         for line in (self._listener, *self._lines):
@@ -352,11 +364,11 @@ class ToldNode:
 
     def _answer(self, line: socket.socket, behind: socket.socket, asked: BinaryIO, replies: BinaryIO) -> None:
         for name, raw in _commands(asked):
-            error, times = self._rules.get(name, ("", 0))
+            told, times = self._rules.get(name, (b"", 0))
             if times > 0:
-                self._rules[name] = (error, times - 1)
+                self._rules[name] = (told, times - 1)
                 self.refused.append(name)
-                line.sendall(f"-{error}\r\n".encode())
+                line.sendall(told)
             else:
                 behind.sendall(raw)
                 line.sendall(_reply(replies))

@@ -18,6 +18,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import RedisSpec, is_embedded, way
+from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.connection import Link
 from django_delayq.store.events import Lag
 from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
@@ -47,6 +48,7 @@ def redis_findings() -> list[dict[str, str]]:
             if unfit := kind_findings(redis):
                 found += told(unfit)
                 continue
+            found += told(cluster_findings(redis))
             of_servers = [one for link in stores.places.nodes(name) for one in _server_findings(redis, link)]
             found += [one for number, one in enumerate(of_servers) if one not in of_servers[:number]]
             well.append(redis)

@@ -57,6 +57,7 @@ class Cluster:
         self._links: dict[int, SlotLink] = {}
         self._served: list[Node | None] = [None] * SLOTS
         self._heard_of: list[Address] = []  # all nodes as told last, replicas behind: whom to ask next
+        self._teller: list[Address] = []  # who told that, if anybody did
         self._known = False
         self._looked_at = -LOOK
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
@@ -128,8 +129,10 @@ class Cluster:
                 raise refused
         return node
 
-    def known(self, slot: int) -> Node | None:
-        """The same, without a look at any node; None if nobody has looked."""
+    def known(self, slot: int, *, asks: bool = False) -> Node | None:
+        """The same; None where nobody knows. `asks`: nodes, if none has told of the map."""
+        if asks and not self._known:
+            self.look()
         return self._served[slot]
 
     def node_at(self, address: Address) -> Node:
@@ -168,13 +171,14 @@ class Cluster:
             self._looking.release()
 
     def _ask(self, away: Node | None) -> None:
-        last = [away.address] if away is not None else []
+        # Whoever told something old, since it is cut off from the others, is not asked again at once.
+        last = [*self._teller, *([away.address] if away is not None else [])]
         self._trouble = None
         until = clock.monotonic() + max(self._timeout, 2 * PATIENCE)
         for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
             asked = Node(self._make, address, PATIENCE)
             try:
-                told = list(cluster_slots.served(asked.execute("CLUSTER", "SLOTS"), address[0]))
+                told = cluster_slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
             except (StoreUnavailable, StoreError, ValueError) as error:
                 self._trouble = self._trouble or StoreUnavailable(code="redis_away", where=self.where, cause=str(error).rstrip("."))
                 if clock.monotonic() > until:
@@ -197,9 +201,7 @@ class Cluster:
             masters.append(part.master)
             replicas += part.replicas
         self._served = served
-        # Whoever told something old, since it is cut off from the others, is not asked again at once.
-        others = [address for address in dict.fromkeys([*masters, *replicas]) if address != teller]
-        self._heard_of = [*others, teller]
+        self._heard_of, self._teller = [*masters, *replicas], [teller]
         self._known = True
         for address in [address for address in self._nodes if address not in masters]:
             self._nodes.pop(address).close()
@@ -226,8 +228,8 @@ class SlotLink(Link):
 
     @property
     def server(self) -> Link:
-        """See `Link`: the node; this link itself while nobody knows."""
-        return self._cluster.known(self.slot) or self
+        """See `Link`: the node, for which the map is asked if nobody has; this link itself where nobody knows."""
+        return self._cluster.known(self.slot, asks=True) or self
 
     @property
     def where(self) -> str:

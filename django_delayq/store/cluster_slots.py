@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 SLOTS: Final = 16_384
@@ -55,20 +55,25 @@ class SlotRange(NamedTuple):
     replicas: tuple[Address, ...]
 
 
-def served(reply: Any, asked: str) -> Iterator[SlotRange]:
+def served(reply: Any, asked: str) -> list[SlotRange]:
     """The answer to CLUSTER SLOTS of the node at the host `asked`.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        for first, last, *nodes in reply:
-            master, *replicas = (_address(node, asked) for node in nodes)
-            if not 0 <= int(first) <= int(last) < SLOTS:
-                raise ValueError(f"it tells of slots {first} to {last}")
-            yield SlotRange(int(first), int(last), master, tuple(replicas))
-    except (TypeError, IndexError, AttributeError, UnicodeDecodeError) as error:
+        found = [SlotRange(int(first), int(last), *_nodes(nodes, asked)) for first, last, *nodes in reply]
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ValueError(f"it tells of its slots in an unknown form: {error}") from None
+    for one in found:
+        if not 0 <= one.first <= one.last < SLOTS:
+            raise ValueError(f"it tells of slots {one.first} to {one.last}")
+    return found
+
+
+def _nodes(nodes: Sequence[Any], asked: str) -> tuple[Address, tuple[Address, ...]]:
+    master, *replicas = (_address(node, asked) for node in nodes)
+    return master, tuple(replicas)
 
 
 def _address(node: Any, asked: str) -> Address:

@@ -59,7 +59,8 @@ def cluster(request) -> Iterator[ClusterServers]:
         yield servers
 
 
-@pytest.mark.parametrize("cluster", [("redis", False), pytest.param(("valkey", False), marks=pytest.mark.slow)], indirect=True, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [("redis", False), ("valkey", False)], indirect=True, ids=str)
 def test_queues_are_spread_over_the_masters_and_their_jobs_run(shop: Shop, redis_server, cluster: ClusterServers) -> None:
     site = ClusterSite(shop, redis_server, cluster)
     worker = site.work("--processes", "2")
@@ -130,9 +131,10 @@ def at_once(cluster: ClusterServers, slot: int, to: ClusterNode) -> None:
     assert source.call("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", str(slot), str(slot), "NODE", to.id) == "+OK"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster", "begin"),
-    [(("redis", False), by_hand), pytest.param(("valkey", False), at_once, marks=pytest.mark.slow)],
+    [(("redis", False), by_hand), (("valkey", False), at_once)],
     indirect=["cluster"],
     ids=["by hand", "at once"],
 )
