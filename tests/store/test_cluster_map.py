@@ -273,8 +273,8 @@ def test_a_node_rests_for_those_who_have_more_to_do_and_hurries_with_all(nodes, 
         node.serves((0, 5, HERE, first.port), (6, 16_383, HERE, second.port))
     there = cluster()
     link, other = there.link(5), there.link(7)
-    link.rests = 3.0
-    assert (other.execute("PING"), link.execute("PING"), other.rests) == (b"PONG", b"PONG", 3.0)
+    link.leave_alone(3.0)
+    assert (other.execute("PING"), link.execute("PING"), other.rest.seconds) == (b"PONG", b"PONG", 3.0)
     first.close()
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
