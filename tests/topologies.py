@@ -15,7 +15,7 @@ from functools import cache
 from itertools import count
 from typing import Any, BinaryIO, Self
 
-from django_delayq.store.slots import slot_of
+from django_delayq.store.cluster_slots import slot_of
 from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, cluster_rules, free_port, redis_program
 
 SLOTS = 16_384

@@ -150,10 +150,12 @@ class SetAsideAdmin(ReadOnlyAdmin):
         try:
             for name in sorted(set(queryset.order_by().values_list("queue", flat=True)) & set(config.queues)):
                 common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
-                chosen = list(queryset.filter(queue=name).values_list("pk", flat=True))
-                with stores.guarded(name):
-                    taken, left = retry(MirrorLoop(stores.places, config.queue(name), **common), chosen)
-                done, refused = done + taken, refused + left
+                mine = queryset.filter(queue=name)
+                for partition in sorted(set(mine.order_by().values_list("partition", flat=True))):
+                    chosen = list(mine.filter(partition=partition).values_list("pk", flat=True))
+                    with stores.guarded(name):
+                        taken, left = retry(MirrorLoop(stores.places, config.queue(name), partition=partition, **common), chosen)
+                    done, refused = done + taken, refused + left
         except (*DOWN, DriverError) as error:
             messages.error(request, worded(error))
         if done:

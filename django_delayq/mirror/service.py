@@ -5,7 +5,8 @@ it gives it a way to wait and a way to stop.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from django.db import Error as DriverError
@@ -40,6 +41,7 @@ ORDERS: Final = 2.0  # seconds between looks for operations that people have sta
 AGAIN: Final = 0.25  # seconds after which a broken event line is tried again
 REFUSED: Final = 60.0  # seconds after which one is tried again that Redis does not allow
 ROLES: Final = ("mirror", "relay")
+ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
 
 
 class Poll(Protocol):
@@ -138,6 +140,7 @@ class Service:
     Args:
         roles: "mirror" (with prune, tidy and operations) and "relay".
         patiently: how the receivers of `job_ended` are called, see `EndTeller`.
+        shares: of some queues, of which partitions alone.
         operations: whether it does the operations that people have started: one service of a worker does.
     """
 
@@ -150,9 +153,11 @@ class Service:
         *,
         patiently: Patiently = now_and_here,
         operations: bool = True,
+        shares: Mapping[str, Collection[int]] = ALL,
     ) -> None:
         queues = list(queues)
-        links = {queue.name: places.of(queue.name, 0) for queue in queues}
+        parts = [(queue, partition) for queue in queues for partition in shares.get(queue.name, queue.served)]
+        links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
         several = set(links.values())
         if len(several) > 1 and not all(link.moves for link in several):  # they would wait for each other
             raise ValueError(
@@ -160,30 +165,34 @@ class Service:
             )
         common: Any = {"prefix": config.prefix, "using": config.database}
         signed: Any = {**common, "signer": config.signer}
-        self.mirrors = [MirrorLoop(places, queue, patiently=patiently, **signed) for queue in queues] if "mirror" in roles else []
+        self.mirrors = [
+            MirrorLoop(places, queue, partition=partition, patiently=patiently, **signed)
+            for queue, partition in parts
+            if "mirror" in roles
+        ]
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
         self._runners = [
             LoopRunner(
-                f"restore of {queue.name}",
-                RestoreLoop(places, queue, auto=auto, **signed),
+                f"restore of {queue.label(partition)}",
+                RestoreLoop(places, queue, partition=partition, auto=auto, **signed),
                 longest=0.5,
                 idle=restore.IDLE,
                 asleep=GROUND,
-                link=links[queue.name],
+                link=links[queue.name, partition],
             )
-            for queue in queues
+            for queue, partition in parts
             if roles
         ]
         self._restores = list(self._runners)
         self._folders = [
             LoopRunner(
-                f"the mirror of {one.queue.name}",
+                f"the mirror of {one.queue.label(one.partition)}",
                 one,
                 idle=mirror_loop.IDLE,
                 asleep=STREAM,
                 races=True,
-                link=links[one.queue.name],
+                link=links[one.queue.name, one.partition],
             )
             for one in self.mirrors
         ]
@@ -191,16 +200,16 @@ class Service:
         if "relay" in roles:
             self._runners += [
                 LoopRunner(
-                    f"the relay of {queue.name}",
-                    RelayLoop(places, queue, **signed),
+                    f"the relay of {queue.label(partition)}",
+                    RelayLoop(places, queue, partition=partition, **signed),
                     idle=relay.IDLE,
                     asleep=ROWS,
-                    link=links[queue.name],
+                    link=links[queue.name, partition],
                 )
-                for queue in queues
+                for queue, partition in parts
             ]
             self._runners += [
-                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), link=links[queue.name])
+                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), link=places.of(queue.name, 0))
                 for queue in queues
             ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
@@ -209,17 +218,26 @@ class Service:
             if operations:
                 self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
             self._runners += [
-                LoopRunner(f"tidy of {queue.name}", TidyLoop(places, queue, **common), link=links[queue.name]) for queue in queues
+                LoopRunner(
+                    f"tidy of {queue.label(partition)}",
+                    TidyLoop(places, queue, partition=partition, **common),
+                    link=links[queue.name, partition],
+                )
+                for queue, partition in parts
             ]
             self._runners += [
-                LoopRunner(f"the format of {queue.name}", UpgradeLoop(places, queue, prefix=config.prefix), link=links[queue.name])
-                for queue in queues
+                LoopRunner(
+                    f"the format of {queue.label(partition)}",
+                    UpgradeLoop(places, queue, prefix=config.prefix, partition=partition),
+                    link=links[queue.name, partition],
+                )
+                for queue, partition in parts
             ]
             if operations:
                 self._runners.append(
                     LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
                 )
-        heard = [(links[one.queue.name], one.log.keys) for one in self.mirrors]
+        heard = [(links[one.queue.name, one.partition], one.log.keys) for one in self.mirrors]
         self._line = event_line(heard) if heard else None
         self._listen_at = 0.0
         self._broke = False

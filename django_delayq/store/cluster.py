@@ -14,9 +14,10 @@ from redis.exceptions import ResponseError
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store import keys, slots
+from django_delayq.store import cluster_slots, keys
+from django_delayq.store.cluster_slots import SLOTS, Address, slot_of
 from django_delayq.store.connection import Link, Reply, StoreError, StoreRefused
-from django_delayq.store.slots import SLOTS, Address, slot_of
+from django_delayq.store.rest import Rest
 
 MOST_HOPS: Final = 5  # redirects that one command follows: more of them are a circle
 LOOK: Final = 1.0  # seconds between looks at the map, at least
@@ -60,7 +61,7 @@ class Cluster:
         self._known = False
         self._looked_at = -LOOK
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
-        self._rests = 0.0
+        self._rests = 0.0, 0.0
         self._deadline: float | None = None
         self._pid = os.getpid()
         self._looking = threading.Lock()
@@ -99,16 +100,11 @@ class Cluster:
         for node in list(self._nodes.values()):
             node.close()
 
-    @property
-    def rests(self) -> float:
-        """See `Link.rests`: of each node."""
-        return self._rests
-
-    @rests.setter
-    def rests(self, seconds: float) -> None:
-        self._rests = seconds
+    def leave_alone(self, seconds: float, late: float) -> None:
+        """See `Link.leave_alone`: each node."""
+        self._rests = seconds, late
         for node in list(self._nodes.values()):
-            node.rests = seconds
+            node.leave_alone(seconds, late)
 
     def hurry(self, deadline: float) -> None:
         """See `Link.hurry`."""
@@ -147,7 +143,7 @@ class Cluster:
                 node = self._nodes.get(address)
                 if node is None:
                     node = Node(self._make, address, self._timeout)
-                    node.rests = self._rests
+                    node.leave_alone(*self._rests)
                     if self._deadline is not None:
                         node.hurry(self._deadline)
                     self._nodes[address] = node
@@ -182,7 +178,7 @@ class Cluster:
         for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
             asked = Node(self._make, address, PATIENCE)
             try:
-                told = slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
+                told = cluster_slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
             except (StoreUnavailable, StoreError, ValueError) as error:
                 self._trouble = self._trouble or StoreUnavailable(code="redis_away", where=self.where, cause=str(error).rstrip("."))
                 if clock.monotonic() > until:
@@ -196,7 +192,7 @@ class Cluster:
                 return
             self._trouble = StoreUnavailable(code="redis_away", where=self.where, cause=f"{asked.where}, knows of no slots")
 
-    def _take(self, told: Iterable[slots.Served], teller: Address) -> None:
+    def _take(self, told: Iterable[cluster_slots.SlotRange], teller: Address) -> None:
         served: list[Node | None] = [None] * SLOTS
         masters: list[Address] = []
         replicas: list[Address] = []
@@ -246,14 +242,18 @@ class SlotLink(Link):
         pass  # that of its node
 
     @property
-    def rests(self) -> float:
-        """See `Link`; of all nodes."""
-        return self._cluster.rests
+    def rest(self) -> Rest:
+        """See `Link`: of its node."""
+        node = self._cluster.known(self.slot)
+        return self._unknown if node is None else node.rest
 
-    @rests.setter
-    def rests(self, seconds: float) -> None:
-        if seconds:
-            self._cluster.rests = seconds
+    @rest.setter
+    def rest(self, value: Rest) -> None:
+        self._unknown = value
+
+    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
+        """See `Link`; all nodes."""
+        self._cluster.leave_alone(seconds, late)
 
     @property
     def away(self) -> bool:
@@ -289,7 +289,7 @@ class SlotLink(Link):
 
     def heard(self, error: Exception) -> None:
         """See `Link`: of a slot that has moved, and of a node that is gone."""
-        told = slots.redirect(error) if isinstance(error, ResponseError) else None
+        told = cluster_slots.redirect(error) if isinstance(error, ResponseError) else None
         node = self._cluster.known(self.slot)
         if told is None:
             self._cluster.look(node)

@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Final
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store import slots
+from django_delayq.store import cluster_slots
 from django_delayq.store.address import RedisSpec, is_cluster
 from django_delayq.store.cluster import Node
+from django_delayq.store.cluster_slots import SLOTS, SlotRange
 from django_delayq.store.connection import Link, StoreError, StoreRefused
 from django_delayq.store.fitness import Finding
 from django_delayq.store.places import place
-from django_delayq.store.slots import SLOTS, Served
 
 OPEN: Final = re.compile(r"\[(?P<slot>\d+)-(?P<way>[<>])-(?P<other>[0-9a-f]+)\]")  # in the line of the node itself
 SHOWN: Final = 5  # slots or nodes that a message names at most
@@ -40,7 +40,7 @@ def cluster_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]
 
 def _findings(masters: Sequence[Link]) -> Iterator[Finding]:
     away: list[str] = []
-    told: list[Served] = []
+    told: list[SlotRange] = []
     opened: dict[int, str] = {}
     alone: list[str] = []
     strict = False
@@ -95,9 +95,9 @@ def _findings(masters: Sequence[Link]) -> Iterator[Finding]:
         )
 
 
-def _served(link: Link) -> list[Served]:
+def _served(link: Link) -> list[SlotRange]:
     with suppress(ValueError, StoreError):
-        return slots.served(link.execute("CLUSTER", "SLOTS"), _place(link).rpartition(":")[0])
+        return cluster_slots.served(link.execute("CLUSTER", "SLOTS"), _place(link).rpartition(":")[0])
     return []
 
 

@@ -22,21 +22,11 @@ from redis.retry import Retry
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
+from django_delayq.store.cluster_slots import Redirect, redirect
+from django_delayq.store.packing import packed
+from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
-from django_delayq.store.slots import Redirect, redirect
-
-
-def _plain(command: tuple[Any, ...]) -> bytes:
-    """What hiredis packs, for who does without."""
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-
-
-_pack: Callable[[tuple[Any, ...]], bytes]
-try:
-    from hiredis import pack_command as _pack
-except ImportError:
-    _pack = _plain
+from django_delayq.store.wire import Wire
 
 Reply: TypeAlias = Any
 
@@ -85,18 +75,6 @@ class ScriptMissing(StoreError):
     at: Link
 
 
-class Opening(bytes):
-    """The first words of commands that begin alike, packed once; it stands for them in a command. `words`: how many they are."""
-
-    words: int
-
-    @classmethod
-    def of(cls, *words: Any) -> Opening:
-        made = cls(_pack(words).partition(b"\n")[2])
-        made.words = len(words)
-        return made
-
-
 class Link:
     """A thread-safe way to send commands to one server.
 
@@ -113,12 +91,11 @@ class Link:
         self.factory = factory
         self.where = where
         self._sentinels = sentinels
-        self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
+        self._idle: deque[tuple[Wire, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
-        self._failed_at = 0.0  # when the last call failed; 0: it did not
         self._deadline: float | None = None
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
-        self.rests = 0.0  # seconds after a failed call in which the next ones fail without waiting, for a thread that has more to do
+        self.rest = Rest()
 
     moves = False  # whether the next call may find another server there
     misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
@@ -152,7 +129,11 @@ class Link:
     @property
     def away(self) -> bool:
         """Whether the server could not be reached when it was last called."""
-        return bool(self._failed_at)
+        return self.rest.failed
+
+    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
+        """How long calls fail at once behind one that has failed, or was answered later than that; see `Rest`."""
+        self.rest.seconds, self.rest.late = seconds, late
 
     def hurry(self, deadline: float) -> None:
         """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
@@ -185,41 +166,59 @@ class Link:
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        connection = self._send((command,))
+        wire = self._send((command,))
 
         def receive() -> Reply:
-            reply = self._receive(connection, 1)[0]
+            reply = self._receive(wire, 1)[0]
             if isinstance(reply, Exception):
                 raise reply
             return reply
 
         return receive
 
-    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Connection:
-        self._after_fork()
-        if self._failed_at and clock.monotonic() - self._failed_at < self.rests:
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Wire:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self.close()
+        if self.rest.holds:
             raise StoreUnavailable(code="redis_rests", where=self.where)
-        connection = self._take() if self._deadline is None else self._hurried(self._deadline)
+        wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
-            connection.send_packed_command([b"".join(map(_packed, commands))], check_health=False)
+            sent = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
+            wire.connection.send_packed_command((sent,), check_health=False)
         except BaseException as error:
-            raise self._broken(connection, error) from error
-        return connection
+            raise self._broken(wire, error) from error
+        return wire
 
-    def _receive(self, connection: Connection, count: int) -> list[Reply]:
+    def _receive(self, wire: Wire, count: int) -> list[Reply]:
+        began = clock.monotonic() if self.rest.late else 0.0
+        replies: list[Reply] = []
+        refused = False
         try:
-            replies = [self._read(connection) for _ in range(count)]
+            while len(replies) < count:
+                try:
+                    replies.append(wire.connection.read_response())
+                except ResponseError as error:
+                    answer = self._answered(error)
+                    refused = refused or (isinstance(answer, StoreRefused) and answer.replica)
+                    replies.append(answer)
         except BaseException as error:
-            raise self._broken(connection, error) from error
-        if self._failed_at:
-            self._failed_at = 0.0
-        for reply in replies:
-            if isinstance(reply, StoreRefused) and reply.replica:
-                connection.disconnect()  # the address may lead to the new primary by now
-                self._forget()
-                return replies
-        self._keep(connection)
+            raise self._broken(wire, error) from error
+        if self.rest.failed or began:
+            self.rest.answered(began)
+        if refused:
+            wire.discard()  # the address may lead to the new primary by now
+            self._forget()
+        else:
+            self._keep(wire)
         return replies
+
+    def _answered(self, error: ResponseError) -> ScriptMissing | StoreRefused | StoreError:
+        if not isinstance(error, NoScriptError):
+            return answered(error, self.where, self.misplaced)
+        missing = ScriptMissing(str(error))
+        missing.at = self
+        return missing
 
     def dedicated(self) -> Connection:
         """A connected connection for one owner that blocks on it (the wake line). The owner disconnects it.
@@ -242,7 +241,7 @@ class Link:
         try:
             return self.factory()
         except (RedisError, OSError) as error:  # of the Sentinels
-            self._failed_at = clock.monotonic()
+            self.rest.begin()
             raise self._unavailable(error) from error
 
     def _let_in(self, connection: Connection) -> None:
@@ -253,7 +252,7 @@ class Link:
         try:
             connection.connect()
         except BaseException as error:
-            refused = self._broken(connection, error)
+            refused = self._broken(Wire(connection), error)
             if not (type(error) is ResponseError and not CODED.match(str(error))):
                 raise refused from error
         if refused is not None:
@@ -263,19 +262,19 @@ class Link:
         """Closes the idle connections. The link may be used again."""
         while self._idle:
             with contextlib.suppress(IndexError):
-                _discard(self._idle.pop()[0])
+                self._idle.pop()[0].discard()
 
-    def _take(self) -> Connection:
+    def _take(self) -> Wire:
         """An idle connection that is still one, or a new one."""
         while True:
             try:
-                connection, since = self._idle.pop()
+                wire, since = self._idle.pop()
             except IndexError:
-                return self.dedicated()
+                return Wire(self.dedicated())
             idle = clock.monotonic() - since
-            if idle < IDLE and (self._sentinels is None or self._still_leads(connection, idle)) and _is_quiet(connection):
-                return connection
-            _discard(connection)
+            if idle < IDLE and (self._sentinels is None or self._still_leads(wire.connection, idle)) and wire.is_quiet():
+                return wire
+            wire.discard()
 
     def _still_leads(self, connection: Connection, idle: float) -> bool:
         """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Who calls all
@@ -285,49 +284,34 @@ class Link:
             self._sentinels.look()
         return self.leads(connection)
 
-    def _hurried(self, deadline: float) -> Connection:
+    def _hurried(self, deadline: float) -> Wire:
         connection = self._made()
         left = max(HURRIED, deadline - clock.monotonic())
         connection.socket_timeout = min(connection.socket_timeout or left, left)
         connection.socket_connect_timeout = connection.socket_timeout
         self._let_in(connection)
-        return connection
+        return Wire(connection)
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, wire: Wire) -> None:
         """For the next call. What has not been needed for long is closed: the peak of one moment is not held for ever."""
-        if self._deadline is not None or (self._sentinels is not None and not self.leads(connection)):
-            _discard(connection)
+        if self._deadline is not None or (self._sentinels is not None and not self.leads(wire.connection)):
+            wire.discard()
             return
         now = clock.monotonic()
-        self._idle.append((connection, now))
+        self._idle.append((wire, now))
         if len(self._idle) > 1:
             with contextlib.suppress(IndexError):  # another thread may take them meanwhile
                 while len(self._idle) > KEPT or now - self._idle[0][1] > IDLE:
-                    _discard(self._idle.popleft()[0])
+                    self._idle.popleft()[0].discard()
 
-    def _after_fork(self) -> None:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self.close()
-
-    def _read(self, connection: Connection) -> Reply:
-        try:
-            return connection.read_response()
-        except ResponseError as error:
-            if isinstance(error, NoScriptError):
-                missing = ScriptMissing(str(error))
-                missing.at = self
-                return missing
-            return answered(error, self.where, self.misplaced)
-
-    def _broken(self, connection: Connection, error: BaseException) -> StoreUnavailable:
+    def _broken(self, wire: Wire, error: BaseException) -> StoreUnavailable:
         """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
         here: it, too, leaves a reply that another call would read.
         """
-        _discard(connection)
+        wire.discard()
         if not isinstance(error, (RedisError, OSError)):
             raise error
-        self._failed_at = clock.monotonic()
+        self.rest.begin()
         self._forget()
         return self._unavailable(error)
 
@@ -363,28 +347,6 @@ def answered(error: ResponseError, where: str, misplaced: str = Link.misplaced) 
     wrong = StoreError(code="redis_answered", where=where, cause=str(error))
     wrong.reply = str(error)
     return wrong
-
-
-def _packed(command: tuple[Any, ...]) -> bytes:
-    """The client library would look at each argument first, in Python."""
-    opening = command[0]
-    if not isinstance(opening, Opening):
-        return _pack(command)
-    rest = _pack(command[1:]).partition(b"\n")[2]
-    return b"*%d\r\n%b%b" % (opening.words + len(command) - 1, opening, rest)
-
-
-def _is_quiet(connection: Connection) -> bool:
-    """Whether it is open and nothing waits to be read: the server has not closed it, and no reply of another call is left."""
-    try:
-        return not connection.can_read(0)
-    except (RedisError, OSError):
-        return False
-
-
-def _discard(connection: Connection) -> None:
-    with contextlib.suppress(Exception):
-        connection.disconnect()
 
 
 def _cause(error: BaseException) -> str:

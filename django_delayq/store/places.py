@@ -17,7 +17,7 @@ from django_delayq.store.cluster import Cluster
 from django_delayq.store.connection import Link, link_to, unconnected
 
 
-class Part(Protocol):
+class Partitioned(Protocol):
     """What says which partition of which queue it is about, as `Keys` and the lines of a worker do."""
 
     @property
@@ -29,7 +29,7 @@ class Part(Protocol):
         """The number of the partition, from 0."""
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartitionedT = TypeVar("PartitionedT", bound=Partitioned)
 
 
 class Places(Protocol):
@@ -139,11 +139,11 @@ def place(spec: RedisSpec, *, name: str, timeout: float = 2.0, patience: float =
     return Cluster(make, kwargs["cluster"], timeout=timeout, patience=patience)
 
 
-def by_node(places: Places, parts: Iterable[PartT]) -> dict[Link, list[PartT]]:
+def by_node(places: Places, parts: Iterable[PartitionedT]) -> dict[Link, list[PartitionedT]]:
     """These partitions by their servers, in the order in which the first one of each is given. The link is one that leads there: on a
     Cluster that of the first partition, which finds the others, too.
     """
-    found: dict[Link, tuple[Link, list[PartT]]] = {}
+    found: dict[Link, tuple[Link, list[PartitionedT]]] = {}
     for part in parts:
         link = places.of(part.queue, part.partition)
         found.setdefault(link.server, (link, []))[1].append(part)

@@ -12,6 +12,7 @@ from django_delayq.record import JobRecord
 from django_delayq.store import cluster as room
 from django_delayq.store import offers, scripts
 from django_delayq.store.cluster import Node
+from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.connection import StoreRefused
 from django_delayq.store.event_line import EventLines, event_line
 from django_delayq.store.figures import Figures
@@ -21,7 +22,6 @@ from django_delayq.store.lock_store import LockStore
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.places import Places, by_node, place
 from django_delayq.store.queue import QueueStore, ScheduleItem
-from django_delayq.store.slots import slot_of
 from django_delayq.store.wake import WakeLine
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.target import OfferTarget

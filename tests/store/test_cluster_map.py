@@ -13,7 +13,7 @@ import pytest
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import cluster as room
-from django_delayq.store import slots
+from django_delayq.store import cluster_slots
 from django_delayq.store.cluster import Cluster, SlotLink
 from django_delayq.store.connection import StoreRefused
 from django_delayq.store.places import place
@@ -290,9 +290,9 @@ def test_a_node_rests_for_those_who_have_more_to_do_and_hurries_with_all(nodes, 
 
 def test_redirects_are_read_from_what_new_and_old_clients_make_of_them():
     old = Exception("MOVED 3999 10.0.0.2:6381")
-    assert slots.redirect(old) == slots.Redirect(True, 3999, "10.0.0.2", 6381)
-    assert slots.redirect(Exception("ASK 1 ::1:6381")) == slots.Redirect(False, 1, "::1", 6381)
+    assert cluster_slots.redirect(old) == cluster_slots.Redirect(True, 3999, "10.0.0.2", 6381)
+    assert cluster_slots.redirect(Exception("ASK 1 ::1:6381")) == cluster_slots.Redirect(False, 1, "::1", 6381)
     new = type("AskError", (Exception,), {})("12 node-2.example:7000")
-    assert slots.redirect(new) == slots.Redirect(False, 12, "node-2.example", 7000)
+    assert cluster_slots.redirect(new) == cluster_slots.Redirect(False, 12, "node-2.example", 7000)
     for text in ("3999 10.0.0.2:6381", "MOVED 99999 h:1", "MOVED 1 h:99999", "MOVED", "the slot MOVED 1 h:1"):
-        assert slots.redirect(Exception(text)) is None
+        assert cluster_slots.redirect(Exception(text)) is None

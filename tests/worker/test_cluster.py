@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.keys import tag
-from django_delayq.store.slots import slot_of
 from tests.conftest import missing
 from tests.stage import ROOT
 from tests.topologies import ClusterNode, ClusterServers, redis_program, valkey_program

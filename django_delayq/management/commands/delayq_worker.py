@@ -57,6 +57,7 @@ MOST_WEIGHT: Final = 100
 NODE_RESTS: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
 APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
+MOST_LINES: Final = 128  # partitions of one worker: each is asked once a second
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -72,6 +73,7 @@ class Command(BaseCommand):
             "--queues",
             help="queues to serve, parted by commas, as in orders=4,mail: orders gets four threads for one of mail (default: all)",
         )
+        parser.add_argument("--partitions", help="of queues with several, those to serve, as in orders=0-63 (default: all)")
         parser.add_argument("--exclude-queues", help="queues to leave out, parted by commas")
         parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
         parser.add_argument("--threads", type=_whole(1), default=8, help="jobs at once per task process (default: 8)")
@@ -123,7 +125,7 @@ class Command(BaseCommand):
         own = [config.queue(name).redis for name in queues]
         for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
             self._check_server(redis, config.prefix, burst=options["burst"])
-        spec = _spec(config, queues, roles, options)
+        spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
         self._banner(config, queues, roles, spec)
         try:
             supervisor = Supervisor(spec)
@@ -196,16 +198,42 @@ class _LogStream(StringIO):
         return len(text)
 
 
-def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
+def _shares(config: Config, queues: Mapping[str, int], given: str | None) -> dict[str, range]:
+    """Which partitions of queues are to be served, of those that do not mean all."""
+    found: dict[str, range] = {}
+    for part in filter(None, map(str.strip, (given or "").split(","))):
+        name, _, numbers = part.partition("=")
+        first, _, last = numbers.partition("-")
+        if name not in queues:
+            raise CommandError(f"--partitions names {name!r}, which this worker does not serve. As in orders=0-63.", returncode=USAGE)
+        served = config.queue(name).served
+        if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < len(served):
+            raise CommandError(
+                f"--partitions {part}: give numbers from 0 to {served[-1]}, as in {name}=0-{served[-1]}.", returncode=USAGE
+            )
+        found[name] = range(int(first), int(last or first) + 1)
+    count = sum(len(found.get(name, config.queue(name).served)) for name in queues)
+    if count > MOST_LINES and count > len(queues):
+        raise CommandError(
+            f"These queues have {count} partitions, and one worker serves {MOST_LINES} at most. Give each worker a share: "
+            "--partitions orders=0-63 here, and the rest to others.",
+            returncode=USAGE,
+        )
+    return found
+
+
+def _spec(
+    config: Config, queues: Mapping[str, int], shares: Mapping[str, range], roles: Sequence[str], options: dict[str, Any]
+) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
-    processes = _record_keepers(config, queues, records, options, measured) if records else []
+    processes = _record_keepers(config, queues, shares, records, options, measured) if records else []
     run = {name: weight for name, weight in queues.items() if not config.queue(name).pulled}
     return WorkerSpec(
         worker=worker_beat.new_worker_id(),
         prefix=config.prefix,
         connect=partial(_places, config),
-        lines=lines_of(config, run),
+        lines=lines_of(config, run, shares),
         tasks=registry.names(),
         find_task=registry.get,
         processes=options["processes"] if "move" in roles and run else 0,
@@ -270,7 +298,12 @@ def _places(config: Config, name: str) -> Nodes:
 
 
 def _record_keepers(
-    config: Config, queues: Iterable[str], roles: Sequence[str], options: Mapping[str, Any], measured: Hooks
+    config: Config,
+    queues: Iterable[str],
+    shares: Mapping[str, range],
+    roles: Sequence[str],
+    options: Mapping[str, Any],
+    measured: Hooks,
 ) -> list[tuple[LoopProcess, LatestText | None]]:
     """A process per server, for none is to wait for another one; with where it reports, if somebody measures. What is done once for all
     queues, the first does.
@@ -283,13 +316,14 @@ def _record_keepers(
         report = None if measured.metrics is None else LatestText()
         counted = samples.of_all if options["metrics_queues"] and number == 1 else None
         name = "records" if number == 1 else f"records-{number}"
-        found.append((LoopProcess(name, partial(_keep_records, config, names, roles, report, counted, number == 1)), report))
+        found.append((LoopProcess(name, partial(_keep_records, config, names, shares, roles, report, counted, number == 1)), report))
     return found
 
 
 def _keep_records(
     config: Config,
     queues: Iterable[str],
+    shares: Mapping[str, range],
     roles: Sequence[str],
     report: LatestText | None,
     counted: Callable[[], list[Sample]] | None,
@@ -299,12 +333,14 @@ def _keep_records(
     """What one of these processes runs."""
     places = _places(config, "delayq-records")
     if not first:
-        places.shared.rests = APART
-    for link in {places.of(queue, 0) for queue in queues}:
+        places.shared.leave_alone(APART)
+    for link in {places.of(queue, partition) for queue in queues for partition in config.queue(queue).served}:
         if link.moves:  # its nodes, of which one may hang
-            link.rests = NODE_RESTS
+            link.leave_alone(NODE_RESTS)
     patiently = PatientThread(close_old_connections).run
-    service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=first)
+    service = Service(
+        places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=first, shares=shares
+    )
     if first and "relay" in roles:
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
     if first and "mirror" in roles:

@@ -8,7 +8,8 @@ from typing import Final
 from django_delayq.store.places import Places
 from django_delayq.worker.line import Line
 
-RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server
+RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server,
+SLOW: Final = 0.5  # and where there are several servers, after one that took longer than this
 
 
 class ServerLinks:
@@ -17,8 +18,9 @@ class ServerLinks:
     def __init__(self, places: Places, lines: Sequence[Line]) -> None:
         self._held = list(dict.fromkeys(line.store.link for line in lines)) or [places.shared]
         self._all = list(dict.fromkeys([places.shared, *self._held]))
+        several = len(self._all) > 1 or self._all[0].moves
         for link in self._all:
-            link.rests = RESTS
+            link.leave_alone(RESTS, SLOW if several else 0.0)
 
     @property
     def where(self) -> str:

@@ -46,7 +46,7 @@ def redirect(error: Exception) -> Redirect | None:
     return Redirect(kind == "MOVED", slot, "" if found["host"] in UNKNOWN else found["host"], port)
 
 
-class Served(NamedTuple):
+class SlotRange(NamedTuple):
     """Slots, the first and the last, that one master serves, and where it and its replicas are."""
 
     first: int
@@ -55,14 +55,14 @@ class Served(NamedTuple):
     replicas: tuple[Address, ...]
 
 
-def served(reply: Any, asked: str) -> list[Served]:
+def served(reply: Any, asked: str) -> list[SlotRange]:
     """The answer to CLUSTER SLOTS of the node at the host `asked`.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        found = [Served(int(first), int(last), *_nodes(nodes, asked)) for first, last, *nodes in reply]
+        found = [SlotRange(int(first), int(last), *_nodes(nodes, asked)) for first, last, *nodes in reply]
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ValueError(f"it tells of its slots in an unknown form: {error}") from None
     for one in found:
