@@ -271,39 +271,42 @@ def _places(config: Config, name: str) -> Nodes:
 def _record_keepers(
     config: Config, queues: Iterable[str], roles: Sequence[str], options: Mapping[str, Any], measured: Hooks
 ) -> list[tuple[LoopProcess, LatestText | None]]:
-    """A process per server, for none is to wait for another one; with where it reports, if somebody measures. What is done once for all
-    queues, the first does.
+    """A process per server, for none is to wait for another one; with where it reports, if somebody measures. What belongs to no queue
+    the only one does; where there are several, one more does that, and waits for no server of theirs.
     """
     places, groups = _places(config, "delayq-records"), dict[int, list[str]]()
     for queue in queues:
         groups.setdefault(places.number(queue), []).append(queue)
+    alone = len(groups) == 1
     found = []
     for number, (_, names) in enumerate(sorted(groups.items()), 1):
         report = None if measured.metrics is None else LatestText()
         counted = samples.of_all if options["metrics_queues"] and number == 1 else None
         name = "records" if number == 1 else f"records-{number}"
-        found.append((LoopProcess(name, partial(_keep_records, config, names, roles, report, counted, number == 1)), report))
+        found.append((LoopProcess(name, partial(_keep_records, config, names, roles, report, counted, alone), tuple(names)), report))
+    if not alone:
+        found.append((LoopProcess("operations", partial(_keep_records, config, (), roles, None, None, True)), None))
     return found
 
 
 def _keep_records(
     config: Config,
-    queues: Iterable[str],
+    queues: Sequence[str],
     roles: Sequence[str],
     report: LatestText | None,
     counted: Callable[[], list[Sample]] | None,
-    first: bool,
+    common: bool,
     stop: Stop,
 ) -> None:
-    """What one of these processes runs."""
+    """What one of these processes runs; `common`: also what belongs to no queue."""
     places = _places(config, "delayq-records")
-    if not first:
+    if any(places.number(queue) for queue in queues):
         places.shared.rest.seconds = APART
     patiently = PatientThread(close_old_connections).run
-    service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=first)
-    if first and "relay" in roles:
+    service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=common)
+    if common and "relay" in roles:
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
-    if first and "mirror" in roles:
+    if common and "mirror" in roles:
         service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
     if report is not None:
         service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
