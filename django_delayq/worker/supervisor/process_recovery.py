@@ -91,6 +91,11 @@ class ProcessRecovery:
     def __bool__(self) -> bool:
         return bool(self._dead)
 
+    @property
+    def hindered(self) -> bool:
+        """Whether all that is left waits for servers that did not answer when they were last called."""
+        return all(dead.lines[number].store.link.away for dead in self._dead for number in dead.left)
+
     def take_over(self, child: Child, ran: Kind, ended: Sequence[tuple[int, Outcome]] = ()) -> None:
         """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
         if child.holdings is None:

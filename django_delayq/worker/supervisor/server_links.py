@@ -16,6 +16,7 @@ class ServerLinks:
     """The links of a supervisor, which must not wait for one server to the harm of what is on another."""
 
     def __init__(self, places: Places, lines: Sequence[Line]) -> None:
+        self._places = places
         self._held = list(dict.fromkeys(line.store.link for line in lines)) or [places.shared]
         self._all = list(dict.fromkeys([places.shared, *self._held]))
         several = len(self._all) > 1 or self._all[0].moves
@@ -36,6 +37,10 @@ class ServerLinks:
     def away(self) -> bool:
         """Whether none answers on which it may hold something."""
         return all(link.away for link in self._held)
+
+    def lost(self, queues: Sequence[str]) -> bool:
+        """Whether none answers that has one of these queues; of none of them: as `away`."""
+        return all(self._places.of(queue, 0).away for queue in queues) if queues else self.away
 
     def hurry(self, deadline: float) -> None:
         """See `Link.hurry`."""
