@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from django_delayq import ids
+from django_delayq import conf, ids
 from django_delayq.console.selection import Selection
 
 
@@ -25,7 +25,10 @@ class Preview:
     def now(cls, wanted: Selection) -> Preview:
         """Of this moment."""
         tasks = json.dumps(wanted.tasks)
-        return cls(wanted.at_ms, ids.new(), hashlib.sha256(tasks.encode()).hexdigest()[:16])
+        newest = ids.new()
+        if conf.get().partitions:  # others of this millisecond may sort behind it, though they were there before
+            newest = ids.end_of(newest)
+        return cls(wanted.at_ms, newest, hashlib.sha256(tasks.encode()).hexdigest()[:16])
 
     @classmethod
     def read(cls, text: str, wanted: Selection) -> Preview | None:
