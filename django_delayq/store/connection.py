@@ -250,8 +250,8 @@ class Link:
             _discard(connection)
 
     def _still_leads(self, connection: Connection, idle: float) -> bool:
-        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Nobody who can
-        reach it hears of that, so they are asked once a second, and before what has rested is used.
+        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Nobody who
+        can reach it hears of that, so they are asked once a second, and before what has rested is used.
         """
         if self._sentinels is not None and max(idle, self._sentinels.told_for) > RESTED:
             self._sentinels.look()
