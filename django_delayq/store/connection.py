@@ -277,10 +277,10 @@ class Link:
             wire.discard()
 
     def _still_leads(self, connection: Connection, idle: float) -> bool:
-        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Who calls all
-        the time hears that it is away, so only what has rested is looked at.
+        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Nobody who
+        can reach it hears of that, so they are asked once a second, and before what has rested is used.
         """
-        if idle > RESTED and self._sentinels is not None:
+        if self._sentinels is not None and max(idle, self._sentinels.told_for) > RESTED:
             self._sentinels.look()
         return self.leads(connection)
 
