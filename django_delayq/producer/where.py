@@ -139,16 +139,16 @@ def latest_of_key(queue: str, key: str) -> UUID | None:
 
 
 def holder(queue: str, key: str) -> UUID | None:
-    """The job that holds a key in Redis."""
+    """The job that holds a key in Redis: in its home, or in one that it had before."""
     with stores.guarded(queue):
-        return stores.inspector().find(queue, key)
+        return stores.inspector().find(queue, key, conf.get().queue(queue).homes(key))
 
 
-def everywhere(ask: Callable[[str], Change]) -> Change:
+def everywhere(job: UUID, ask: Callable[[str], Change]) -> Change:
     """The first answer of a queue that knows the job. A server that is away is passed over, and raised where no other one has it."""
     away: dict[Link, StoreUnavailable] = {}
     for name in conf.get().queues:
-        node = stores.places.of(name)
+        node = stores.places.of(name, ids.partition(job)).server
         if node in away:
             continue
         try:

@@ -67,4 +67,4 @@ def _by_name(history: History) -> Iterator[tuple[Run, Op, list[Run]]]:
 
 def _remembered(history: History, run: Run, other: Run) -> bool:
     """Whether Redis has forgotten nothing from the claim of the one to the begin of the other."""
-    return not history.rolled_over(min(run.at, other.at) - MARGIN, max(run.at, other.at) + MARGIN)
+    return not history.rolled_over(min(run.at, other.at) - MARGIN, max(run.at, other.at) + MARGIN, run.job)

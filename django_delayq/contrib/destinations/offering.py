@@ -121,7 +121,7 @@ def _pushed(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
     while True:
         left -= 1
         try:
-            store = OfferStore(stores.queue(job.queue))
+            store = OfferStore(stores.with_job(job.queue, job.id))
             failpoint("offer.push")
             reply = store.offer(target, body, id=job.short_id, attempt=job.attempt, nonce=job.nonce, worker=job.worker)
             failpoint("offer.pushed")
