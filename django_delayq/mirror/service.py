@@ -345,7 +345,7 @@ class Service:
                 wait(seconds, self.descriptor)
         if self._line is not None:
             self._line.close()
-        if self.mirrors and any(runner.away for runner in self._runners if runner.link is not None):
+        if self.mirrors and any(runner.away for runner in self._restores):
             logger.warning("the mirror leaves while Redis is away; it goes on when it is started again")
             return
         try:
