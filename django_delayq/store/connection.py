@@ -106,6 +106,11 @@ class Link:
         return self
 
     @property
+    def place(self) -> object:
+        """The server, or the Cluster of which it is a part: in it a key is at one place."""
+        return self
+
+    @property
     def shared(self) -> Link:
         """See `store/places.py`: it is the place of all queues."""
         return self
