@@ -182,7 +182,7 @@ def _asked() -> tuple[str, list[dict[str, Any]], list[TargetLength]]:
         with stores.guarded():
             workers = WorkerRegistry(stores.link, prefix=config.prefix).all()
         looks = []
-        for part, link in {link.place: (part, link) for part, link in reversed(stores.servers().items())}.values():
+        for part, link in {link.home: (part, link) for part, link in reversed(stores.servers().items())}.values():
             with stores.guarded(*part):
                 looks.append(target_lengths.look(link, list(config.targets.values())))
         return "", workers, target_lengths.added(looks)

@@ -262,9 +262,9 @@ class SlotLink(Link):
         return node is None or node.away
 
     @property
-    def place(self) -> object:
+    def home(self) -> str:
         """See `Link`."""
-        return self._cluster
+        return self._cluster.where
 
     def beside(self, key: str) -> Link:
         """See `Link`."""

@@ -106,9 +106,9 @@ class Link:
         return self
 
     @property
-    def place(self) -> object:
-        """The server, or the Cluster of which it is a part: in it a key is at one place."""
-        return self
+    def home(self) -> str:
+        """The address of the server, or of the Cluster of which it is a part: there a key is at one place, and it stays the same."""
+        return self.where
 
     @property
     def shared(self) -> Link:
