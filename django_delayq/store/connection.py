@@ -106,6 +106,11 @@ class Link:
         return self
 
     @property
+    def home(self) -> str:
+        """The address of the server, or of the Cluster of which it is a part: there a key is at one place, and it stays the same."""
+        return self.where
+
+    @property
     def shared(self) -> Link:
         """See `store/places.py`: it is the place of all queues."""
         return self

@@ -120,6 +120,8 @@ def test_links_are_one_per_slot(fresh, places):
     assert there.shared is there.shared
     assert there.of("a", 0) is there.on_shared("a", 0)
     assert len(there.nodes()) == 3
+    assert {there.of(queue, 0).home for queue in QUEUES} == {there.where}, "wherever they are"
+    assert len({there.of(queue, 0).where for queue in QUEUES}) == 3
 
 
 def test_a_moved_slot_is_followed_by_the_same_bytes_and_then_known(fresh, places, sent):
