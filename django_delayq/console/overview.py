@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -20,7 +20,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.states import State
 from django_delayq.store.connection import StoreError
 from django_delayq.store.events import Lag
-from django_delayq.store.inspector import QueueDepth, summed
+from django_delayq.store.queue_depth import QueueDepth, summed
 from django_delayq.store.worker_registry import WorkerRegistry
 
 DOWN: Final = (StoreUnavailable, StoreError)
@@ -170,16 +170,22 @@ def count_absent() -> int:
     by_queue: dict[str, set[UUID]] = {}
     for id, queue in (row for end in ends for row in end):
         by_queue.setdefault(queue, set()).add(id)
-    asked, there = sum(map(len, by_queue.values())), 0
     try:
-        with stores.guarded():
-            for queue in by_queue.keys() & conf.get().queues.keys():
-                ids = list(by_queue[queue])
-                for start in range(0, len(ids), 200):
-                    there += sum(view is not None for view in stores.inspector().jobs(queue, ids[start : start + 200]))
+        found, missing = stores.from_each(by_queue.keys() & conf.get().queues.keys(), lambda some: _there(by_queue, some))
     except DOWN:
         return count
-    return 0 if there == asked else count - there
+    asked, there = sum(map(len, by_queue.values())), sum(found)
+    return 0 if there == asked and not missing else count - there
+
+
+def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str]) -> int:
+    """How many of these rows of these queues Redis has."""
+    there = 0
+    for queue in queues:
+        ids = list(rows[queue])
+        for start in range(0, len(ids), 200):
+            there += sum(view is not None for view in stores.inspector().jobs(queue, ids[start : start + 200]))
+    return there
 
 
 def _waiting() -> models.QuerySet[Job]:

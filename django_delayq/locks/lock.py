@@ -116,7 +116,7 @@ class Lock:
     def _steps(self) -> Generator[float, None, None]:
         """Looks, and yields for how long to sleep before the next look. It ends when the lock is held."""
         store = stores.queue(self.queue, 0)
-        link = stores.places.of(self._node, 0) if self._node else stores.link
+        link = stores.places.of(self._node, 0) if self._node else stores.places.on_shared(self.queue, 0)
         holding = Holding(LockStore(link, store.keys), self.name, self._lease_ms, self._node)
         until = clock.monotonic() + self._wait
         while True:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from django_delayq import conf
@@ -17,6 +18,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import RedisSpec, is_embedded, way
+from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.connection import Link
 from django_delayq.store.events import Lag
 from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
@@ -46,24 +48,31 @@ def redis_findings() -> list[dict[str, str]]:
             if unfit := kind_findings(redis):
                 found += told(unfit)
                 continue
-            found += _server_findings(redis, stores.places.of(name, 0) if name else stores.link)
+            found += told(cluster_findings(redis))
+            of_servers = [one for link in stores.places.nodes(name) for one in _server_findings(redis, link)]
+            found += [one for number, one in enumerate(of_servers) if one not in of_servers[:number]]
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             found.append(_away(name, error))
-    workers: list[dict[str, Any]] | None = None
-    if config.redis in well:
-        try:
-            workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
-            found += told(probe_findings(workers))
-        except DOWN as error:
-            return [*found, _away("", error)]
-    for name, queue in config.queues.items():
-        if queue.redis in well:
+    workers: list[dict[str, Any]] = []
+
+    def ask(redis: RedisSpec, name: str, read: Callable[[], list[dict[str, str]]]) -> None:
+        if redis in well:
             try:
-                found += _queue_findings(name, queue, workers)
-            except DOWN as error:
-                well.remove(queue.redis)
-                found.append(_away(name if name in config.own_servers else "", error))
+                found.extend(read())
+            except DOWN as error:  # it has gone meanwhile
+                well.remove(redis)
+                found.append(_away(name, error))
+
+    def of_workers() -> list[dict[str, str]]:
+        workers.extend(worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"])
+        return told(probe_findings(workers))
+
+    ask(config.redis, "", of_workers)
+    seen = workers if config.redis in well else None
+    for name, queue in config.queues.items():
+        ask(queue.redis, name if name in config.own_servers else "", partial(_queue_findings, name, queue, seen))
+        ask(config.redis, "", partial(_left_behind, name))
     return found
 
 
@@ -108,11 +117,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     if newer := _newer_findings(name):
         return newer  # of what stands there this release knows nothing
     config = conf.get()
-    found = [
-        *([] if workers is None else _worker_findings(name, queue, workers)),
-        *_left_behind(name),
-        *told(partition_findings(queue)),
-    ]
+    found = [*([] if workers is None else _worker_findings(name, queue, workers)), *told(partition_findings(queue))]
     depth = stores.inspector().depth(name)
     if depth.paused:
         found.append(
@@ -185,10 +190,7 @@ def _left_behind(name: str) -> list[dict[str, str]]:
     parts = stores.parts(name)
     if any(store.link is stores.link for store in parts):
         return []
-    try:
-        count = sum(stores.link.execute("HLEN", store.keys["jobs"]) for store in parts)
-    except DOWN:
-        return []  # told of that server
+    count = sum(stores.link.execute("HLEN", store.keys["jobs"]) for store in parts)
     if not count:
         return []
     return [

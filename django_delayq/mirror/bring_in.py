@@ -12,6 +12,7 @@ from django.db import connections, transaction
 from django_delayq import clock, conf, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.console.far_jobs import is_late
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, far_rows
@@ -72,7 +73,7 @@ class BringInLoop:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
         if self.queue.horizon and clock.monotonic() >= self._workers_at:
-            self._note_workers()
+            self._look_at_workers()
             self._workers_at = clock.monotonic() + WORKERS
         if not self._any.found():
             self._say_late(None)
@@ -113,6 +114,14 @@ class BringInLoop:
         """These jobs with the publishers of their partitions. Of one that is not served any more nobody brings in jobs."""
         dealt = ids.by_partition(jobs).items()
         return [(self._publishers[partition], some) for partition, some in dealt if partition < len(self._publishers)]
+
+    def _look_at_workers(self) -> None:
+        try:
+            self._note_workers()
+        except StoreUnavailable:
+            if self._workers.link is self._publishers[0].store.link:
+                raise
+            # They show themselves on another server than the queue's. What was noted stands, and what is due comes in all the same.
 
     def _note_workers(self) -> None:
         """Far rows would be published by an older relay, which knows no `far`, and pruned of their dates by nobody."""

@@ -130,6 +130,7 @@ class RelayLoop:
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
         if not page:
             return 0
+        self.publisher.meet(key for _, key in page)
         found = self._outbox.rows(self._with_siblings(page), self.using)
         self._give_up({id for id, _ in page} - {row.record.id for row in found})
         sent = [row for row in found if row.unpublished]

@@ -63,7 +63,11 @@ class Cancel:
         return Change.DONE if row.state is State.CANCELLED and not row.ending else None
 
     def of_far(self, row: OutboxRow, using: str) -> Change | None:
-        return Change.DONE if database.need().cancel_far(row.record.id, row.queue, self.actor, self.reason, using) else None
+        id = row.record.id
+        if not database.need().cancel_far(id, row.queue, self.actor, self.reason, using):
+            return None
+        horizon.withdrawn(id, using)
+        return Change.DONE
 
 
 class Move:
@@ -142,7 +146,7 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         if elsewhere:
             return Change.UNKNOWN
         if name is None:
-            return where.everywhere(partial(one, act, id))
+            return where.everywhere(id, partial(one, act, id))
         if row is not None and row.far:
             done = act.of_far(row, conf.get().database)
             if done is not None:
@@ -195,7 +199,7 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> 
         return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
     lacking = _lacking(row)
     store = stores.with_job(name, id)
-    with stores.guarded(name):
+    with stores.guarded(name, store.partition):
         changed = act.ask(store, id, lacking, "")
         for _ in range(TRIES):
             if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
@@ -240,7 +244,7 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
             if stood.rpartition(":")[2] in database.need().servers(name, store.partition, using)[1:]:
                 # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
-            with stores.guarded(name):
+            with stores.guarded(name, store.partition):
                 again = act.ask(store, id, act.done_before if last.change is Change.DONE else lacking, stood)
             if again.ground == stood or not again.event:
                 return last.change if again.ground == stood else again.change

@@ -57,7 +57,7 @@ def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
     """
     found, using = database.installed(), conf.get().database
     try:
-        with stores.guarded(queue.name, schedules=True):
+        with stores.guarded(queue.name, partition, schedules=True):
             if stores.inspector().find(queue.name, key, [partition]) is not None:
                 return True
         rows = [] if found is None else [id for id, _ in found.waiting(queue.name, [key], using)]

@@ -10,7 +10,7 @@ Who holds a key, Redis knows, but for a server that lacks jobs, or that nobody h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -67,8 +67,17 @@ class Publisher:
         items = [late(row, due_ms) for row in self._rows(jobs) if row.unpublished]
         if not items:
             return Published(ground, [], [])
+        self.meet(item.key for item in items)
         ground, replies = self.finish(items, self.send(items, ground, mode)(), ground)
         return Published(ground, [item.id for item in items][: len(replies)], replies)
+
+    def meet(self, keys: Iterable[str]) -> None:
+        """Makes the far rows of these keys near, so that the script decides: whoever wrote a row of one of them may have died before he
+        looked. The relay publishes them.
+        """
+        named = {key for key in keys if key}
+        if named and conf.get().queue(self.store.queue).horizon:
+            database.need().bring_in_keys(self.store.queue, named, self.using)
 
     def publish_before(self, records: Sequence[JobRecord]) -> None:
         """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
@@ -123,10 +132,16 @@ class Publisher:
         """
         replies = self.send([item], "", "ask")()[1]
         again = self._decided([item], replies)
-        if not again and replies[0].status == "free" and item.durable and self._waits(item.key):
-            self._key(item.key, lost=False)
+        if not again and replies[0].status == "free" and item.durable and self.put_in_waiting(item.key):
             again = {0: item}
         return self.send([again[0]], "", "ask told")()[1][0] if again else replies[0]
+
+    def put_in_waiting(self, key: str) -> bool:
+        """The rows of a key that are to be published still; whether there are any."""
+        waits = bool(database.need().waiting(self.store.queue, [key], self.using))
+        if waits:
+            self._key(key, lost=False)
+        return waits
 
     def send(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
         """Only sends the call; returns a function that waits for its answer, which `finish` wants to see."""

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
@@ -61,7 +61,7 @@ class Flight:
     def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
         try:
-            with stores.guarded(publisher.store.queue, schedules=True, answers=False):
+            with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
             raise _unsure(error, batch) from error
@@ -75,8 +75,7 @@ class Flight:
     def _read(self) -> None:
         if self._under_way is not None:
             (publisher, batch, answer), self._under_way = self._under_way, None
-            sent = _sure(publisher, batch, answer)
-            self._refused += _answered(batch, sent)
+            self._refused += _answered(batch, _sure(publisher, batch, answer))
 
 
 def put_one(plan: Plan) -> Job:
@@ -84,10 +83,13 @@ def put_one(plan: Plan) -> Job:
     if plan.mould.inline:
         return inline.put([plan])[0]
     if not plan.durable and not plan.key:
-        connection = transaction.get_connection(plan.mould.using)
+        connection = connections[plan.mould.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
-            sent = _sure(_publisher(plan.queue, plan.partition, plan.mould.using), [plan], None)  # there is no commit to wait for
-            _tell_refused(_answered([plan], sent), alone=True)
+            publisher = _publisher(plan.queue, plan.partition, plan.mould.using)
+            _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
+            refused = _answer(plan, reply)
+            if refused is not None:
+                raise refused
             job: Job = plan.job
             return job
     return put_all([plan])[0]
@@ -114,7 +116,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
 
 
 def _rows_first(plans: list[Plan], using: str) -> None:
-    connection = transaction.get_connection(using)
+    connection = connections[using]
     alone = not commit.is_open(connection)
     if any(plan.mould.horizon_ms for plan in plans):
         _within_horizon(plans, using, alone)
@@ -139,11 +141,11 @@ def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
         for plan, reply in written.merged:
             if reply.status == "taken":
                 raise _refused(plan, reply)
-        connection = transaction.get_connection(using)
+        connection = connections[using]
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
-        connection.on_commit(partial(written.committed, publish), robust=not alone)  # far ones of the same keys came behind these
+        connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far ones of the same keys came behind these
         failpoint("producer.commit")
     for plan, reply in written.merged:
         plan.job.id = reply.id  # at once, for who cancels it in the same transaction; `created` is known at the commit
@@ -155,7 +157,7 @@ def _merge(merged: Sequence[tuple[Plan, ScheduleReply]]) -> None:
 
 
 def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
-    connection = transaction.get_connection(using)
+    connection = connections[using]
     alone = not commit.is_open(connection)
     connection.on_commit(Publication(plans, partial(_publish, flight=flight, alone=alone)), robust=not alone)
 
@@ -189,10 +191,10 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 
 def _held(plan: Plan) -> ScheduleReply | None:
     """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
-    if not plan.key or commit.is_open(transaction.get_connection(plan.mould.using)):
+    if not plan.key or commit.is_open(connections[plan.mould.using]):
         return None
     try:
-        with stores.guarded(plan.queue, schedules=True):
+        with stores.guarded(plan.queue, plan.partition, schedules=True):
             reply = _publisher(plan.queue, plan.partition, plan.mould.using).ask(plan)
     except StoreUnavailable:
         if not plan.durable or plan.on_conflict not in ("keep", "error"):
@@ -256,13 +258,13 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
 def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
     """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
     try:
-        with stores.guarded(publisher.store.queue, schedules=True, asks=answer is None):
+        with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
             return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
     except (StoreRefused, StoreResting) as error:
         raise _named(error, batch) from error.__cause__
     except StoreUnavailable:
         try:
-            with stores.guarded(publisher.store.queue):
+            with stores.guarded(publisher.store.queue, publisher.store.partition):
                 return _pointed(publisher, batch, publisher.publish(batch))
         except StoreRefused as error:
             raise _named(error, batch) from error.__cause__
@@ -300,6 +302,8 @@ def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
     """Tells the handles. Those that were refused."""
+    if plans and not plans[0].durable:  # whoever has written a far row since the first look found nobody in Redis
+        horizon.meet_in_redis(plans, plans[0].queue)
     return [refused for plan, reply in zip(plans, sent[1], strict=True) if (refused := _answer(plan, reply)) is not None]
 
 
@@ -345,14 +349,14 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     try:
         for (name, using, partition), group in _by_store(plans):
             publisher = _publisher(name, partition, using)
-            node = publisher.store.link
+            node = publisher.store.link.server
             if node in away:
                 away[node] = away[node][0], away[node][1] + len(group)
                 continue
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
                     raced = horizon.meet(batch, name, using)
-                    with stores.guarded(name, schedules=True):
+                    with stores.guarded(name, partition, schedules=True):
                         if raced or not alone:  # else Redis has been asked, and has all that was written before
                             publisher.publish_before(batch)
                         refused += _send_rows(publisher, batch)

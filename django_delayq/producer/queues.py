@@ -24,7 +24,7 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     check_words("pause()", actor, reason)
     found, using, paused = database.installed(), conf.get().database, False
     for store in stores.parts(queue):
-        with stores.guarded(queue):
+        with stores.guarded(queue, store.partition):
             changed = store.pause(actor=actor, reason=reason)
         if found is not None:  # after a lost reply, too, when it is paused already
             found.note_pause(queue, store.partition, actor, reason, using, first=changed)
@@ -45,7 +45,7 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
         found.forget_pause(named, using)
     resumed = False
     for store in stores.parts(named):
-        with stores.guarded(named):
+        with stores.guarded(named, store.partition):
             resumed = store.resume(actor=actor, reason=reason) or resumed
     return resumed
 
@@ -66,7 +66,7 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
     for store in stores.parts(named):
         left = cancelled = 1
         while left and cancelled:
-            with stores.guarded(named):
+            with stores.guarded(named, store.partition):
                 cancelled, left = store.purge(actor=actor, reason=reason)
             yield cancelled
 

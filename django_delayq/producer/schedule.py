@@ -58,8 +58,9 @@ class Binding(NamedTuple):
     tick: dict[str, Any] | None = None
 
 
-# Without a call of Python: bind() makes one for each job.
+# Without a call of Python: these are made for each job.
 _binding: Final[Callable[[tuple[Any, ...]], Binding]] = partial(tuple.__new__, Binding)
+_given: Final[Callable[[tuple[Any, ...]], Options]] = partial(tuple.__new__, Options)
 
 
 class Bound(Generic[P, R]):
@@ -160,10 +161,8 @@ def schedule(
         SynchronousOnlyOperation: in async code: there, await `aschedule`.
     """
     refuse_loop("delayq.aschedule(…)")
-    own = delay, run_at, key, expires, meta
     rest = on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability, serial, concurrency
-    given = Options._make(own + rest)
-    options = _options(task, given)
+    options = _options(task, _given((delay, run_at, key, expires, meta, *rest)))
     if kwargs:
         _refuse_options(task.task, kwargs, mixed=True)
     return put_in(task.task, options, args, kwargs)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
@@ -39,6 +40,10 @@ class StoreSet:
         self._stands_in: Link | None = None
         self.breaker = Breaker()  # of the shared server
         self._breakers: dict[str, Breaker] = {}  # by queue, of those that are on another
+        self._guards: dict[
+            tuple[str, int], Breaker | Link
+        ] = {}  # of a partition its breaker, or on a Cluster the link whose node has one
+        self._of_nodes: WeakKeyDictionary[Link, Breaker] = WeakKeyDictionary()
         self._grounds: dict[tuple[str, int], str] = {}
         # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
         self._clocks: dict[Breaker, tuple[float, float]] = {}
@@ -50,7 +55,7 @@ class StoreSet:
             with self._lock:
                 if self._places is None:
                     config = conf.get()
-                    nodes = Nodes(config.redis, config.own_servers, name=self._name, timeout=self._timeout)
+                    nodes = Nodes(config.redis, config.own_servers, name=self._name, timeout=self._timeout, patience=self._timeout)
                     own = {nodes.number(queue): Breaker() for queue in config.own_servers}
                     self._breakers = {queue: own[nodes.number(queue)] for queue in config.own_servers}
                     self._places = nodes
@@ -63,19 +68,29 @@ class StoreSet:
 
     def servers(self) -> dict[str, Link]:
         """The servers, each by one of its queues, by which it is guarded; "" for the shared one, which comes first."""
-        found = {"": self.places.shared}
-        for queue in conf.get().own_servers:
-            link = self.places.of(queue, 0)
-            if link not in found.values():
+        found, places = {"": self.places.shared}, self.places
+        for queue in conf.get().queues:
+            link = places.of(queue, 0)
+            if link.server not in [known.server for known in found.values()]:
                 found[queue] = link
         return found
 
-    def guarded(self, queue: str = "", *, schedules: bool = False, asks: bool = True, answers: bool = True) -> Guard:
-        """See `Breaker.guarded`; of the server of that queue, or of the shared one."""
+    def guarded(
+        self, queue: str = "", partition: int = 0, *, schedules: bool = False, asks: bool = True, answers: bool = True
+    ) -> Guard:
+        """See `Breaker.guarded`; of the server of that partition of a queue, or of the shared one."""
         if self._places is None:
             _ = self.places  # else nobody knows yet who is elsewhere
-        breaker = self._breakers.get(queue, self.breaker) if self._breakers else self.breaker
-        return breaker.guarded(schedules=schedules, asks=asks, answers=answers)
+        return self._breaker(queue, partition).guarded(schedules=schedules, asks=asks, answers=answers)
+
+    def _breaker(self, queue: str, partition: int) -> Breaker:
+        found = self._guards.get((queue, partition))
+        if found is None:
+            link = self.places.of(queue, partition) if queue else self.places.shared
+            found = self._guards[queue, partition] = link if link.moves else self._breakers.get(queue, self.breaker)
+        if isinstance(found, Breaker):
+            return found
+        return self._of_nodes.setdefault(found.server, Breaker())
 
     def queue(self, name: str, partition: int) -> QueueStore:
         """The store of one partition of a queue.
@@ -140,7 +155,7 @@ class StoreSet:
         known = self._grounds.get((name, partition))
         if known is None:
             try:
-                with self.guarded(name, schedules=True):
+                with self.guarded(name, partition, schedules=True):
                     known = self._grounds[name, partition] = self.queue(name, partition).ground()
             except StoreUnavailable:
                 return ""
@@ -153,7 +168,7 @@ class StoreSet:
     def now_ms(self, queue: str) -> int:
         """The clock of the server of that queue, asked once a minute at most; this host's if it cannot be asked."""
         now, places = clock.monotonic(), self.places
-        breaker = self._breakers.get(queue, self.breaker)
+        breaker = self._breaker(queue, 0)
         known = self._clocks.get(breaker)
         if known is None or now - known[0] > CLOCK_KEPT:
             try:
@@ -168,14 +183,14 @@ class StoreSet:
         """Forgets the links and the breakers; the settings have changed."""
         with self._lock:
             places, self._places = self._places, self._stands_in
-            self._breakers = {}
+            self._breakers, self._guards = {}, {}
             self.forget()
         if places is not None and places is not self._places:
             places.close()
 
     def forget(self) -> None:
         """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
-        for breaker in {self.breaker, *self._breakers.values()}:
+        for breaker in {self.breaker, *self._breakers.values(), *self._of_nodes.values()}:
             breaker.note(None)
         self._grounds = {}
         self.forget_clock()

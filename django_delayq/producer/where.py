@@ -152,11 +152,11 @@ def holder(queue: str, key: str) -> UUID | None:
         return stores.inspector().find(queue, key, conf.get().queue(queue).homes(key))
 
 
-def everywhere(ask: Callable[[str], Change]) -> Change:
+def everywhere(job: UUID, ask: Callable[[str], Change]) -> Change:
     """The first answer of a queue that knows the job. A server that is away is passed over, and raised where no other one has it."""
     away: dict[Link, StoreUnavailable] = {}
     for name in conf.get().queues:
-        node = stores.places.of(name, 0)
+        node = stores.places.of(name, ids.partition(job)).server
         if node in away:
             continue
         try:

@@ -236,11 +236,12 @@ class Figures:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def _ask(self, looks: Sequence[Look], nothing: Any) -> list[Any]:
-        numbers: dict[Link, list[int]] = {}
+        numbers: dict[Link, tuple[Link, list[int]]] = {}
         for number, (keys, _) in enumerate(looks):
-            numbers.setdefault(self._places.of(keys.queue, keys.partition), []).append(number)
+            link = self._places.of(keys.queue, keys.partition)
+            numbers.setdefault(link.server, (link, []))[1].append(number)
         found = [nothing] * len(looks)
-        for link, those in numbers.items():
+        for link, those in numbers.values():
             for number, reply in zip(those, link.execute_many([looks[number][1] for number in those]), strict=True):
                 if isinstance(reply, StoreUnavailable):
                     raise reply

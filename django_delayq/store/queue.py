@@ -155,19 +155,20 @@ class QueueStore:
         `ground`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
         """
         bounded(items)
-        names = [item.told_name() for item in items]
-        named = any(names)
-        arguments: list[Any] = [max_events, ground, f"named {mode}" if named else mode]
+        arguments: list[Any] = [max_events, ground, mode]
         now, short, written = clock.monotonic(), ids.short, self.written
-        for item, name in zip(items, names, strict=True):
+        for item in items:
             date: Any = item.due_ms
             if (date is None) == (item.delay_ms is None):
                 raise ValueError(f"job {short(item.id)}: give either due_ms or delay_ms")
             if date is None:
                 date = f"+{item.left_ms(now)}"
-            arguments += (short(item.id), written(item), item.on_conflict, date)
-            if named:
-                arguments.append(name)
+            arguments += (short(item.id), written(item), item.on_conflict, date, item.told_name())
+        named = any(arguments[7::5])
+        if named:
+            arguments[2] = f"named {mode}"
+        else:
+            del arguments[7::5]
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
         return lambda: schedule_replies(items, arguments, answer(), 5 if named else 4)

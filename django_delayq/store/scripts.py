@@ -113,8 +113,8 @@ def _run(link: Link, script: Script, keys: Keys, command: tuple[Any, ...]) -> An
         for _ in range(LOADS):
             try:
                 return link.execute(*command)
-            except ScriptMissing:
-                link.execute("SCRIPT", "LOAD", script.text)
+            except ScriptMissing as missing:
+                missing.at.execute("SCRIPT", "LOAD", script.text)
         return link.execute(*command)
     except StoreError as error:
         raise _told(error, keys) from error

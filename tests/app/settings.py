@@ -2,6 +2,7 @@
 
 - APP_REDIS: the server's URL. APP_DATABASE: the default database, as JSON
 - APP_DELAYQ: DELAYQ without the URL, as JSON
+- APP_SERVERS: the URLs of queues that are on servers of their own, as JSON by queue
 - APP_FOLDER: where tasks record their runs
 - APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
@@ -35,6 +36,8 @@ APP_FOLDER = os.environ["APP_FOLDER"]
 APP_WITHOUT = os.environ.get("APP_WITHOUT", "")
 APP_CALENDAR = os.environ.get("APP_CALENDAR", "")
 DELAYQ = {"REDIS": os.environ["APP_REDIS"], **json.loads(os.environ["APP_DELAYQ"])}
+for queue, url in json.loads(os.environ.get("APP_SERVERS", "{}")).items():
+    DELAYQ["QUEUES"][queue] = {**DELAYQ["QUEUES"][queue], "REDIS": url}
 REDIS_URL = os.environ.get("APP_COUNTS", DELAYQ["REDIS"])
 if "APP_TASKS" in os.environ:
     TASKS = json.loads(os.environ["APP_TASKS"])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.campaign import isolation
 from tests.campaign.recovery import PROMISED, Recovery, by_kind, percentile, recoveries
 from tests.laws.history import History
 from tests.laws.judge import Breach, unjudged
@@ -39,6 +40,7 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
     found = by_kind(recoveries(history))
     for kind, count in sorted(Counter(fault.kind for fault in history.faults).items()):
         said.append(f"  {kind:22}{count:5}" + _figures(kind, found.get(kind, [])))
+    said += isolation.lines(history)
     said += [f"note        {note}" for note in notes]
     said.append("not judged  " + ", ".join(unjudged(history.sees)))
     said.append(f"violations  {len(breaches)}" + (": " + _counts(Counter(one.law for one in breaches)) if breaches else ""))
@@ -60,7 +62,7 @@ def too_slow(history: History, slack: float) -> list[Breach]:
         Breach("slow to recover", "", f"{one.fault.kind} ({one.fault.detail}): {one.seconds:.2f} s")
         for one in recoveries(history)
         if slack and one.seconds > PROMISED.get(one.fault.kind, float("inf")) * slack
-    ] + (list(_starved(history, slack)) if slack else [])
+    ] + ([*_starved(history, slack), *isolation.waited(history, slack)] if slack else [])
 
 
 def _starved(history: History, slack: float) -> Iterator[Breach]:

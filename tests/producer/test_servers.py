@@ -176,6 +176,18 @@ def test_people_see_what_is_there_and_what_is_missing(own, own_redis, settings, 
     assert overview.look().error is not None
 
 
+def test_rows_of_a_server_that_is_away_are_counted_and_those_of_another_are_found(own, monkeypatch):
+    monkeypatch.setattr(overview, "FRESH", -60.0)
+    for queue in ("away", "orders"):
+        delayq.schedule(close_order, 1, delay="1h", queue=queue)
+    Job.objects.update(published=None)
+    assert overview.count_unpublished() == 2
+    assert overview.count_absent() == 0
+    own.kill()
+    assert overview.count_absent() == 1
+    assert stores.breaker.open_until == 0, "the shared one is well"
+
+
 def test_a_wrong_value_is_told_with_its_place(settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"REDIS": 7}}}
     with pytest.raises(ConfigError, match=r'\["QUEUES"\]\["orders"\]\["REDIS"\]'):

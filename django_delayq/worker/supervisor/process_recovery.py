@@ -91,6 +91,11 @@ class ProcessRecovery:
     def __bool__(self) -> bool:
         return bool(self._dead)
 
+    @property
+    def hindered(self) -> bool:
+        """Whether all that is left waits for servers that did not answer when they were last called."""
+        return all(dead.lines[number].store.link.away for dead in self._dead for number in dead.left)
+
     def take_over(self, child: Child, ran: Kind, ended: Sequence[tuple[int, Outcome]] = ()) -> None:
         """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
         if child.holdings is None:
@@ -124,7 +129,7 @@ class ProcessRecovery:
         away: set[Link] = set()
         for dead in list(self._dead):
             for number in sorted(dead.left):
-                node = dead.lines[number].store.link
+                node = dead.lines[number].store.link.server
                 if node in away:
                     continue
                 try:

@@ -49,7 +49,9 @@ def watcher(watched: None) -> Client:
 
 
 @pytest.fixture
-def hanging_database(hanging: None, transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def hanging_database(
+    hanging: None, transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
     """A database that lets nobody in, and keeps all waiting: at the end of the test those who wait are let go."""
     file = tmp_path / "locked.sqlite3"
     with closing(sqlite3.connect(file, isolation_level=None)) as holder:
