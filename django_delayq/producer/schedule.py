@@ -218,8 +218,8 @@ def plan(
     turn: int | None = None,
 ) -> Plan:
     """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given;
-    one of a job whose home is another partition than it says stands for the id that the job gets there. `turn`: by which jobs without a
-    home are dealt to the partitions; None: by chance.
+    one of a job that is to be in another partition than it says stands for the id that the job gets there. `turn`: by which jobs
+    without a home are dealt to the partitions; None: by chance, and one that has an id stays where that says.
     `carried`: the luggage of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one: it
     carries nothing, since whose tenant or language is in force in a worker, or with who clicks, says nothing of a schedule.
 
@@ -270,12 +270,13 @@ def put_in(
     id: UUID | None = None,
     tick: dict[str, Any] | None = None,
     carried: dict[str, Any] | None = None,
+    turn: int | None = None,
 ) -> Job:
     """Plans one job, and puts it in. Watchers hear of it. Raises: see `plan` and `schedule`."""
     if not watchers.watchers:
-        return put_one(plan(task, options, args, kwargs, None, id, carried, tick))
+        return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn))
     with watchers.watched(Call(task.name, options.queue or task.queue)) as call:
-        planned = plan(task, options, args, kwargs, None, id, carried, tick)
+        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn)
         call.plans.append(planned)
         return put_one(planned)
 
