@@ -27,7 +27,8 @@ from django_delayq.producer.options import Mould
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.connection import Link, StoreRefused
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.items import CREATED, ScheduleReply
 from django_delayq.store.queue import MOST
 
