@@ -4,7 +4,7 @@
 
 Starts a PostgreSQL and a Redis of its own. All rows are due over a year; the first tenth of them, 50,000 at most, is brought in.
 `--keyed` gives each a key, so that they are written one by one. What is measured beside it: the look of a relay and of a bring-in loop
-that find nothing, in a table full of far rows.
+that find nothing, in a table full of far rows; and at the end Redis is wiped, and gets back what was brought in.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 YEAR = 365 * 86_400
 CHANGES, LOOKS = 2_000, 20
 MOST_BROUGHT = 50_000
+PORTION = 100_000  # rows per call: it returns a job for each
 
 
 def main() -> int:
@@ -57,7 +58,9 @@ def measure(rows: int, *, keyed: bool) -> None:
     from benchmarks.tasks import nothing
     from django_delayq import clock, conf, schedule_many
     from django_delayq.mirror.bring_in import BATCH, BringInLoop
+    from django_delayq.mirror.mirror_loop import MirrorLoop
     from django_delayq.mirror.relay import RelayLoop
+    from django_delayq.mirror.restore import RestoreLoop
     from django_delayq.models import Job
     from django_delayq.producer import acts
     from django_delayq.producer.stores import stores
@@ -70,11 +73,12 @@ def measure(rows: int, *, keyed: bool) -> None:
     memory = used_memory()
 
     step = YEAR / rows
-    took = timed(
-        lambda: schedule_many(
-            nothing.using(delay=7200 + n * step, key=f"order:{n}" if keyed else "").bind(f"order {n}") for n in range(rows)
-        )
-    )
+
+    def write(first: int) -> None:
+        numbers = range(first, min(first + PORTION, rows))
+        schedule_many(nothing.using(delay=7200 + n * step, key=f"order:{n}" if keyed else "").bind(f"order {n}") for n in numbers)
+
+    took = sum(timed(partial(write, first)) for first in range(0, rows, PORTION))
     said("rows written", rows / took, "a second")
     call_command("delayq", "indexes", "--yes", stdout=sys.stderr)
     query("VACUUM ANALYZE delayq_job")
@@ -96,6 +100,21 @@ def measure(rows: int, *, keyed: bool) -> None:
         brought += len(some)
     brought += len(some)
     said("brought in by one loop", brought / (time.perf_counter() - began), "a second")
+
+    mirror = MirrorLoop(stores.link, config.queue("default"), **common)
+    restore = RestoreLoop(stores.link, config.queue("default"), **common)
+
+    def work_off() -> None:  # as a worker does
+        for _ in restore.drain():
+            mirror.poll()
+
+    work_off()
+    mirror.drain()
+    said("memory of Redis for what is near", (used_memory() - memory) / brought, "bytes a job")
+    wipe()
+    said("all that is near is back in a wiped Redis after", timed(work_off), "s")
+    if (back := stores.inspector().depth("default").scheduled) != brought:
+        raise RuntimeError(f"{back} of {brought} jobs are back")
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -124,6 +143,19 @@ def used_memory() -> int:
     from django_delayq.producer.stores import stores
 
     return stores.inspector().server().used_memory
+
+
+def wipe() -> None:
+    """Of all that Redis holds."""
+    from django.conf import settings
+
+    from django_delayq.store.connection import connect
+
+    link = connect(settings.REDIS_URL, name="benchmark")
+    try:
+        link.execute("FLUSHALL")
+    finally:
+        link.close()
 
 
 def said(what: str, value: float, unit: str) -> None:

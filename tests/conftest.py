@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store.connection import Link, connect
 from django_delayq.testing import plugin
 from tests import links
@@ -53,6 +54,15 @@ def redis_server(settings) -> Iterator[SharedRedis]:
     link.execute("FLUSHALL")
     yield SharedRedis(settings.REDIS_URL, link)
     link.close()
+
+
+@pytest.fixture(autouse=True)
+def producers_are_patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may keep the shared server from its processor for longer than producers wait. Tests that have a server of their
+    own may stop it, and wait as a project does.
+    """
+    if not {"own_redis", "own_cluster"} & set(request.fixturenames):
+        monkeypatch.setattr(stores, "_timeout", 20 * TIMEOUT)
 
 
 @pytest.fixture(autouse=True)

@@ -21,9 +21,7 @@ from django_delayq.models import Job, QueueState
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.store import name_figures
-from django_delayq.store.figures import Figures
 from django_delayq.store.fitness import unkept
-from django_delayq.store.keys import Keys
 from django_delayq.store.message_consumers import MessageConsumer, MessageConsumers
 from django_delayq.store.name_figures import NamesSeen
 
@@ -41,7 +39,7 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
     chosen, span = trend_charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, lambda: trends.ends(rows, queue=name), seen)
     lanes, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
-    kept = None if view else QueueState.objects.using(rows.db).filter(queue=name, partition=0).first()
+    kept = None if view else QueueState.objects.using(rows.db).filter(queue=name).order_by("paused_at", "partition").first()
     return {
         "name": name,
         "may_see_jobs": may_see_jobs,
@@ -117,8 +115,9 @@ def line(part: Part) -> Line:
 
 
 def _section(names: list[str], span: Span, ends: Callable[[], NewestJobs], seen: Overview) -> tuple[Section, str]:
-    """The charts; without Redis if it went away meanwhile, which is then said."""
-    trouble = worded(seen.error)
+    """The charts; without Redis if it is away for all of these queues, or went away meanwhile, which is then said."""
+    missing = [seen.missing[name] for name in names if name in seen.missing]
+    trouble = worded(missing[0] if missing and len(missing) == len(names) else seen.error)
     if not trouble:
         try:
             return trend_sections.of_queues(names, span, ends, alive=True), ""
@@ -132,9 +131,9 @@ def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageCo
     prefix = conf.get().prefix
     try:
         with stores.guarded(name):
-            lanes = Figures(stores.places, prefix=prefix).lanes(name)
+            lanes = stores.figures().lanes(name)
             consumers = MessageConsumers(stores.places, prefix=prefix).of(name).consumers if conf.get().queue(name).pulled else ()
-            return lanes, list(consumers), name_figures.look(stores.places.of(name), Keys(prefix, name)) if names else None
+            return lanes, list(consumers), name_figures.look_at_all(stores.parts(name)) if names else None
     except DOWN:
         return {}, [], None
 

@@ -13,10 +13,12 @@ from django.utils.translation import ngettext
 from django_delayq import clock, conf, ids
 from django_delayq.console import asks, masking, open_circuits, overview
 from django_delayq.console.shown_times import duration, second
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
-from django_delayq.store.inspector import JobView, QueueDepth
+from django_delayq.store.inspector import JobView
+from django_delayq.store.queue_depth import QueueDepth
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
@@ -53,6 +55,10 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "never_pulled": _("It is due, and nobody pulls its queue %(queue)s: no consumer has asked yet."),
     "not_pulled": _("It is due, and nobody pulls its queue %(queue)s: a consumer has last asked %(duration)s ago."),
     "no_worker": _("No worker serves the queue %(queue)s: start one that does."),
+    "workers_unseen": _(
+        "It is due. Whether a worker serves the queue %(queue)s cannot be said now: workers show themselves on another server, which "
+        "cannot be reached."
+    ),
     "quiet_workers": _("The workers of the queue %(queue)s are quiet or leaving, and claim no more."),
     "soon": _("It is due, and a worker will claim it any moment."),
 }
@@ -79,11 +85,15 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
         return [_far(job) if job.derived == "far" else _not_in_redis(job, trouble)]
     wait = (view.date_ms - view.now_ms) / 1000
     later = [_later(job, view, wait)] if wait > 0 else []
-    depth, workers = _seen(job.queue)
+    depth, workers = _seen(job)
     if depth.paused:
         return [*later, *_paused(depth)]
     if conf.get().queue(job.queue).pulled:
         return later or [_pulled(depth, view.now_ms)]
+    if wait <= 0 and workers is None:
+        return [_blocked(job, view) if view.blocked else Why("workers_unseen", {"queue": job.queue})]
+    if workers is None:
+        return later
     serving = [worker for worker in workers if overview.claims(worker, job.queue)]
     if not serving:
         present = any(not worker["silent"] and job.queue in overview.served(worker) for worker in workers)
@@ -208,8 +218,16 @@ def _crowded(depth: QueueDepth, serving: Sequence[dict[str, Any]]) -> Why:
     return Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")
 
 
-def _seen(queue: str) -> tuple[QueueDepth, list[dict[str, Any]]]:
-    with stores.guarded(queue):
-        depth = stores.inspector().depth(queue)
-    with stores.guarded():
-        return depth, WorkerRegistry(stores.link, prefix=conf.get().prefix).all()
+def _seen(job: Job) -> tuple[QueueDepth, list[dict[str, Any]] | None]:
+    """The partition in which it is. The workers: None where they show themselves on another server than that, which is away."""
+    partition = ids.partition(job.pk)
+    with stores.guarded(job.queue, partition):
+        depth = stores.inspector().part(job.queue, partition)
+    elsewhere = stores.places.of(job.queue, partition) is not stores.link
+    try:
+        with stores.guarded(schedules=elsewhere):
+            return depth, WorkerRegistry(stores.link, prefix=conf.get().prefix).all()
+    except StoreUnavailable:
+        if elsewhere:
+            return depth, None
+        raise

@@ -88,7 +88,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     redis, trouble = None, ""
     away: set[Link] = set()
     for name in [job.queue] if job else list(config.queues):
-        node = stores.places.of(name)
+        node = stores.places.of(name, ids.partition(id)).server
         if redis is not None or node in away:
             continue
         try:
@@ -190,12 +190,15 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         elif not document["workers"]:
             out.write("\nNo worker is running. Start one: manage.py delayq_worker\n")
     if document["unpublished"]:
-        out.write(f"\n{overview.count_text(document['unpublished'])} committed jobs are not in Redis yet; the relay pushes them.\n")
+        one = document["unpublished"] == 1
+        said = "job is not in Redis yet; the relay pushes it" if one else "jobs are not in Redis yet; the relay pushes them"
+        out.write(f"\n{overview.count_text(document['unpublished'])} committed {said}.\n")
     for queue in document["far"]:
         if queue["count"]:
             late = ", and comes in late" if queue["late"] else ""
             count, first = overview.count_text(queue["count"]), shown(queue["first"])
-            out.write(f"\n{count} jobs of {one_line(queue['name'])} are far; the first is due at {first}{late}.\n")
+            far = "job of {} is far" if queue["count"] == 1 else "jobs of {} are far"
+            out.write(f"\n{count} {far.format(one_line(queue['name']))}; the first is due at {first}{late}.\n")
     if document["database"]:
         out.write(f"\n{document['database']}\n")
 

@@ -78,6 +78,7 @@ class Batch:
     """
 
     queue: str
+    partition: int
     audit: str
     jobs: dict[UUID, JobRow]
     attempts: dict[tuple[UUID, str], RunRow]
@@ -224,7 +225,7 @@ class Batch:
                 reason=rows.clean(entry.why),
                 detail=detail,
                 stream_id=entry.id,
-                item=number,
+                item=rows.item_of(self.partition, number),
             )
         )
 

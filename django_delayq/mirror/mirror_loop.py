@@ -100,14 +100,15 @@ class MirrorLoop:
         *,
         prefix: str,
         using: str,
+        partition: int = 0,
         signer: Signer | None = None,
         patiently: Patiently = now_and_here,
     ) -> None:
         self.queue = queue
         self.signer = signer
         self.using = using
-        store = QueueStore(places, prefix=prefix, queue=queue.name)
-        self.partition = store.partition
+        store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition)
+        self.partition = partition
         self.ground = GroundStore(store)
         self.log = EventLog(store.link, store.keys)
         self.ends = EndTeller(self.log, queue.name, using, patiently)
@@ -279,6 +280,7 @@ class MirrorLoop:
             attempts |= {(run.job_id, run.fence): run for run in self._open_runs(chunk)}
         return Batch(
             queue=self.queue.name,
+            partition=self.partition,
             audit=self.queue.audit,
             jobs=jobs,
             attempts=attempts,

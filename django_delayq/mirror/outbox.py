@@ -114,9 +114,9 @@ class DatabaseOutbox(DatabaseFarRows):
         failpoint("outbox.told")
         return True
 
-    def servers(self, queue: str, using: str) -> list[str]:
-        """The runs of servers that were confirmed to hold the queue, the last one first."""
-        known = Checkpoint.objects.using(using).filter(queue=queue).values_list("servers", flat=True).first()
+    def servers(self, queue: str, partition: int, using: str) -> list[str]:
+        """The runs of servers that were confirmed to hold that partition, the last one first."""
+        known = Checkpoint.objects.using(using).filter(queue=queue, partition=partition).values_list("servers", flat=True).first()
         return (known or "").split()
 
     def end(self, job: UUID, ending: EndingKind, holder: UUID | None, using: str) -> None:
@@ -203,9 +203,9 @@ class DatabaseOutbox(DatabaseFarRows):
         failpoint("outbox.edited")
         return True
 
-    def note_pause(self, queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:
+    def note_pause(self, queue: str, partition: int, actor: str, reason: str, using: str, *, first: bool) -> None:
         """See the protocol."""
-        pauses.note(queue, actor, reason, using, first=first)
+        pauses.note(queue, partition, actor, reason, using, first=first)
 
     def forget_pause(self, queue: str, using: str) -> None:
         """See the protocol."""

@@ -154,8 +154,8 @@ class Outbox(FarRows, Protocol):
         does not know, and the row ends with that.
         """
 
-    def servers(self, queue: str, using: str) -> list[str]:
-        """The runs of servers that were confirmed to hold the queue, the last one first: nobody sees what another of them answers."""
+    def servers(self, queue: str, partition: int, using: str) -> list[str]:
+        """The runs of servers that were confirmed to hold it, the last one first: nobody sees what another of them answers."""
 
     def end(self, job: UUID, ending: EndingKind, holder: UUID | None, using: str) -> None:
         """An unpublished row ends: merged into the job that holds its key, or replaced by it."""
@@ -190,11 +190,11 @@ class Outbox(FarRows, Protocol):
         unless that answers True.
         """
 
-    def note_pause(self, queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:
-        """Notes that a queue was paused, by this call or (not `first`) before; without the database, nothing."""
+    def note_pause(self, queue: str, partition: int, actor: str, reason: str, using: str, *, first: bool) -> None:
+        """Notes that a partition of a queue was paused, by this call or (not `first`) before; without the database, nothing."""
 
     def forget_pause(self, queue: str, using: str) -> None:
-        """Notes that a queue goes on; without the database, nothing."""
+        """Notes that a queue, all of it, goes on; without the database, nothing."""
 
 
 _installed: Outbox | None = None

@@ -9,10 +9,10 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_delayq import clock, codec, conf
+from django_delayq import clock, codec, conf, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.logger import Logger
-from django_delayq.producer import database, put_back
+from django_delayq.producer import database, horizon, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.record import JobRecord
@@ -60,14 +60,16 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)
     record, options = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
+    if put_back.far_holds(row.queue, record.key):
+        return Change.CONFLICT
     if put_back.waits_for_commit():
         _at_commit(job, args, kwargs, actor, reason, using)
         return Change.DONE
     answers: list[Change] = []
 
     def act() -> bool:
-        with stores.guarded(row.queue):
-            store = stores.queue(row.queue)
+        with stores.guarded(row.queue, ids.partition(job)):
+            store = stores.with_job(row.queue, job)
             answers.append(store.requeue(job, record, vouched=True, actor=actor, reason=reason)[0])
         return answers[-1] is Change.DONE
 
@@ -77,6 +79,8 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return answers[0] if answers else Change.CONFLICT
 
     change = put_back.noted(job, row.queue, actor, reason, edit)
+    if change is Change.DONE and record.key:
+        horizon.meet_key(row.queue, record.key)
     return Change.CONFLICT if change is Change.UNKNOWN else change
 
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from django.core.signals import setting_changed
-from django.db import Error
+from django.db import Error, transaction
 from django.dispatch import receiver
 
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.producer import database
-from django_delayq.producer.commit import Plan
+from django_delayq.producer.commit import Plan, Withdrawal
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
@@ -125,10 +126,11 @@ class Written:
     def _ask(self, publish: Publish) -> None:
         for plan in self.far:
             if not plan.key:
-                _created(plan)
+                if not plan.withdrawn:
+                    _created(plan)
                 continue
-            publisher = _publisher(plan.queue, self._using)
-            with stores.guarded(plan.queue, schedules=True):
+            publisher = _publisher(plan.queue, plan.partition, self._using)
+            with stores.guarded(plan.queue, plan.partition, schedules=True):
                 row = keep_or_meet(publisher, plan)
             if row is None:
                 continue  # its own transaction has ended it
@@ -137,6 +139,30 @@ class Written:
                 continue
             plan.redate(row.left_ms, row.run_at_ms, clock.monotonic())
             publish([plan])
+
+
+class Behind:
+    """The commit hook of far rows."""
+
+    def __init__(self, written: Written, publish: Publish) -> None:
+        self.far = written.far
+        self._work = partial(written.committed, publish)
+        self.__qualname__ = "Behind"  # by which Django logs a robust hook
+
+    def __call__(self) -> None:
+        self._work()
+
+
+def withdrawn(job: UUID, using: str) -> None:
+    """A far row was cancelled. If the open transaction has written it, nobody is to hear that it was scheduled; but for those who roll
+    the savepoint back in which it was cancelled.
+    """
+    connection = transaction.get_connection(using)
+    for place, (_, hook, _) in enumerate(connection.run_on_commit if connection.in_atomic_block else ()):
+        for plan in hook.far if isinstance(hook, Behind) else ():
+            if plan.id == job:
+                connection.run_on_commit.insert(place, (set(connection.savepoint_ids), Withdrawal(plan), False))
+                return
 
 
 def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
@@ -149,6 +175,7 @@ def keep_or_meet(publisher: Publisher, item: JobRecord) -> OutboxRow | None:
     outbox = database.need()
     row = next(iter(outbox.rows([item.id], publisher.using)), None)
     if row is not None and row.far:
+        publisher.put_in_waiting(item.key)  # first: what is published between a look at Redis and one at rows would be seen by neither
         reply = publisher.ask(ScheduleItem.of(item, due_ms=row.run_at_ms))
         if reply.status == "asked":
             raise StoreUnavailable(code="far_key_unknown", key=item.key, queue=publisher.store.queue)
@@ -181,8 +208,9 @@ def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
 def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
     """Publishes rows that have become near, behind their commit; what fails is left to the relay."""
     try:
-        with stores.guarded(queue, schedules=True):
-            _publisher(queue, conf.get().database).publish_rows(jobs)
+        for partition, some in ids.by_partition(jobs).items():
+            with stores.guarded(queue, partition, schedules=True):
+                _publisher(queue, partition, conf.get().database).publish_rows(some)
     except (StoreUnavailable, Error) as error:
         logger.warning("the relay publishes %s, whose new date is near: %s", ", ".join(map(ids.short, jobs)), error)
 
@@ -191,6 +219,18 @@ def meet(plans: Sequence[Plan], queue: str, using: str) -> bool:
     """Makes the far rows of these keys near that have come meanwhile; whether there were any."""
     keys = {plan.key for plan in plans if plan.key and plan.mould.queue.horizon}
     return bool(keys) and database.need().bring_in_keys(queue, keys, using)
+
+
+def meet_key(queue: str, key: str) -> None:
+    """The same behind a job of that key that has come back to Redis, and wrote no row of its own. What fails is left to the relay."""
+    using = conf.get().database
+    try:
+        if database.need().bring_in_keys(queue, [key], using):
+            for partition in conf.get().queue(queue).homes(key):
+                with stores.guarded(queue, partition, schedules=True):
+                    _publisher(queue, partition, using).complete(key)
+    except (StoreUnavailable, Error) as error:
+        logger.warning("whether a far job holds the key %r of %s was not asked: %s", key, queue, error)
 
 
 def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
@@ -202,8 +242,9 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
     using = conf.get().database
     try:
         if meet(plans, queue, using):
-            with stores.guarded(queue, schedules=True):
-                _publisher(queue, using).publish_before(plans)
+            partition = plans[0].partition
+            with stores.guarded(queue, partition, schedules=True):
+                _publisher(queue, partition, using).publish_before(plans)
     except (StoreUnavailable, Error) as error:
         logger.warning("whether far jobs hold the keys of %d jobs was not asked: %s", len(plans), error)
 
@@ -214,5 +255,5 @@ def _created(plan: Plan) -> None:
         signals.job_scheduled.send_robust(sender=plan.mould.task, job=plan.job)
 
 
-def _publisher(queue: str, using: str) -> Publisher:
-    return Publisher(stores.queue(queue), using, conf.get().most_events)
+def _publisher(queue: str, partition: int, using: str) -> Publisher:
+    return Publisher(stores.queue(queue, partition), using, conf.get().most_events)

@@ -10,7 +10,7 @@ Who holds a key, Redis knows, but for a server that lacks jobs, or that nobody h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -41,7 +41,7 @@ class Published(NamedTuple):
 
 @dataclass(slots=True)  # not frozen: one is made for each call of schedule, and setting its fields would take longer
 class Publisher:
-    """Publishes to one queue.
+    """Publishes to one partition of a queue; rows of others, which may have the same key, it leaves alone.
 
     Args:
         using: alias of the database that has the rows.
@@ -67,8 +67,17 @@ class Publisher:
         items = [late(row, due_ms) for row in self._rows(jobs) if row.unpublished]
         if not items:
             return Published(ground, [], [])
+        self.meet(item.key for item in items)
         ground, replies = self.finish(items, self.send(items, ground, mode)(), ground)
         return Published(ground, [item.id for item in items][: len(replies)], replies)
+
+    def meet(self, keys: Iterable[str]) -> None:
+        """Makes the far rows of these keys near, so that the script decides: whoever wrote a row of one of them may have died before he
+        looked. The relay publishes them.
+        """
+        named = {key for key in keys if key}
+        if named and conf.get().queue(self.store.queue).horizon:
+            database.need().bring_in_keys(self.store.queue, named, self.using)
 
     def publish_before(self, records: Sequence[JobRecord]) -> None:
         """The rows of their keys that were written before them, and that Redis does not have: else these, published late, would find
@@ -123,10 +132,16 @@ class Publisher:
         """
         replies = self.send([item], "", "ask")()[1]
         again = self._decided([item], replies)
-        if not again and replies[0].status == "free" and item.durable and self._waits(item.key):
-            self._key(item.key, lost=False)
+        if not again and replies[0].status == "free" and item.durable and self.put_in_waiting(item.key):
             again = {0: item}
         return self.send([again[0]], "", "ask told")()[1][0] if again else replies[0]
+
+    def put_in_waiting(self, key: str) -> bool:
+        """The rows of a key that are to be published still; whether there are any."""
+        waits = bool(database.need().waiting(self.store.queue, [key], self.using))
+        if waits:
+            self._key(key, lost=False)
+        return waits
 
     def send(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
         """Only sends the call; returns a function that waits for its answer, which `finish` wants to see."""
@@ -234,7 +249,8 @@ class Publisher:
         return found
 
     def _waits(self, key: str) -> bool:
-        return bool(database.need().waiting(self.store.queue, [key], self.using))
+        waiting = database.need().waiting(self.store.queue, [key], self.using)
+        return any(ids.partition(id) == self.store.partition for id, _ in waiting)
 
     def _key(self, key: str, *, lost: bool, but: Set[UUID] = frozenset()) -> None:
         """Puts in the rows of a key that Redis does not have: those that are to be published still, and those it may have `lost`.
@@ -251,10 +267,11 @@ class Publisher:
 
     def _lacking(self, jobs: Sequence[UUID]) -> list[UUID]:
         """Those of the first 200 that Redis does not know: most are merely not mirrored yet. What is behind them is the relay's."""
-        return EventLog(self.store.link, self.store.keys).unknown(jobs[:MOST])
+        mine = [id for id in jobs if ids.partition(id) == self.store.partition]
+        return EventLog(self.store.link, self.store.keys).unknown(mine[:MOST])
 
     def _rows(self, jobs: Sequence[UUID]) -> list[OutboxRow]:
-        return database.need().rows(jobs, self.using)
+        return database.need().rows([id for id in jobs if ids.partition(id) == self.store.partition], self.using)
 
 
 def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:

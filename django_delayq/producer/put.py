@@ -27,7 +27,8 @@ from django_delayq.producer.options import Mould
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.connection import Link, StoreRefused
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.items import CREATED, ScheduleReply
 from django_delayq.store.queue import MOST
 
@@ -61,7 +62,7 @@ class Flight:
     def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
         try:
-            with stores.guarded(publisher.store.queue, schedules=True, answers=False):
+            with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
             raise _unsure(error, batch) from error
@@ -75,8 +76,7 @@ class Flight:
     def _read(self) -> None:
         if self._under_way is not None:
             (publisher, batch, answer), self._under_way = self._under_way, None
-            sent = _sure(publisher, batch, answer)
-            self._refused += _answered(batch, sent)
+            self._refused += _answered(batch, _sure(publisher, batch, answer))
 
 
 def put_one(plan: Plan) -> Job:
@@ -86,7 +86,8 @@ def put_one(plan: Plan) -> Job:
     if not plan.durable and not plan.key:
         connection = connections[plan.mould.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
-            _, [reply] = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
+            publisher = _publisher(plan.queue, plan.partition, plan.mould.using)
+            _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
             refused = _answer(plan, reply)
             if refused is not None:
                 raise refused
@@ -145,7 +146,7 @@ def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
-        connection.on_commit(partial(written.committed, publish), robust=not alone)  # far ones of the same keys came behind these
+        connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far ones of the same keys came behind these
         failpoint("producer.commit")
     for plan, reply in written.merged:
         plan.job.id = reply.id  # at once, for who cancels it in the same transaction; `created` is known at the commit
@@ -194,8 +195,8 @@ def _held(plan: Plan) -> ScheduleReply | None:
     if not plan.key or commit.is_open(connections[plan.mould.using]):
         return None
     try:
-        with stores.guarded(plan.queue, schedules=True):
-            reply = _publisher(plan.queue, plan.mould.using).ask(plan)
+        with stores.guarded(plan.queue, plan.partition, schedules=True):
+            reply = _publisher(plan.queue, plan.partition, plan.mould.using).ask(plan)
     except StoreUnavailable:
         if not plan.durable or plan.on_conflict not in ("keep", "error"):
             return None
@@ -215,8 +216,8 @@ def _moved(plan: Plan, holder: UUID) -> bool:
         return False
 
 
-def _publisher(queue: str, using: str) -> Publisher:
-    return Publisher(stores.queue(queue), using, conf.get().most_events)
+def _publisher(queue: str, partition: int, using: str) -> Publisher:
+    return Publisher(stores.queue(queue, partition), using, conf.get().most_events)
 
 
 def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
@@ -224,8 +225,8 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
     refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
-    for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
-        publisher = _publisher(name, using)
+    for (name, using, partition), group in _by_store(plans):
+        publisher = _publisher(name, partition, using)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
@@ -258,13 +259,13 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
 def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
     """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
     try:
-        with stores.guarded(publisher.store.queue, schedules=True, asks=answer is None):
+        with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
             return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
     except (StoreRefused, StoreResting) as error:
         raise _named(error, batch) from error.__cause__
     except StoreUnavailable:
         try:
-            with stores.guarded(publisher.store.queue):
+            with stores.guarded(publisher.store.queue, publisher.store.partition):
                 return _pointed(publisher, batch, publisher.publish(batch))
         except StoreRefused as error:
             raise _named(error, batch) from error.__cause__
@@ -279,7 +280,7 @@ def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
     ground, replies = sent
     for n, (item, reply) in enumerate(zip(batch, replies, strict=True)):
         if reply.status == "displaced" and item.key:
-            holder = stores.inspector().find(publisher.store.queue, item.key)
+            holder = stores.inspector().find(item.queue, item.key, [ids.partition(item.id)])
             if holder is not None:
                 replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
     return ground, replies
@@ -302,6 +303,8 @@ def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
     """Tells the handles. Those that were refused."""
+    if plans and not plans[0].durable:  # whoever has written a far row since the first look found nobody in Redis
+        horizon.meet_in_redis(plans, plans[0].queue)
     return [refused for plan, reply in zip(plans, sent[1], strict=True) if (refused := _answer(plan, reply)) is not None]
 
 
@@ -345,16 +348,16 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     refused: list[KeyTaken] = []
     away: dict[Link, tuple[StoreUnavailable, int]] = {}  # each with how many jobs it did not take
     try:
-        for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
-            publisher = _publisher(name, using)
-            node = publisher.store.link
+        for (name, using, partition), group in _by_store(plans):
+            publisher = _publisher(name, partition, using)
+            node = publisher.store.link.server
             if node in away:
                 away[node] = away[node][0], away[node][1] + len(group)
                 continue
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
                     raced = horizon.meet(batch, name, using)
-                    with stores.guarded(name, schedules=True):
+                    with stores.guarded(name, partition, schedules=True):
                         if raced or not alone:  # else Redis has been asked, and has all that was written before
                             publisher.publish_before(batch)
                         refused += _send_rows(publisher, batch)
@@ -372,12 +375,12 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
     ground = batch[0].ground
     if ground and all(plan.ground == ground for plan in batch):
         sent = publisher.publish(batch, ground)
-        stores.learn(publisher.store.queue, sent[0])
+        stores.learn(publisher.store, sent[0])
         if sent[1]:
             return _answered(batch, sent)
     # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
     rows = publisher.publish_rows([plan.id for plan in batch])
-    stores.learn(publisher.store.queue, rows.ground)
+    stores.learn(publisher.store, rows.ground)
     answers = dict(zip(rows.jobs, rows.replies, strict=True))
     known = [plan for plan in batch if plan.id in answers]
     return _answered(known, ("", [answers[plan.id] for plan in known]))
@@ -391,6 +394,19 @@ def _by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K,
     for plan in plans:
         groups.setdefault(trait(plan.mould), []).append(plan)
     return groups.items()
+
+
+def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, str, int], list[Plan]]]:
+    """By queue, database and partition."""
+    for (queue, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
+        if not group[0].mould.queue.divided:
+            yield (queue, using, 0), group
+            continue
+        parts: dict[int, list[Plan]] = {}
+        for plan in group:
+            parts.setdefault(plan.partition, []).append(plan)
+        for partition, part in parts.items():
+            yield (queue, using, partition), part
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, ParamSpec, TypeVar, Unpack
@@ -10,10 +11,10 @@ from uuid import UUID
 
 from django.db import connections
 
-from django_delayq import clock, ids
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, commit, database, equivalents, watchers
+from django_delayq.producer import carriers, commit, database, equivalents, homes, watchers
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import (
@@ -39,6 +40,8 @@ from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, NO_LIMIT, PERIODIC
 from django_delayq.store.queue import MOST
 from django_delayq.text import did_you_mean
+
+MOST_TURNS: Final = 512  # where a call begins to deal its batches
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,7 +202,7 @@ async def aschedule_many(bindings: Iterable[Binding], *given: Never, using: str 
         CancelledError: which of the jobs were scheduled is not known; the error has their ids in a tuple, `jobs`.
         As `schedule`.
     """
-    named = [binding._replace(id=ids.new()) for binding in map(_checked, _many(bindings, given))]
+    named = [binding._replace(id=homes.drawn(*binding[:4])) for binding in map(_checked, _many(bindings, given))]
     return await scheduled([binding.id for binding in named if binding.id], _put_many, named, using)
 
 
@@ -212,8 +215,11 @@ def plan(
     id: UUID | None = None,
     carried: dict[str, Any] | None = None,
     tick: dict[str, Any] | None = None,
+    turn: int | None = None,
 ) -> Plan:
-    """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given.
+    """Checks a job to be, and makes its record. `using`: database alias unless the options name one. `id`: drawn here unless given;
+    one of a job that is to be in another partition than it says stands for the id that the job gets there. `turn`: by which jobs
+    without a home are dealt to the partitions; None: by chance, and one that has an id stays where that says.
     `carried`: the luggage of the job that it follows; None: the carriers pack here. `tick`: of which tick it is the job, if of one: it
     carries nothing, since whose tenant or language is in force in a worker, or with who clicks, says nothing of a schedule.
 
@@ -244,14 +250,15 @@ def plan(
     shared_name = None if mould.named is None else mould.named.name(args, kwargs, mould.where)
     if shared_name:
         meta = {**(meta or {}), NAMED: [*shared_name]}
-    if id is None:
+    queue, payload = mould.queue, mould.payload_of(args, kwargs, meta)
+    if queue.divided:
+        id = homes.placed(mould, options.key, shared_name, id, turn)
+    elif id is None:
         id = ids.new()
-    queue = mould.queue.name
-    payload = mould.payload_of(args, kwargs, meta)
-    planned = Plan(mould, Job(id, queue, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
+    planned = Plan(mould, Job(id, queue.name, task.name, options.key, due_ms), payload, expires_ms, delay_ms)
     planned.shared_name = shared_name
     if mould.durable:
-        planned.ground = stores.ground(queue)
+        planned.ground = stores.ground(queue.name, planned.partition)
     return planned
 
 
@@ -263,18 +270,19 @@ def put_in(
     id: UUID | None = None,
     tick: dict[str, Any] | None = None,
     carried: dict[str, Any] | None = None,
+    turn: int | None = None,
 ) -> Job:
     """Plans one job, and puts it in. Watchers hear of it. Raises: see `plan` and `schedule`."""
     if not watchers.watchers:
-        return put_one(plan(task, options, args, kwargs, None, id, carried, tick))
+        return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn))
     with watchers.watched(Call(task.name, options.queue or task.queue)) as call:
-        planned = plan(task, options, args, kwargs, None, id, carried, tick)
+        planned = plan(task, options, args, kwargs, None, id, carried, tick, turn)
         call.plans.append(planned)
         return put_one(planned)
 
 
 async def _aput(binding: Binding) -> Job:
-    id = ids.new()
+    id = homes.drawn(*binding[:4])
     return await scheduled([id], _put, binding._replace(id=id))
 
 
@@ -291,17 +299,24 @@ def _put_many(bindings: Iterable[Binding], using: str | None) -> list[Job]:
 
 def _put_batches(bindings: Iterable[Binding], using: str | None, call: Call | None) -> list[Job]:
     jobs: list[Job] = []
+    first = random.randrange(MOST_TURNS)
     with Flight() as flight:
-        for batch in batches(bindings, MOST):
-            fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)
-            plans = [
-                plan(task, options, args, kwargs, using, id or drawn, None, tick)
-                for (task, options, args, kwargs, id, tick), drawn in fresh
-            ]
+        for turn, batch in enumerate(batches(bindings, MOST), first):
+            plans = _planned(batch, using, turn)
             if call is not None:
                 call.plans += plans
             jobs += put_all(plans, flight)
     return jobs
+
+
+def _planned(batch: Sequence[Binding], using: str | None, turn: int) -> list[Plan]:
+    if conf.get().partitions:
+        return [
+            plan(task, options, args, kwargs, using, id, None, tick, turn)
+            for task, options, args, kwargs, id, tick in map(_checked, batch)
+        ]
+    fresh = zip(map(_checked, batch), ids.several(len(batch)), strict=True)  # the ids of all at once
+    return [plan(task, options, args, kwargs, using, id or new, None, tick) for (task, options, args, kwargs, id, tick), new in fresh]
 
 
 def _options(task: Any, given: Options) -> Options:

@@ -27,13 +27,13 @@ class WorkerRegistry:
     """
 
     def __init__(self, places: Places, *, prefix: str) -> None:
-        self._link = places.shared
+        self.link = places.shared
         self._key = workers_key(prefix)
         self._asked = asked_key(prefix)
 
     def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
         """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
-        shown, raw = self._link.execute_many(
+        shown, raw = self.link.execute_many(
             [
                 ("HSET", self._key, worker, json.dumps({**facts, "beat": clock.wall_ms()})),
                 ("HGET", self._asked, worker),
@@ -46,20 +46,20 @@ class WorkerRegistry:
 
     def leave(self, worker: str) -> None:
         """Takes a worker out of the hash."""
-        self._link.execute("HDEL", self._key, worker)
+        self.link.execute("HDEL", self._key, worker)
         self.heard(worker)
 
     def died(self, worker: str) -> None:
         """Somebody has proof that the processes of this worker are gone: it is silent from now on, and `died` says since when (ms)."""
-        raw = self._link.execute("HGET", self._key, worker)
+        raw = self.link.execute("HGET", self._key, worker)
         if raw is not None and not (facts := _read(raw)).get("died"):
-            self._link.execute("HSET", self._key, worker, json.dumps({**facts, "died": clock.wall_ms()}))
+            self.link.execute("HSET", self._key, worker, json.dumps({**facts, "died": clock.wall_ms()}))
 
     def dismiss(self, worker: str) -> bool:
         """Takes a worker out that has died or fallen silent. False when there is none of that name, or it is alive. One that hangs, and
         goes on after all, is there again with its next beat.
         """
-        raw = self._link.execute("HGET", self._key, worker)
+        raw = self.link.execute("HGET", self._key, worker)
         if raw is None or not _silent(_read(raw)):
             return False
         self.leave(worker)
@@ -71,15 +71,15 @@ class WorkerRegistry:
         """
         if act not in ACTS:
             raise ValueError(f"{act!r} is none of {', '.join(ACTS)}")
-        raw = self._link.execute("HGET", self._key, worker)
+        raw = self.link.execute("HGET", self._key, worker)
         if raw is None or _silent(_read(raw)):
             return False
-        self._link.execute("HSET", self._asked, worker, f"{act} {self._now_ms() + ASKED_MS} {by}")
+        self.link.execute("HSET", self._asked, worker, f"{act} {self._now_ms() + ASKED_MS} {by}")
         return True
 
     def asked(self, worker: str) -> tuple[str, str] | None:
         """What that worker is asked to do, and by whom; None when nothing, or when it was too long ago."""
-        return self._request_of(worker, self._link.execute("HGET", self._asked, worker))
+        return self._request_of(worker, self.link.execute("HGET", self._asked, worker))
 
     def _request_of(self, worker: str, raw: bytes | None) -> tuple[str, str] | None:
         if raw is None:
@@ -91,7 +91,7 @@ class WorkerRegistry:
 
     def heard(self, worker: str) -> None:
         """The worker knows what it was asked."""
-        self._link.execute("HDEL", self._asked, worker)
+        self.link.execute("HDEL", self._asked, worker)
 
     def all(self, *, silent_ms: int = SILENT_MS) -> list[dict[str, Any]]:
         """The facts of every worker, by id; `silent` says that it has not beaten for `silent_ms`: it hangs, or its host is gone; or
@@ -99,14 +99,14 @@ class WorkerRegistry:
 
         Those silent for a day are dropped.
         """
-        flat = self._link.execute("HGETALL", self._key)
+        flat = self.link.execute("HGETALL", self._key)
         requests = self._requests()
         now_ms, found = clock.wall_ms(), []
         for id, raw in sorted(zip(flat[::2], flat[1::2], strict=True)):
             facts = _read(raw)
             quiet_ms = now_ms - facts["beat"]
             if quiet_ms > FORGOTTEN_MS:
-                self._link.execute("HDEL", self._key, id)
+                self.link.execute("HDEL", self._key, id)
                 continue
             found.append(
                 {
@@ -119,20 +119,20 @@ class WorkerRegistry:
         return found
 
     def _requests(self) -> dict[bytes, str]:
-        flat = self._link.execute("HGETALL", self._asked)
+        flat = self.link.execute("HGETALL", self._asked)
         if not flat:
             return {}
         now_ms, found = self._now_ms(), {}
         for id, raw in zip(flat[::2], flat[1::2], strict=True):
             request = _request(raw, now_ms)
             if request is None:
-                self._link.execute("HDEL", self._asked, id)
+                self.link.execute("HDEL", self._asked, id)
             else:
                 found[id] = request[0]
         return found
 
     def _now_ms(self) -> int:
-        seconds, micros = self._link.execute("TIME")
+        seconds, micros = self.link.execute("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
 

@@ -16,11 +16,13 @@ class LoopProcess:
     """A process to run beside the task processes.
 
     `target` runs in the child until its `Stop` is set, then finishes what is ready (bounded) and returns; `loop.run` does that for
-    a list of loops. It is started again when it ends or errs before. It opens its own connections, after the fork.
+    a list of loops. It is started again when it ends or errs before. It opens its own connections, after the fork. `queues`: those
+    whose server it works on; without it, it has nothing to finish.
     """
 
     name: str
     target: Callable[[Stop], None]
+    queues: tuple[str, ...] = ()
 
 
 class PipeStop:

@@ -17,8 +17,8 @@ from django_delayq import clock, ids
 from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
 from django_delayq.models import Step as OnceStep
 from django_delayq.states import PERIODIC
-from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.places import Places
 from tests.app.record import lines
 from tests.laws import dump as dumps
 from tests.laws.almanac import CREATED, DECLARED, ENDLESS, OFF, ON, RETIRED, Calendar, Pass, Plan, TickSeen, Turn
@@ -39,9 +39,10 @@ def ask(what: str) -> Sequence[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
-def restless(select: Select, redis: Link, queues: Iterable[Keys]) -> str:
+def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
     """What is still going on; "" when nothing is."""
     for keys in queues:
+        redis = places.of(keys.queue)
         counts = {name: redis.execute("ZCARD", keys[name]) for name in (*dumps.LANES, "leases")}
         counts["events"] = redis.execute("XLEN", keys["events"])
         if any(counts.values()):
@@ -62,7 +63,7 @@ def restless(select: Select, redis: Link, queues: Iterable[Keys]) -> str:
     return ""
 
 
-def left(select: Select, redis: Link, queues: Iterable[Keys], *, quiet: bool = True) -> Final:
+def left(select: Select, places: Places, queues: Iterable[Keys], *, quiet: bool = True) -> Final:
     """Reads all that is left."""
     alone = "select '{0}', job_id from {0} where job_id is not null and job_id not in (select id from {1})"
     final = Final(quiet=quiet)
@@ -76,6 +77,7 @@ def left(select: Select, redis: Link, queues: Iterable[Keys], *, quiet: bool = T
     final.operations = [(stage, seen, _json(counts)) for stage, seen, counts in select(f"select stage, seen, counts from {OPERATION}")]
     final.orphans = [(t, _hex(job)) for table in (ATTEMPT, EVENT, STEP) for t, job in select(alone.format(table, JOB))]
     for keys in queues:
+        redis = places.of(keys.queue)
         final.queues[keys.queue] = dumps.read(redis, keys).renamed(_full)
         final.events[keys.queue] = redis.execute("XLEN", keys["events"])
     return final
@@ -129,7 +131,7 @@ def history(folder: Path, final: Final, sees: Sees) -> History:
     found.runs.sort(key=lambda run: run.at)
     found.ledger = [(line["what"], line["job"], line["fence"], line["step"]) for line in lines(folder, "ledger-*.jsonl")]
     found.faults = [
-        FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")})
+        FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")}, queues=tuple(line["queues"]))
         for line in lines(folder, "faults.jsonl")
     ]
     found.steps = [Step(at=line["before"], until=line["t"], offset=line["offset"]) for line in lines(folder, "clock.jsonl")]
@@ -218,6 +220,8 @@ def _run(runs: list[Run], still: dict[tuple[str, str, str], Run], file: str, lin
         still[place] = Run(**told, at=line["t"], wall=line["w"])
         if "tick" in line:
             still[place].tick = line["schedule"], clock.to_ms(datetime.fromisoformat(line["tick"]))
+        if "name" in line:
+            still[place].name, still[place].turn = line["name"], line["turn"] or 0
         runs.append(still[place])
     elif (run := still.pop(place, None)) is not None:
         run.until, run.wall_until, run.how = line["t"], line["w"], line["how"]

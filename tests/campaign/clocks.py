@@ -23,13 +23,15 @@ class ClockForward(Fault):
         return stage.clock is not None
 
     def begin(self) -> None:
-        assert self.stage.clock is not None
-        self.stage.clock.step(self.step, self.stage.redis)
+        self._step(self.step)
 
     def end(self) -> None:
         if not self.stays:
-            assert self.stage.clock is not None
-            self.stage.clock.step(-self.step, self.stage.redis)
+            self._step(-self.step)
+
+    def _step(self, seconds: int) -> None:
+        assert self.stage.clock is not None
+        self.stage.clock.step(seconds, [node.server for node in self.stage.nodes])
 
 
 class ClockBack(ClockForward):

@@ -40,6 +40,11 @@ class Fault:
         """Whether this stage has what it takes."""
         return True
 
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """Of a fault that meets one of several Redis servers, the queues on that; else none."""
+        return ()
+
     def begin(self) -> None:
         """Does the harm."""
 
@@ -53,6 +58,26 @@ class Fault:
     def worker(self) -> Worker:
         """The worker that it meets."""
         return self.stage.workers[int(self.place * len(self.stage.workers))]
+
+
+class NodeFault(Fault):
+    """Meets one of the Redis servers, or the proxy before it."""
+
+    meets = "redis"
+
+    def __init__(self, stage: Stage, dice: random.Random) -> None:
+        super().__init__(stage, dice)
+        self.node = dice.choice(stage.nodes)
+        self.detail += self.where
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return self.node.queues if len(self.stage.nodes) > 1 else ()
+
+    @property
+    def where(self) -> str:
+        """Which server, for the report; nothing where there is only one."""
+        return f", server of {' and '.join(self.queues)}" if self.queues else ""
 
 
 class KillWorker(Fault):

@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 
 from tests.app.record import FORGOTTEN
-from tests.campaign.faults import Fault
+from tests.campaign.faults import NodeFault
 
 
-class Wipe(Fault):
+class Wipe(NodeFault):
     """All is gone."""
 
-    meets = "redis"
     kind = "wipe redis"
     weight = 1
 
     def begin(self) -> None:
-        self.stage.redis.call("FLUSHALL")
+        self.node.server.call("FLUSHALL")
         self.told()
 
     def told(self) -> None:
@@ -33,15 +32,15 @@ class FailOver(Wipe):
     weight = 2
 
     def begin(self) -> None:
-        other = self.stage.another_redis()
-        copy = self.stage.copy_redis(other)
+        other = self.node.made()
+        copy = self.node.copy(other)
         time.sleep(self.behind[0] + self.place * (self.behind[1] - self.behind[0]))
-        self.detail = f"{time.monotonic() - copy:.1f} s behind"
-        self.stage.redis.kill()
+        self.detail = f"{time.monotonic() - copy:.1f} s behind{self.where}"
+        self.node.server.kill()
         self.other = other
 
     def end(self) -> None:
-        self.stage.replace_redis(self.other)
+        self.node.replace(self.other)
         self.told()
 
 

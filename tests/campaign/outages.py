@@ -9,23 +9,22 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from tests.campaign.faults import LONGER_THAN_LEASE, Fault
+from tests.campaign.faults import LONGER_THAN_LEASE, Fault, NodeFault
 from tests.campaign.stage import Stage
 from tests.stage import spawned
 
 
-class KillRedis(Fault):
+class KillRedis(NodeFault):
     """SIGKILL of Redis, and a start from its append only file."""
 
-    meets = "redis"
     kind = "kill redis"
     lasts = (0.0, 6.0)
 
     def begin(self) -> None:
-        self.stage.redis.kill()
+        self.node.server.kill()
 
     def end(self) -> None:
-        spawned(self.stage.redis.start)
+        spawned(self.node.server.start)
 
 
 class RestartRedis(KillRedis):
@@ -35,63 +34,59 @@ class RestartRedis(KillRedis):
     lasts = (0.0, 2.0)
 
     def begin(self) -> None:
-        self.stage.redis.terminate()
+        self.node.server.terminate()
 
 
-class PauseRedis(Fault):
+class PauseRedis(NodeFault):
     """SIGSTOP of Redis for longer than the lease: connections stand, answers do not come."""
 
-    meets = "redis"
     kind = "pause redis"
     lasts = LONGER_THAN_LEASE
 
     def begin(self) -> None:
-        self.stage.redis.pause()
+        self.node.server.pause()
 
     def end(self) -> None:
-        self.stage.redis.resume()
+        self.node.server.resume()
 
 
-class FullRedis(Fault):
+class FullRedis(NodeFault):
     """Redis has no memory left."""
 
-    meets = "redis"
     kind = "redis full"
     lasts = (2.0, 5.0)
 
     def begin(self) -> None:
-        used = self.stage.used_memory()
-        self.stage.redis.call("CONFIG", "SET", "maxmemory", str(used + 200_000))
+        used = self.node.used_memory()
+        self.node.server.call("CONFIG", "SET", "maxmemory", str(used + 200_000))
 
     def end(self) -> None:
-        self.stage.redis.call("CONFIG", "SET", "maxmemory", "0")
+        self.node.server.call("CONFIG", "SET", "maxmemory", "0")
 
 
-class FlushScripts(Fault):
+class FlushScripts(NodeFault):
     """Redis forgets the scripts."""
 
-    meets = "redis"
     kind = "flush scripts"
 
     def begin(self) -> None:
-        self.stage.redis.call("SCRIPT", "FLUSH")
+        self.node.server.call("SCRIPT", "FLUSH")
 
 
-class KillClients(Fault):
+class KillClients(NodeFault):
     """Redis closes all connections, several times."""
 
-    meets = "redis"
     kind = "kill connections"
     lasts = (0.5, 1.5)
 
     def begin(self) -> None:
-        self.stage.redis.call("CLIENT", "KILL", "TYPE", "normal")
+        self.node.server.call("CLIENT", "KILL", "TYPE", "normal")
 
     def end(self) -> None:
-        self.stage.redis.call("CLIENT", "KILL", "TYPE", "normal")
+        self.node.server.call("CLIENT", "KILL", "TYPE", "normal")
 
 
-class ProxyResets(Fault):
+class ProxyResets(NodeFault):
     """Some connections are reset in the middle of a reply."""
 
     meets = "proxy"
@@ -100,10 +95,10 @@ class ProxyResets(Fault):
     order = "reset 0.3"
 
     def begin(self) -> None:
-        self.stage.proxy.tell(self.order)
+        self.node.proxy.tell(self.order)
 
     def end(self) -> None:
-        self.stage.proxy.tell("pass")
+        self.node.proxy.tell("pass")
 
 
 class ProxySwallows(ProxyResets):

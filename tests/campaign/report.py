@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.campaign import isolation
 from tests.campaign.recovery import PROMISED, Recovery, by_kind, percentile, recoveries
 from tests.laws.history import History
 from tests.laws.judge import Breach, unjudged
@@ -24,11 +25,13 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
     runs = Counter(run.how or "cut off" for run in history.runs)
     ledger = Counter(what for what, *_ in history.ledger)
     crashed = sum(row.crashes for row in rows.values())
+    names = [run.name for run in history.runs if run.name]
     said = [
         heading,
         f"operations  {len(history.ops)}: " + _counts({f"{what} {answer}": n for (what, answer), n in ops.items()}),
         f"jobs        {len(rows)}: " + _counts(states) + f"; {crashed} crashes",
         f"runs        {len(history.runs)}: " + _counts(runs) + f"; in the ledger {_counts(ledger)}",
+        f"names       {len(set(names))}, which {len(names)} runs had",
         f"schedules   {len(history.calendar.stretches)}, their ticks {len(history.calendar.ticks)}: "
         + _counts(Counter(tick.fate for tick in history.calendar.ticks))
         + "; "
@@ -39,6 +42,7 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
     found = by_kind(recoveries(history))
     for kind, count in sorted(Counter(fault.kind for fault in history.faults).items()):
         said.append(f"  {kind:22}{count:5}" + _figures(kind, found.get(kind, [])))
+    said += isolation.lines(history)
     said += [f"note        {note}" for note in notes]
     said.append("not judged  " + ", ".join(unjudged(history.sees)))
     said.append(f"violations  {len(breaches)}" + (": " + _counts(Counter(one.law for one in breaches)) if breaches else ""))
@@ -60,7 +64,7 @@ def too_slow(history: History, slack: float) -> list[Breach]:
         Breach("slow to recover", "", f"{one.fault.kind} ({one.fault.detail}): {one.seconds:.2f} s")
         for one in recoveries(history)
         if slack and one.seconds > PROMISED.get(one.fault.kind, float("inf")) * slack
-    ] + (list(_starved(history, slack)) if slack else [])
+    ] + ([*_starved(history, slack), *isolation.waited(history, slack)] if slack else [])
 
 
 def _starved(history: History, slack: float) -> Iterator[Breach]:

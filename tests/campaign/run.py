@@ -16,7 +16,7 @@ import django
 
 from tests.app.record import Recorder
 from tests.campaign import report, script
-from tests.campaign.stage import SETTINGS, Stage
+from tests.campaign.stage import QUEUES, SETTINGS, Stage
 from tests.laws.history import CAMPAIGN, History
 from tests.laws.judge import Breach, judge
 from tests.stage import project, sqlite
@@ -37,6 +37,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--webs", type=int, default=3)
+    parser.add_argument("--servers", type=int, choices=sorted(QUEUES), default=1, help="how many Redis servers, each with some queues")
     parser.add_argument("--schedules", type=int, default=12, help="how many schedules the code declares")
     parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
     parser.add_argument("--without", default="", help="not these kinds")
@@ -60,6 +61,7 @@ def main(words: list[str] | None = None) -> int:
         threads=given.threads,
         webs=given.webs,
         schedules=given.schedules,
+        servers=given.servers,
     )
     try:
         stage.open()
@@ -141,13 +143,13 @@ def _rest(stage: Stage) -> None:
 
 def _settle(stage: Stage, played: float) -> History:
     from django_delayq import conf
-    from django_delayq.store.connection import connect
     from django_delayq.store.keys import Keys
+    from django_delayq.store.places import Nodes
     from django_delayq.store.queue import QueueStore
     from tests.app import seen
 
     stage.end_load()
-    redis = connect(conf.get().redis, name="campaign", timeout=10)
+    redis = Nodes(conf.get().redis, conf.get().own_servers, name="campaign", timeout=10)
     queues = [Keys(conf.get().prefix, name) for name in conf.get().queues]
     deadline, calm, last = time.monotonic() + 60 + played / 2, 0, ""
     while calm < 3 and time.monotonic() < deadline:
@@ -169,17 +171,21 @@ def _settle(stage: Stage, played: float) -> History:
 
 
 def _turned_off(stage: Stage) -> bool:
-    """Turns off every schedule, also what a worker has just found in its code. False: the database was away; once more."""
+    """Turns off every schedule, also what a worker has just found in its code. False: the database was away, or a schedule was retired
+    meanwhile; once more.
+    """
     from django.db import DatabaseError, InterfaceError, connection
 
+    from django_delayq.exceptions import ConfigError
     from django_delayq.models import Periodic
     from django_delayq.periodic import schedules
 
     try:
         connection.close_if_unusable_or_obsolete()
-        for name in list(Periodic.objects.filter(enabled=True).values_list("name", flat=True)) if stage.schedules else ():
+        in_force = Periodic.objects.filter(enabled=True, retired_at=None)
+        for name in list(in_force.values_list("name", flat=True)) if stage.schedules else ():
             schedules.turn_off(name, "campaign", "the load is over")
-    except (DatabaseError, InterfaceError):
+    except (ConfigError, DatabaseError, InterfaceError):
         time.sleep(0.2)
         return False
     return True

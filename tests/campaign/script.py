@@ -155,5 +155,7 @@ def _perform(fault: Fault, record: Recorder, calm: bool) -> None:
     time.sleep(fault.seconds)
     fault.end()
     until = time.monotonic_ns()
-    record.write(kind=fault.kind, at=at, since=since if fault.kills else until, until=until, detail=fault.detail, alone=calm)
+    record.write(
+        kind=fault.kind, at=at, since=since if fault.kills else until, until=until, detail=fault.detail, alone=calm, queues=fault.queues
+    )
     print(f"{'' if calm else '    '}{fault.kind} ({fault.detail})", flush=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq.exceptions import DelayqError
-from django_delayq.store.connection import connect
-from django_delayq.store.keys import Keys
 from django_delayq.worker.supervisor import holdings_files
-from tests import servers
 from tests.campaign import faketime
+from tests.campaign.nodes import Node
+from tests.servers import MariaDBServer, PostgresServer, RedisServer
 from tests.stage import MANAGE, WAIT, Actor, manage, project, spawned, sqlite
 
 PYTHON = (sys.executable, "-m")
@@ -26,6 +25,7 @@ SETTINGS = {
     "BACKOFF": "100ms 200ms",
     "QUEUES": {"default": {}, "orders": {"LEASE": 3}, "redis": {"DURABILITY": "redis"}},
 }
+QUEUES = {1: [("default", "orders", "redis")], 2: [("default",), ("orders", "redis")]}  # by the number of servers, those on each
 CLOCKS = (600, -600)  # seconds by which the clocks of the second and third web process are ahead
 
 
@@ -82,9 +82,12 @@ class Stage:
         database: sqlite, postgres or mysql.
         fsync: of Redis' append only file: always, or everysec.
         schedules: how many the code declares, see tests/app/schedules.py.
+        servers: how many Redis servers: one, or another one for some of the queues.
     """
 
-    def __init__(self, folder: Path, *, database: str, fsync: str, workers: int, threads: int, webs: int, schedules: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, database: str, fsync: str, workers: int, threads: int, webs: int, schedules: int = 0, servers: int = 1
+    ) -> None:
         self.folder = folder
         self.schedules = schedules
         self.notes: list[str] = []
@@ -92,14 +95,11 @@ class Stage:
         self.kind = database
         self.fsync = fsync
         self.clock = self._clock()
-        self.address = folder / "redis.sock"  # leads to the server in charge
-        self.redis = self.another_redis()
+        self.nodes = [Node(folder, number, queues, self.another_redis) for number, queues in enumerate(QUEUES[servers])]
         self.database: Any = None
         self.sqlite = folder / "db.sqlite3"
         if database != "sqlite":
-            self.database = {"postgres": servers.PostgresServer, "mysql": servers.MariaDBServer}[database]()
-        self.proxy_port = servers.free_port()
-        self.proxy = Actor(folder / "proxy.log", [*PYTHON, "tests.campaign.proxy", str(self.proxy_port), str(self.address)], {})
+            self.database = {"postgres": PostgresServer, "mysql": MariaDBServer}[database]()
         worker = [*MANAGE, "delayq_worker", "--threads", str(threads), "--grace", "3s", "-v", "0"]
         self.workers = [Worker(self.notes, folder, f"worker-{n}", worker) for n in range(workers)]
         self.webs = [Web(folder / f"web-{n}.log", [*PYTHON, "tests.campaign.load"], {}) for n in range(webs)]
@@ -116,45 +116,21 @@ class Stage:
             return None
         return faketime.RedisClock(library, program, self.folder)
 
-    def another_redis(self) -> servers.RedisServer:
+    def another_redis(self) -> RedisServer:
         """A server that is not started yet."""
-        made = servers.RedisServer(port=True, appendonly="yes", appendfsync=self.fsync)
+        made = RedisServer(port=True, appendonly="yes", appendfsync=self.fsync)
         if self.clock is not None:
             made.program, made.environment = self.clock.program, self.clock.environment
         return made
 
-    def copy_redis(self, other: servers.RedisServer) -> float:
-        """Starts the other server with what the present one holds. Returns when that was (monotonic)."""
-        spawned(other.start)
-        other.call("REPLICAOF", "127.0.0.1", str(self.redis.port))
-        deadline = time.monotonic() + WAIT
-        while "master_link_status:up" not in other.call("INFO", "replication", whole=True):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the other Redis does not get a copy")
-            time.sleep(0.02)
-        at = time.monotonic()
-        other.call("REPLICAOF", "NO", "ONE")
-        return at
-
-    def replace_redis(self, other: servers.RedisServer) -> None:
-        """From now on clients reach the other server."""
-        before = self.redis
-        if other.process is None:
-            spawned(other.start)
-        new = self.address.with_suffix(".new")
-        new.symlink_to(other.socket)
-        new.rename(self.address)
-        self.redis = other
-        if before is not other:
-            before.stop()
-
     def open(self) -> None:
         """Starts the servers and makes the tables. Leaves the addresses in this process's environment, too."""
-        self.replace_redis(self.redis)
-        self.proxy.start()
+        for node in self.nodes:
+            node.open()
         if self.database is not None:
             spawned(self.database.start)
-        os.environ.update(project(self.folder, f"unix://{self.address}", self._database(), SETTINGS))
+        os.environ.update(project(self.folder, self.nodes[0].url, self._database(), SETTINGS))
+        os.environ["APP_SERVERS"] = json.dumps({queue: node.url for node in self.nodes[1:] for queue in node.queues})
         if self.kind == "mysql":
             subprocess.run(
                 ["mariadb", "--no-defaults", "-u", "root", "-S", self.database.socket, "-e", "CREATE DATABASE delayq"],
@@ -163,9 +139,10 @@ class Stage:
         manage("migrate", "--run-syncdb", "-v", "0", environment={})
         for web, seconds in zip(self.webs[1:], CLOCKS, strict=False):
             web.environment = faketime.ahead(seconds)
-        # The first of each kind goes through the proxy, so that some are cut off while others are not.
+        # The first of each kind goes through the proxies, so that some are cut off while others are not.
+        others = {queue: node.proxied for node in self.nodes[1:] for queue in node.queues}
         for one in (self.workers[0], self.webs[0]):
-            one.environment = {"APP_REDIS": f"redis://127.0.0.1:{self.proxy_port}"}
+            one.environment = {"APP_REDIS": self.nodes[0].proxied, "APP_SERVERS": json.dumps(others)}
         for worker in self.workers if self.schedules else ():
             self.give(worker, "old")
 
@@ -205,25 +182,16 @@ class Stage:
 
     def server(self) -> str:
         """Name and version of the server under test."""
-        text = self.redis.call("INFO", "server", whole=True)
+        text = self.nodes[0].server.call("INFO", "server", whole=True)
         found = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
         return f"Valkey {found['valkey_version']}" if "valkey_version" in found else f"Redis {found['redis_version']}"
 
     def behind(self) -> int:
         """How many jobs are due and not running; many if Redis does not say."""
         try:
-            return _due(f"unix://{self.address}")
+            return sum(node.due() for node in self.nodes)
         except DelayqError:
             return 1 << 30
-
-    def used_memory(self) -> int:
-        """Of Redis, in bytes."""
-        link = connect(f"unix://{self.address}", name="campaign")
-        try:
-            text = link.execute("INFO", "memory").decode()
-        finally:
-            link.close()
-        return int(re.search(r"used_memory:(\d+)", text)[1])
 
     def end_load(self) -> None:
         """Lets the web processes finish the operation that they are at."""
@@ -238,22 +206,9 @@ class Stage:
 
     def close(self) -> None:
         """Ends everything."""
-        for actor in (*self.webs, *self.workers, self.proxy):
+        for actor in (*self.webs, *self.workers):
             actor.kill_tree()
-        self.redis.stop()
+        for node in self.nodes:
+            node.close()
         if self.database is not None:
             self.database.stop()
-
-
-def _due(url: str) -> int:
-    link = connect(url, name="campaign")
-    try:
-        seconds, micros = link.execute("TIME")
-        now = int(seconds) * 1000 + int(micros) // 1000
-        return sum(
-            link.execute("ZCOUNT", Keys("delayq", queue)[lane], "-inf", now)
-            for queue in ("default", "orders", "redis")
-            for lane in ("high", "normal", "low")
-        )
-    finally:
-        link.close()

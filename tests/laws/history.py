@@ -90,7 +90,9 @@ class Op:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run, as its task recorded it. `how`: ok, error, snooze, broken off; "": it never ended. `due`: the date it was told."""
+    """One run, as its task recorded it. `how`: ok, error, snooze, broken off; "": it never ended. `due`: the date it was told; `name`,
+    `turn`: the name of which only so many run at a time and its number among the holders of that, as it was told both.
+    """
 
     job: str
     fence: str
@@ -106,11 +108,13 @@ class Run:
     pid: int = 0
     real: int = 0  # as `wall`, by a clock that is never stepped
     tick: tuple[str, int] | None = None  # schedule and moment, as it was told
+    name: str = ""
+    turn: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class FaultSeen:
-    """One fault. Recovery counts from `since`: the kill, or the end of an outage."""
+    """One fault. Recovery counts from `since`: the kill, or the end of an outage. `queues`: it met the server of these alone."""
 
     kind: str
     at: int
@@ -118,6 +122,11 @@ class FaultSeen:
     until: int
     detail: str = ""
     alone: bool = False  # no other fault was about
+    queues: tuple[str, ...] = ()
+
+    def forgets(self, queue: str) -> bool:
+        """Whether Redis forgets something of that queue by it; of any, where none is named."""
+        return self.kind in FORGETTING and (not queue or not self.queues or queue in self.queues)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -280,17 +289,25 @@ class History:
         again = (op for op in self.changes.get(job, ()) if op.what in ("requeue", "edit") and op.perhaps)
         return any(op.until > after and op.at < before for op in again)
 
-    def forgot(self, after: int) -> bool:
-        """Whether Redis forgot something since."""
-        return any(fault.kind in FORGETTING and fault.until > after for fault in self.faults)
+    def queue(self, job: str) -> str:
+        """The one that it is in; "" if nobody says."""
+        row, op = self.rows.get(job), self.scheduled_by.get(job)
+        return row.queue if row else str(op.given.get("queue", "")) if op else ""
 
-    def rolled_over(self, after: int, before: int) -> bool:
-        """Whether a copy that may be older than `before` has taken over since `after`."""
-        return any(fault.kind in FORGETTING and fault.at <= before and fault.until > after for fault in self.faults)
+    def forgot(self, after: int, job: str = "") -> bool:
+        """Whether Redis forgot something since, of the queue of that job, or of any."""
+        queue = self.queue(job)
+        return any(fault.forgets(queue) and fault.until > after for fault in self.faults)
 
-    def rolled_over_between(self, end: int, begin: int) -> bool:
+    def rolled_over(self, after: int, before: int, job: str) -> bool:
+        """Whether a copy that may be older than `before` has taken over since `after`, of the queue of that job."""
+        queue = self.queue(job)
+        return any(fault.forgets(queue) and fault.at <= before and fault.until > after for fault in self.faults)
+
+    def rolled_over_between(self, end: int, begin: int, job: str) -> bool:
         """Whether a copy that was made before this `end`, or while it happened, has taken over between it and this `begin`."""
-        return any(fault.kind in FORGETTING and fault.at <= end <= fault.until <= begin for fault in self.faults)
+        queue = self.queue(job)
+        return any(fault.forgets(queue) and fault.at <= end <= fault.until <= begin for fault in self.faults)
 
     def stepped(self, after: int, before: int) -> bool:
         """Whether the clock was stepped in between."""

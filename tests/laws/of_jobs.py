@@ -104,9 +104,9 @@ def _may_be_cancelled(history: History, row: Row) -> bool:
     if any(op.what == "cancel" and op.perhaps for id in merged for op in history.changes.get(id, ())):
         return True
     by_key = [other for other in rivals if other.what == "cancel_key" and other.perhaps]
-    if op is not None and any(other.until > op.at for other in by_key) and (history.forgot(op.at) or not row.published):
+    if op is not None and any(other.until > op.at for other in by_key) and (history.forgot(op.at, row.id) or not row.published):
         return True  # the row noted it, and Redis forgot, or never had, the event that says who it was
-    if row.merged and op is not None and history.forgot(op.at):
+    if row.merged and op is not None and history.forgot(op.at, row.id):
         return bool(row.key)  # Redis forgot it, and its key was another's when it came back
     if row.merged:
         created = op is not None and (row.id, True) in [(id, created) for id, created, _ in op.jobs]
@@ -121,7 +121,7 @@ def a_merged_job_is_followed(history: History) -> Findings:
     """A job that was merged into another does not run, and leads to one that has a row and was not merged itself."""
     for row in history.rows.values():
         op = history.scheduled_by.get(row.id)
-        if not row.merged or op is None or history.forgot(op.at):
+        if not row.merged or op is None or history.forgot(op.at, row.id):
             continue
         if runs := history.runs_of.get(row.id):
             yield row.id, f"was merged into {row.holder}, and ran: {runs[0]}"
@@ -137,7 +137,7 @@ def a_merged_job_is_followed(history: History) -> Findings:
 def only_the_hopeless_fail(history: History) -> Findings:
     """Only those tasks fail that never succeed, and jobs whose workers vanished too often, or that Redis alone had, and lost."""
     for row in history.rows.values():
-        lost = not row.durable and row.error.startswith("Redis lost this job") and history.forgot(0)
+        lost = not row.durable and row.error.startswith("Redis lost this job") and history.forgot(0, row.id)
         doomed = row.task in HOPELESS or history.fates.get(row.id) == "failed"
         if row.state == "failed" and not doomed and not lost and not row.error.startswith("Poison"):
             yield row.id, f"{row.task}, {row.attempts} attempts: {row.error[:200]}"
@@ -228,7 +228,7 @@ def one_attempt_succeeds(history: History) -> Findings:
             well.setdefault(job, []).append(fence)
     for job, fences in well.items():
         runs = sorted((run for run in history.runs_of.get(job, ()) if run.fence.partition("/")[0] in fences), key=lambda run: run.at)
-        forgotten = all(history.rolled_over_between(one.until, other.at) for one, other in pairwise(runs))
+        forgotten = all(history.rolled_over_between(one.until, other.at, job) for one, other in pairwise(runs))
         if len(fences) > 1 and not (len(runs) == len(set(fences)) and forgotten):
             yield job, f"{len(fences)} of its attempts succeeded"
 
@@ -269,7 +269,7 @@ def never_after_a_cancel(history: History) -> Findings:
             if not (op.what in ("cancel", "cancel_key") and op.done):
                 continue
             row = history.rows.get(job)
-            if row is not None and not row.durable and history.rolled_over(op.at, op.until):
+            if row is not None and not row.durable and history.rolled_over(op.at, op.until, job):
                 continue  # Redis forgot the cancel, and perhaps the job, before the row had heard of it
             for run in history.runs_of.get(job, ()):
                 if run.at > op.until and not history.requeued(job, op.at, run.at):
@@ -326,7 +326,7 @@ def after_means_behind_the_running_one(history: History) -> Findings:
                     yield job, f"{before} gave way to {last}, which is older"
             runs = history.runs_of.get(last, [])
             for holder in _holders(history, op):
-                if runs and runs[0].at < holder.until and not history.forgot(holder.at):
+                if runs and runs[0].at < holder.until and not history.forgot(holder.at, last):
                     yield job, f"{last} began {(holder.until - runs[0].at) / 1e6:.0f} ms before the end of {holder.job}"
 
 
@@ -380,7 +380,7 @@ def rows_say_what_redis_says(history: History) -> Findings:
         elif row.id in left.finished and (left.finished[row.id] % 1 >= 0.5) != (row.state == "cancelled"):
             # A tombstone of older data may tell of a cancel which a requeue took back; the row is right, nothing runs again.
             op = history.scheduled_by.get(row.id)
-            older = row.state == "succeeded" and op is not None and history.forgot(op.at)
+            older = row.state == "succeeded" and op is not None and history.forgot(op.at, row.id)
             if not row.merged and not older:
                 yield row.id, f"{left.state(row.id)} in Redis, {row.state} by its row"
 

@@ -138,7 +138,7 @@ def _begun(history: History) -> set[str]:
     """Jobs of which a run has begun that counts, unless Redis has forgotten it before the database heard of it."""
     outcomes = {(job, fence): outcome for job, _, fence, outcome in history.final.attempts}
     found = [(run, outcomes.get((run.job, run.fence.partition("/")[0]))) for run in history.runs]
-    return {run.job for run, how in found if (not history.forgot(run.at) if how is None else how not in PUT_OFF)}
+    return {run.job for run, how in found if (not history.forgot(run.at, run.job) if how is None else how not in PUT_OFF)}
 
 
 def _retired_with(history: History, stretch: Stretch, tick: TickSeen, begun: set[str]) -> bool:

@@ -6,6 +6,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
+from django_delayq.store.connection import Link
 from tests.management.conftest import beat
 from tests.tasks_for_tests import close_order
 
@@ -40,11 +41,43 @@ def test_inspect_finds_a_job_while_another_server_is_away(run, own):
 
 def test_doctor_judges_each_server(run, own):
     assert run("doctor", "--json").json == {"ok": True, "findings": []}
-    stores.queue("redis").link.execute("CONFIG", "SET", "appendonly", "no")
+    stores.queue("redis", 0).link.execute("CONFIG", "SET", "appendonly", "no")
     assert [found["code"] for found in run("doctor", "--json").json["findings"]] == ["W010"]
     own.kill()
     [found] = run("doctor", "--json").json["findings"]
     assert (found["code"], found["hint"]) == ("D007", "Check REDIS of the queue 'redis', and that the server runs.")
+
+
+def test_doctor_asks_a_server_that_is_away_no_more_often_for_queues_that_are_elsewhere(run, own, own_redis, settings, monkeypatch):
+    gone = own_redis()
+    asked: list[str] = []
+    real = Link._send
+    monkeypatch.setattr(Link, "_send", lambda link, commands: (asked.append(link.where), real(link, commands))[1])
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": gone.url}
+    delayq.pause("redis", actor="kim")
+    gone.kill()
+    found = run("doctor", "--json").json["findings"]
+    assert [one["hint"] for one in found if one["code"] == "D007"] == ["Check DELAYQ['REDIS'], and that the server runs."]
+    assert any("'redis'" in one["message"] for one in found if one["code"] != "D007"), "what it says of the other one"
+    times = sum(gone.socket in where for where in asked)
+    queues = {**settings.DELAYQ["QUEUES"], **{f"own{n}": {"REDIS": own.url} for n in range(3)}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    asked.clear()
+    run("doctor")
+    assert sum(gone.socket in where for where in asked) == times > 0
+
+
+def test_inspect_says_what_a_job_waits_for_while_nobody_sees_the_workers(run, own, own_redis, settings):
+    gone = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": gone.url, "QUEUES": {**settings.DELAYQ["QUEUES"], "own": {"REDIS": own.url}}}
+    gone.kill()
+    due, later = delayq.schedule(close_order, 1, queue="own"), delayq.schedule(close_order, 2, queue="own", delay="1h")
+    said = run("inspect", due.short_id, "--json").json
+    assert (said["trouble"], [one["code"] for one in said["waits_for"]]) == ("", ["workers_unseen"])
+    assert "Whether a worker serves the queue own cannot be said now" in run("inspect", due.short_id).out
+    assert [one["code"] for one in run("inspect", later.short_id, "--json").json["waits_for"]] == ["later"]
+    delayq.pause("own", actor="kim")
+    assert [one["code"] for one in run("inspect", due.short_id, "--json").json["waits_for"]] == ["paused_by"]
 
 
 def test_doctor_finds_what_a_queue_that_has_moved_left_behind(run, own, settings):

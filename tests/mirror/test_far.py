@@ -6,6 +6,7 @@ import pytest
 from django.db import transaction
 
 import django_delayq as delayq
+from django_delayq import signals
 from django_delayq.models import Event, Job
 from tests.mirror.horizons import near
 from tests.tasks_for_tests import close_order
@@ -72,3 +73,35 @@ def test_run_now_brings_in(horizon, orders):
     job = delayq.schedule(close_order, 7, delay="2h")
     assert job.run_now() is Change.DONE
     assert [claimed.id for claimed in orders.claim()] == [job.short_id]
+
+
+@pytest.mark.parametrize("change", ["cancel", "reschedule", "run_now"])
+def test_a_change_in_a_savepoint_is_undone_with_that(horizon, change):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    with transaction.atomic(), transaction.atomic():
+        answer = job.reschedule(delay="10m") if change == "reschedule" else getattr(job, change)()
+        transaction.set_rollback(True)
+    assert answer is Change.DONE
+    assert Job.objects.get().derived == "far"
+    assert not near(job)
+    assert not Event.objects.exists()
+
+
+def test_of_a_job_that_its_own_transaction_has_cancelled_nobody_hears(horizon):
+    heard = []
+
+    def hear(job, **_: object) -> None:
+        heard.append(job.id)
+
+    signals.job_scheduled.connect(hear)
+    try:
+        with transaction.atomic():
+            kept, gone, back = (delayq.schedule(close_order, number, delay="2h") for number in range(3))
+            assert gone.cancel() is Change.DONE
+            with transaction.atomic():
+                back.cancel()
+                transaction.set_rollback(True)
+    finally:
+        signals.job_scheduled.disconnect(hear)
+    assert heard == [kept.id, back.id]
+    assert (kept.created, gone.created, back.created) == (True, None, True)

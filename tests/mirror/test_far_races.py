@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 import django_delayq as delayq
 from django_delayq import clock, conf, failpoints
@@ -17,7 +18,9 @@ from django_delayq.mirror import far_rows
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.models import Job, QueueState
 from django_delayq.producer import horizon as producer_horizon
-from django_delayq.producer import queues, where
+from django_delayq.producer import put, put_back, queues, where
+from django_delayq.producer.edit import edit_and_requeue
+from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import connect
 from django_delayq.store.items import ScheduleItem
@@ -248,3 +251,136 @@ def test_a_purge_takes_far_jobs_too(horizon, orders):
     assert sum(queues.purge("orders")) == 4
     assert horizon.later(days=1) == []
     assert near_one.cancel() is Change.DONE
+
+
+def test_far_jobs_of_a_queue_on_another_server_come_in_while_nobody_sees_the_workers(horizon, orders, own_redis, settings):
+    shared = own_redis()
+    queues = {"orders": {"HORIZON": "1h", "REDIS": settings.DELAYQ["REDIS"]}, "default": {}}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": shared.url, "QUEUES": queues}
+    loop = BringInLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default")
+    loop.poll()
+    job = delayq.schedule(close_order, 7, delay="61m")
+    assert not near(job)
+    shared.kill()
+    Job.objects.update(run_at=clock.now() + timedelta(minutes=59))
+    loop._workers_at = 0.0
+    loop.poll()
+    assert near(job)
+    assert not near(delayq.schedule(close_order, 8, delay="61m")), "what was noted stands"
+
+
+def test_a_near_row_whose_process_has_died_before_it_looked_meets_the_far_one_of_its_key(
+    orders, horizon, loop, unpublished, monkeypatch, who_publishes
+):
+    far = delayq.schedule(close_order, 1, delay="2h", key="k")
+    monkeypatch.setattr(far_rows.DatabaseFarRows, "contest_far", lambda *_, **__: None)  # as before the far one was committed
+    lost = unpublished(2, delay="30m", key="k")
+    monkeypatch.undo()
+    who_publishes(lost)
+    relayed(orders)
+    assert Job.objects.filter(state="scheduled").count() == 1
+    assert near(far) or near(lost)
+
+
+@pytest.fixture(params=["relay", "reschedule", "another of its key"])
+def who_publishes(request, orders):
+    def publish(lost: delayq.Job) -> None:
+        if request.param == "reschedule":
+            delayq.reschedule(lost.id, delay="20m")
+        elif request.param == "another of its key":
+            delayq.schedule(close_order, 3, delay="20m", key="k")  # asks who holds the key, and puts in what waits
+
+    return publish
+
+
+def test_what_is_published_between_the_two_looks_of_a_far_one_is_seen(orders, horizon, loop, unpublished, monkeypatch):
+    delayq.schedule(close_order, 0, delay="30m").cancel()
+    loop._look_at = 0.0
+    settle_down(orders, loop)  # the server is confirmed, else rows are asked in any case
+    unpublished(2, delay="30m", key="k")
+    real, asked = Publisher.send, []
+
+    def send(publisher, items, ground, mode=""):
+        answer = real(publisher, items, ground, mode)
+        if mode != "ask" or asked:
+            return answer
+        found = answer()
+        asked.append(found)
+        for go_on in unpublished.later:
+            go_on()
+        orders.fold()
+        return lambda: found
+
+    monkeypatch.setattr(put, "_held", lambda _: None)  # asked behind the commit only, as in a transaction
+    monkeypatch.setattr(producer_horizon, "meet", lambda *_: False)  # the near one has looked before there was a far one
+    monkeypatch.setattr(Publisher, "send", send)
+    delayq.schedule(close_order, 1, delay="2h", key="k")
+    assert asked
+    relayed(orders)
+    assert Job.objects.filter(state="scheduled").count() == 1
+
+
+def test_a_far_row_that_comes_while_a_job_of_redis_durability_goes_in_meets_it(orders, horizon, monkeypatch):
+    real, there = Publisher.publish, []
+
+    def publish(publisher, items, ground=""):
+        if not there:
+            there.append(True)
+            delayq.schedule(close_order, 1, delay="2h", key="k")
+        return real(publisher, items, ground)
+
+    monkeypatch.setattr(Publisher, "publish", publish)
+    job = delayq.schedule(close_order, 2, delay="30m", key="k", durability="redis")
+    assert near(job)
+    relayed(orders)
+    assert Job.objects.filter(state="scheduled").count() == 1
+
+
+@pytest.mark.parametrize("raced", [False, True], ids=["far first", "far meanwhile"])
+@pytest.mark.parametrize("how", ["requeue", "edit"])
+def test_a_requeue_does_not_take_the_key_of_a_far_job(orders, horizon, monkeypatch, how, raced):
+    old = delayq.schedule(close_order, 1, delay="2h", key="k")
+    old.cancel()
+    delayq.schedule(close_order, 2, delay="3h", key="k")
+    if raced:
+        monkeypatch.setattr(put_back, "far_holds", lambda *_: False)
+    answer = old.requeue() if how == "requeue" else edit_and_requeue(old.id, [3], {})
+    assert answer is (Change.DONE if raced else Change.CONFLICT)
+    relayed(orders)
+    assert [row.args for row in Job.objects.filter(state="scheduled")] == ([[1 if how == "requeue" else 3]] if raced else [[2]])
+
+
+def test_a_far_job_behind_a_near_one_that_redis_has_lost_follows_that(orders, horizon, loop, wipe):
+    held = delayq.schedule(close_order, 1, delay="30m", key="k")
+    orders.fold()
+    wipe()
+    again = delayq.schedule(close_order, 2, delay="2h", key="k")
+    assert (again.created, again.id) == (False, held.id)
+    settle_down(orders, loop)
+    relayed(orders)
+    assert [row.args for row in Job.objects.filter(state="scheduled")] == [[1]]
+
+
+@pytest.mark.parametrize("ahead", [600_000, -600_000], ids=["ahead", "behind"])
+@pytest.mark.parametrize("minutes", [55, 65, 120])
+def test_a_web_host_whose_clock_is_wrong_makes_no_date_wrong(orders, horizon, monkeypatch, ahead, minutes):
+    date = clock.now() + timedelta(minutes=minutes)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(producer_horizon, "clock", SimpleNamespace(wall_ms=lambda: clock.wall_ms() + ahead, monotonic=clock.monotonic))
+        job = delayq.schedule(close_order, 7, run_at=date)
+    far_by_that_clock = minutes * 60_000 - ahead > 3_600_000
+    assert near(job) is not far_by_that_clock
+    horizon.loop.poll()
+    orders.fold()
+    row = Job.objects.get()
+    assert abs(row.run_at - date) < timedelta(milliseconds=1)
+    if far_by_that_clock:
+        assert near(job) is (minutes < 60), "the next look puts it right, by the clock of the database"
+
+
+def test_a_lock_that_was_not_had_is_told_whatever_the_driver_calls_it(horizon):
+    class Refused(Exception):
+        sqlstate = "HY000"  # as some drivers of MySQL say beside the number
+
+    with pytest.raises(StoreUnavailable), far_rows._in_time("k", "default"):
+        raise OperationalError from Refused(1205, "Lock wait timeout exceeded")

@@ -139,7 +139,9 @@ def test_when_a_row_was_written_and_when_its_delay_ends_says_the_database(count,
 
 def test_no_column_is_forgotten():
     """A new column must be given a value here too."""
-    assert {*outbox_insert.GIVEN, *outbox_insert.FAR, outbox_insert.FAR_KEY} == {field.column for field in Job._meta.concrete_fields}
+    assert {*outbox_insert.GIVEN, *outbox_insert.FAR, outbox_insert.FAR_KEY, outbox_insert.PARTITION} == {
+        field.column for field in Job._meta.concrete_fields
+    }
 
 
 @pytest.mark.django_db(transaction=True)

@@ -203,3 +203,19 @@ def test_many_events_are_gathered_for_a_quarter_of_a_second(monkeypatch):
     runner.call(event=True)
     assert runner.next == pytest.approx(100.25)
     assert runner.waits
+
+
+def test_a_service_that_is_to_end_does_not_wait_once_more_for_a_server_that_is_away(server, service, monkeypatch, caplog):
+    drained: list[None] = []
+    monkeypatch.setattr(service, "drain", lambda: drained.append(None))
+    server.kill()
+    passes = iter([False, True])
+    service.run(stop=lambda: next(passes), wait=lambda *_: None)
+    assert drained == []
+    assert "leaves while Redis is away" in caplog.text
+    server.start()
+    for runner in service._runners:
+        runner.wake()
+    passes = iter([False, True])
+    service.run(stop=lambda: next(passes), wait=lambda *_: None)
+    assert drained == [None]

@@ -73,6 +73,10 @@ SURVIVORS = {
     "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
     "store/lua/include/names.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
     "store/lua/include/names.lua: seen, count = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
+    "store/lua/include/names.lua: for i = 1, #ids do [one more]": COSTS + "the first name is looked up alone.",
+    "store/lua/include/names.lua: if most <= (full[name] or 0) then [<= to <]": COSTS + "a name that is full is looked at again.",
+    "store/lua/include/names.lua: values[id] = false [false to true]": NOTHING
+    + "nobody asks for the name of a job whose record has just gone.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more] 2": NOTHING + "no event is so early.",
     "store/lua/lock.lua: local last = tonumber(string.match(redis.call('HGET', k_meta, 'fence') or '', '^%d+$')) or 0"

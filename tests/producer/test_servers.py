@@ -134,7 +134,7 @@ def test_a_server_that_hangs_holds_up_no_lease_on_another(own, monkeypatch):
     real = LockStore.prolong
 
     def prolong(store, claims):
-        if store.link is stores.places.of("redis"):
+        if store.link is stores.places.of("redis", 0):
             hangs.set()
             goes_on.wait()
             return real(store, claims)
@@ -176,6 +176,18 @@ def test_people_see_what_is_there_and_what_is_missing(own, own_redis, settings, 
     assert overview.look().error is not None
 
 
+def test_rows_of_a_server_that_is_away_are_counted_and_those_of_another_are_found(own, monkeypatch):
+    monkeypatch.setattr(overview, "FRESH", -60.0)
+    for queue in ("away", "orders"):
+        delayq.schedule(close_order, 1, delay="1h", queue=queue)
+    Job.objects.update(published=None)
+    assert overview.count_unpublished() == 2
+    assert overview.count_absent() == 0
+    own.kill()
+    assert overview.count_absent() == 1
+    assert stores.breaker.open_until == 0, "the shared one is well"
+
+
 def test_a_wrong_value_is_told_with_its_place(settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"REDIS": 7}}}
     with pytest.raises(ConfigError, match=r'\["QUEUES"\]\["orders"\]\["REDIS"\]'):
@@ -206,7 +218,7 @@ def test_who_gives_no_queue_a_server_sends_what_was_sent_before(delayq_redis):
     lines = delayq_redis.link.execute("INFO", "commandstats").decode().splitlines()
     counts = {line.partition(":")[0].removeprefix("cmdstat_"): int(line.partition("calls=")[2].partition(",")[0]) for line in lines[1:]}
     assert {name: counts.get(name, 0) for name in SENT_BEFORE} == SENT_BEFORE
-    assert list(stores.servers()) == [""]
+    assert list(stores.servers()) == [("", 0)]
 
 
 def test_durable_jobs_come_to_the_server_to_which_their_queue_moves(own_redis, settings):

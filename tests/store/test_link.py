@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from redis.connection import AbstractConnection
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import connection, wire
-from django_delayq.store.connection import IDLE, KEPT, StoreError, connect
+from django_delayq.store import connection, packing, wire
+from django_delayq.store.connection import IDLE, KEPT, Link, connect
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine
@@ -139,6 +141,30 @@ def test_a_server_that_does_not_answer_in_time_is_unavailable(server):
     assert link.execute("ECHO", "b") == b"b", "the late answer to the first question must not be taken for this one"
 
 
+def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not_away(server, monkeypatch):
+    link = connect(server.url)
+    link.rest.seconds, link.rest.late = 5.0, 0.5
+    now = [100.0]
+    real = Link._read
+    monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("django_delayq.store.connection.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    took = [0.4, 0.6, 0.4]
+
+    def late(link, connection):
+        now[0] += took.pop(0)
+        return real(link, connection)
+
+    monkeypatch.setattr(Link, "_read", late)
+    assert [link.execute("PING") for _ in range(2)] == [b"PONG"] * 2
+    with pytest.raises(StoreUnavailable, match="not a moment ago"):
+        link.execute("PING")
+    assert not link.away
+    now[0] += 5.0
+    assert link.execute("PING") == b"PONG"
+    assert not link.rest.holds
+    link.close()
+
+
 def test_an_error_reply_is_an_error_and_the_link_goes_on(link):
     link.execute("SET", "text", "a")
     with pytest.raises(StoreError, match="wrong kind"):
@@ -153,11 +179,11 @@ def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch
     if with_hiredis:
         pytest.importorskip("hiredis")
     else:
-        monkeypatch.setattr(connection, "_pack", connection._plain)
+        monkeypatch.setattr(packing, "_pack", packing._plain)
     words = ["t ext", "ü", b"\x00\r\n", "", 7, -1, 0.5]
     for word in words:
         link.execute("RPUSH", "words", word)
-        link.execute(connection.Opening.of("RPUSH", "again"), word, word)
+        link.execute(packing.Opening.of("RPUSH", "again"), word, word)
     assert link.execute("LRANGE", "again", 0, -1)[::2] == link.execute("LRANGE", "words", 0, -1)
     found = link.execute_many([("LRANGE", "words", 0, -1), ("LLEN", "words")])
     assert found == [[b"t ext", "ü".encode(), b"\x00\r\n", b"", b"7", b"-1", b"0.5"], 7]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -10,9 +12,11 @@ import pytest
 
 from django_delayq import clock, ids, signals
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
+from django_delayq.store.rest import Rest
 from django_delayq.worker.holdings import RUNNING, WAITING
-from django_delayq.worker.supervisor.keeper import longest_pause
+from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
+from django_delayq.worker.supervisor.server_links import RESTS, SLOW
 from tests.worker.bench import Bench
 
 
@@ -191,6 +195,50 @@ def test_two_passes_of_the_keeper_may_fail_before_a_lease_runs_out(redis_server:
     between_extensions = lease / 3 + bench.keeper.poll()  # it looks as often as it says, and extends after a third
     after_an_error = longest_pause(bench.lines) * 1.5  # with the most of its jitter
     assert between_extensions + 2 * after_an_error <= lease
+
+
+class KeptLine:
+    """A line on a server whose answers take so long, by a clock of the test."""
+
+    def __init__(self, now: list[float], link: Any, takes: float) -> None:
+        self.queue, self.lease, self.lease_ms = "q", 3.0, 3000
+        self.rest: Rest = link.rest
+        self.store = SimpleNamespace(link=link, extend=self._extend)
+        self.extended: list[float] = []  # when
+        self._now, self._takes = now, takes
+
+    def _extend(self, jobs: Any, **_: Any) -> dict[str, str]:
+        if self.rest.holds:
+            raise StoreUnavailable(code="redis_rests", where="there")
+        began = self._now[0]
+        self._now[0] += self._takes
+        self.rest.answered(began)
+        self.extended.append(began)
+        return {id: "ok" for id, _ in jobs}
+
+
+def test_a_server_that_answers_late_costs_no_lease_on_another(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    late, well = Mock(rest=Rest()), Mock(rest=Rest())
+    for link in (late, well):
+        link.rest.seconds, link.rest.late = RESTS, SLOW
+    lines = [*(KeptLine(now, late, takes=1.9) for _ in range(3)), KeptLine(now, well, takes=0.001)]
+    held = [
+        SimpleNamespace(line=n, progress_turn=0, progress="", row=n, turn=1, id=f"j{n}", fence="f", state=RUNNING, started=99.0)
+        for n in range(4)
+    ]
+    holdings = SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING)
+    child: Any = SimpleNamespace(pid=1, holdings=holdings)
+    served: Any = lines
+    keeper = Keeper(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
+    for _ in range(20):
+        with contextlib.suppress(StoreUnavailable):
+            keeper.poll()
+        now[0] += keeper._pass
+    assert all(line.extended for line in lines), "none is forgotten"
+    gaps = [after - before for before, after in pairwise(lines[3].extended)]
+    assert max(gaps) < lines[3].lease
 
 
 def test_the_keeper_tells_of_lost_leases_and_cancel_requests(bench: Bench) -> None:

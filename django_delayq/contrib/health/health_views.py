@@ -30,7 +30,7 @@ def live(request: HttpRequest) -> HttpResponse:
 @open_to_all
 def ready(request: HttpRequest) -> HttpResponse:
     """Whether what this process schedules now is kept: 200, else 503. Jobs of outbox durability need the database, and no Redis; those
-    of redis durability need Redis. It does not judge the queues: no load balancer can help them.
+    of redis durability need the Redis of their queue. It does not judge the queues: no load balancer can help them.
     """
     durabilities = {queue.durability for queue in conf.get().queues.values()}
     database, redis = hanging_calls.answers(TIMEOUT, _database_reached, _redis_reached, behind=connections.close_all)
@@ -78,9 +78,13 @@ def _database_reached() -> bool:
 
 
 def _redis_reached() -> bool:
+    """Every server on which jobs are in Redis alone; the shared one where none are."""
+    config = conf.get()
+    needed = {stores.places.of(name, 0): name for name, queue in config.queues.items() if queue.durability == "redis"}
     try:
-        with stores.guarded():
-            stores.link.execute("TIME")
+        for link, name in (needed or {stores.link: ""}).items():
+            with stores.guarded(name):
+                link.execute("TIME")
     except DOWN:
         return False
     return True

@@ -11,7 +11,8 @@ from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST
 from django_delayq.worker.holdings import RUNNING, SETTLING, Held
 from django_delayq.worker.line import Line
@@ -56,7 +57,8 @@ class Keeper:
         self._progress: dict[tuple[int, int, int], int] = {}
         self._gone: dict[tuple[str, str], float] = {}  # since when nobody holds it
         self._odd = False
-        self._failed: dict[Link, float] = {}  # servers that did not answer, and when
+        self._asked = dict.fromkeys(lines, 0.0)  # when
+        self._failed: dict[Link, float] = {}  # servers that did not answer, or late, and when
         self.lost: Counter[str] = Counter()  # leases, by queue
 
     def poll(self) -> float:
@@ -85,22 +87,30 @@ class Keeper:
                     seen[child.pid, held.row, held.turn] = held.progress_turn
         refused: dict[Line, DelayqError] = {}
         down: StoreUnavailable | None = None
-        # Servers that did not answer come last, that of the last failure behind the others, and one failure is waited for in a pass:
-        # the leases of what is on healthy ones must not run out meanwhile.
-        for line, kept in sorted(by_line.items(), key=lambda each: self._failed.get(each[0].store.link, 0.0)):
-            node = line.store.link
+        # Servers that did not answer, or late, come last, that of the last failure behind the others, and one is waited for in a pass:
+        # the leases of what is on healthy ones must not run out meanwhile. Of the lines of such a server each has its turn.
+        for line, kept in sorted(by_line.items(), key=lambda each: self._place(each[0])):
+            node = line.store.link.server
             if down is not None and node in self._failed:
                 refused[line] = down
                 continue
+            began = self._monotonic()
             try:
                 for start in range(0, len(kept), MOST):
                     self._extend(line, kept[start : start + MOST])
+                    if start + MOST < len(kept):
+                        node.rest.end()  # what is left of this line comes now: with each pass it would be the same that is
+                self._asked[line] = began
                 self._failed.pop(node, None)
+                if node.rest.holds:
+                    self._failed[node] = began
             except StoreError as error:  # about this line; the leases of the others must not run out for it
                 refused[line] = error
             except StoreUnavailable as error:
                 refused[line] = down = error
                 self._failed[node] = self._monotonic()
+                if error.code != "redis_rests":
+                    self._asked[line] = began
         self._progress = seen
         for line, full_at in self._full_at.items():
             if full_at <= now and line not in refused:
@@ -108,6 +118,10 @@ class Keeper:
         if refused:
             raise next(iter(refused.values()))
         return self._pass
+
+    def _place(self, line: Line) -> tuple[float, float]:
+        failed = self._failed.get(line.store.link.server, 0.0)
+        return failed, self._asked[line] if failed else 0.0
 
     def _extend(self, line: Line, kept: Sequence[Kept]) -> None:
         progress = {held.id: held.progress for _, held in kept if held.progress_turn}

@@ -13,7 +13,8 @@ from django_delayq import ids, signals
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import UNKNOWN_TASK, WAITING, Held
@@ -91,6 +92,11 @@ class ProcessRecovery:
     def __bool__(self) -> bool:
         return bool(self._dead)
 
+    @property
+    def hindered(self) -> bool:
+        """Whether all that is left waits for servers that did not answer when they were last called."""
+        return all(dead.lines[number].store.link.away for dead in self._dead for number in dead.left)
+
     def take_over(self, child: Child, ran: Kind, ended: Sequence[tuple[int, Outcome]] = ()) -> None:
         """Takes over what an ended child held, and frees its memory. `ran`, `ended`: see `DeadProcess`."""
         if child.holdings is None:
@@ -124,7 +130,7 @@ class ProcessRecovery:
         away: set[Link] = set()
         for dead in list(self._dead):
             for number in sorted(dead.left):
-                node = dead.lines[number].store.link
+                node = dead.lines[number].store.link.server
                 if node in away:
                     continue
                 try:

@@ -318,15 +318,15 @@ class Supervisor:
         if self._loops_told or self._task_children() or self._busy_with_recovery():
             return
         self._loops_told = True
-        patience = HANGS if self._links.away else LOOPS_END
-        for slot in self._loop_slots:
+        for slot, one in zip(self._loop_slots, self._spec.loop_processes, strict=True):
             if slot.child is not None:
+                patience = HANGS if self._links.lost(one.queues) else LOOPS_END
                 slot.child.tell(LEAVE)
                 slot.child.told_now = True  # it knows no other word: the next one is the last
                 slot.child.kill_at = min(slot.child.kill_at, clock.monotonic() + patience)
 
     def _busy_with_recovery(self) -> bool:
-        if not self._recovery or (self._links.away and clock.monotonic() >= self._leave_at):
+        if not self._recovery or (self._recovery.hindered and clock.monotonic() >= self._leave_at):
             return False
         if self._give_up_at == float("inf"):
             self._give_up_at = clock.monotonic() + RECOVERY_END

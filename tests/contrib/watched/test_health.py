@@ -51,6 +51,16 @@ def test_jobs_that_are_in_redis_alone_need_it(orders: Shop, settings) -> None:
     assert got(Client(), "/health/ready") == (503, {"ready": False, "database": True, "redis": False})
 
 
+@pytest.mark.parametrize("gone", ["shared", "own"])
+def test_who_puts_jobs_into_redis_alone_needs_the_server_of_their_queue(orders: Shop, settings, own_redis, gone: str) -> None:
+    servers = {"shared": own_redis(), "own": own_redis()}
+    fast = {"DURABILITY": "redis", "REDIS": servers["own"].url}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers["shared"].url, "QUEUES": {"orders": {}, "fast": fast}}
+    assert got(Client(), "/health/ready")[0] == 200
+    servers[gone].kill()
+    assert got(Client(), "/health/ready")[0] == (503 if gone == "own" else 200)
+
+
 def test_where_all_jobs_are_in_redis_alone_no_database_is_needed(orders: Shop, settings, monkeypatch) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"fast": {"DURABILITY": "redis"}}}
     without_database(settings, monkeypatch)

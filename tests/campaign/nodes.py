@@ -1,0 +1,106 @@
+"""The Redis servers of a campaign: of each the address that clients know, the server in charge behind it, and the proxy by which some
+come.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from django_delayq.store.connection import connect
+from django_delayq.store.keys import Keys
+from tests import servers
+from tests.stage import WAIT, Actor, spawned
+
+LANES = ("high", "normal", "low")
+
+
+class Node:
+    """A server.
+
+    Args:
+        folder: where its addresses are. number: 0 for the shared one.
+        queues: those that are on it.
+        made: makes a server that is not started yet.
+    """
+
+    def __init__(self, folder: Path, number: int, queues: tuple[str, ...], made: Callable[[], servers.RedisServer]) -> None:
+        self.queues = queues
+        self.made = made
+        self.address = folder / f"redis-{number}.sock"  # leads to the server in charge
+        self.server = made()
+        self._port = servers.free_port()
+        command = [sys.executable, "-m", "tests.campaign.proxy", str(self._port), str(self.address)]
+        self.proxy = Actor(folder / f"proxy-{number}.log", command, {})
+
+    @property
+    def url(self) -> str:
+        """Past the proxy."""
+        return f"unix://{self.address}"
+
+    @property
+    def proxied(self) -> str:
+        """The URL by way of the proxy."""
+        return f"redis://127.0.0.1:{self._port}"
+
+    def open(self) -> None:
+        """Starts it, and the proxy."""
+        self.replace(self.server)
+        self.proxy.start()
+
+    def close(self) -> None:
+        """Ends both."""
+        self.proxy.kill_tree()
+        self.server.stop()
+
+    def copy(self, other: servers.RedisServer) -> float:
+        """Starts the other server with what the present one holds. Returns when that was (monotonic)."""
+        spawned(other.start)
+        other.call("REPLICAOF", "127.0.0.1", str(self.server.port))
+        deadline = time.monotonic() + WAIT
+        while "master_link_status:up" not in other.call("INFO", "replication", whole=True):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the other Redis does not get a copy")
+            time.sleep(0.02)
+        at = time.monotonic()
+        other.call("REPLICAOF", "NO", "ONE")
+        return at
+
+    def replace(self, other: servers.RedisServer) -> None:
+        """From now on clients reach the other server."""
+        before = self.server
+        if other.process is None:
+            spawned(other.start)
+        new = self.address.with_suffix(".new")
+        new.symlink_to(other.socket)
+        new.rename(self.address)
+        self.server = other
+        if before is not other:
+            before.stop()
+
+    def used_memory(self) -> int:
+        """In bytes."""
+        link = connect(self.url, name="campaign")
+        try:
+            text = link.execute("INFO", "memory").decode()
+        finally:
+            link.close()
+        return int(re.search(r"used_memory:(\d+)", text)[1])
+
+    def due(self) -> int:
+        """How many jobs are due there, and not running.
+
+        Raises:
+            StoreUnavailable, StoreError: it does not say.
+        """
+        link = connect(self.url, name="campaign")
+        try:
+            seconds, micros = link.execute("TIME")
+            now = int(seconds) * 1000 + int(micros) // 1000
+            lanes = [Keys("delayq", queue)[lane] for queue in self.queues for lane in LANES]
+            return sum(link.execute("ZCOUNT", lane, "-inf", now) for lane in lanes)
+        finally:
+            link.close()
