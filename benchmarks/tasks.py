@@ -12,6 +12,24 @@ late = delayq.task(base.late, name="bench.late")
 nap = delayq.task(base.nap, name="bench.nap")
 
 
+def stay(seconds: float) -> None:
+    """Notes when it begins, and, negative, when it ends."""
+    base.marks.add(time.time())
+    time.sleep(seconds)
+    base.marks.add(-time.time())
+
+
+stayer = delayq.task(stay, name="bench.stayer")
+
+
+@delayq.task(name="bench.relay")
+def relay(seconds: float, more: int) -> None:
+    """The same; its last act is to schedule the next of so many."""
+    stay(seconds)
+    if more:
+        delayq.schedule(relay, seconds, more - 1)
+
+
 def change(row: int) -> None:
     """One statement through the ORM."""
     from django.contrib.auth.models import User

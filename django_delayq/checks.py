@@ -23,6 +23,9 @@
 | delayq.E014 | --deploy: a Sentinel, not a server |
 | delayq.E015 | --deploy: a database number that the server does not have |
 | delayq.E016 | --deploy: Sentinels that know no such master |
+| delayq.E017 | --deploy: the address of a Cluster leads to a server of its own |
+| delayq.E018 | --deploy: slots that no node of the Cluster serves |
+| delayq.E019 | --deploy: nodes of the Cluster that cannot be reached |
 | delayq.W010 | --deploy: no persistence |
 | delayq.W011 | --deploy: snapshots only |
 | delayq.W012 | --deploy: clocks differ |
@@ -36,6 +39,9 @@
 | delayq.W020 | --deploy: a dependency newer than those tested |
 | delayq.W022 | --deploy: nobody keeps the records of a queue |
 | delayq.W023 | --deploy: workers of an older release serve a queue whose tasks share names |
+| delayq.W024 | --deploy: slots of the Cluster that are being moved |
+| delayq.W025 | --deploy: masters of the Cluster without a replica |
+| delayq.W026 | --deploy: one master that is away stops the whole Cluster |
 """
 
 from __future__ import annotations
@@ -54,7 +60,7 @@ from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec, address, cache_aliases
-from django_delayq.store.connection import connect
+from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.fitness import (
     NEWEST,
     Finding,
@@ -66,6 +72,7 @@ from django_delayq.store.fitness import (
     version_findings,
 )
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.places import place
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -161,18 +168,20 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     if unfit:
         return [*found, *messages(unfit)]
     try:
-        link = connect(redis, name="delayq:check")
+        found += messages(cluster_findings(redis))
+        there = place(redis, name="delayq:check")
         try:
-            facts = Inspector(link, prefix=config.prefix).server()
-            found += messages(server_findings(facts))
-            if facts.role in ("", "master") and redis == config.redis:
-                workers = WorkerRegistry(link, prefix=config.prefix).all()
+            inspector = Inspector(there, prefix=config.prefix)
+            facts = [inspector.server(link=link) for link in there.nodes()]
+            found += messages(dict.fromkeys(one for of_server in facts for one in server_findings(of_server)))
+            if all(one.role in ("", "master") for one in facts) and redis == config.redis:
+                workers = WorkerRegistry(there, prefix=config.prefix).all()
                 found += messages(probe_findings(workers))
                 pulled = [queue.name for queue in config.queues.values() if queue.pulled]
                 found += messages(record_findings(list(config.queues), workers, pulled=pulled))
                 found += messages(name_findings([task.queue for task in registry if task.named is not None], workers))
         finally:
-            link.close()
+            there.close()
     except StoreUnavailable as error:
         found.append(Warning(str(error), hint="Check DELAYQ['REDIS'], and that the server runs.", id="delayq.W013"))
     except DelayqError as error:

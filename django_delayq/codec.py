@@ -16,8 +16,6 @@ from django_delayq.exceptions import PayloadError, PayloadTooLarge
 from django_delayq.refusal import MAX_BITS, MAX_DEPTH, refuse, shown
 from django_delayq.text import is_utf8
 
-_OPTIONS: Final = frozenset({"backoff", "timeout", "meta"})
-
 
 def check(value: object, path: str) -> None:
     """PayloadError, naming the place below `path` and the remedy, unless `value` survives JSON unchanged."""
@@ -92,12 +90,12 @@ def decode_payload(raw: bytes) -> tuple[list[Any], dict[str, Any], dict[str, Any
         refuse(value, "payload", -2)
     if type(value) is list and len(value) == 1 and type(value[0]) is list:  # mostly; a match takes longer
         return value[0], {}, {}
-    match value:
-        case [list() as args, dict() as kwargs]:
-            return args, kwargs, {}
-        case [list() as args, dict() as kwargs, dict() as options]:
-            _check_options(options)
-            return args, kwargs, options
+    if type(value) is list and 2 <= len(value) <= 3 and type(value[0]) is list and type(value[1]) is dict:
+        if len(value) == 2:
+            return value[0], value[1], {}
+        if type(value[2]) is dict:
+            _check_options(value[2])
+            return value[0], value[1], value[2]
     raise PayloadError("this payload is not [args], [args, kwargs] or [args, kwargs, options]; django-delayq did not write it")
 
 
@@ -146,15 +144,19 @@ def _survives(value: Any, depth: int) -> bool:  # Any: mypy does not follow `kin
 
 def _check_options(options: dict[str, Any]) -> None:
     for name, value in options.items():
-        if name not in _OPTIONS:
+        if name == "meta":
+            if type(value) is not dict:
+                raise PayloadError(f"meta is a {type(value).__name__}; pass a dict of text to JSON values")
+        elif name == "backoff":
+            if type(value) is not str:
+                raise PayloadError(f"backoff is a {type(value).__name__}; pass the text of a ladder")
+        elif name == "timeout":
+            if type(value) not in (int, float) or not 0 < value <= clock.MAX_SECONDS:
+                raise PayloadError(f"timeout is {shown(value)}; pass seconds above 0, at most 100 years")
+        else:
             raise PayloadError(f"the option {shown(name)} is unknown; a payload carries backoff, timeout and meta")
-        if name == "backoff" and type(value) is not str:
-            raise PayloadError(f"backoff is a {type(value).__name__}; pass the text of a ladder")
-        if name == "timeout" and (type(value) not in (int, float) or not 0 < value <= clock.MAX_SECONDS):
-            raise PayloadError(f"timeout is {shown(value)}; pass seconds above 0, at most 100 years")
-        if name == "meta" and type(value) is not dict:
-            raise PayloadError(f"meta is a {type(value).__name__}; pass a dict of text to JSON values")
-        check(value, name)
+        if not _survives(value, 0):
+            refuse(value, name)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
+from zlib import crc32
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -30,7 +31,8 @@ from django_delayq.under_test import MAIL, SIGN
 class QueueConfig:
     """What holds for one queue. Durations in seconds; `retention` maps finished states, and
     "set_aside", to seconds or None (kept for ever); `redis`: its server, that of the project or one of its own; `horizon`: how far
-    ahead Redis has jobs, None for all; `consumer`: "worker", or "pull" for messages that the project pulls itself.
+    ahead Redis has jobs, None for all; `consumer`: "worker", or "pull" for messages that the project pulls itself; `partitions`: into
+    how many new jobs go, `former_partitions`: how many there were before, of which some may have jobs still.
     """
 
     name: str
@@ -45,8 +47,28 @@ class QueueConfig:
     audit: str
     retention: Mapping[str, float | None]
     horizon: float | None = None
-    partitions: int = 1
     consumer: str = "worker"
+    partitions: int = 1
+    former_partitions: tuple[int, ...] = ()
+
+    @property
+    def served(self) -> range:
+        """The numbers of all partitions that may have jobs."""
+        return range(max(self.partitions, *self.former_partitions) if self.former_partitions else self.partitions)
+
+    @property
+    def divided(self) -> bool:
+        """Whether it has, or had, more than one partition."""
+        return self.partitions > 1 or bool(self.former_partitions)
+
+    def label(self, partition: int) -> str:
+        """How a partition is called where people read it."""
+        return f"{self.name}/{partition}" if self.divided else self.name
+
+    def homes(self, text: str) -> tuple[int, ...]:
+        """Where jobs of that key, or of that name, are: their home, which new ones get; and those they had before."""
+        number = crc32(text.encode())
+        return tuple(dict.fromkeys(number % count for count in (self.partitions, *self.former_partitions)))
 
     @property
     def pulled(self) -> bool:
@@ -116,6 +138,11 @@ class Config:
                 found.append(one)
         return found
 
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """By queue, how many partitions may have jobs, of those with more than one."""
+        return {name: len(queue.served) for name, queue in self.queues.items() if queue.divided}
+
     def queue(self, name: str) -> QueueConfig:
         """The queue of that name.
 
@@ -172,7 +199,11 @@ DEFAULTS: Final = {
     "QUEUES": {"default": {}},
 }
 READERS: Final = {key: read for key, (_, read) in TABLE.items()}
-OF_QUEUES: Final = {"CONSUMER": ("worker", readers.choice("worker", "pull"))}  # what only a queue has
+OF_QUEUES: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # what only a queue has
+    "CONSUMER": ("worker", readers.choice("worker", "pull")),
+    "PARTITIONS": (1, readers.partitions),
+    "FORMER_PARTITIONS": ((), readers.former_partitions),
+}
 PER_QUEUE: Final = (
     "REDIS",
     "LEASE",
@@ -340,13 +371,10 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
         return [Problem("E002", where, f"as the name of a queue {error.message}", "Rename it.")], None
     if not isinstance(options, Mapping):
         return [Problem("E002", where, f"must be a dict, not {options!r}.", "Write {} for the defaults.")], None
-    found = list(readers.unknown(options, (*PER_QUEUE, *OF_QUEUES, "PARTITIONS"), where, general=READERS))
+    found = list(readers.unknown(options, (*PER_QUEUE, *OF_QUEUES), where, general=READERS))
     known = {key: READERS[key] for key in PER_QUEUE} | {key: read for key, (_, read) in OF_QUEUES.items()}
     own, wrong = readers.values(options, known, where)
     found += wrong
-    if options.get("PARTITIONS", 1) != 1:
-        hint = "Leave it out; one partition serves tens of thousands of jobs per second."
-        found.append(Problem("E002", f'{where}["PARTITIONS"]', "must be 1 in this version.", hint))
     if found:
         return found, None
     if any(key not in values for key in PER_QUEUE):
@@ -356,6 +384,9 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
         hint = "Its jobs have no rows in which they could wait: set HORIZON to None there, or DURABILITY to 'outbox'."
         return [Problem("E002", f'{where}["HORIZON"]', "cannot be with DURABILITY 'redis'.", hint)], None
     merged |= {key: own.get(key, default) for key, (default, _) in OF_QUEUES.items()}
+    if merged["CONSUMER"] == "pull" and (merged["PARTITIONS"] > 1 or merged["FORMER_PARTITIONS"]):
+        hint = "Consumers of your own pull from one partition: leave PARTITIONS out there, or make several queues."
+        return [Problem("E002", f'{where}["PARTITIONS"]', "cannot be with CONSUMER 'pull'.", hint)], None
     merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})
     fields: dict[str, Any] = {key.lower(): value for key, value in merged.items()}
     return [], QueueConfig(name=name, **fields)

@@ -27,8 +27,9 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "redis_loading": _AWAY + "It is loading its data, which passes.",
         "redis_login": _AWAY + "Check user and password in DELAYQ['REDIS'].",
         "redis_entry": _AWAY + "Check user, password and database number in DELAYQ['REDIS'], and what the server is.",
-        "redis_cluster": "Redis at {where} is a node of a Redis Cluster, with which this release does not work: {cause}. Name a server "
-        "of its own, or Sentinels, in DELAYQ['REDIS']; manage.py delayq doctor shows how.",
+        "redis_cluster": "Redis at {where} is a node of a Redis Cluster, and DELAYQ['REDIS'] names it as a server of its own: {cause}. "
+        "Write redis+cluster://… there; manage.py delayq doctor shows how.",
+        "redis_slot": "Redis at {where} does not do this now: {cause}. A master is replaced, or a slot moves; ask again.",
         "redis_rests": "Redis at {where} is not available: it was not a moment ago.",
         "redis_left_alone": "Redis at {where} failed a moment ago and is left alone for {seconds:.0f} s: {cause}",
         "server_replaced": "The server that answered for job {job} was replaced by another one, where the job is still as it was. "

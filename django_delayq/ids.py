@@ -12,7 +12,7 @@ import re
 import threading
 import uuid
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 from uuid import UUID, SafeUUID
@@ -35,6 +35,7 @@ _PARTITION_BITS: Final = 10
 _PARTITION: Final = (1 << _PARTITION_BITS) - 1
 _LOW_8: Final = _LOW ^ _PARTITION
 _HEAD_7: Final = 7 << 76 | 2 << 62  # version and variant
+_VERSION: Final = 15 << 76 | 3 << 62
 _HEAD_8: Final = 8 << 76 | 2 << 62
 
 
@@ -78,9 +79,9 @@ _sequence = _Sequence()
 _standard: Callable[[], UUID] | None = getattr(uuid, "uuid7", None)
 
 
-def new() -> UUID:
-    """A fresh UUIDv7, greater than every other that this process made of version 7; safe across threads and `fork`."""
-    return several(1)[0]
+def new(partition: int = 0) -> UUID:
+    """A fresh id, greater than every other that this process made for the same partition; safe across threads and `fork`."""
+    return several(1, partition)[0]
 
 
 def several(count: int, partition: int = 0) -> list[UUID]:
@@ -102,10 +103,21 @@ def several(count: int, partition: int = 0) -> list[UUID]:
         return sequence.several(count, clock.wall_ms(), partition)
 
 
-def derived(seed: str, ms: int) -> UUID:
-    """The UUIDv7 of that moment whose other bits are made of `seed`: the same for the same."""
+def end_of(id: UUID) -> UUID:
+    """What no id of the same millisecond sorts behind, whatever its partition."""
+    return _uuid(id.int | (1 << 80) - 1)
+
+
+def derived(seed: str, ms: int, partition: int = 0) -> UUID:
+    """The id of that moment and partition whose other bits are made of `seed`: the same for the same."""
     tail = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:10]) >> (80 - _TAIL_BITS)
-    return _uuid(ms << 80 | _HEAD_7 | (tail >> 62) << 64 | tail & _LOW)
+    head, low = (_HEAD_8 | partition, _LOW_8) if partition else (_HEAD_7, _LOW)
+    return _uuid(ms << 80 | head | (tail >> 62) << 64 | tail & low)
+
+
+def placed(id: UUID, wanted: int) -> UUID:
+    """The id that stands for this one in that partition, always the same: itself, if it says that partition already."""
+    return id if partition(id) == wanted else derived(id.hex, id.int >> 80, wanted)
 
 
 def _uuid(number: int) -> UUID:
@@ -183,8 +195,16 @@ def created_ms(id: UUID) -> int:
 
 
 def partition(id: UUID) -> int:
-    """The partition in which the job of that id is; ValueError for a UUID that is no id of ours (neither version 7 nor 8)."""
-    return id.int & _PARTITION if _of_a_job(id) == 8 else 0
+    """The partition in which the job of that id is. 0 for a UUID that is no id of ours, too: no partition has such a job."""
+    return id.int & _PARTITION if id.int & _VERSION == _HEAD_8 else 0
+
+
+def by_partition(jobs: Iterable[UUID]) -> dict[int, list[UUID]]:
+    """These jobs by the partitions that their ids say."""
+    found: dict[int, list[UUID]] = {}
+    for job in jobs:
+        found.setdefault(partition(job), []).append(job)
+    return found
 
 
 def _of_a_job(id: UUID) -> int:

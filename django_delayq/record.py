@@ -180,21 +180,36 @@ class ClaimedJob(NamedTuple):
 
 def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[ClaimedJob]:
     """The jobs, with what is known of evictions, of a task that nobody knew, and how often they asked; `pasts`: "id=past …"."""
-    told = dict(past.split("=") for past in pasts.decode().split())
-    found = {id: _PAST.fullmatch(past) for id, past in told.items()}
-    return [
-        job._replace(
-            evictions=int(past[1] or 0),
-            unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0,
-            asks=int(past[3] or 0),
-            turn=int(past[4] or 0),
-            fence=past[5] or job.fence,
-            lost=bool(past[5]),
-        )
-        if (past := found.get(job.id))
-        else job
-        for job in jobs
-    ]
+    words = pasts.decode().replace("=", " ").split()
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    found = []
+    for job in jobs:
+        past = told.get(job.id)
+        if past is not None:
+            turn = past[1:]
+            if past[0] == "t" and turn.isdecimal():  # it has a name, and nothing else: mostly so, and the other way takes longer
+                job = ClaimedJob._make((*job[:_TURN], int(turn), job.lost))
+            else:
+                job = _with_one(job, past, now_ms)
+        found.append(job)
+    return found
+
+
+def _with_one(job: ClaimedJob, text: str, now_ms: int) -> ClaimedJob:
+    past = _PAST.fullmatch(text)
+    if past is None:
+        return job
+    return job._replace(
+        evictions=int(past[1] or 0),
+        unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0,
+        asks=int(past[3] or 0),
+        turn=int(past[4] or 0),
+        fence=past[5] or job.fence,
+        lost=bool(past[5]),
+    )
+
+
+_TURN: Final = ClaimedJob._fields.index("turn")
 
 
 def validate_key(key: str) -> str:

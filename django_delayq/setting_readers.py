@@ -37,6 +37,9 @@ class Problem:
         return f"{self.where}: {self.message} {self.hint}"
 
 
+MOST_PARTITIONS: Final = 1  # of a queue; 512 once all of the package goes by partition
+
+
 class Wrong(Exception):
     """A value that its reader refuses: what is wrong with it, and what to write; "": what the setting accepts."""
 
@@ -97,6 +100,24 @@ def whole(least: int) -> Callable[[Any], int]:
         return value
 
     return read
+
+
+def partitions(value: Any) -> int:
+    """`PARTITIONS`."""
+    count = whole(1)(value)
+    if count > MOST_PARTITIONS:
+        hint = "Leave it out; one partition serves tens of thousands of jobs per second."
+        raise Wrong(
+            "must be 1 in this version." if MOST_PARTITIONS == 1 else f"must be at most {MOST_PARTITIONS}, not {value!r}.", hint
+        )
+    return count
+
+
+def former_partitions(value: Any) -> tuple[int, ...]:
+    """`FORMER_PARTITIONS`: each once, as they were given."""
+    if not isinstance(value, (list, tuple)):
+        raise Wrong(f"must be a list of what PARTITIONS was before, such as [4], not {value!r}.")
+    return tuple(dict.fromkeys(partitions(one) for one in value))
 
 
 def choice(*words: str) -> Callable[[Any], str]:

@@ -56,6 +56,11 @@ def bucket(ms: int) -> int:
     return min(max(ms, 0).bit_length(), BUCKETS - 1)
 
 
+def joined(raws: Sequence[bytes]) -> bytes:
+    """What several keys `spread` say together, for `decode` and `decode_slots`."""
+    return b"".join(raw[: len(raw) // (_WIDTH * 4) * (_WIDTH * 4)] for raw in raws)
+
+
 def decode(raw: bytes, now_ms: int) -> Spread:
     """What the key `spread` of a queue says about the hour before `now_ms`."""
     late, ran = [0] * BUCKETS, [0] * BUCKETS
@@ -76,8 +81,10 @@ def decode_slots(raw: bytes, now_ms: int) -> list[tuple[Sequence[int], Sequence[
     bucket.
     """
     latest = now_ms // SLOT_MS
-    found: dict[int, Sequence[int]] = dict(_slots(raw, latest))
     nothing = (0,) * (2 * BUCKETS)
+    found: dict[int, Sequence[int]] = {}
+    for slot, counts in _slots(raw, latest):
+        found[slot] = [a + b for a, b in zip(found.get(slot, nothing), counts, strict=False)]
     told = [found.get(slot, nothing) for slot in range(latest - MINUTES // SLOT + 1, latest + 1)]
     return [(counts[:BUCKETS], counts[BUCKETS : 2 * BUCKETS]) for counts in told]
 

@@ -24,6 +24,7 @@ WAIT = 30.0
 USER, PASSWORD = "delayq", "only-for-tests"  # who the package is on test servers
 OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
 DESTINATIONS = OPERATIONS.with_name("destinations.md")
+SCALING = OPERATIONS.with_name("scaling.md")
 
 
 class ServerMissing(Exception):
@@ -182,6 +183,11 @@ def target_rules() -> list[str]:
     return shlex.split(DESTINATIONS.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
 
 
+def cluster_rules() -> list[str]:
+    """What docs/scaling.md adds for the nodes of a Cluster, likewise."""
+    return shlex.split(SCALING.read_text().partition("redis-cli ACL SETUSER delayq")[2].partition("\n")[0])
+
+
 def as_package(url: str) -> str:
     """The same server for the package: as the user with no more rights than documented."""
     scheme, _, rest = url.partition("://")
@@ -239,7 +245,7 @@ class RedisServer(Server):
             line.settimeout(5)
             try:
                 line.connect(self.socket)
-                line.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w.encode()) for w in words))
+                line.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w.encode()), w.encode()) for w in words))
                 reply = line.recv(10_000)
                 return (reply if whole else reply.split(b"\r\n")[0]).decode()
             except OSError:

@@ -21,7 +21,7 @@ from django_delayq.store.fitness import NEWEST, link_findings, server_findings, 
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
-from tests.topologies import ClusterNode, SentinelServer
+from tests.topologies import ClusterNode, ClusterServers, SentinelServer, until
 
 
 def found(settings, **delayq) -> dict[str, str]:
@@ -332,6 +332,39 @@ def test_e016_sentinels_that_know_no_such_master(settings, own_redis, request):
     assert list(said) == ["delayq.W014", "delayq.W015", "delayq.E016"]
     assert "'sohp'" in said["delayq.E016"]
     assert "sentinel monitor" in said["delayq.E016"]
+
+
+def test_a_cluster_is_looked_at_as_a_whole(settings):
+    with ClusterServers(replicas=True, cluster_require_full_coverage="no", appendonly="yes") as cluster:
+        assert list(deploy(settings, cluster.url, SIGNING=True)) == []
+        slot, to = 5, cluster.masters[1]
+        cluster.open(slot, to)
+        said = deploy(settings, cluster.root_url, SIGNING=True)
+        assert list(said) == ["delayq.W015", "delayq.W024"]
+        assert f"5 from 127.0.0.1:{cluster.masters[0].port} to 127.0.0.1:{to.port}" in said["delayq.W024"]
+        cluster.settle(slot, to)
+        assert cluster.masters[2].call("CONFIG", "SET", "cluster-require-full-coverage", "yes") == "+OK"
+        cluster.replicas[0].stop()
+        until(lambda: "slave,fail " in cluster.masters[0].call("CLUSTER", "NODES", whole=True), "nobody sees that the replica is gone")
+        assert list(deploy(settings, cluster.root_url, SIGNING=True)) == ["delayq.W015", "delayq.W025", "delayq.W026"]
+
+
+def test_e018_slots_that_nobody_serves_and_e019_a_node_that_cannot_be_reached(settings):
+    with ClusterServers(cluster_require_full_coverage="no", appendonly="yes") as cluster:
+        for node in cluster.masters:
+            assert node.call("CLUSTER", "DELSLOTS", "16000") == "+OK"
+        cluster.masters[1].kill()
+        said = deploy(settings, f"redis+cluster://127.0.0.1:{cluster.masters[0].port}", SIGNING=True)
+        assert {"delayq.E018", "delayq.E019", "delayq.W025"} <= set(said)
+        assert "1 slots of the Cluster are served by no node: 16000." in said["delayq.E018"]
+        assert f"127.0.0.1:{cluster.masters[1].port}" in said["delayq.E019"]
+
+
+def test_e017_the_address_of_a_cluster_at_a_server_of_its_own(settings, own_redis):
+    server = own_redis(port=True, appendonly="yes")
+    said = deploy(settings, f"redis+cluster://127.0.0.1:{server.port}", SIGNING=True)
+    assert list(said) == ["delayq.W015", "delayq.E017"]
+    assert f"redis://[user:password@]127.0.0.1:{server.port}/0" in said["delayq.E017"]
 
 
 def test_w010_no_persistence_and_w011_snapshots_only(settings, own_redis):

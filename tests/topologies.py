@@ -5,13 +5,18 @@ private ports, started and ended by the test.
 from __future__ import annotations
 
 import contextlib
+import math
+import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count
 from typing import Any, BinaryIO, Self
 
-from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, free_port, redis_program
+from django_delayq.store.cluster_slots import slot_of
+from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, cluster_rules, free_port, redis_program
 
 SLOTS = 16_384
 BUS = 10_000
@@ -26,18 +31,40 @@ def valkey_program() -> str:
     return str(get_binary_path())
 
 
+@cache
+def key_in(slot: int) -> str:
+    """A key that lies in that slot."""
+    return next(key for key in (f"{{{number}}}" for number in count()) if slot_of(key) == slot)
+
+
 class ClusterNode(RedisServer):
     """A server in cluster mode. It serves no slot until `serve` is called."""
 
-    def __init__(self, program: str = "") -> None:
-        super().__init__(cluster_enabled="yes", cluster_config_file="nodes.conf")
+    def __init__(self, program: str = "", **options: str) -> None:
+        super().__init__(cluster_enabled="yes", cluster_config_file="nodes.conf", **options)
         self.port = _port_with_a_bus()
         self.program = program or self.program
+        self.id = secrets.token_hex(20)  # where it has not chosen one for itself
+
+    def users(self) -> list[str]:
+        return [*super().users(), *cluster_rules()]
 
     def serve(self, first: int = 0, last: int = SLOTS - 1) -> Self:
         """Gives it these slots."""
         assert self.call("CLUSTER", "ADDSLOTS", *map(str, range(first, last + 1))) == "+OK"
         return self
+
+    def epoch(self) -> str:
+        """The newest configuration of the Cluster that it knows of."""
+        told = self.call("CLUSTER", "INFO", whole=True)
+        return told.partition("cluster_current_epoch:")[2].partition("\r")[0]
+
+    def tells(self, slot: int) -> str:
+        """Who serves the slot, as this one says: "me", an address, or "" where it is not known, or nobody answers."""
+        answer = self.call("GET", key_in(slot))
+        if answer.startswith("-MOVED"):
+            return answer.split(" ")[2]
+        return "me" if answer[:1] in ("$", "_") or answer.startswith("-ASK") else ""
 
     def meet(self, other: ClusterNode) -> None:
         """Makes one Cluster of both, and waits until each knows that all slots are served."""
@@ -46,6 +73,114 @@ class ClusterNode(RedisServer):
         while not all("cluster_state:ok" in node.call("CLUSTER", "INFO", whole=True) for node in (self, other)):
             assert time.monotonic() < deadline, "the nodes do not find each other"
             time.sleep(0.02)
+
+
+class ClusterServers:
+    """Masters of a Cluster, each with a replica if they are wanted, that have met: their nodes.conf is written before they start.
+
+    Args:
+        program: of the servers; by default that of `redis_program`.
+        options: of all servers, as in their configuration file.
+    """
+
+    def __init__(self, *, masters: int = 3, replicas: bool = False, program: str = "", **options: str) -> None:
+        options = {"cluster_node_timeout": "2000", "repl_diskless_sync_delay": "0", **options}
+        self.masters = [ClusterNode(program, **options) for _ in range(masters)]
+        self.replicas = [ClusterNode(program, **options) for _ in range(masters if replicas else 0)]
+        bounds = [SLOTS * number // masters for number in range(masters + 1)]
+        self._parts = [f"{bounds[number]}-{bounds[number + 1] - 1}" for number in range(masters)]
+
+    def __enter__(self) -> Self:
+        for node in self.nodes:
+            (node.directory / "nodes.conf").write_text("".join(self._lines(node)))
+        try:
+            for node in self.nodes:
+                node.start()
+            until(self._well, "the Cluster does not come up")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    @property
+    def nodes(self) -> list[ClusterNode]:
+        return [*self.masters, *self.replicas]
+
+    @property
+    def places(self) -> str:
+        """As in a URL: not of all, since the others are learnt."""
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.masters[:2])
+
+    @property
+    def url(self) -> str:
+        """As a project writes it, of the user whom docs/operations.md makes."""
+        return f"redis+cluster://{USER}:{PASSWORD}@{self.places}"
+
+    @property
+    def root_url(self) -> str:
+        return f"redis+cluster://{self.places}"
+
+    def serving(self, slot: int) -> ClusterNode:
+        """The node that serves the slot, as all that answer tell."""
+        [found] = {node.port for node in self.nodes if node.tells(slot) == "me"}
+        return next(node for node in self.nodes if node.port == found)
+
+    def move(self, slot: int, to: ClusterNode) -> None:
+        """Moves a slot with what is in it, key by key."""
+        self.open(slot, to)
+        self.carry(slot, to)
+        self.settle(slot, to)
+
+    def open(self, slot: int, to: ClusterNode) -> None:
+        """Begins to move it."""
+        source = self.serving(slot)
+        assert to.call("CLUSTER", "SETSLOT", str(slot), "IMPORTING", source.id) == "+OK"
+        assert source.call("CLUSTER", "SETSLOT", str(slot), "MIGRATING", to.id) == "+OK"
+
+    def carry(self, slot: int, to: ClusterNode, most: int = 10_000) -> int:
+        """Moves at most so many of its keys. Returns how many there were."""
+        source = self.serving(slot)
+        words = source.call("CLUSTER", "GETKEYSINSLOT", str(slot), str(most), whole=True).split("\r\n")
+        keys = words[2::2]
+        if keys:
+            assert source.call("MIGRATE", "127.0.0.1", str(to.port), "", "0", "5000", "KEYS", *keys) == "+OK"
+        return len(keys)
+
+    def settle(self, slot: int, to: ClusterNode) -> None:
+        """Ends the move: all masters are told."""
+        source = self.serving(slot)
+        for node in (to, source, *(one for one in self.masters if one not in (to, source))):
+            assert node.call("CLUSTER", "SETSLOT", str(slot), "NODE", to.id) == "+OK"
+        # Who moves it on before all have heard of this may give it an epoch that was given already: which of the two holds is chance.
+        until(lambda: len({node.epoch() for node in self.masters}) == 1, "not all hear of the move")
+
+    def _lines(self, own: ClusterNode) -> Iterator[str]:
+        for number, node in enumerate(self.nodes):
+            role = "myself," if node is own else ""
+            place = f"{node.id} 127.0.0.1:{node.port}@{node.port + BUS}"
+            master = number % len(self.masters)
+            if number < len(self.masters):
+                yield f"{place} {role}master - 0 0 {number + 1} connected {self._parts[number]}\n"
+            else:
+                yield f"{place} {role}slave {self.masters[master].id} 0 0 {master + 1} connected\n"
+        yield f"vars currentEpoch {len(self.masters)} lastVoteEpoch 0\n"
+
+    def _well(self) -> bool:
+        known = (node.call("CLUSTER", "INFO", whole=True) for node in self.nodes)
+        synced = ("master_link_status:up" in node.call("INFO", "replication", whole=True) for node in self.replicas)
+        return all("cluster_state:ok" in told for told in known) and all(synced)
+
+
+def until(check: Callable[[], bool], what: str) -> None:
+    """Waits for that; `what` is said where it does not come."""
+    deadline = time.monotonic() + WAIT
+    while not check():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
 
 
 class SentinelServer(Server):
@@ -184,7 +319,7 @@ class ToldNode:
     def __init__(self, server: RedisServer) -> None:
         self._server = server
         self._lines: list[socket.socket] = []
-        self._rules: dict[str, tuple[str, int]] = {}
+        self._rules: dict[str, tuple[bytes, float]] = {}
         self.refused: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -195,7 +330,18 @@ class ToldNode:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def refuse(self, name: str, error: str, times: int = 1) -> None:
-        self._rules[name] = (error, times)
+        self.answer(name, f"-{error}\r\n".encode(), times)
+
+    def answer(self, name: str, raw: bytes, times: float = math.inf) -> None:
+        """The next commands of that name get this."""
+        self._rules[name] = (raw, times)
+
+    def serves(self, *parts: tuple[int, int, str, int]) -> None:
+        """What it tells of the Cluster: slots from and to, host and port of their master."""
+        told = (
+            f"*3\r\n:{first}\r\n:{last}\r\n*3\r\n${len(host)}\r\n{host}\r\n:{port}\r\n$1\r\nx\r\n" for first, last, host, port in parts
+        )
+        self.answer("CLUSTER", f"*{len(parts)}\r\n{''.join(told)}".encode())
 
     def close(self) -> None:
         for line in (self._listener, *self._lines):
@@ -218,11 +364,11 @@ class ToldNode:
 
     def _answer(self, line: socket.socket, behind: socket.socket, asked: BinaryIO, replies: BinaryIO) -> None:
         for name, raw in _commands(asked):
-            error, times = self._rules.get(name, ("", 0))
+            told, times = self._rules.get(name, (b"", 0))
             if times > 0:
-                self._rules[name] = (error, times - 1)
+                self._rules[name] = (told, times - 1)
                 self.refused.append(name)
-                line.sendall(f"-{error}\r\n".encode())
+                line.sendall(told)
             else:
                 behind.sendall(raw)
                 line.sendall(_reply(replies))

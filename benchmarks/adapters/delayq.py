@@ -120,6 +120,37 @@ def wakes(share: int, count: int) -> float:
     return sorted(late)[min(count - 1, count * share // 100)]
 
 
+def named(names: int | None, count: int) -> float:
+    """Puts in so many jobs that do nothing, each with one of so many names, of which one runs at a time; None: each with a name of its
+    own; 0: without. All are due at one date, in some seconds, which is answered, in seconds since 1970.
+    """
+    due = time.time() + 4 + count / 4000
+    task = TASKS["nothing"].using(run_at=clock.from_ms(round(due * 1000)))
+    numbers = range(count)
+    if names == 0:
+        bindings = (task.bind(f"{number:0100d}") for number in numbers)
+    else:
+        bindings = (task.using(serial=f"order:{number % (names or count)}").bind(f"{number:0100d}") for number in numbers)
+    delayq.schedule_many(bindings)
+    if time.time() > due:
+        raise SystemExit("the jobs were due before they were in")
+    return due
+
+
+def in_turn(count: int) -> float:
+    """Puts in so many jobs of one name, of which one runs at a time, each 5 ms; seconds."""
+    began = time.perf_counter()
+    delayq.schedule_many(tasks.stayer.using(serial="order:1").bind(0.005) for _ in range(count))
+    return time.perf_counter() - began
+
+
+def relayed(count: int) -> float:
+    """Puts in the first of so many jobs, of which each schedules the next at its end; seconds."""
+    began = time.perf_counter()
+    delayq.schedule(tasks.relay, 0.005, count - 1)
+    return time.perf_counter() - began
+
+
 class Delayq(base.Adapter):
     """Bulk: schedule_many."""
 
@@ -134,6 +165,12 @@ class Delayq(base.Adapter):
         "restore": restore,
         "messages": messages,
         "pull": pull,
+        "unnamed": partial(named, 0),
+        "named": partial(named, None),
+        "named100": partial(named, 100),
+        "named10000": partial(named, 10_000),
+        "in_turn": in_turn,
+        "relayed": relayed,
         "wakes50": partial(wakes, 50),
         "wakes99": partial(wakes, 99),
     }

@@ -23,6 +23,8 @@ NAMES = (
     "mirror",
     "restore",
     "pull",
+    "serial",
+    "handover",
     "growth",
     "workers",
     "deep",

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.utils.translation import gettext as now
 
 from django_delayq.admin import timeline
-from django_delayq.admin.show import visible
+from django_delayq.admin.show import cut, visible
 from django_delayq.console.masking import MASK
 from django_delayq.producer.task import registry
 from django_delayq.states import MESSAGE
@@ -74,11 +74,13 @@ def _by_name(kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Paramet
 
 
 def _kind(parameter: inspect.Parameter, value: Any) -> str:
-    if parameter.annotation is parameter.empty:
-        return _type(value)
-    said = parameter.annotation
-    text = said if isinstance(said, str) else inspect.formatannotation(said)
-    return visible(text if len(text) <= LONGEST_TYPE else f"{text[: LONGEST_TYPE - 1]}…")
+    return annotation(parameter) or _type(value)
+
+
+def annotation(parameter: inspect.Parameter) -> str:
+    """As the function has it, cut when long; "" for none."""
+    said = "" if parameter.annotation is parameter.empty else parameter.annotation
+    return cut(visible(said if isinstance(said, str) else inspect.formatannotation(said)), LONGEST_TYPE)
 
 
 def _type(value: Any) -> str:

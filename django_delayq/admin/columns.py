@@ -18,9 +18,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_delayq import clock
 from django_delayq.admin import timeline
-from django_delayq.admin.show import allowed, badge, breakable, cut, duration, second, task_name, visible
+from django_delayq.admin.show import allowed, badge, breakable, cut, dated, duration, moment, task_name, visible
 from django_delayq.console import asks, masking
-from django_delayq.console.shown_times import relative, zoned
+from django_delayq.console.shown_times import zoned
 from django_delayq.models import Job
 from django_delayq.states import State
 
@@ -170,16 +170,6 @@ def carried(rows: QuerySet[Job], jobs: Iterable[Job]) -> dict[UUID, Carried]:
     for pk, task, length, args, kwargs in named.values_list("pk", "task", "size", short["args"], short["kwargs"]):
         found[pk] = Carried(masking.by_name(task, *masking.arguments(task, args or [], kwargs or {})), length)
     return found
-
-
-def dated(date: datetime) -> SafeString:
-    """A date to the second; its zone where the mouse rests, and for programs that read the page."""
-    return format_html('<time datetime="{}" title="{}">{}</time>', date.isoformat(), zoned(date), second(date))
-
-
-def moment(date: datetime) -> SafeString:
-    """A date, and how far off it is."""
-    return format_html('{} <span class="delayq-soft">{}</span>', dated(date), relative(date))
 
 
 def _named(name: str) -> SafeString:

@@ -14,7 +14,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.admin.charts import bars, sums
 from django_delayq.admin.show import duration, visible
 from django_delayq.console import far_jobs
@@ -23,7 +23,7 @@ from django_delayq.console.overview import DOWN, Overview, QueueView
 from django_delayq.console.why_not_yet import PULLED_LATELY
 from django_delayq.producer.stores import stores
 from django_delayq.spread import MINUTES, Spread, percentile
-from django_delayq.store.figures import Figures, Forecast
+from django_delayq.store.figures import Forecast
 
 PARTS: Final = 6  # of an hour, in the table beside a sparkline
 MANY: Final = 0.1  # a failure share that is shown in red
@@ -65,7 +65,7 @@ class Ahead:
 
 def rows(seen: Overview) -> tuple[list[Row], str]:
     """A row per queue; and why not, if Redis went away meanwhile."""
-    figures = Figures(stores.places, prefix=conf.get().prefix)
+    figures = stores.figures()
     try:
         found, missing = stores.from_each(
             [queue.name for queue in seen.queues], lambda names: [*zip(names, figures.hours(names), strict=True)]
@@ -85,7 +85,7 @@ def left_out(seen: Overview) -> list[tuple[str, str]]:
 def forecast(queues: Sequence[str]) -> list[Ahead]:
     """What becomes due in these queues; nothing while Redis cannot be asked."""
     try:
-        found = Figures(stores.places, prefix=conf.get().prefix).forecast(queues)  # of several servers, so of no one breaker
+        found = stores.figures().forecast(queues)  # of several servers, so of no one breaker
     except DOWN:
         return []
     return _ahead(_with_far(found, queues))

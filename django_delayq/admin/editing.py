@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from django.contrib import messages
@@ -16,19 +16,19 @@ from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
 from django_delayq import conf, ids
-from django_delayq.admin import diff
-from django_delayq.admin.forms import CopyForm, EditForm
+from django_delayq.admin import argument_fields, diff
+from django_delayq.admin.argument_forms import CopyForm, EditForm
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import visible
 from django_delayq.console import masking
 from django_delayq.console.error_texts import worded
-from django_delayq.exceptions import DelayqError, KeyTaken, UnknownTask
+from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
 from django_delayq.producer import edit
 from django_delayq.producer.job_copy import schedule_copy
 from django_delayq.producer.task import registry
-from django_delayq.states import FINISHED, MESSAGE, REQUEUEABLE, Change, State
+from django_delayq.states import DELIVERY, FINISHED, OFFER, REQUEUEABLE, Change, State
 
 ANSWERS = {
     Change.DONE: _("Requeued with other arguments."),
@@ -64,21 +64,32 @@ class Act:
     carry_out: Callable[[HttpRequest, Job, EditForm], UUID]
 
     def possible(self, job: Job, sensitive: bool) -> bool:
-        """Whether its row is that of a job to do it to, of which nothing is masked: one could only save the mask. `sensitive`: nothing
-        is. `again`: only with the arguments of a task that takes them from people.
+        """Whether its row is that of a job to do it to, whose task takes arguments from people. `again`: such a task is known here.
+        `sensitive`: this person sees all arguments.
         """
         known = registry.find(job.task)
-        taken = not self.again or (job.task != MESSAGE and known is not None and not known.own)
-        return taken and State(job.state) in self.states and (sensitive or not masked(job))
+        own = known.own if known else job.task in (DELIVERY, OFFER)
+        taken = not own and (known is not None or not self.again)
+        return taken and State(job.state) in self.states and (sensitive or self._leaves(job))
+
+    def _leaves(self, job: Job) -> bool:
+        """Whether something is left to do where some arguments are hidden: they stay, if each has a field of its own, and an edit wants
+        another one to change.
+        """
+        if not masked(job):
+            return True
+        found = argument_fields.of(job, sensitive=False)
+        return found is not None and (self.again or any(each.hidden is None for each in found))
 
 
 def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> HttpResponse:
     """The form, then what changes, then the deed; or back to the form as it was left."""
-    if not act.possible(job, admin.allows(request, "view_sensitive")):
+    sensitive = admin.allows(request, "view_sensitive")
+    if not act.possible(job, sensitive):
         messages.error(request, str(act.refused))
         return HttpResponseRedirect(admin.address("delayq_job_change", job.pk))
     given = request.method == "POST"
-    form = act.form(job, request.POST if given else None)
+    form = act.form(job, request.POST if given else None, sensitive=sensitive)
     changed = given and request.POST.get("digest") != form.digest
     good = given and form.is_valid() and not changed
     back = "back" in request.POST
@@ -92,7 +103,7 @@ def page(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, act: Act) -> Http
         form=form,
         changed=changed,
         lines=difference(form) if good and not back else None,
-        signature=signature(job),
+        signature=signature(job) if form.arguments is None else "",
         drawn=request.POST.get("drawn") or ids.short(ids.new()),
     )
     return TemplateResponse(request, "admin/delayq/job/edit.html", context, status=400 if given and not good else 200)
@@ -107,24 +118,14 @@ def _page_of(admin: ReadOnlyAdmin, request: HttpRequest, job: Job, id: UUID) -> 
 
 def masked(job: Job | Periodic) -> bool:
     """Whether the page hides any of its arguments, whatever they are: one that is itself the mask is hidden too."""
-    args, kwargs = _without_mask(job.args), _without_mask(job.kwargs)
+    args, kwargs = masking.without_mask(job.args), masking.without_mask(job.kwargs)
     return masking.arguments(job.task, args, kwargs) != (args, kwargs)
-
-
-def _without_mask(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_mask(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_mask(inner) for inner in value]
-    return None if value == masking.MASK else value
 
 
 def signature(job: Job) -> str:
     """What its task takes; "" for one that is not here."""
-    try:
-        return f"{job.task}{registry.get(job.task).signature}"
-    except UnknownTask:
-        return ""
+    found = registry.find(job.task)
+    return f"{job.task}{found.signature}" if found else ""
 
 
 def difference(form: EditForm) -> list[DiffLine]:
@@ -183,7 +184,9 @@ EDIT: Final = Act(
     title=_("Edit and requeue"),
     says=_("The job is put back, due now and with all its attempts, with the arguments that you give. Its task stays."),
     button=_("Requeue with these"),
-    refused=_("This job cannot be edited: it has not failed, or you may not see its arguments."),
+    refused=_(
+        "This job cannot be edited: it has not failed, its task takes no arguments from people, or you may not see its arguments."
+    ),
     form=EditForm,
     states=REQUEUEABLE,
     again=False,

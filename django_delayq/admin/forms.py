@@ -1,8 +1,7 @@
-"""What a person gives along with an action: a reason, for a reschedule a date, for an edit the arguments."""
+"""What a person gives along with an action: a reason, for a reschedule a date."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -15,13 +14,9 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, codec
+from django_delayq import clock
 from django_delayq.admin.show import indented, visible
-from django_delayq.console.error_texts import worded
 from django_delayq.console.verbs import Verb
-from django_delayq.exceptions import DelayqError, PayloadError
-from django_delayq.models import Job
-from django_delayq.producer import edit
 
 LONGEST_OPERATION = 30 * 24 * 3_600  # seconds
 
@@ -168,88 +163,6 @@ class PurgeForm(ReasonForm):
         if typed != self.queue:
             raise ValidationError(_("That is not the queue's name."))
         return typed
-
-
-class EditForm(ReasonForm):
-    """Other arguments for a job, as JSON."""
-
-    args = forms.CharField(label=_("Arguments by place"), widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}))
-    kwargs = forms.CharField(label=_("Arguments by name"), widget=forms.Textarea(attrs={"rows": 10, "spellcheck": "false"}))
-    field_order: Sequence[str] = ("args", "kwargs", "reason")
-
-    def __init__(self, job: Job, given: Any = None) -> None:
-        self.job = job
-        super().__init__(given, initial={"args": written(job.args), "kwargs": written(job.kwargs)})
-
-    def clean_args(self) -> list[Any]:
-        """A JSON list."""
-        args: list[Any] = self._json("args", list, _('Write a list in JSON, such as [7, "text"].'))
-        return args
-
-    def clean_kwargs(self) -> dict[str, Any]:
-        """A JSON object."""
-        kwargs: dict[str, Any] = self._json("kwargs", dict, _('Write an object in JSON, such as {"note": "text"}.'))
-        return kwargs
-
-    def clean(self) -> dict[str, Any]:
-        """Something that the task takes, and other than what it had."""
-        cleaned = super().clean() or self.cleaned_data
-        if not self.errors:
-            try:
-                edit.check(self.job.task, self.job.queue, cleaned["args"], cleaned["kwargs"])
-            except DelayqError as error:
-                raise ValidationError(worded(error)) from None
-            self.check_change()
-        return cleaned
-
-    def check_change(self) -> None:
-        """Refuses arguments that it has."""
-        if not self.changes:
-            raise ValidationError(_("These are the arguments that it has. To run it again with them, requeue it."))
-
-    @property
-    def changes(self) -> bool:
-        """Whether they are others."""
-        return self.before != self.after
-
-    @property
-    def before(self) -> str:
-        """The arguments that it has."""
-        return f"{written(self.job.args)}\n{written(self.job.kwargs)}"
-
-    @property
-    def after(self) -> str:
-        """Those that it is to have."""
-        return f"{written(self.cleaned_data['args'])}\n{written(self.cleaned_data['kwargs'])}"
-
-    @property
-    def digest(self) -> str:
-        """Tells whether somebody else has changed them since."""
-        return hashlib.sha256(self.before.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-    def _json(self, name: str, kind: type, otherwise: Any) -> Any:
-        try:
-            value = codec.loads(self.cleaned_data[name].encode("utf-8", "surrogatepass"))
-        except PayloadError as error:
-            raise ValidationError("%(said)s %(error)s", params={"said": otherwise, "error": worded(error)}) from None
-        if not isinstance(value, kind):
-            raise ValidationError(otherwise)
-        return value
-
-
-class CopyForm(EditForm):
-    """A job once more: with the arguments that it had, or with others."""
-
-    delay = forms.CharField(label=_("Delay from now"), required=False, help_text=_("+10m, 90s, 1h30m, 2d. Left empty: at once."))
-    field_order: Sequence[str] = ("args", "kwargs", "delay", "reason")
-
-    def clean_delay(self) -> float:
-        """Seconds."""
-        text = self.cleaned_data["delay"].strip()
-        return parsed(text) if text else 0.0
-
-    def check_change(self) -> None:
-        """The same ones are welcome."""
 
 
 def written(value: Any) -> str:

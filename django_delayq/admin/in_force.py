@@ -34,7 +34,10 @@ def of_queue(queue: QueueConfig) -> list[Setting]:
     for name in PER_QUEUE:
         value, usual = getattr(queue, name.lower()), getattr(general, name.lower())
         found.append(Setting(name, _shown(name, value), here if value != usual else ""))
-    return [*found, Setting("PARTITIONS", str(queue.partitions))]
+    found.append(Setting("PARTITIONS", str(queue.partitions), here if queue.partitions > 1 else ""))
+    if queue.former_partitions:
+        found.append(Setting("FORMER_PARTITIONS", ", ".join(map(str, queue.former_partitions)), here))
+    return found
 
 
 def of_task(task: Task[Any, Any]) -> list[Setting]:

@@ -30,7 +30,7 @@ from django_delayq.console.selection import VIEWS, Selection
 from django_delayq.models import Job, Periodic
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.states import UNFINISHED, State
+from django_delayq.states import UNFINISHED
 from django_delayq.store.inspector import JobView
 
 BEHIND, AHEAD, VIEW = "behind", "ahead", "state"  # parameters of the address, besides those of Django
@@ -162,15 +162,13 @@ class JobList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """The rows of one page."""
         self.leased = overview.leased(self.selection.queue)
-        self.meant, rows = self.selection, self.unsearched
-        if self.selection.view == State.RUNNING and self.leased is not None:  # by Redis' word: rows hear of it later
-            self.meant, rows = replace(self.selection, view=""), rows.filter(pk__in=self.leased)
+        self.meant = self.selection.running(self.leased)  # by Redis' word: rows hear of it later
+        if self.meant.only is not None and self.leased is not None:
             self.rowless = len(self.leased) - self.model_admin.get_queryset(request).filter(pk__in=self.leased).count()
-        self.unsearched = rows
         try:
             page = keyset.page(
                 self.meant,
-                rows,
+                self.unsearched,
                 self.list_per_page,
                 after=self.cursors[BEHIND],
                 before=self.cursors[AHEAD],
@@ -236,9 +234,8 @@ class JobList(ChangeList):
         return counts
 
     def _of_view(self, view: str, rows: QuerySet[Job]) -> QuerySet[Job]:
-        if view == State.RUNNING and self.leased is not None:
-            view, rows = "", rows.filter(pk__in=self.leased)
-        return Selection(view=view, queue=self.selection.queue, task=self.selection.task).rows(rows)
+        wanted = Selection(view=view, queue=self.selection.queue, task=self.selection.task)
+        return wanted.running(self.leased).rows(rows)
 
     def _look_at_lags(self) -> None:
         lags = overview.mirror_lags()

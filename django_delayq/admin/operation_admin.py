@@ -31,13 +31,15 @@ from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.operation_preview import Preview
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge, breakable, cut, duration, second, visible, word
+from django_delayq.admin.show import badge, breakable, cut, duration, moment, visible, word
 from django_delayq.console import counting, keyset, search_hints
 from django_delayq.console.error_texts import told
+from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
 from django_delayq.mirror import operation_loop
 from django_delayq.models import Job, Operation, Queue
+from django_delayq.states import State
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
@@ -140,7 +142,7 @@ class OperationAdmin(ReadOnlyAdmin):
     @admin.display(description=_("created"))
     def created_shown(self, operation: Operation) -> str:
         """To the second, in the time zone of the admin."""
-        return second(operation.created_at)
+        return moment(operation.created_at)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list, which follows by itself."""
@@ -164,6 +166,8 @@ class OperationAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         jobs = self._jobs_to_act_on(request, verb)
         wanted = chosen(request).fixed(clock.wall_ms())
+        if wanted.view == State.RUNNING:
+            wanted = wanted.running(leased(wanted.queue))
         complaints = [*strange(request), *wanted.search.complaints, *filter(None, [search_hints.refusal(wanted.search)])]
         if request.method == "POST" and not complaints:
             form, seen = operation_form(verb, request.POST), Preview.read(request.POST.get("preview", ""), wanted)
@@ -201,7 +205,7 @@ class OperationAdmin(ReadOnlyAdmin):
             title,
             verb=verb,
             form=form,
-            words=visible(wanted.words),
+            words=visible(readable(wanted.words)),
             complaints=complaints,
             examples=asking.examples(looked, sensitive=self.allows(request, "view_sensitive")),
             and_so_on=bool(looked) and (count is None or count > len(looked)),
@@ -210,6 +214,8 @@ class OperationAdmin(ReadOnlyAdmin):
             over=bool(count and count > MOST_COUNTED),
             back=self._jobs(request),
             none=count == 0,
+            by_redis=wanted.only is not None,
+            by_rows=wanted.view == State.RUNNING and wanted.only is None,
             preview=Preview.now(wanted).written(),
         )
         bad = form.errors or (complaints and request.method == "POST")
@@ -238,6 +244,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if operation is None:
             return self.nowhere(request, object_id)
         words, understood = described(operation)
+        named = len(operation.selection["only"]) if understood and "only" in operation.selection else None
         may = self.allows(request, "steer_operation")
         steps = [(act, step[2]) for act, step in STEERING.items() if may and operation.stage in step[0]]
         context = self.page_context(
@@ -249,7 +256,8 @@ class OperationAdmin(ReadOnlyAdmin):
             steps=steps,
             verb=_title(operation.verb),
             words=visible(readable(words)),
-            jobs=urlencode({"q": words}) if understood else "",
+            jobs=urlencode({"q": words}) if understood and named is None else "",
+            named=named,
             counts=[(OUTCOMES.get(name, name), n) for name, n in operation.counts.items()],
             over=duration(operation.seconds) if operation.seconds else "",
             left=_left(operation),

@@ -7,25 +7,33 @@ import json
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from django_delayq import ids
+from django_delayq import conf, ids
+from django_delayq.console import overview
 from django_delayq.console.selection import Selection
+from django_delayq.states import State
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a person has seen before starting: when, up to which job, and, as a digest, for which tasks the words stood. It comes back
-    with the form; an operation is about nothing that came later, and about no other tasks.
+    """What a person has seen before starting: when, up to which job, as a digest for which tasks the words stood, and which jobs ran
+    by Redis' word (`only`, see `Selection`). It comes back with the form; an operation is about nothing that came later, about no other
+    tasks, and about no other jobs that run.
     """
 
     at_ms: int
     upto: UUID
     digest: str
+    only: tuple[str, ...] | None = None
 
     @classmethod
     def now(cls, wanted: Selection) -> Preview:
         """Of this moment."""
         tasks = json.dumps(wanted.tasks)
-        return cls(wanted.at_ms, ids.new(), hashlib.sha256(tasks.encode()).hexdigest()[:16])
+        only = None if wanted.only is None else tuple(wanted.only)
+        newest = ids.new()
+        if conf.get().partitions:  # others of this millisecond may sort behind it, though they were there before
+            newest = ids.end_of(newest)
+        return cls(wanted.at_ms, newest, hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
 
     @classmethod
     def read(cls, text: str, wanted: Selection) -> Preview | None:
@@ -34,18 +42,21 @@ class Preview:
         if not text:
             return here
         try:
-            at_ms, upto, digest = text.split(".")
-            seen = cls(int(at_ms), ids.full(upto), digest)
+            at_ms, upto, digest, *running = text.split(".")
+            only = tuple(ids.short(ids.full(id)) for id in running[0].split(",")) if running else None
+            seen = cls(int(at_ms), ids.full(upto), digest, only)
         except ValueError:
             return None
         if seen.digest != here.digest or not 0 < seen.at_ms <= here.at_ms:
             return None
-        return cls(seen.at_ms, min(seen.upto, here.upto), digest)
+        if seen.only is not None and (wanted.view != State.RUNNING or len(seen.only) > overview.MOST_LEASED):
+            return None
+        return replace(seen, upto=min(seen.upto, here.upto))
 
     def of(self, wanted: Selection) -> Selection:
         """The same jobs, as they were meant then."""
-        return replace(wanted, at_ms=self.at_ms)
+        return replace(wanted, at_ms=self.at_ms, only=self.only)
 
     def written(self) -> str:
         """For the form."""
-        return f"{self.at_ms}.{ids.short(self.upto)}.{self.digest}"
+        return ".".join([str(self.at_ms), ids.short(self.upto), self.digest, *([",".join(self.only)] if self.only else [])])

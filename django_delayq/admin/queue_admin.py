@@ -85,7 +85,8 @@ class QueueAdmin(ReadOnlyAdmin):
             "rows": {visible(name): [*map(count_shown, of_queue.values())] for name, of_queue in counts.items()},
             "idle": seen.unseen is None and not seen.present,
             "unmirrored": ", ".join(map(visible, unmirrored(names, seen.present))),
-            "unpublished": count_shown(unpublished) if unpublished else "",
+            "unpublished": unpublished,
+            "unpublished_shown": count_shown(unpublished),
             "ahead": dashboard.forecast([name for name in ([chosen] if chosen in names else names) if name not in seen.missing])
             if rows
             else [],

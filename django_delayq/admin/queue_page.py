@@ -21,9 +21,7 @@ from django_delayq.models import Job, QueueState
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.store import name_figures
-from django_delayq.store.figures import Figures
 from django_delayq.store.fitness import unkept
-from django_delayq.store.keys import Keys
 from django_delayq.store.message_consumers import MessageConsumer, MessageConsumers
 from django_delayq.store.name_figures import NamesSeen
 
@@ -41,12 +39,13 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
     chosen, span = trend_charts.chosen(request.GET.get("span"))
     section, trouble = _section([name], span, lambda: trends.ends(rows, queue=name), seen)
     lanes, consumers, named = _in_redis(name, names=may_see_jobs) if view else ({}, [], None)
-    kept = None if view else QueueState.objects.using(rows.db).filter(queue=name, partition=0).first()
+    kept = None if view else QueueState.objects.using(rows.db).filter(queue=name).order_by("paused_at", "partition").first()
     return {
         "name": name,
         "may_see_jobs": may_see_jobs,
         "trouble": trouble,
         "depth": view.depth if view else None,
+        "parts": list(enumerate(view.parts)) if view else [],
         "late": duration(float(int(view.oldest_late))) if view and view.oldest_late >= 1 else "–",
         "lanes": lanes,
         "paused_at": view.paused_at if view else kept.paused_at if kept else None,
@@ -133,9 +132,9 @@ def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageCo
     prefix = conf.get().prefix
     try:
         with stores.guarded(name):
-            lanes = Figures(stores.places, prefix=prefix).lanes(name)
+            lanes = stores.figures().lanes(name)
             consumers = MessageConsumers(stores.places, prefix=prefix).of(name).consumers if conf.get().queue(name).pulled else ()
-            return lanes, list(consumers), name_figures.look(stores.places.of(name), Keys(prefix, name)) if names else None
+            return lanes, list(consumers), name_figures.look_at_all(stores.parts(name)) if names else None
     except DOWN:
         return {}, [], None
 

@@ -17,7 +17,7 @@ from django_delayq import conf, ids
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
-from django_delayq.admin.show import second, visible
+from django_delayq.admin.show import moment, visible
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
 from django_delayq.mirror import set_aside
@@ -102,12 +102,12 @@ class SetAsideAdmin(ReadOnlyAdmin):
     @admin.display(description=_("at"))
     def at_shown(self, kept: SetAside) -> str:
         """When it happened."""
-        return second(kept.at)
+        return moment(kept.at)
 
     @admin.display(description=_("noticed"))
     def noticed_shown(self, kept: SetAside) -> str:
         """When it was first refused."""
-        return second(kept.noticed_at)
+        return moment(kept.noticed_at)
 
     @admin.display(description=_("bytes"))
     def length_shown(self, kept: SetAside) -> str:
@@ -150,10 +150,12 @@ class SetAsideAdmin(ReadOnlyAdmin):
         try:
             for name in sorted(set(queryset.order_by().values_list("queue", flat=True)) & set(config.queues)):
                 common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
-                chosen = list(queryset.filter(queue=name).values_list("pk", flat=True))
-                with stores.guarded(name):
-                    taken, left = retry(MirrorLoop(stores.places, config.queue(name), **common), chosen)
-                done, refused = done + taken, refused + left
+                mine = queryset.filter(queue=name)
+                for partition in sorted(set(mine.order_by().values_list("partition", flat=True))):
+                    chosen = list(mine.filter(partition=partition).values_list("pk", flat=True))
+                    with stores.guarded(name):
+                        taken, left = retry(MirrorLoop(stores.places, config.queue(name), partition=partition, **common), chosen)
+                    done, refused = done + taken, refused + left
         except (*DOWN, DriverError) as error:
             messages.error(request, worded(error))
         if done:

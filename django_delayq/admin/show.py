@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq.console.shown_times import duration, second
+from django_delayq.console.shown_times import duration, relative, second, zoned
 from django_delayq.models import OUTCOMES, STATES, Operation
 from django_delayq.states import MESSAGE, NO_LIMIT
 from django_delayq.text import visible
@@ -147,6 +147,16 @@ def allowed(max_attempts: int) -> str:
     return "∞" if max_attempts == NO_LIMIT else str(max_attempts)
 
 
-def utc(moment: datetime) -> str:
+def dated(date: datetime) -> SafeString:
+    """A date to the second; its zone where the mouse rests, and for programs that read the page."""
+    return format_html('<time datetime="{}" title="{}">{}</time>', date.isoformat(), zoned(date), second(date))
+
+
+def moment(date: datetime) -> SafeString:
+    """A date, and how far off it is."""
+    return format_html('{} <span class="delayq-soft">{}</span>', dated(date), relative(date))
+
+
+def utc(date: datetime) -> str:
     """A moment to the second in UTC, and that it is."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{date.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock, conf
+from django_delayq import clock
 from django_delayq.admin.show import word
 from django_delayq.admin.trend_charts import Chart, counted, moments, timed
 from django_delayq.console.trends import ENDED, EndedJob, NewestJobs, NewestRuns, Span, quantile, spread_over
@@ -113,7 +113,7 @@ def of_task(span: Span, ends: NewestJobs, runs: NewestRuns) -> Section:
 
 
 def _figures() -> Figures:
-    return Figures(stores.places, prefix=conf.get().prefix)
+    return stores.figures()
 
 
 def _slots(names: Sequence[str]) -> list[SlotCounts]:

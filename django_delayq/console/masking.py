@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from django_delayq import conf
-from django_delayq.exceptions import UnknownTask
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, MESSAGE
 
@@ -19,10 +18,8 @@ MASK: Final = "***"
 
 def names_of(task: str) -> frozenset[str]:
     """The names masked for jobs of that task, at any depth."""
-    try:
-        return conf.get().sensitive | registry.get(task).sensitive
-    except UnknownTask:
-        return conf.get().sensitive
+    known = registry.find(task)
+    return conf.get().sensitive | known.sensitive if known else conf.get().sensitive
 
 
 def hides() -> bool:
@@ -45,10 +42,8 @@ def by_name(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[t
     """Each argument with what the task's function calls it, in its order; "" for one that has no name here. They are taken as they
     are: `arguments` masks.
     """
-    try:
-        called = _called(registry.get(task).signature, len(args))
-    except UnknownTask:
-        called = [""] * len(args)
+    known = registry.find(task)
+    called = _called(known.signature, len(args)) if known else [""] * len(args)
     return [*zip(called, args, strict=True), *kwargs.items()]
 
 
@@ -69,19 +64,19 @@ def _delivery(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    try:
-        signature = registry.get(task).signature
-    except UnknownTask:
+    known = registry.find(task)
+    if known is None:
         return ([MASK for _ in args], dict.fromkeys(kwargs, MASK)) if hides() else (list(args), dict(kwargs))
     names = names_of(task)
     if not names:
         return list(args), dict(kwargs)
+    signature = known.signature
     called = _called(signature, len(args))
     shown = [MASK if name in names else value(item, names) for name, item in zip(called, args, strict=True)]
     rest = _rest(signature)
     if rest in names:  # def task(**secrets)
-        known = signature.parameters
-        return shown, {name: value(item, names) if name in known else MASK for name, item in kwargs.items()}
+        own = signature.parameters
+        return shown, {name: value(item, names) if name in own else MASK for name, item in kwargs.items()}
     return shown, value(dict(kwargs), names)
 
 
@@ -118,14 +113,17 @@ def value(given: Any, names: frozenset[str]) -> Any:
     return given
 
 
+def without_mask(given: Any) -> Any:
+    """A value as it was before anything is masked, but for what looks like the mask by itself: to tell what is masked."""
+    if isinstance(given, dict):
+        return {name: without_mask(inner) for name, inner in given.items()}
+    if isinstance(given, list):
+        return [without_mask(inner) for inner in given]
+    return None if given == MASK else given
+
+
 def _is_gone(task: str) -> bool:
-    if task == MESSAGE:
-        return False
-    try:
-        registry.get(task)
-    except UnknownTask:
-        return True
-    return False
+    return task != MESSAGE and registry.find(task) is None
 
 
 def _called(signature: inspect.Signature, count: int) -> list[str]:

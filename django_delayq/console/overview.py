@@ -18,9 +18,9 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import Lag
-from django_delayq.store.inspector import QueueDepth
+from django_delayq.store.queue_depth import QueueDepth, summed
 from django_delayq.store.worker_registry import WorkerRegistry
 
 DOWN: Final = (StoreUnavailable, StoreError)
@@ -35,7 +35,7 @@ FRESH: Final = 10.0  # seconds; a younger row is not yet said to be unpublished
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
     """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, None if nobody knows, `slots` how many jobs
-    they run at once; `pulled`: consumers of the project's own do.
+    they run at once; `pulled`: consumers of the project's own do; `parts`: of each partition by itself.
     """
 
     name: str
@@ -44,6 +44,7 @@ class QueueView:
     workers: int | None
     slots: int
     pulled: bool = False
+    parts: Sequence[QueueDepth] = ()
 
     @property
     def oldest_late(self) -> float:
@@ -101,10 +102,10 @@ def look() -> Overview:
             return Overview(error=error)
         unseen = error
     try:
-        found, missing = stores.from_each(config.queues, stores.inspector().depths)
+        found, missing = stores.from_each(config.queues, stores.inspector().by_partition)
     except DOWN as error:
         return Overview(error=error)
-    depths = {depth.queue: depth for of_server in found for depth in of_server}
+    depths = {parts[0].queue: parts for of_server in found for parts in of_server}
     queues = [_queue(depths[name], workers) for name in config.queues if name in depths]
     return Overview(queues=queues, workers=workers or [], missing=missing, unseen=unseen)
 
@@ -237,9 +238,10 @@ def claims(worker: dict[str, Any], queue: str) -> bool:
     return works and not worker["silent"] and queue in served(worker)
 
 
-def _queue(depth: QueueDepth, workers: Iterable[dict[str, Any]] | None) -> QueueView:
+def _queue(parts: Sequence[QueueDepth], workers: Iterable[dict[str, Any]] | None) -> QueueView:
+    depth = summed(parts)
     serving = [worker for worker in workers or () if claims(worker, depth.queue)]
     lag = Lag(depth.events, depth.events_late_ms / 1000)
     pulled = conf.get().queue(depth.queue).pulled
     count = None if workers is None else len(serving)
-    return QueueView(name=depth.queue, depth=depth, lag=lag, workers=count, slots=sum(map(slots, serving)), pulled=pulled)
+    return QueueView(name=depth.queue, depth=depth, lag=lag, workers=count, slots=sum(map(slots, serving)), pulled=pulled, parts=parts)

@@ -17,7 +17,7 @@ from django_delayq.console.overview import DOWN, FRESH, MOST_COUNTED, QueueView
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import UNPUBLISHED, Job, SetAside
 from django_delayq.producer.stores import stores
-from django_delayq.store.figures import Figures, QueueCounts
+from django_delayq.store.figures import QueueCounts
 from django_delayq.store.inspector import ServerFacts
 
 Sample = tuple[str, Mapping[str, str], float]
@@ -57,14 +57,14 @@ def _redis() -> list[Sample]:
     if seen.error is not None:
         raise seen.error
     names = [queue.name for queue in seen.queues]
-    counted, away = stores.from_each(names, Figures(stores.places, prefix=conf.get().prefix).counts)
+    counted, away = stores.from_each(names, stores.figures().counts)
     counts = {one.queue: one for of_server in counted for one in of_server}
     links = stores.servers()
     several = len(links) > 1
     facts: list[ServerFacts] = []
-    for name, link in links.items():
+    for part, link in links.items():
         try:
-            with stores.guarded(name, schedules=several):
+            with stores.guarded(*part, schedules=several):
                 facts.append(stores.inspector().server(link=link))
         except StoreUnavailable:
             if not several:

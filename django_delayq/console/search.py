@@ -25,6 +25,7 @@ LONGEST: Final = 1000  # characters of a search
 MOST_TERMS: Final = 30  # conditions of a search
 OPEN_ENDED: Final = ("arg", "meta")  # of these a group may have several
 
+_OPERATORS: Final = frozenset({"NOT", "OR", "AND"})
 _TOKEN: Final = re.compile(r'(-?)(?:([A-Za-z_]+):)?(?:"([^"]*)"|(\S+))')
 
 
@@ -181,7 +182,9 @@ class _Reader:
         self.turned = False  # by a `not` that was read
 
     def read(self) -> Search:
-        """All of it."""
+        """All of it. Too many conditions are not even read: some ask Redis."""
+        if sum(token[0].upper() not in _OPERATORS for token in self.tokens) > MOST_TERMS:
+            return Search(complaints=(now("A search may have %(most)d conditions at most.") % {"most": MOST_TERMS},))
         for token in self.tokens:
             operator = token[0].upper()
             if operator == "NOT":
@@ -192,8 +195,6 @@ class _Reader:
             elif operator != "AND":
                 self._condition(token)
         self._close()
-        if sum(len(group.terms) for group in self.groups) > MOST_TERMS:
-            self.complaints.append(now("A search may have %(most)d conditions at most.") % {"most": MOST_TERMS})
         complaints = tuple(dict.fromkeys(self.complaints))
         return Search(() if complaints else tuple(self.groups), complaints, tuple(dict.fromkeys(self.remarks)))
 
@@ -223,6 +224,10 @@ class _Reader:
         if token[0] == "-":
             self.complaints.append(now("%(word)s stands before a condition.") % {"word": "-"})
             return None
+        if token[3] is None and _opens(value.partition("=")[2] if word in OPEN_ENDED else value):
+            said = now("%(text)s: a quotation mark is opened and not closed. In quotes stands all of a value: %(example)s.")
+            self.complaints.append(said % {"text": token[0], "example": 'error:"not found", arg:"name=two words"'})
+            return None
         if not value.strip():  # as of an unset shell variable: it would mean every job
             self.complaints.append(now("%(word)s has no value.") % {"word": f"{word}:" if word else '""'})
             return None
@@ -247,6 +252,11 @@ class _Reader:
             return None
         self.remarks.append(_unknown(word))
         return free_text(text, self.sense)
+
+
+def _opens(value: str) -> bool:
+    """Whether a value that stands in no quotes begins with one, as if more belonged to it. A text in JSON closes its own."""
+    return value.startswith('"') and value.count('"') % 2 == 1
 
 
 def _unknown(word: str) -> str:

@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.console import search
 from django_delayq.console.search import Alternative
 from django_delayq.console.search_terms import Term
 from django_delayq.models import DERIVED, Job, of_state
+from django_delayq.states import State
 
 # Each is the order of an index, with the equalities before it: (state, run_at, id), (state, attempts, run_at, id), the primary key …
 _ORDERS: Final[dict[str, tuple[str, ...]]] = {
@@ -60,7 +62,8 @@ class Road:
 class Selection:
     """What was chosen. All of it holds at once; "" leaves a part open. `at_ms`: the moment at which it was chosen, for what is said
     relative to one; 0: now. `tasks`: those that its words stand for; None: the registered ones that fit now. `by`: the field to order
-    by, with a minus for falling; it holds where `sorts` names that field, and chooses no other jobs.
+    by, with a minus for falling; it holds where `sorts` names that field, and chooses no other jobs. `only`: short ids of the jobs
+    of which the view *running* consists, by Redis' word; None: those whose rows say so, which hear of it later.
     """
 
     view: str = ""
@@ -70,6 +73,7 @@ class Selection:
     at_ms: int = 0
     tasks: Sequence[str] | None = None
     by: str = ""
+    only: Sequence[str] | None = None
 
     @cached_property
     def search(self) -> search.Search:
@@ -102,14 +106,16 @@ class Selection:
 
     @property
     def indexed(self) -> bool:
-        """Whether an index leads to the rows in this order, so that nothing has to be read through."""
+        """Whether an index leads to the rows in this order, or to few rows at all, so that nothing has to be read through."""
         groups = self.search.groups
-        if self.search.keyed:
+        if self.search.keyed or self._few:
             return True
         return len(groups) < 2 and not self.search.loose and self._is_indexed(groups[0].terms if groups else ())
 
     def _is_indexed(self, terms: Sequence[Term]) -> bool:
         """The same of one group that is looked up by no id and no key."""
+        if self._few:
+            return True
         words = {term.word for term in terms}
         if any(term.negated for term in terms) or words - {"queue", "task", "state", "fingerprint", "after", "before"}:
             return False
@@ -156,7 +162,7 @@ class Selection:
         """One of these conditions, within the view, the queue and the task."""
         found = Q()
         if self.view:
-            found &= of_state(self.view, self._at)
+            found &= self._of_view(self.view)
         if self.queue:
             found &= Q(queue=self.queue)
         if self.task:
@@ -168,7 +174,7 @@ class Selection:
     def _frame(self) -> Q:
         """The rows through which one reads: all that an index can tell of what is meant, in this order."""
         state, terms = self.shown_view, self.search.shared
-        found = of_state(state, self._at) if state in VIEWS and state else Q()
+        found = self._of_view(state) if state in VIEWS and state else Q()
         if state not in ("retrying", "unpublished"):
             if self.task or "task" in terms:
                 found &= Q(task=self.task) if self.task else terms["task"].rows
@@ -180,6 +186,20 @@ class Selection:
             for word in ("after", "before"):
                 found &= terms[word].rows if word in terms else Q()
         return found
+
+    def _of_view(self, view: str) -> Q:
+        if self._few and view == self.view:
+            return Q(pk__in=[ids.full(id) for id in self.only or ()])
+        return of_state(view, self._at)
+
+    @property
+    def _few(self) -> bool:
+        """Whether its view consists of jobs that are named."""
+        return self.view == State.RUNNING and self.only is not None
+
+    def running(self, jobs: Sequence[UUID] | None) -> Selection:
+        """The same, of which the view *running* consists of these; None: rows tell."""
+        return self if self.view != State.RUNNING or jobs is None else replace(self, only=tuple(map(ids.short, jobs)))
 
     def parts(self) -> dict[str, Any]:
         """For keeping: what `Selection(**parts)` takes."""

@@ -17,7 +17,8 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
-from django_delayq.store.inspector import JobView, QueueDepth
+from django_delayq.store.inspector import JobView
+from django_delayq.store.queue_depth import QueueDepth
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.text import visible
 
@@ -84,7 +85,7 @@ def of(job: Job, view: JobView | None, trouble: str) -> list[Why]:
         return [_far(job) if job.derived == "far" else _not_in_redis(job, trouble)]
     wait = (view.date_ms - view.now_ms) / 1000
     later = [_later(job, view, wait)] if wait > 0 else []
-    depth, workers = _seen(job.queue)
+    depth, workers = _seen(job)
     if depth.paused:
         return [*later, *_paused(depth)]
     if conf.get().queue(job.queue).pulled:
@@ -217,11 +218,12 @@ def _crowded(depth: QueueDepth, serving: Sequence[dict[str, Any]]) -> Why:
     return Why("crowded", {"slots": slots, "due": depth.due}) if busy >= slots > 0 else Why("soon")
 
 
-def _seen(queue: str) -> tuple[QueueDepth, list[dict[str, Any]] | None]:
-    """The workers: None where they show themselves on another server than the queue's, and that is away."""
-    with stores.guarded(queue):
-        depth = stores.inspector().depth(queue)
-    elsewhere = stores.places.of(queue) is not stores.link
+def _seen(job: Job) -> tuple[QueueDepth, list[dict[str, Any]] | None]:
+    """The partition in which it is. The workers: None where they show themselves on another server than that, which is away."""
+    partition = ids.partition(job.pk)
+    with stores.guarded(job.queue, partition):
+        depth = stores.inspector().part(job.queue, partition)
+    elsewhere = stores.places.of(job.queue, partition) is not stores.link
     try:
         with stores.guarded(schedules=elsewhere):
             return depth, WorkerRegistry(stores.link, prefix=conf.get().prefix).all()

@@ -17,7 +17,7 @@ from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import in_thread, readable, refuse_loop, unbroken
 from django_delayq.record import MAX_KEY, validate_key
-from django_delayq.store.connection import StoreRefused
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.lock_store import LockStore, Taken, UnlockLine
 from django_delayq.worker.current import CURRENT
 
@@ -115,8 +115,8 @@ class Lock:
 
     def _steps(self) -> Generator[float, None, None]:
         """Looks, and yields for how long to sleep before the next look. It ends when the lock is held."""
-        store = stores.queue(self.queue)
-        link = stores.places.of(self._node) if self._node else stores.link
+        store = stores.queue(self.queue, 0)
+        link = stores.places.of(self._node, 0) if self._node else stores.places.on_shared(self.queue, 0)
         holding = Holding(LockStore(link, store.keys), self.name, self._lease_ms, self._node)
         until = clock.monotonic() + self._wait
         while True:

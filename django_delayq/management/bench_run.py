@@ -20,9 +20,9 @@ from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.task import Task
 from django_delayq.record import JobRecord
-from django_delayq.store.connection import Link, connect
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.keys import NAMES, Keys, workers_key
+from django_delayq.store.places import place
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.worker.current import current
 from django_delayq.worker.line import Line
@@ -79,8 +79,9 @@ class Bench:
         self._prefix = f"{config.prefix}:{self.tag}"
         self._base = next(iter(config.queues.values()))
         self._queue: QueueConfig = replace(self._base, name=self.tag, partitions=1)
-        self._link: Link = connect(config.redis, name="delayq-bench", timeout=5.0)
-        self._store = QueueStore(self._link, prefix=self._prefix, queue=self.tag, signer=config.signer)
+        self._places = place(config.redis, name="delayq-bench", timeout=5.0)
+        self._link = self._places.of(self.tag, 0)
+        self._store = QueueStore(self._places, prefix=self._prefix, queue=self.tag, signer=config.signer)
 
     def __enter__(self) -> Bench:
         return self
@@ -88,9 +89,10 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         keys = Keys(self._prefix, self.tag)
         try:
-            self._link.execute("UNLINK", workers_key(self._prefix), *(keys[name] for name in NAMES))
+            self._link.execute("UNLINK", *(keys[name] for name in NAMES))
+            self._places.shared.execute("UNLINK", workers_key(self._prefix))
         finally:
-            self._link.close()
+            self._places.close()
             self._delete_rows()
 
     def ping(self) -> Figures:
@@ -156,7 +158,7 @@ class Bench:
 
     def mirror(self) -> Figures:
         """Jobs per second whose events (scheduled, claimed, succeeded) become rows."""
-        loop = MirrorLoop(self._link, self._queue, prefix=self._prefix, using=self._config.database, signer=self._config.signer)
+        loop = MirrorLoop(self._places, self._queue, prefix=self._prefix, using=self._config.database, signer=self._config.signer)
         entries, began = loop.log.length(), clock.monotonic()
         while loop.log.length() and clock.monotonic() - began < PATIENCE / 3:
             loop.poll()
@@ -178,7 +180,7 @@ class Bench:
         return WorkerSpec(
             worker=worker_beat.new_worker_id(),
             prefix=self._prefix,
-            connect=lambda name: connect(self._config.redis, name=name),
+            connect=lambda name: place(self._config.redis, name=name),
             lines=[line],
             tasks=list(tasks),
             find_task=tasks.__getitem__,

@@ -52,10 +52,12 @@ class Comparison:
         StoreUnavailable, DatabaseError: call again later.
     """
 
-    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, using: str, signer: Signer | None = None) -> None:
+    def __init__(
+        self, places: Places, queue: QueueConfig, *, prefix: str, using: str, partition: int = 0, signer: Signer | None = None
+    ) -> None:
         self.queue = queue
         self.using = using
-        self.loop = RestoreLoop(places, queue, prefix=prefix, using=using, signer=signer)
+        self.loop = RestoreLoop(places, queue, prefix=prefix, using=using, partition=partition, signer=signer)
         self._signer = signer
         self.left: list[UUID] = []
         self._inspector = Inspector(places, prefix=prefix)
@@ -99,11 +101,11 @@ class Comparison:
             self._write_rows(batch)
             yield len(batch)
         for batch in _batches(orphans.lost):
-            redis_only.end(self.queue.name, self.loop.log.unknown(batch), self.using)
+            redis_only.end(self.queue.name, self.loop.partition, self.loop.log.unknown(batch), self.using)
             yield len(batch)
 
     def _of_redis(self) -> Any:
-        return redis_only.unfinished(self.queue.name, self.using)
+        return redis_only.unfinished(self.queue.name, self.loop.partition, self.using)
 
     def _lost(self, suspects: list[UUID], wait: Iterator[None]) -> list[UUID]:
         if self._of_redis().filter(pk__in=suspects, state=State.RUNNING).exists():

@@ -155,8 +155,10 @@ def _far_findings() -> list[dict[str, str]]:
 def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     config = conf.get()
     common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
-    sides = {name: Comparison(stores.places, queue, **common) for name, queue in config.queues.items()}
-    orphans = {name: sides[name].find(_mirrored(MirrorLoop(stores.places, queue, **common))) for name, queue in config.queues.items()}
+    parts = [(queue, partition) for queue in config.queues.values() for partition in queue.served]
+    sides = {queue.label(partition): Comparison(stores.places, queue, partition=partition, **common) for queue, partition in parts}
+    mirrors = {queue.label(partition): MirrorLoop(stores.places, queue, partition=partition, **common) for queue, partition in parts}
+    orphans = {name: side.find(_mirrored(mirrors[name])) for name, side in sides.items()}
     fixed = options["fix"] and not options["dry_run"] and any(orphans.values())
     if fixed:
         _fix(sides, orphans, options)

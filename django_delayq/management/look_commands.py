@@ -88,7 +88,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     redis, trouble = None, ""
     away: set[Link] = set()
     for name in [job.queue] if job else list(config.queues):
-        node = stores.places.of(name)
+        node = stores.places.of(name, ids.partition(id)).server
         if redis is not None or node in away:
             continue
         try:
@@ -110,6 +110,11 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     document["trouble"] = trouble
     if redis is not None:
         document["redis"] = redis_document(redis)
+    name = job.queue if job is not None else redis.queue if redis is not None else ""
+    if name in config.queues and config.queue(name).divided:
+        for part in ("job", "redis"):
+            if document[part]:
+                document[part]["partition"] = ids.partition(id)
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
     document["attempts"] = list(
         runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
@@ -167,21 +172,10 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
             known = [(name, *map(overview.count_text, counts.values())) for name, counts in document["rows"].items()]
             print_table(out, ("queue", *State), known)
     else:
-        rows = [
-            (
-                row["queue"],
-                row["scheduled"],
-                row["due"],
-                row["running"],
-                row["retrying"],
-                row["failed"],
-                duration(row["oldest_late_ms"] / 1000),
-                "?" if row["workers"] is None else row["workers"],
-                f"{row['events']} events",
-                f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row)))),
-            )
-            for row in document["queues"]
-        ]
+        rows = []
+        for row in document["queues"]:
+            rows.append(_status_row(row, row["queue"], "?" if row["workers"] is None else row["workers"]))
+            rows += [_status_row(part, f"  {row['queue']}/{part['partition']}", "") for part in row.get("partitions", ())]
         print_table(out, _HEAD, rows)
         for name, why in document["missing"].items():
             out.write(f"\n{one_line(name)} is left out: {one_line(why)}\n")
@@ -190,12 +184,15 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         elif not document["workers"]:
             out.write("\nNo worker is running. Start one: manage.py delayq_worker\n")
     if document["unpublished"]:
-        out.write(f"\n{overview.count_text(document['unpublished'])} committed jobs are not in Redis yet; the relay pushes them.\n")
+        one = document["unpublished"] == 1
+        said = "job is not in Redis yet; the relay pushes it" if one else "jobs are not in Redis yet; the relay pushes them"
+        out.write(f"\n{overview.count_text(document['unpublished'])} committed {said}.\n")
     for queue in document["far"]:
         if queue["count"]:
             late = ", and comes in late" if queue["late"] else ""
             count, first = overview.count_text(queue["count"]), shown(queue["first"])
-            out.write(f"\n{count} jobs of {one_line(queue['name'])} are far; the first is due at {first}{late}.\n")
+            far = "job of {} is far" if queue["count"] == 1 else "jobs of {} are far"
+            out.write(f"\n{count} {far.format(one_line(queue['name']))}; the first is due at {first}{late}.\n")
     if document["database"]:
         out.write(f"\n{document['database']}\n")
 
@@ -204,8 +201,18 @@ def _blocked(row: dict[str, Any]) -> str:
     return f"{row['blocked']:,} wait for a name" if row["blocked"] else ""
 
 
+def _status_row(row: dict[str, Any], name: str, workers: Any) -> tuple[Any, ...]:
+    """The line of a queue, or of one of its partitions."""
+    said = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row))))
+    numbers = (row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"])
+    return (name, *numbers, duration(row["oldest_late_ms"] / 1000), workers, f"{row['events']} events", said)
+
+
 def _queue(queue: overview.QueueView) -> dict[str, Any]:
-    return {**asdict(queue.depth), "mirror_lag_s": round(queue.lag.seconds, 3), "workers": queue.workers}
+    found = {**asdict(queue.depth), "mirror_lag_s": round(queue.lag.seconds, 3), "workers": queue.workers}
+    if len(queue.parts) > 1:
+        found["partitions"] = [{"partition": number, **asdict(part)} for number, part in enumerate(queue.parts)]
+    return found
 
 
 def paused(row: dict[str, Any]) -> str:

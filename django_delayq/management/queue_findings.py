@@ -13,11 +13,14 @@ from django_delayq.console.vitals import HALF, LAG
 from django_delayq.exceptions import ConfigError
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
+from django_delayq.management.partition_findings import partition_findings
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
 from django_delayq.store.address import RedisSpec, is_embedded, way
+from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.connection import Link
+from django_delayq.store.events import Lag
 from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
 from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
@@ -45,7 +48,9 @@ def redis_findings() -> list[dict[str, str]]:
             if unfit := kind_findings(redis):
                 found += told(unfit)
                 continue
-            found += _server_findings(redis, stores.places.of(name) if name else stores.link)
+            found += told(cluster_findings(redis))
+            of_servers = [one for link in stores.places.nodes(name) for one in _server_findings(redis, link)]
+            found += [one for number, one in enumerate(of_servers) if one not in of_servers[:number]]
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
             found.append(_away(name, error))
@@ -112,7 +117,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     if newer := _newer_findings(name):
         return newer  # of what stands there this release knows nothing
     config = conf.get()
-    found = [] if workers is None else _worker_findings(name, queue, workers)
+    found = [*([] if workers is None else _worker_findings(name, queue, workers)), *told(partition_findings(queue))]
     depth = stores.inspector().depth(name)
     if depth.paused:
         found.append(
@@ -133,7 +138,9 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
                 "Run a worker with the role mirror; if one runs, look at its log and at the database.",
             )
         )
-    lag = MirrorLoop(stores.places, queue, prefix=config.prefix, using=config.database).lag()
+    common: Any = {"prefix": config.prefix, "using": config.database}
+    lags = [MirrorLoop(stores.places, queue, partition=partition, **common).lag() for partition in queue.served]
+    lag = Lag(sum(one.entries for one in lags), max(one.seconds for one in lags))
     if lag.seconds > LAG[1]:
         found.append(
             finding(
@@ -180,10 +187,10 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
 
 def _left_behind(name: str) -> list[dict[str, str]]:
     """Jobs of a queue with a server of its own that are on the shared one: it was there before."""
-    store = stores.queue(name)
-    if store.link is stores.link:
+    parts = stores.parts(name)
+    if any(store.link is stores.link for store in parts):
         return []
-    count = stores.link.execute("HLEN", store.keys["jobs"])
+    count = sum(stores.link.execute("HLEN", store.keys["jobs"]) for store in parts)
     if not count:
         return []
     return [
@@ -193,7 +200,7 @@ def _left_behind(name: str) -> list[dict[str, str]]:
             f"The queue {name!r} has a REDIS of its own, and {count:,} of its jobs are on the server of DELAYQ['REDIS'], where nobody "
             "runs them.",
             "Durable ones run on its own server, from their rows. Of redis durability? Then take its REDIS out until they have run. "
-            f"When none is left that counts, delete {store.keys['jobs']} there, and what else begins like it.",
+            f"When none is left that counts, delete {parts[0].keys['jobs']} there, and what else begins like it.",
         )
     ]
 
@@ -214,16 +221,16 @@ def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) 
 
 
 def _newer_findings(name: str) -> list[dict[str, str]]:
-    format = FormatStore(stores.queue(name)).look()
+    format = max(FormatStore(store).look() for store in stores.parts(name))
     if format <= formats.FORMAT:
         return []
     return [finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")]
 
 
 def _format_findings(name: str, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    store = FormatStore(stores.queue(name))
-    format = store.look()
-    if format == formats.FORMAT or not store.used():
+    used = [store for part in stores.parts(name) if (store := FormatStore(part)).used()]
+    format = min((store.look() for store in used), default=formats.FORMAT)
+    if format == formats.FORMAT:
         return []
     old = ", ".join(worker["id"] for worker in formats.older(workers))
     return [

@@ -8,13 +8,13 @@ from typing import Any, TextIO
 
 from django.core.management.base import CommandError
 
-from django_delayq import conf
+from django_delayq import conf, ids
 from django_delayq.management.change_commands import confirm, said
 from django_delayq.management.job_filters import USAGE, named_queues
 from django_delayq.management.output import progress
 from django_delayq.producer.stores import stores
-from django_delayq.signing import Standing
-from django_delayq.store.queue import MOST
+from django_delayq.signing import Signer, Standing
+from django_delayq.store.queue import MOST, QueueStore
 
 Record = tuple[str, bytes, Standing]  # short id, as it was read, by whom it is signed
 
@@ -27,7 +27,8 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
     names = named_queues(options)
     wanted: tuple[Standing, ...] = ("older", "unsigned") if options["unsigned"] else ("older",)
     for name in names:
-        stores.queue(name).signs(anew=True)  # else what was written a moment after the upgrade would be left in the former form
+        for store in stores.parts(name):
+            store.signs(anew=True)  # else what was written a moment after the upgrade would be left in the former form
     found = Counter(standing for name in names for batch in _records(name) for _, _, standing in batch)
     todo = sum(found[standing] for standing in wanted)
     document: dict[str, Any] = {standing: found[standing] for standing in ("newest", "older", "unsigned", "wrong")}
@@ -53,15 +54,23 @@ def resign(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _records(queue: str) -> Iterator[list[Record]]:
-    signs = stores.queue(queue).signs()
-    assert signs is not None
     for batch in stores.inspector().records(queue):
-        yield [(id, read, signs.standing(read, queue=queue, id=id)) for id, read in batch]
+        yield [(id, read, _signer(queue, id).standing(read, queue=queue, id=id)) for id, read in batch]
+
+
+def _signer(queue: str, id: str) -> Signer:
+    signs = stores.with_job(queue, ids.full(id)).signs()
+    assert signs is not None
+    return signs
 
 
 def _sign(queue: str, items: list[tuple[str, bytes]]) -> int:
-    store = stores.queue(queue)
-    return sum(store.resign(items[start : start + MOST]).count("done") for start in range(0, len(items), MOST))
+    parts: dict[QueueStore, list[tuple[str, bytes]]] = {}
+    for id, read in items:
+        parts.setdefault(stores.with_job(queue, ids.full(id)), []).append((id, read))
+    return sum(
+        store.resign(some[start : start + MOST]).count("done") for store, some in parts.items() for start in range(0, len(some), MOST)
+    )
 
 
 def _text(found: Counter[Standing]) -> str:

@@ -18,10 +18,12 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
     config = conf.get()
     names = named_queues(options)
     wanted = {}
-    for name in names:
-        loop = RestoreLoop(stores.places, config.queue(name), prefix=config.prefix, using=config.database, signer=config.signer)
-        if needs_restore(*loop.look()):
-            wanted[name] = loop
+    common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
+    for queue in map(config.queue, names):
+        for partition in queue.served:
+            loop = RestoreLoop(stores.places, queue, partition=partition, **common)
+            if needs_restore(*loop.look()):
+                wanted[queue.label(partition)] = loop
     rows = {name: loop.unfinished().count() for name, loop in wanted.items()}
     total = sum(rows.values())
     if options["dry_run"]:
@@ -45,5 +47,6 @@ def restore(out: TextIO, options: dict[str, Any]) -> int:
 
 
 def _resume(name: str) -> bool:
-    depth = stores.inspector().depth(name)
-    return depth.paused_by == ACTOR and stores.queue(name).resume(actor=actor(), reason="restored")
+    [depths] = stores.inspector().by_partition([name])
+    waiting = [store for store, depth in zip(stores.parts(name), depths, strict=True) if depth.paused_by == ACTOR]
+    return sum(store.resume(actor=actor(), reason="restored") for store in waiting) > 0

@@ -66,7 +66,10 @@ def _masked(row: dict[str, Any]) -> dict[str, Any]:
 def _retry(out: TextIO, options: dict[str, Any], names: list[str]) -> int:
     config = conf.get()
     kept = SetAside.objects.using(config.database)
-    wanted = {name: list(kept.filter(queue=name).order_by("pk").values_list("pk", flat=True)) for name in names}
+    wanted: dict[tuple[str, int], list[int]] = {}
+    for name, partition, pk in kept.filter(queue__in=names).order_by("pk").values_list("queue", "partition", "pk"):
+        if name in names:  # some databases take others for the same
+            wanted.setdefault((name, partition), []).append(pk)
     total = sum(map(len, wanted.values()))
     if options["dry_run"]:
         return said(out, options, {"would_retry": total}, f"Would be tried again: {total}.")
@@ -74,9 +77,9 @@ def _retry(out: TextIO, options: dict[str, Any], names: list[str]) -> int:
         confirm(f"This tries to take in what is set aside ({total}). Go on? [y/N] ")
     done = refused = 0
     with progress(total, "trying again", quiet=options["json"]) as advance:
-        for name, keys in wanted.items():
+        for (name, partition), keys in wanted.items():
             common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
-            mirror = MirrorLoop(stores.places, config.queue(name), **common)
+            mirror = MirrorLoop(stores.places, config.queue(name), partition=partition, **common)
             for start in range(0, len(keys), CHUNK):
                 chunk = keys[start : start + CHUNK]
                 taken, left = retry(mirror, chunk)

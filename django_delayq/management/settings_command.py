@@ -31,15 +31,17 @@ RIGHTS: Final = (
     "+hdel +hexists +hincrby +hlen +hscan +hgetall +zadd +zrem +zcard +zcount +zscore +zmscore +zrange +zrangebyscore +zremrangebyrank "
     "+xadd +xlen +xrange +xread +xtrim +xinfo|stream +blpop +lpush +llen +unlink +bitfield +setrange +getrange"
 )
+CLUSTER_RIGHTS: Final = "+cluster|slots +cluster|nodes +asking"
 MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
     {
         "REDIS": Meaning(
             'alias in CACHES; URL, as "rediss://user:password@host:6379/1" or, by Sentinel, "redis+sentinel://user:password@s1:26379,'
-            's2:26379/mymaster/0?sentinel_password=…"; {"URL": …, "OPTIONS": …}; dotted path of a function that returns a redis.Redis; '
+            's2:26379/mymaster/0?sentinel_password=…"; of a Cluster, "redis+cluster://user:password@n1:6379,n2:6379"; {"URL": …, '
+            '"OPTIONS": …}; dotted path of a function that returns a redis.Redis or a RedisCluster; '
             '"embedded", or {"EMBEDDED": directory}',
             "Where Redis is; a queue may have a server of its own. Of a cache alias only address and credentials are taken. A user "
             "of its own needs these rights alone "
-            f"(delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}",
+            f"(delayq: is the PREFIX): ACL SETUSER delayq on >PASSWORD {RIGHTS}; on a Cluster also {CLUSTER_RIGHTS}",
         ),
         "PREFIX": Meaning(
             "text without spaces and braces",

@@ -17,10 +17,10 @@ from django_delayq.text import one_line
 
 def upgrade(out: TextIO, options: dict[str, Any]) -> int:
     """Gives every queue the newest format that this release knows."""
-    queues = {name: FormatStore(stores.queue(name)) for name in conf.get().queues}
-    found = {name: store.look() for name, store in queues.items()}
-    for name, format in found.items():
-        formats.check(name, format)
+    queues = {name: [FormatStore(store) for store in stores.parts(name)] for name in conf.get().queues}
+    found = {name: min(store.look() for store in parts) for name, parts in queues.items()}
+    for name, parts in queues.items():
+        formats.check(name, max(store.look() for store in parts))
     due = [name for name, format in found.items() if format < formats.FORMAT]
     older = _workers()
     document: dict[str, Any] = {
@@ -41,15 +41,16 @@ def upgrade(out: TextIO, options: dict[str, Any]) -> int:
             f"{', '.join(due)}, and going back means to drain them. Go on? [y/N] "
         )
     for name in due:
-        done = queues[name].upgrade(quiet_ms=0 if options["force"] else formats.SHOWS_MS, actor=actor())
-        document["queues"][name]["after"] = done.after
-        document["upgraded"] += done.after > done.before
-        if done.after < formats.FORMAT:
-            older += [
-                f"a process that knows format {format} only, and called {name} {since_ms / 1000:.0f} s ago"
-                for format, since_ms in done.older.items()
-                if since_ms < formats.SHOWS_MS
-            ]
+        quiet_ms = 0 if options["force"] else formats.SHOWS_MS
+        done = [store.upgrade(quiet_ms=quiet_ms, actor=actor()) for store in queues[name]]
+        document["queues"][name]["after"] = after = min(one.after for one in done)
+        document["upgraded"] += after > document["queues"][name]["before"]
+        seen = {format: since_ms for one in done if one.after < formats.FORMAT for format, since_ms in one.older.items()}
+        older += [
+            f"a process that knows format {format} only, and called {name} {since_ms / 1000:.0f} s ago"
+            for format, since_ms in seen.items()
+            if since_ms < formats.SHOWS_MS
+        ]
     upgraded = [name for name in due if document["queues"][name]["after"] == formats.FORMAT]
     text = f"Format {formats.FORMAT}: {', '.join(upgraded) or 'no queue'}." + (_sentence(older) if older else "")
     said(out, options, document, text)

@@ -197,7 +197,7 @@ def borrowed(name: str, by: str = "") -> Iterator[Puller]:
     try:
         puller = free.pop()
     except IndexError:
-        puller = Puller(conf.get().queue(name), stores.queue(name), by)
+        puller = Puller(conf.get().queue(name), stores.queue(name, 0), by)
     try:
         yield puller
     finally:
@@ -209,7 +209,7 @@ _pools: dict[tuple[str, str], tuple[int, QueueStore, deque[Puller]]] = {}
 
 def _free(name: str, by: str) -> deque[Puller]:
     """Those of this process, under the settings as they are."""
-    store, process = stores.queue(name), os.getpid()
+    store, process = stores.queue(name, 0), os.getpid()
     found = _pools.get((name, by))
     if found is None or found[:2] != (process, store):
         found = _pools[name, by] = (process, store, deque())

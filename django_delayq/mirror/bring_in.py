@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from django.db import connections, transaction
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.console.far_jobs import is_late
 from django_delayq.exceptions import StoreUnavailable
@@ -51,8 +52,13 @@ class BringInLoop:
         self.queue = queue
         self.using = using
         self._young = timedelta(seconds=young)
-        self.store = QueueStore(places, prefix=prefix, queue=queue.name, signer=signer)
-        self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
+        most = conf.get().most_events
+        self._publishers = [
+            Publisher(
+                QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer), using, most, actor="relay"
+            )
+            for partition in queue.served
+        ]
         self.idle = min(LONGEST, max(SHORTEST, queue.horizon / OFTEN)) if queue.horizon else WITHOUT
         self._workers = WorkerRegistry(places, prefix=prefix)
         self._workers_at = 0.0
@@ -72,7 +78,7 @@ class BringInLoop:
         if not self._any.found():
             self._say_late(None)
             return self.idle
-        self.store.ground()  # while Redis is away rows stay far, and can be changed
+        self._publishers[0].store.ground()  # while Redis is away rows stay far, and can be changed
         now = database_clock.now(connections[self.using])
         if self.queue.horizon:
             self._check_keys(now)
@@ -87,10 +93,11 @@ class BringInLoop:
         """The first thousand that are due within the horizon of that moment. Returns their ids."""
         before = now + timedelta(seconds=self.queue.horizon) if self.queue.horizon else None
         brought = far_rows.bring_in_due(self.queue.name, before, BATCH, self.using)
-        for start in range(0, len(brought), MOST):
-            failpoint("bring_in.publish")
-            self.publisher.publish_rows(brought[start : start + MOST])
-            failpoint("bring_in.published")
+        for publisher, jobs in self._dealt(brought):
+            for start in range(0, len(jobs), MOST):
+                failpoint("bring_in.publish")
+                publisher.publish_rows(jobs[start : start + MOST])
+                failpoint("bring_in.published")
         if brought:
             logger.info("brought in %d jobs of %s", len(brought), self.queue.name)
         return brought
@@ -100,13 +107,19 @@ class BringInLoop:
         if waiting:
             young = Job.objects.using(self.using).filter(pk__in=waiting, created_at__gt=now - self._young, far=True)
             left = set(young.values_list("id", flat=True))
-            horizon.check(self.publisher, [id for id in waiting if id not in left])
+            for publisher, jobs in self._dealt([id for id in waiting if id not in left]):
+                horizon.check(publisher, jobs)
+
+    def _dealt(self, jobs: Sequence[UUID]) -> list[tuple[Publisher, list[UUID]]]:
+        """These jobs with the publishers of their partitions. Of one that is not served any more nobody brings in jobs."""
+        dealt = ids.by_partition(jobs).items()
+        return [(self._publishers[partition], some) for partition, some in dealt if partition < len(self._publishers)]
 
     def _look_at_workers(self) -> None:
         try:
             self._note_workers()
         except StoreUnavailable:
-            if self._workers.link is self.store.link:
+            if self._workers.link is self._publishers[0].store.link:
                 raise
             # They show themselves on another server than the queue's. What was noted stands, and what is due comes in all the same.
 

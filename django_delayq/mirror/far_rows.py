@@ -37,10 +37,6 @@ class DatabaseFarRows:
         """Whether a bring-in loop has noted that all workers know far rows."""
         return QueueState.objects.using(using).filter(queue=queue, partition=0, brings_in__isnull=False).exists()
 
-    def add_far(self, items: Sequence[ScheduleItem], using: str) -> None:
-        """Inserts far rows without keys."""
-        outbox_insert.insert(items, transaction.get_connection(using), far=True)
-
     def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
         """Under the lock of the row that holds the key."""
         taken = far_key(item.queue, item.key)

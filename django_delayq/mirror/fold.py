@@ -38,6 +38,7 @@ from django_delayq.mirror.event_items import (
     SECOND_DATE,
     TOLD,
     UNKNOWN_KIND,
+    RefusedItem,
     aside_code,
     count,
     detail_of,
@@ -59,16 +60,6 @@ KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "can
 NO_PROBLEM: Final = PUT_OFF | {AttemptOutcome.SUCCEEDED}
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedItem:
-    """An item that is not taken in, and why: a code for programs, a text for people."""
-
-    entry: Entry
-    item: Item
-    code: str
-    text: str = ""
-
-
 @dataclass(slots=True)
 class Batch:
     """Rows under change. The loop fills `jobs` and `attempts` with what the database has, keyed by id and by (id, fence),
@@ -78,6 +69,7 @@ class Batch:
     """
 
     queue: str
+    partition: int
     audit: str
     jobs: dict[UUID, JobRow]
     attempts: dict[tuple[UUID, str], RunRow]
@@ -224,7 +216,7 @@ class Batch:
                 reason=rows.clean(entry.why),
                 detail=detail,
                 stream_id=entry.id,
-                item=number,
+                item=rows.item_of(self.partition, number),
             )
         )
 

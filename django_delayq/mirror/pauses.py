@@ -18,14 +18,14 @@ RESTORE: Final = "restore"  # who pauses a queue that waits for a restore by han
 logger = Logger("django_delayq.restore")
 
 
-def note(queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:
-    """Notes that a queue was paused. `first`: by this call; else earlier, and then only what is not noted yet is. With the database
-    away Redis alone knows it.
+def note(queue: str, partition: int, actor: str, reason: str, using: str, *, first: bool) -> None:
+    """Notes that a partition of a queue was paused. `first`: by this call; else earlier, and then only what is not noted yet is. With
+    the database away Redis alone knows it.
     """
     said = {"paused_at": clock.now(), "paused_by": rows.clean(actor, 200), "paused_why": rows.clean(reason)}
     try:
         with transaction.atomic(using=using):
-            row, _ = QueueState.objects.using(using).select_for_update().get_or_create(queue=queue, partition=0)
+            row, _ = QueueState.objects.using(using).select_for_update().get_or_create(queue=queue, partition=partition)
             if first or row.paused_at is None:
                 QueueState.objects.using(using).filter(pk=row.pk).update(**said)
     except (DatabaseError, InterfaceError) as error:
@@ -36,7 +36,7 @@ def forget(queue: str, using: str) -> None:
     """Notes that a queue goes on."""
     try:
         with transaction.atomic(using=using):
-            QueueState.objects.using(using).filter(queue=queue, partition=0).update(paused_at=None, paused_by="", paused_why="")
+            QueueState.objects.using(using).filter(queue=queue).update(paused_at=None, paused_by="", paused_why="")
     except (DatabaseError, InterfaceError) as error:
         logger.warning("queue %s goes on, but is paused again if Redis loses its contents: %s", queue, error)
 

@@ -13,6 +13,7 @@ from django.db.models import Exists, OuterRef
 from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.failpoints import failpoint
+from django_delayq.ids import by_partition
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.rows import RunRow
 from django_delayq.models import Attempt, Event, Job, Operation, SetAside, Step
@@ -84,17 +85,17 @@ class PruneLoop:
         total = 0
         for _, found in old_jobs(self.queue, self.using, merged_since=merged_since):
             gone = list(found.order_by().values_list("pk", flat=True)[: BATCH - total])
-            if gone:
+            for partition, some in by_partition(gone).items():
                 # Not while the mirror has rows in hand; and what has been requeued since stays.
-                with locked_checkpoint(self.queue.name, 0, self.using):
-                    gone = list(found.order_by().filter(pk__in=gone).select_for_update().values_list("pk", flat=True))
-                    Attempt.objects.using(self.using).filter(job_id__in=gone).delete()
-                    Event.objects.using(self.using).filter(job_id__in=gone).delete()
-                    Step.objects.using(self.using).filter(job_id__in=gone).delete()
-                    Job.objects.using(self.using).filter(pk__in=gone)._raw_delete(self.using)
+                with locked_checkpoint(self.queue.name, partition, self.using):
+                    some = list(found.order_by().filter(pk__in=some).select_for_update().values_list("pk", flat=True))
+                    Attempt.objects.using(self.using).filter(job_id__in=some).delete()
+                    Event.objects.using(self.using).filter(job_id__in=some).delete()
+                    Step.objects.using(self.using).filter(job_id__in=some).delete()
+                    Job.objects.using(self.using).filter(pk__in=some)._raw_delete(self.using)
                     failpoint("prune.delete")
                 failpoint("prune.deleted")
-            total += len(gone)
+                total += len(some)
         return total + self._prune_steps() + self._prune_set_aside()
 
     def _prune_set_aside(self) -> int:
@@ -145,10 +146,10 @@ class OldOperationsLoop:
 class TidyLoop:
     """Drops from Redis what has had its time: tombstones, counters, claims, and failed records that the mirror has written down."""
 
-    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, using: str) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, using: str, partition: int = 0) -> None:
         self.queue = queue
         self.using = using
-        self.store = QueueStore(places, prefix=prefix, queue=queue.name)
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition)
         self._cursor = "0"
 
     def poll(self) -> float:

@@ -27,18 +27,22 @@ LOST: Final = "Redis lost this job; it was of redis durability"
 WAIT: Final = 0.25  # seconds between steps of the wait for those who may adopt one
 
 
-def unfinished(queue: str, using: str) -> Any:
-    """The rows of such jobs that are unfinished. Whether Redis has them, and the mirror has told all, the caller must know."""
-    return Job.objects.using(using).filter(queue=queue, state__in=UNFINISHED, durable=False, settled="")
+def unfinished(queue: str, partition: int, using: str) -> Any:
+    """The rows of such jobs of a partition that are unfinished. Whether Redis has them, and the mirror has told all, the caller must
+    know.
+    """
+    return Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=False, settled="")
 
 
-def mark(log: EventLog, queue: QueueConfig, using: str) -> Iterator[float]:
+def mark(log: EventLog, queue: QueueConfig, partition: int, using: str) -> Iterator[float]:
     """Ends the rows of jobs that Redis has lost, when all else is back and confirmed. Whoever runs one still has a lease to adopt it.
     Yields seconds to wait; one step per page.
     """
     found: list[UUID] = []
     after = UUID(int=0)
-    while page := list(unfinished(queue.name, using).filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:MOST]):
+    while page := list(
+        unfinished(queue.name, partition, using).filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:MOST]
+    ):
         found += log.unknown(page)
         after = page[-1]
         yield 0.0
@@ -46,17 +50,17 @@ def mark(log: EventLog, queue: QueueConfig, using: str) -> Iterator[float]:
     while found and clock.monotonic() < until:
         yield WAIT
     for start in range(0, len(found), MOST):
-        end(queue.name, log.unknown(found[start : start + MOST]), using)
+        end(queue.name, partition, log.unknown(found[start : start + MOST]), using)
         yield 0.0
     if found:
         logger.error("queue %s: Redis has lost jobs of redis durability; the rows of %d say so", queue.name, len(found))
 
 
-def end(queue: str, jobs: Sequence[UUID], using: str) -> int:
+def end(queue: str, partition: int, jobs: Sequence[UUID], using: str) -> int:
     """Ends these rows as failed, so that they are shown, and can be requeued. Returns how many; what has ended stays."""
     now = clock.now()
     with transaction.atomic(using=using):
-        found = list(unfinished(queue, using).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
+        found = list(unfinished(queue, partition, using).filter(pk__in=jobs).select_for_update().values_list("id", flat=True))
         Job.objects.using(using).filter(pk__in=found).update(
             state=State.FAILED.value, finished_at=now, error=LOST, fingerprint=rows.fingerprint(LOST)
         )

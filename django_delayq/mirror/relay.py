@@ -58,14 +58,15 @@ class RelayLoop:
         *,
         prefix: str,
         using: str,
+        partition: int = 0,
         young: float = YOUNG,
         signer: Signer | None = None,
     ) -> None:
         self.queue = queue
         self.using = using
         self._young = young
-        self.store = QueueStore(places, prefix=prefix, queue=queue.name, signer=signer)
-        self.partition = self.store.partition
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
+        self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
         self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
         self._outbox = DatabaseOutbox()
@@ -117,7 +118,9 @@ class RelayLoop:
         return self._rows().filter(created_at__lt=mark - timedelta(seconds=self._young))
 
     def _rows(self) -> QuerySet[Job]:
-        return Job.objects.using(self.using).filter(UNPUBLISHED, queue=self.queue.name, durable=True, settled="")
+        return Job.objects.using(self.using).filter(
+            UNPUBLISHED, queue=self.queue.name, partition=self.partition, durable=True, settled=""
+        )
 
     def _push(self, mark: datetime) -> int:
         ground = self.store.ground()  # what is read now is true of this one

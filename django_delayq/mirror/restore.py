@@ -27,7 +27,7 @@ from django_delayq.store import decode
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem
+from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem, fresh_generation
 
 logger = Logger("django_delayq.restore")
 
@@ -66,17 +66,18 @@ class RestoreLoop:
         *,
         prefix: str,
         using: str,
+        partition: int = 0,
         auto: bool = True,
         signer: Signer | None = None,
     ) -> None:
         self.queue = queue
         self.using = using
         self.auto = auto
-        self.store = QueueStore(places, prefix=prefix, queue=queue.name, signer=signer)
-        self.partition = self.store.partition
+        self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
+        self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
         self.ground = GroundStore(self.store)
-        self.mirror = MirrorLoop(places, queue, prefix=prefix, using=using, signer=signer)
+        self.mirror = MirrorLoop(places, queue, prefix=prefix, using=using, partition=partition, signer=signer)
         self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._well: tuple[str, str, str] | None = None
@@ -144,7 +145,7 @@ class RestoreLoop:
 
     def unfinished(self) -> Any:
         """The rows that Redis must have."""
-        return unfinished.rows(self.queue.name, self.using)
+        return unfinished.rows(self.queue.name, self.partition, self.using)
 
     def items(self, batch: Iterable[Job]) -> list[RestoreItem]:
         """Unfinished rows as restore.lua wants them; without those that cannot be jobs."""
@@ -196,7 +197,7 @@ class RestoreLoop:
         note_server(self.queue.name, self.partition, ground.server, self.using)
         pauses.again(self.store, self.using)
         if ground.confirmed is not None:
-            self._send_again(changes_unknown_to(self.log, self.queue.name, self.using, checkpoint.last_event))
+            self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
         self.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event, actor=ACTOR)
 
     def _remind(self, checkpoint: Checkpoint) -> None:
@@ -207,11 +208,11 @@ class RestoreLoop:
         if clock.monotonic() >= self._whole_at:
             self._whole_at = clock.monotonic() + WHOLE
             latest = Event.objects.using(self.using).order_by("-pk").values_list("pk", flat=True).first() or 0
-            changes = unfolded_changes(self.queue.name, self.using, checkpoint.last_event)
+            changes = unfolded_changes(self.queue.name, self.partition, self.using, checkpoint.last_event)
             self._seen = latest
         else:
             jobs = {job for job, _ in self._suspects}
-            changes = unfolded_changes(self.queue.name, self.using, checkpoint.last_event, after=self._seen, jobs=jobs)
+            changes = unfolded_changes(self.queue.name, self.partition, self.using, checkpoint.last_event, after=self._seen, jobs=jobs)
         found = {(change.job, change.stream_id): change for change in changes}
         if self._suspects and position(checkpoint.last_event) >= self._mark:
             lost = [key for key, sent in self._suspects.items() if not sent and key in found]
@@ -242,7 +243,7 @@ class RestoreLoop:
             return False
         if not ground.rolled:
             # Another generation at once: what is published late names the one before, and its row is read again.
-            self.ground.confirm(ground.generation, server=ground.server, phase=FOUND, renew=_generation(), actor=ACTOR)
+            self.ground.confirm(ground.generation, server=ground.server, phase=FOUND, renew=fresh_generation(), actor=ACTOR)
         # The command may have brought all back since the look: a pause behind its end would be lifted by nobody.
         if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore", on_way_back=True):
             logger.error(
@@ -278,21 +279,21 @@ class RestoreLoop:
             target, phase = replace(ground, generation=ground.generation or given), ADOPT
             self._note(ground, target.generation)
             # It may be a copy all the same, of a server that was not confirmed yet, and older than what was answered there.
-            self._send_again(changes_unknown_to(self.log, self.queue.name, self.using, checkpoint.last_event))
+            self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
             self._go_on(ground, ADOPT, renew=given)
         else:
             behind = position(self.log.last_id()) < position(checkpoint.last_event)
-            target, phase = replace(ground, generation=_generation()), SWEEP
+            target, phase = replace(ground, generation=fresh_generation()), SWEEP
             self._note(ground, target.generation)
             self._go_on(ground, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)
         yield from self._fold(target, phase)
-        atomic_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name), self.using)
+        atomic_runs.end_rows(Job.objects.using(self.using).filter(queue=self.queue.name, partition=self.partition), self.using)
         if phase == SWEEP:
             for _ in redis_only.leave(self.log, self.ground, self.using):
                 self._go_on(target, phase)
                 yield 0.0
-        restore_rows.apply_unfolded(self.queue.name, self.using, checkpoint.last_event)
+        restore_rows.apply_unfolded(self.queue.name, self.partition, self.using, checkpoint.last_event)
         self._go_on(target, ADOPT)
         stands = self.store.ground()
         for batch in unfinished.pages(self.unfinished().filter(state=State.RUNNING), self.using):
@@ -314,7 +315,7 @@ class RestoreLoop:
         note_server(self.queue.name, self.partition, ground.server, self.using, generation)
 
     def _mark_lost(self, ground: Ground) -> Iterator[float]:
-        yield from redis_only.mark(self.log, self.queue, self.using)
+        yield from redis_only.mark(self.log, self.queue, self.partition, self.using)
         note_restored(self.queue.name, self.partition, ground.generation, self.using)
 
     def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
@@ -361,7 +362,8 @@ class RestoreLoop:
         since = clock.from_ms(clock.wall_ms() - RECENT_MS)
         events = Event.objects.using(self.using).filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
         # Not joined with the rows: without fresh statistics that takes long.
-        found = list(dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True)))
+        jobs = dict.fromkeys(events.filter(job__isnull=False).values_list("job_id", flat=True))
+        found = ids.by_partition(jobs).get(self.partition, [])
         for start in range(0, len(found), MOST):
             yield unfinished.read(found[start : start + MOST], self.using)
 
@@ -384,7 +386,7 @@ class RestoreLoop:
         # Both or neither: whoever finds the generation restored mends no rows.
         with locked_checkpoint(self.queue.name, self.partition, self.using) as (mine, checkpoint):
             mine.update(restored=target.generation)
-            restore_rows.settle_rows(self.queue.name, self.using)
+            restore_rows.settle_rows(self.queue.name, self.partition, self.using)
             failpoint("restore.note")
         failpoint("restore.noted")
         self._go_on(target, "", mirrored=checkpoint.last_event)
@@ -393,7 +395,3 @@ class RestoreLoop:
             seconds, there = clock.monotonic() - done.began, max(0, done.done - done.back)
             said = "queue %s: restored in %.1f s: %d jobs are back, %d of %d rows were there"
             logger.warning(said, self.queue.name, seconds, done.back, there, done.done)
-
-
-def _generation() -> str:
-    return "r" + secrets.token_hex(8)

@@ -25,11 +25,11 @@ class RestoreProgress:
     began: float = 0.0
 
 
-def apply_unfolded(queue: str, using: str, folded: str) -> None:
+def apply_unfolded(queue: str, partition: int, using: str, folded: str) -> None:
     """Changes that were answered with done, and of which no event is left: all that Redis had to tell is folded."""
     now = clock.now()
     failpoint("restore.take_in")
-    for change in unfolded_changes(queue, using, folded):
+    for change in unfolded_changes(queue, partition, using, folded):
         row = Job.objects.using(using).filter(pk=change.job, state__in=UNFINISHED, settled="")
         if change.kind is EventKind.CANCELLED:
             row.update(state=State.CANCELLED.value, finished_at=now, error=rows.clean(change.reason))
@@ -38,15 +38,15 @@ def apply_unfolded(queue: str, using: str, folded: str) -> None:
     failpoint("restore.taken_in")
 
 
-def settle_rows(queue: str, using: str) -> None:
+def settle_rows(queue: str, partition: int, using: str) -> None:
     """Cancels, and atomic runs that committed, which rows knew before Redis did; and runs that nobody will tell of any more."""
     now = clock.now()
-    known = Job.objects.using(using).filter(queue=queue, state__in=UNFINISHED).exclude(settled="")
+    known = Job.objects.using(using).filter(queue=queue, partition=partition, state__in=UNFINISHED).exclude(settled="")
     known.filter(settled=CANCELLED_HERE).update(state=State.CANCELLED.value, finished_at=now)
     known.exclude(settled=CANCELLED_HERE).update(
         state=State.SUCCEEDED.value, finished_at=Coalesce("finished_at", now), error="", fingerprint=""
     )
-    runs = Attempt.objects.using(using).filter(finished_at__isnull=True, job__queue=queue)
+    runs = Attempt.objects.using(using).filter(finished_at__isnull=True, job__queue=queue, job__partition=partition)
     over = list(runs.filter(job__state__in=FINISHED).values_list("id", "fence", "job__settled"))
     for start in range(0, len(over), MOST):
         some = over[start : start + MOST]

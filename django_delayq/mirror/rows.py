@@ -23,6 +23,7 @@ STUB = "?"  # the task of a row whose record is not known
 _DISPLACED: Final = {EndingKind.MERGED: "key held by", EndingKind.REPLACED: "replaced by"}
 NO_RECORD = "the record of this job did not reach the database"
 fingerprint = text_fingerprint  # of an error that came without one, such as a worker's crash
+ITEMS: Final = 1_000_000  # more than an entry has
 NO_LIST, NO_DICT = JSONText("[]"), JSONText("{}")
 
 
@@ -68,6 +69,11 @@ class JobRow:
     # The mirror neither reads nor writes these: what it folds is near.
     far: bool = False
     far_key: str | None = None
+
+    @property
+    def partition(self) -> int:
+        """That of its id."""
+        return ids.partition(self.id)
 
 
 JOB_COLUMNS: Final = tuple(field.attname for field in Job._meta.concrete_fields)
@@ -158,6 +164,11 @@ def stub(id: UUID, queue: str, at: datetime, why: str = NO_RECORD) -> JobRow:
     return JobRow(id=id, queue=queue, task=STUB, run_at=at, created_at=at, durable=False, error=why, published=at)
 
 
+def item_of(partition: int, number: int) -> int:
+    """What an Event row has as `item`: the place in its entry, apart for each partition, since two may have entries of one id."""
+    return partition * ITEMS + number
+
+
 def note(
     job: UUID,
     queue: str,
@@ -180,6 +191,7 @@ def note(
         actor=clean(actor, 200),
         reason=clean(reason),
         stream_id=event or f"row:{ids.new().hex}",
+        item=item_of(ids.partition(job), 0),
         detail=detail,
     )
     Event.objects.using(using).bulk_create([row], ignore_conflicts=True)

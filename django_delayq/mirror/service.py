@@ -5,7 +5,8 @@ it gives it a way to wait and a way to stop.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from django.db import Error as DriverError
@@ -24,9 +25,10 @@ from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.upgrade_loop import UpgradeLoop
-from django_delayq.store.connection import StoreError
-from django_delayq.store.event_line import EventLine
-from django_delayq.store.places import Places, by_node
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
+from django_delayq.store.event_line import EventLine, EventLines, event_line
+from django_delayq.store.places import Places
 
 logger = Logger("django_delayq.mirror")
 
@@ -40,6 +42,7 @@ ORDERS: Final = 2.0  # seconds between looks for operations that people have sta
 AGAIN: Final = 0.25  # seconds after which a broken event line is tried again
 REFUSED: Final = 60.0  # seconds after which one is tried again that Redis does not allow
 ROLES: Final = ("mirror", "relay")
+ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
 
 
 class Poll(Protocol):
@@ -55,7 +58,7 @@ class LoopRunner:
     Args:
         idle: what the loop answers when it has found nothing. asleep: for how long it is left alone then, while an event would call it.
         races: of several workers one does the work, and the others find that they were called in vain.
-        of_redis: no pass of it does without the service's link.
+        link: without what leads there, no pass of it does.
     """
 
     def __init__(
@@ -67,13 +70,13 @@ class LoopRunner:
         idle: float = 0.0,
         asleep: float = 0.0,
         races: bool = False,
-        of_redis: bool = False,
+        link: Link | None = None,
     ) -> None:
         self.name = name
         self.loop = loop
         self.next = 0.0
         self.failures = 0
-        self.of_redis = of_redis
+        self.link = link
         self.away = False  # whether its last pass found that Redis does not answer
         self._longest = longest
         self._idle = idle
@@ -131,13 +134,14 @@ class LoopRunner:
 
 
 class Service:
-    """Restore, mirror, relay, prune and tidy of the queues, which are on one server, and the operations that people have started, in
-    turn. While nothing happens it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop looks four times a
-    second.
+    """Restore, mirror, relay, prune and tidy of the queues, which are on one server, or on one Cluster, and the operations that people
+    have started, in turn. While nothing happens it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop
+    looks four times a second.
 
     Args:
         roles: "mirror" (with prune, tidy and operations) and "relay".
         patiently: how the receivers of `job_ended` are called, see `EndTeller`.
+        shares: of some queues, of which partitions alone.
         operations: whether it does the operations that people have started: one service of a worker does.
     """
 
@@ -150,46 +154,63 @@ class Service:
         *,
         patiently: Patiently = now_and_here,
         operations: bool = True,
+        shares: Mapping[str, Collection[int]] = ALL,
     ) -> None:
         queues = list(queues)
-        nodes = by_node(places, (queue.name for queue in queues))
-        if len(nodes) > 1:  # they would wait for each other
+        parts = [(queue, partition) for queue in queues for partition in shares.get(queue.name, queue.served)]
+        links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
+        several = set(links.values())
+        if len(several) > 1 and not all(link.moves for link in several):  # they would wait for each other
             raise ValueError(
-                f"The queues {', '.join(queue.name for queue in queues)} are on {len(nodes)} servers: make a service for each."
+                f"The queues {', '.join(queue.name for queue in queues)} are on {len(several)} servers: make a service for each."
             )
-        link = next(iter(nodes), places.shared)
         common: Any = {"prefix": config.prefix, "using": config.database}
         signed: Any = {**common, "signer": config.signer}
-        self.mirrors = [MirrorLoop(places, queue, patiently=patiently, **signed) for queue in queues] if "mirror" in roles else []
+        self.mirrors = [
+            MirrorLoop(places, queue, partition=partition, patiently=patiently, **signed)
+            for queue, partition in parts
+            if "mirror" in roles
+        ]
         auto = config.restore == "auto"
         # First, since workers wait for it after a restart of Redis.
         self._runners = [
             LoopRunner(
-                f"restore of {queue.name}",
-                RestoreLoop(places, queue, auto=auto, **signed),
+                f"restore of {queue.label(partition)}",
+                RestoreLoop(places, queue, partition=partition, auto=auto, **signed),
                 longest=0.5,
                 idle=restore.IDLE,
                 asleep=GROUND,
-                of_redis=True,
+                link=links[queue.name, partition],
             )
-            for queue in queues
+            for queue, partition in parts
             if roles
         ]
         self._restores = list(self._runners)
         self._folders = [
-            LoopRunner(f"the mirror of {one.queue.name}", one, idle=mirror_loop.IDLE, asleep=STREAM, races=True, of_redis=True)
+            LoopRunner(
+                f"the mirror of {one.queue.label(one.partition)}",
+                one,
+                idle=mirror_loop.IDLE,
+                asleep=STREAM,
+                races=True,
+                link=links[one.queue.name, one.partition],
+            )
             for one in self.mirrors
         ]
         self._runners += self._folders
         if "relay" in roles:
             self._runners += [
                 LoopRunner(
-                    f"the relay of {queue.name}", RelayLoop(places, queue, **signed), idle=relay.IDLE, asleep=ROWS, of_redis=True
+                    f"the relay of {queue.label(partition)}",
+                    RelayLoop(places, queue, partition=partition, **signed),
+                    idle=relay.IDLE,
+                    asleep=ROWS,
+                    link=links[queue.name, partition],
                 )
-                for queue in queues
+                for queue, partition in parts
             ]
             self._runners += [
-                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), of_redis=True)
+                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), link=places.of(queue.name, 0))
                 for queue in queues
             ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
@@ -197,16 +218,28 @@ class Service:
             self._runners += [LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues]
             if operations:
                 self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
-            self._runners += [LoopRunner(f"tidy of {queue.name}", TidyLoop(places, queue, **common), of_redis=True) for queue in queues]
             self._runners += [
-                LoopRunner(f"the format of {queue.name}", UpgradeLoop(places, queue, prefix=config.prefix), of_redis=True)
-                for queue in queues
+                LoopRunner(
+                    f"tidy of {queue.label(partition)}",
+                    TidyLoop(places, queue, partition=partition, **common),
+                    link=links[queue.name, partition],
+                )
+                for queue, partition in parts
+            ]
+            self._runners += [
+                LoopRunner(
+                    f"the format of {queue.label(partition)}",
+                    UpgradeLoop(places, queue, prefix=config.prefix, partition=partition),
+                    link=links[queue.name, partition],
+                )
+                for queue, partition in parts
             ]
             if operations:
                 self._runners.append(
                     LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
                 )
-        self._line = EventLine(link, [one.log.keys for one in self.mirrors]) if self.mirrors else None
+        heard = [(links[one.queue.name, one.partition], one.log.keys) for one in self.mirrors]
+        self._line = event_line(heard) if heard else None
         self._listen_at = 0.0
         self._broke = False
         self._opened: dict[str, Any] = {}
@@ -218,7 +251,7 @@ class Service:
     def poll(self) -> float:
         """Gives every loop its turn. Returns seconds until the next is due.
 
-        Never raises for trouble with Redis or the database: the loops wait and go on. Once one has found that Redis does not answer,
+        Never raises for trouble with Redis or the database: the loops wait and go on. Once one has found that a server does not answer,
         the others that need it wait for the next pass: of many queues each would wait for a server that hangs, and schedules meanwhile.
         """
         self._tend_connections()
@@ -229,15 +262,17 @@ class Service:
                 self._broke = True
             self._listen(self._line)
         now = clock.monotonic()
-        away = False
+        away: set[Link] = set()
         for runner in self._runners:
             if runner.next > now:
                 continue
-            if away and runner.of_redis:
+            server = runner.link.server if runner.link is not None else None
+            if server in away:
                 runner.put_off()
                 continue
             runner.run_once(listening=self.descriptor >= 0)
-            away = away or runner.away
+            if runner.away and server is not None:
+                away.add(server)
         return max(0.0, min((runner.next for runner in self._runners), default=1.0) - clock.monotonic())
 
     def drain(self) -> None:
@@ -264,7 +299,7 @@ class Service:
         """What becomes readable when there is something to do before that; -1 for nothing."""
         return -1 if self._line is None else self._line.fileno()
 
-    def _hear(self, line: EventLine) -> None:
+    def _hear(self, line: EventLine | EventLines) -> None:
         if not line.answered():
             return
         try:
@@ -281,7 +316,7 @@ class Service:
             for runner in (*self._restores, *self._folders) if news else ():
                 runner.call(event=True)
 
-    def _listen(self, line: EventLine) -> None:
+    def _listen(self, line: EventLine | EventLines) -> None:
         # Not while a mirror gathers what comes, since each event would then be a call; and not before a loop has reached Redis again,
         # since to try this too would double the time for which a server that does not answer keeps all of them.
         if line.armed or clock.monotonic() < self._listen_at or any(runner.waits for runner in self._folders):

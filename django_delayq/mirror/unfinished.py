@@ -32,9 +32,9 @@ FIELDS: Final = (
 )
 
 
-def rows(queue: str, using: str) -> Any:
-    """All of a queue."""
-    return _held(using).filter(queue=queue, state__in=UNFINISHED, durable=True)
+def rows(queue: str, partition: int, using: str) -> Any:
+    """All of a partition of a queue."""
+    return _held(using).filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=True)
 
 
 def read(wanted: Sequence[UUID], using: str) -> list[Job]:

@@ -50,10 +50,10 @@ def requeues_asked(jobs: Collection[UUID], using: str) -> dict[UUID, list[int]]:
 
 
 def unfolded_changes(
-    queue: str, using: str, folded: str, *, after: int | None = None, jobs: Collection[UUID] = ()
+    queue: str, partition: int, using: str, folded: str, *, after: int | None = None, jobs: Collection[UUID] = ()
 ) -> list[UnfoldedChange]:
-    """The last change of each job from an hour before `folded` on, which is the last event that was folded: however far behind the
-    mirror is.
+    """The last change of each job of a partition from an hour before `folded` on, which is the last event that was folded: however
+    far behind the mirror is.
 
     Whoever changes a job writes its Event row himself, under the id of the stream entry that tells of it. The row folds that entry, or
     a later one; until then the change is pending. `after`: only what has come behind this Event row, and
@@ -62,6 +62,7 @@ def unfolded_changes(
     recent_ms = max(0, min(position(folded)[0], clock.wall_ms()) - RECENT_MS)
     events = Event.objects.using(using).filter(
         queue=queue,
+        job__partition=partition,
         kind__in=(EventKind.CANCELLED.value, EventKind.RESCHEDULED.value),
         job__isnull=False,
         stream_id__gte=str(recent_ms).zfill(MS),
@@ -82,16 +83,16 @@ def unfolded_changes(
         return list(latest.values())
     # A release before this one wrote no Event row, but that in the row.
     noted = Job.objects.using(using).filter(
-        state=State.CANCELLED.value, finished_at__gte=clock.from_ms(recent_ms), queue=queue, settled=CANCELLED_HERE
+        state=State.CANCELLED.value, finished_at__gte=clock.from_ms(recent_ms), queue=queue, partition=partition, settled=CANCELLED_HERE
     )
     for job in noted.values_list("id", flat=True):
         latest.setdefault(job, UnfoldedChange(job, EventKind.CANCELLED, None, "", "", ""))
     return list(latest.values())
 
 
-def changes_unknown_to(log: EventLog, queue: str, using: str, folded: str) -> list[UnfoldedChange]:
+def changes_unknown_to(log: EventLog, queue: str, partition: int, using: str, folded: str) -> list[UnfoldedChange]:
     """Those of `unfolded_changes` that the server of this log does not tell of: another one has answered them."""
-    changes = unfolded_changes(queue, using, folded)
+    changes = unfolded_changes(queue, partition, using, folded)
     told = log.tells({change.stream_id for change in changes if change.stream_id})
     return [change for change in changes if (change.stream_id, ids.short(change.job)) not in told]
 

@@ -25,9 +25,9 @@ TELLING: Final = 1  # from this format on every process leaves word
 class UpgradeLoop:
     """Looks once a minute whether the queue may have the newest format."""
 
-    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str) -> None:
+    def __init__(self, places: Places, queue: QueueConfig, *, prefix: str, partition: int = 0) -> None:
         self.queue = queue
-        self.store = FormatStore(QueueStore(places, prefix=prefix, queue=queue.name))
+        self.store = FormatStore(QueueStore(places, prefix=prefix, queue=queue.name, partition=partition))
         self._workers = WorkerRegistry(places, prefix=prefix)
 
     def poll(self) -> float:

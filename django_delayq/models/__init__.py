@@ -131,6 +131,8 @@ class Job(models.Model):
     asked: models.PositiveIntegerField[int | None, int | None] = models.PositiveIntegerField(_("asked"), null=True)
     far: models.BooleanField[bool, bool] = models.BooleanField(_("far"), default=False, db_default=False)
     far_key: models.CharField[str | None, str | None] = models.CharField(max_length=32, null=True)  # noqa: DJ001  # unique, and most have none
+    # A copy for queries of what the id says.
+    partition: models.SmallIntegerField[int, int] = models.SmallIntegerField(default=0, db_default=0)
 
     objects: ClassVar[models.Manager[Job]] = JobQuerySet.as_manager()
 

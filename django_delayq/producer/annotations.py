@@ -38,11 +38,14 @@ class Annotations:
     def __init__(self, fn: Callable[..., Any], signature: inspect.Signature) -> None:
         self._placed: list[Parameter | None] = []
         self._named: dict[str, Parameter] = {}
+        self._understood: dict[str, Parameter] = {}
         self._rest: Parameter | None = None  # of *args
         self._others: Parameter | None = None  # of **kwargs
         known = getattr(inspect.unwrap(fn), "__globals__", {})
         for one in signature.parameters.values():
             found = _understood(one, known)
+            if found is not None:
+                self._understood[one.name] = found
             if one.kind is one.VAR_POSITIONAL:
                 self._rest = found
             elif one.kind is one.VAR_KEYWORD:
@@ -53,6 +56,11 @@ class Annotations:
                 if found is not None and one.kind is not one.POSITIONAL_ONLY:
                     self._named[one.name] = found
         self._names = {name for name, one in signature.parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+
+    def takes(self, name: str) -> frozenset[type] | None:
+        """The types that the annotation of that parameter lets in; None where it lets in everything. Of `*rest`: of each in it."""
+        found = self._understood.get(name)
+        return found.takes if found else None
 
     def check(self, task: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Compares arguments that fit the signature with what it says of them. `task`: its name, for the error, which quotes no value.

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.store.connection import StoreError, StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 
 REST: Final = 2.0  # seconds for which the breaker stays open
 
@@ -24,6 +24,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.open_until = 0.0
+        self._whole = Guard(self, True, True)  # mostly; a guard has nothing of one call
         self._last: dict[str, Any] = {"where": "?", "cause": "?"}
 
     def guarded(self, *, schedules: bool = False, asks: bool = True, answers: bool = True) -> Guard:
@@ -39,7 +40,7 @@ class Breaker:
         """
         if self.open_until and schedules and asks and clock.monotonic() < self.open_until:
             raise StoreResting(code="redis_left_alone", seconds=REST, **self._last)
-        return Guard(self, asks, answers)
+        return self._whole if asks and answers else Guard(self, asks, answers)
 
     def note(self, error: StoreUnavailable | None) -> None:
         """How a call went: an error opens the breaker."""
@@ -67,7 +68,7 @@ class Guard:
             if self._answers:
                 failpoint("producer.asked")
             if self._asks and self._answers:
-                self._breaker.note(None)
+                self._breaker.open_until = 0.0
         elif isinstance(error, StoreUnavailable):
             if not isinstance(error, StoreRefused):
                 self._breaker.note(error)

@@ -146,7 +146,7 @@ def one(act: Cancel | Move, id: UUID, queue: str | None) -> Change:
         if elsewhere:
             return Change.UNKNOWN
         if name is None:
-            return where.everywhere(partial(one, act, id))
+            return where.everywhere(id, partial(one, act, id))
         if row is not None and row.far:
             done = act.of_far(row, conf.get().database)
             if done is not None:
@@ -198,15 +198,16 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> 
     if row is not None and (row.state is State.SUCCEEDED or row.settled):
         return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
     lacking = _lacking(row)
-    with stores.guarded(name):
-        changed = act.ask(stores.queue(name), id, lacking, "")
+    store = stores.with_job(name, id)
+    with stores.guarded(name, store.partition):
+        changed = act.ask(store, id, lacking, "")
         for _ in range(TRIES):
             if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
                 break
-            status = act.put_in(Publisher(stores.queue(name), conf.get().database, actor=act.actor), row)
+            status = act.put_in(Publisher(store, conf.get().database, actor=act.actor), row)
             if status == "behind":
                 return Change.DONE
-            changed = act.ask(stores.queue(name), id, lacking, "")
+            changed = act.ask(store, id, lacking, "")
             begun = changed.change in (Change.RUNNING, Change.FINISHED)
             if begun and status in ("created", "replaced", "restored"):
                 return Change.DONE  # by now, at the date with which it was put in
@@ -223,7 +224,7 @@ def _lacking(row: OutboxRow | None) -> str:
         return ""
     if row.state is State.RUNNING:
         return "running"
-    lost = row.published or database.need().servers(row.queue, conf.get().database)
+    lost = row.published or database.need().servers(row.queue, ids.partition(row.record.id), conf.get().database)
     return str(row.run_at_ms) if lost else "scheduled"
 
 
@@ -233,17 +234,18 @@ def _keep(act: Cancel | Move, row: OutboxRow, lacking: str, changed: Changed) ->
     A restore that read the row before it was told may have put the job back on another ground by now: then all is done once more there.
     """
     id, name, using = row.record.id, row.queue, conf.get().database
+    store = stores.with_job(name, id)
 
     def tell() -> Change:
         last, stood = changed, changed.ground
         for _ in range(TRIES):
             if not database.need().tell(row, act.told(last), using):
                 return Change.FINISHED
-            if stood.rpartition(":")[2] in database.need().servers(name, using)[1:]:
+            if stood.rpartition(":")[2] in database.need().servers(name, store.partition, using)[1:]:
                 # Told before the other was confirmed, it would have been carried over to it; so it will be within seconds.
                 raise StoreUnavailable(code="server_replaced", job=ids.short(id))
-            with stores.guarded(name):
-                again = act.ask(stores.queue(name), id, act.done_before if last.change is Change.DONE else lacking, stood)
+            with stores.guarded(name, store.partition):
+                again = act.ask(store, id, act.done_before if last.change is Change.DONE else lacking, stood)
             if again.ground == stood or not again.event:
                 return last.change if again.ground == stood else again.change
             last, stood = again, again.ground

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import connections
 
-from django_delayq import clock
+from django_delayq import clock, ids
 from django_delayq.producer import database
 from django_delayq.producer.options import Mould
 from django_delayq.shared_name import SharedName
@@ -36,7 +36,7 @@ class Plan(ScheduleItem):
         PayloadError: a record cannot carry the key, or the expiry.
     """
 
-    __slots__ = ("ground", "job", "mould", "shared_name", "started", "withdrawn")
+    __slots__ = ("ground", "job", "mould", "partition", "shared_name", "started", "withdrawn")
 
     # Not that of a dataclass: one is made for each job, and most of it comes from the mould, checked.
     def __init__(self, mould: Mould, job: Any, payload: bytes, expires_ms: int, delay_ms: int | None) -> None:
@@ -50,6 +50,7 @@ class Plan(ScheduleItem):
         self.due_ms = job.due_ms if delay_ms is None else None
         self.started = clock.monotonic()
         self.ground = ""
+        self.partition = ids.partition(job.id)  # not that of the job, which may be another one's handle by and by
         self.shared_name: SharedName | None = None
         self.withdrawn = False
         if expires_ms or self.key != "":

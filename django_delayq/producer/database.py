@@ -93,9 +93,6 @@ class FarRows(Protocol):
     def brings_in(self, queue: str, using: str) -> bool:
         """Whether far rows of a queue may be written: they are brought in, and no worker is there that does not know them."""
 
-    def add_far(self, items: Sequence[ScheduleItem], using: str) -> None:
-        """Inserts far rows without keys."""
-
     def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
         """Applies the policy of an item with a key to the far row that holds it. None: no far row does (any more), and a `far` item was
         inserted. Else what schedule.lua would answer; "moved" with a date of 0: the holder is near by that, and is to be published.
@@ -131,8 +128,8 @@ class FarRows(Protocol):
 class Outbox(FarRows, Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
-    def add(self, items: Sequence[ScheduleItem], using: str) -> None:
-        """Inserts rows in the caller's transaction."""
+    def add(self, items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> None:
+        """Inserts rows in the caller's transaction; far ones have no keys."""
 
     def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:
         """The rows of these jobs that can be read, oldest first by the database's clock."""
@@ -157,8 +154,8 @@ class Outbox(FarRows, Protocol):
         does not know, and the row ends with that.
         """
 
-    def servers(self, queue: str, using: str) -> list[str]:
-        """The runs of servers that were confirmed to hold the queue, the last one first: nobody sees what another of them answers."""
+    def servers(self, queue: str, partition: int, using: str) -> list[str]:
+        """The runs of servers that were confirmed to hold it, the last one first: nobody sees what another of them answers."""
 
     def end(self, job: UUID, ending: EndingKind, holder: UUID | None, using: str) -> None:
         """An unpublished row ends: merged into the job that holds its key, or replaced by it."""
@@ -193,11 +190,11 @@ class Outbox(FarRows, Protocol):
         unless that answers True.
         """
 
-    def note_pause(self, queue: str, actor: str, reason: str, using: str, *, first: bool) -> None:
-        """Notes that a queue was paused, by this call or (not `first`) before; without the database, nothing."""
+    def note_pause(self, queue: str, partition: int, actor: str, reason: str, using: str, *, first: bool) -> None:
+        """Notes that a partition of a queue was paused, by this call or (not `first`) before; without the database, nothing."""
 
     def forget_pause(self, queue: str, using: str) -> None:
-        """Notes that a queue goes on; without the database, nothing."""
+        """Notes that a queue, all of it, goes on; without the database, nothing."""
 
 
 _installed: Outbox | None = None

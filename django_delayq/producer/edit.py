@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_delayq import clock, codec, conf
+from django_delayq import clock, codec, conf, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.logger import Logger
 from django_delayq.producer import database, horizon, put_back
@@ -68,8 +68,8 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
     answers: list[Change] = []
 
     def act() -> bool:
-        with stores.guarded(row.queue):
-            store = stores.queue(row.queue)
+        with stores.guarded(row.queue, ids.partition(job)):
+            store = stores.with_job(row.queue, job)
             answers.append(store.requeue(job, record, vouched=True, actor=actor, reason=reason)[0])
         return answers[-1] is Change.DONE
 

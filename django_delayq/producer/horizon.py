@@ -104,7 +104,7 @@ class Written:
         self.near = [plan for plan in plans if plan not in taken]
         self.far += free
         if free:
-            outbox.add_far(free, using)
+            outbox.add(free, using, far=True)
         if self.near:
             outbox.add(self.near, using)
 
@@ -129,8 +129,8 @@ class Written:
                 if not plan.withdrawn:
                     _created(plan)
                 continue
-            publisher = _publisher(plan.queue, self._using)
-            with stores.guarded(plan.queue, schedules=True):
+            publisher = _publisher(plan.queue, plan.partition, self._using)
+            with stores.guarded(plan.queue, plan.partition, schedules=True):
                 row = keep_or_meet(publisher, plan)
             if row is None:
                 continue  # its own transaction has ended it
@@ -208,8 +208,9 @@ def check(publisher: Publisher, jobs: Sequence[UUID]) -> None:
 def publish_later(queue: str, jobs: Sequence[UUID]) -> None:
     """Publishes rows that have become near, behind their commit; what fails is left to the relay."""
     try:
-        with stores.guarded(queue, schedules=True):
-            _publisher(queue, conf.get().database).publish_rows(jobs)
+        for partition, some in ids.by_partition(jobs).items():
+            with stores.guarded(queue, partition, schedules=True):
+                _publisher(queue, partition, conf.get().database).publish_rows(some)
     except (StoreUnavailable, Error) as error:
         logger.warning("the relay publishes %s, whose new date is near: %s", ", ".join(map(ids.short, jobs)), error)
 
@@ -225,8 +226,9 @@ def meet_key(queue: str, key: str) -> None:
     using = conf.get().database
     try:
         if database.need().bring_in_keys(queue, [key], using):
-            with stores.guarded(queue, schedules=True):
-                _publisher(queue, using).complete(key)
+            for partition in conf.get().queue(queue).homes(key):
+                with stores.guarded(queue, partition, schedules=True):
+                    _publisher(queue, partition, using).complete(key)
     except (StoreUnavailable, Error) as error:
         logger.warning("whether a far job holds the key %r of %s was not asked: %s", key, queue, error)
 
@@ -240,8 +242,9 @@ def meet_in_redis(plans: Sequence[Plan], queue: str) -> None:
     using = conf.get().database
     try:
         if meet(plans, queue, using):
-            with stores.guarded(queue, schedules=True):
-                _publisher(queue, using).publish_before(plans)
+            partition = plans[0].partition
+            with stores.guarded(queue, partition, schedules=True):
+                _publisher(queue, partition, using).publish_before(plans)
     except (StoreUnavailable, Error) as error:
         logger.warning("whether far jobs hold the keys of %d jobs was not asked: %s", len(plans), error)
 
@@ -252,5 +255,5 @@ def _created(plan: Plan) -> None:
         signals.job_scheduled.send_robust(sender=plan.mould.task, job=plan.job)
 
 
-def _publisher(queue: str, using: str) -> Publisher:
-    return Publisher(stores.queue(queue), using, conf.get().most_events)
+def _publisher(queue: str, partition: int, using: str) -> Publisher:
+    return Publisher(stores.queue(queue, partition), using, conf.get().most_events)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, wait_for_result, where
 from django_delayq.producer.stores import stores
@@ -141,11 +141,11 @@ def _find(id: UUID, queue: str | None) -> Job | None:
     names = [queue] if queue else list(conf.get().queues)
     away: dict[Link, StoreUnavailable] = {}
     for name in names:
-        node = stores.places.of(name)
+        node = stores.places.of(name, ids.partition(id)).server
         if node in away:
             continue
         try:
-            with stores.guarded(name):
+            with stores.guarded(name, ids.partition(id)):
                 view = stores.inspector().job(name, id)
         except StoreUnavailable as error:  # another server may have the job
             away[node] = error
@@ -168,7 +168,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
 def _state(id: UUID, queue: str) -> State | None:
     row = where.row_of(id)
     try:
-        with stores.guarded(queue):
+        with stores.guarded(queue, ids.partition(id)):
             view = stores.inspector().job(queue, id)
     except StoreUnavailable:
         view = None

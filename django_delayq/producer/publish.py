@@ -41,7 +41,7 @@ class Published(NamedTuple):
 
 @dataclass(slots=True)  # not frozen: one is made for each call of schedule, and setting its fields would take longer
 class Publisher:
-    """Publishes to one queue.
+    """Publishes to one partition of a queue; rows of others, which may have the same key, it leaves alone.
 
     Args:
         using: alias of the database that has the rows.
@@ -248,6 +248,10 @@ class Publisher:
                 found.append(group[: own[-1] + 1])
         return found
 
+    def _waits(self, key: str) -> bool:
+        waiting = database.need().waiting(self.store.queue, [key], self.using)
+        return any(ids.partition(id) == self.store.partition for id, _ in waiting)
+
     def _key(self, key: str, *, lost: bool, but: Set[UUID] = frozenset()) -> None:
         """Puts in the rows of a key that Redis does not have: those that are to be published still, and those it may have `lost`.
         `but`: the rows on whose behalf this happens; what was written behind them waits.
@@ -263,10 +267,11 @@ class Publisher:
 
     def _lacking(self, jobs: Sequence[UUID]) -> list[UUID]:
         """Those of the first 200 that Redis does not know: most are merely not mirrored yet. What is behind them is the relay's."""
-        return EventLog(self.store.link, self.store.keys).unknown(jobs[:MOST])
+        mine = [id for id in jobs if ids.partition(id) == self.store.partition]
+        return EventLog(self.store.link, self.store.keys).unknown(mine[:MOST])
 
     def _rows(self, jobs: Sequence[UUID]) -> list[OutboxRow]:
-        return database.need().rows(jobs, self.using)
+        return database.need().rows([id for id in jobs if ids.partition(id) == self.store.partition], self.using)
 
 
 def _older(holder: OutboxRow | None, row: OutboxRow | None) -> bool:

@@ -5,13 +5,12 @@ commit publishes; a Redis that is away raises, or is logged where a transaction 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
 
 from django_delayq import clock, conf, ids, signals
 from django_delayq.exceptions import KeyTaken, StoreUnavailable
@@ -23,11 +22,12 @@ from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import Mould
+from django_delayq.producer.plan_groups import batches, by, by_store
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.connection import Link, StoreRefused
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.items import CREATED, ScheduleReply
 from django_delayq.store.queue import MOST
 
@@ -61,7 +61,7 @@ class Flight:
     def launch(self, publisher: Publisher, batch: Sequence[Plan]) -> None:
         self._read()
         try:
-            with stores.guarded(publisher.store.queue, schedules=True, answers=False):
+            with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
                 answer = publisher.send(batch, "")
         except StoreUnavailable as error:
             raise _unsure(error, batch) from error
@@ -83,10 +83,13 @@ def put_one(plan: Plan) -> Job:
     if plan.mould.inline:
         return inline.put([plan])[0]
     if not plan.durable and not plan.key:
-        connection = transaction.get_connection(plan.mould.using)
+        connection = connections[plan.mould.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
-            sent = _sure(_publisher(plan.queue, plan.mould.using), [plan], None)  # there is no commit to wait for
-            _tell_refused(_answered([plan], sent), alone=True)
+            publisher = _publisher(plan.queue, plan.partition, plan.mould.using)
+            _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
+            refused = _answer(plan, reply)
+            if refused is not None:
+                raise refused
             job: Job = plan.job
             return job
     return put_all([plan])[0]
@@ -102,7 +105,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
         if flight is not None:
             flight.land()  # only then is it known who holds a key
         fresh = _unmerged(plans)
-    for (using, durable), group in _by(fresh, lambda mould: (mould.using, mould.durable)):
+    for (using, durable), group in by(fresh, lambda mould: (mould.using, mould.durable)):
         if durable:
             if flight is not None:
                 flight.land()  # what was given first goes in first
@@ -113,7 +116,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
 
 
 def _rows_first(plans: list[Plan], using: str) -> None:
-    connection = transaction.get_connection(using)
+    connection = connections[using]
     alone = not commit.is_open(connection)
     if any(plan.mould.horizon_ms for plan in plans):
         _within_horizon(plans, using, alone)
@@ -138,7 +141,7 @@ def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
         for plan, reply in written.merged:
             if reply.status == "taken":
                 raise _refused(plan, reply)
-        connection = transaction.get_connection(using)
+        connection = connections[using]
         connection.on_commit(partial(_merge, written.merged), robust=not alone)
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
@@ -154,7 +157,7 @@ def _merge(merged: Sequence[tuple[Plan, ScheduleReply]]) -> None:
 
 
 def _redis_only(plans: list[Plan], using: str, flight: Flight | None) -> None:
-    connection = transaction.get_connection(using)
+    connection = connections[using]
     alone = not commit.is_open(connection)
     connection.on_commit(Publication(plans, partial(_publish, flight=flight, alone=alone)), robust=not alone)
 
@@ -188,11 +191,11 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
 
 def _held(plan: Plan) -> ScheduleReply | None:
     """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
-    if not plan.key or commit.is_open(transaction.get_connection(plan.mould.using)):
+    if not plan.key or commit.is_open(connections[plan.mould.using]):
         return None
     try:
-        with stores.guarded(plan.queue, schedules=True):
-            reply = _publisher(plan.queue, plan.mould.using).ask(plan)
+        with stores.guarded(plan.queue, plan.partition, schedules=True):
+            reply = _publisher(plan.queue, plan.partition, plan.mould.using).ask(plan)
     except StoreUnavailable:
         if not plan.durable or plan.on_conflict not in ("keep", "error"):
             return None
@@ -212,8 +215,8 @@ def _moved(plan: Plan, holder: UUID) -> bool:
         return False
 
 
-def _publisher(queue: str, using: str) -> Publisher:
-    return Publisher(stores.queue(queue), using, conf.get().most_events)
+def _publisher(queue: str, partition: int, using: str) -> Publisher:
+    return Publisher(stores.queue(queue, partition), using, conf.get().most_events)
 
 
 def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
@@ -221,8 +224,8 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
     refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
-    for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
-        publisher = _publisher(name, using)
+    for (name, using, partition), group in by_store(plans):
+        publisher = _publisher(name, partition, using)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
@@ -255,13 +258,13 @@ def _tell_refused(refused: Sequence[KeyTaken], *, alone: bool) -> None:
 def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent] | None) -> Sent:
     """Sends jobs, or takes the answer to what was sent. Where it is lost, the same jobs are sent once more, which doubles none."""
     try:
-        with stores.guarded(publisher.store.queue, schedules=True, asks=answer is None):
+        with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
             return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
     except (StoreRefused, StoreResting) as error:
         raise _named(error, batch) from error.__cause__
     except StoreUnavailable:
         try:
-            with stores.guarded(publisher.store.queue):
+            with stores.guarded(publisher.store.queue, publisher.store.partition):
                 return _pointed(publisher, batch, publisher.publish(batch))
         except StoreRefused as error:
             raise _named(error, batch) from error.__cause__
@@ -276,7 +279,7 @@ def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
     ground, replies = sent
     for n, (item, reply) in enumerate(zip(batch, replies, strict=True)):
         if reply.status == "displaced" and item.key:
-            holder = stores.inspector().find(publisher.store.queue, item.key)
+            holder = stores.inspector().find(item.queue, item.key, [ids.partition(item.id)])
             if holder is not None:
                 replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
     return ground, replies
@@ -344,16 +347,16 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     refused: list[KeyTaken] = []
     away: dict[Link, tuple[StoreUnavailable, int]] = {}  # each with how many jobs it did not take
     try:
-        for (name, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
-            publisher = _publisher(name, using)
-            node = publisher.store.link
+        for (name, using, partition), group in by_store(plans):
+            publisher = _publisher(name, partition, using)
+            node = publisher.store.link.server
             if node in away:
                 away[node] = away[node][0], away[node][1] + len(group)
                 continue
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
                     raced = horizon.meet(batch, name, using)
-                    with stores.guarded(name, schedules=True):
+                    with stores.guarded(name, partition, schedules=True):
                         if raced or not alone:  # else Redis has been asked, and has all that was written before
                             publisher.publish_before(batch)
                         refused += _send_rows(publisher, batch)
@@ -371,28 +374,12 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
     ground = batch[0].ground
     if ground and all(plan.ground == ground for plan in batch):
         sent = publisher.publish(batch, ground)
-        stores.learn(publisher.store.queue, sent[0])
+        stores.learn(publisher.store, sent[0])
         if sent[1]:
             return _answered(batch, sent)
     # Redis stands elsewhere than when these were planned: somebody may have published, cancelled and lost them since. Rows say.
     rows = publisher.publish_rows([plan.id for plan in batch])
-    stores.learn(publisher.store.queue, rows.ground)
+    stores.learn(publisher.store, rows.ground)
     answers = dict(zip(rows.jobs, rows.replies, strict=True))
     known = [plan for plan in batch if plan.id in answers]
     return _answered(known, ("", [answers[plan.id] for plan in known]))
-
-
-def _by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K, list[Plan]]]:
-    mould = plans[0].mould if plans else None
-    if mould is not None and all(plan.mould is mould for plan in plans):  # mostly
-        return [(trait(mould), list(plans))]
-    groups: dict[K, list[Plan]] = {}
-    for plan in plans:
-        groups.setdefault(trait(plan.mould), []).append(plan)
-    return groups.items()
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.logger import Logger
 from django_delayq.producer import database, horizon, where
@@ -28,7 +28,7 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
     if elsewhere:
         return Change.UNKNOWN
     if name is None:
-        return where.everywhere(lambda other: requeue(id, other, actor, reason))
+        return where.everywhere(id, lambda other: requeue(id, other, actor, reason))
     if row is not None and (row.state is State.SUCCEEDED or row.far):
         return Change.CONFLICT
     record = row.record.revived(clock.wall_ms()) if row is not None else None
@@ -41,12 +41,12 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         _forget_cancel(id)
 
     def act() -> Change:
-        with stores.guarded(name):
-            return stores.queue(name).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
+        with stores.guarded(name, ids.partition(id)):
+            return stores.with_job(name, id).requeue(id, record, vouched=vouched, actor=actor, reason=reason)[0]
 
     if record is not None and record.key:
-        with stores.guarded(name):
-            Publisher(stores.queue(name), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
+        with stores.guarded(name, ids.partition(id)):
+            Publisher(stores.with_job(name, id), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
     change = noted(id, name, actor, reason, act)
     if change is Change.DONE and record is not None and record.key:
         horizon.meet_key(name, record.key)
@@ -59,7 +59,7 @@ def far_holds(queue: str, key: str) -> bool:
 
 
 def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str) -> Change:
-    with stores.guarded(queue):
+    with stores.guarded(queue, ids.partition(id)):
         view = stores.inspector().job(queue, id)
     holder = where.holder(queue, record.key) if record is not None and record.key else None
     if view is None and record is None:

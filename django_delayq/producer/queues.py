@@ -22,12 +22,14 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
-    with stores.guarded(queue):
-        changed = stores.queue(queue).pause(actor=actor, reason=reason)
-    found, using = database.installed(), conf.get().database
-    if found is not None:  # after a lost reply, too, when the queue is paused already
-        found.note_pause(queue, actor, reason, using, first=changed)
-    return changed
+    found, using, paused = database.installed(), conf.get().database, False
+    for store in stores.parts(queue):
+        with stores.guarded(queue, store.partition):
+            changed = store.pause(actor=actor, reason=reason)
+        if found is not None:  # after a lost reply, too, when it is paused already
+            found.note_pause(queue, store.partition, actor, reason, using, first=changed)
+        paused = paused or changed
+    return paused
 
 
 def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
@@ -41,8 +43,11 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
     named, found, using = conf.get().queue(queue).name, database.installed(), conf.get().database
     if found is not None:
         found.forget_pause(named, using)
-    with stores.guarded(named):
-        return stores.queue(named).resume(actor=actor, reason=reason)
+    resumed = False
+    for store in stores.parts(named):
+        with stores.guarded(named, store.partition):
+            resumed = store.resume(actor=actor, reason=reason) or resumed
+    return resumed
 
 
 apause, aresume = twin(pause), twin(resume)
@@ -58,13 +63,12 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
     check_words("purge()", actor, reason)
     named = conf.get().queue(queue).name
     yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
-    left = 1
-    while left:
-        with stores.guarded(named):
-            cancelled, left = stores.queue(named).purge(actor=actor, reason=reason)
-        yield cancelled
-        if not cancelled:
-            return
+    for store in stores.parts(named):
+        left = cancelled = 1
+        while left and cancelled:
+            with stores.guarded(named, store.partition):
+                cancelled, left = store.purge(actor=actor, reason=reason)
+            yield cancelled
 
 
 def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:

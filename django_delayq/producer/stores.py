@@ -5,17 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
+from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer.breaker import Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection import Link
+from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.places import Nodes, Places, by_node
+from django_delayq.store.places import Nodes, Places
 from django_delayq.store.queue import QueueStore
 
 T = TypeVar("T")
@@ -32,11 +35,15 @@ class StoreSet:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._places: Places | None = None
-        self._queues: dict[str, tuple[conf.Config, Places, QueueStore]] = {}  # as of those settings
+        self._queues: dict[tuple[str, int], tuple[conf.Config, Places, QueueStore]] = {}  # as of those settings
         self._stands_in: Link | None = None
         self.breaker = Breaker()  # of the shared server
         self._breakers: dict[str, Breaker] = {}  # by queue, of those that are on another
-        self._grounds: dict[str, str] = {}
+        self._guards: dict[
+            tuple[str, int], Breaker | Link
+        ] = {}  # of a partition its breaker, or on a Cluster the link whose node has one
+        self._of_nodes: WeakKeyDictionary[Link, Breaker] = WeakKeyDictionary()
+        self._grounds: dict[tuple[str, int], str] = {}
         # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
         self._clocks: dict[Breaker, tuple[float, float]] = {}
 
@@ -47,7 +54,7 @@ class StoreSet:
             with self._lock:
                 if self._places is None:
                     config = conf.get()
-                    nodes = Nodes(config.redis, config.own_servers, name=self._name, timeout=self._timeout)
+                    nodes = Nodes(config.redis, config.own_servers, name=self._name, timeout=self._timeout, patience=self._timeout)
                     own = {nodes.number(queue): Breaker() for queue in config.own_servers}
                     self._breakers = {queue: own[nodes.number(queue)] for queue in config.own_servers}
                     self._places = nodes
@@ -58,40 +65,67 @@ class StoreSet:
         """The shared server itself, without its breaker."""
         return self.places.shared
 
-    def servers(self) -> dict[str, Link]:
-        """The servers, each by one of its queues, by which it is guarded; "" for the shared one, which comes first."""
-        found = {"": self.places.shared}
-        for queue in conf.get().own_servers:
-            link = self.places.of(queue)
-            if link not in found.values():
-                found[queue] = link
+    def servers(self) -> dict[tuple[str, int], Link]:
+        """The servers, each by a partition that it has, by which it is guarded; ("", 0) for the shared one, which comes first."""
+        found, places = {("", 0): self.places.shared}, self.places
+        known = {found["", 0].server}
+        for name, queue in conf.get().queues.items():
+            for partition in queue.served:
+                link = places.of(name, partition)
+                if link.server not in known:
+                    known.add(link.server)
+                    found[name, partition] = link
         return found
 
-    def guarded(self, queue: str = "", *, schedules: bool = False, asks: bool = True, answers: bool = True) -> Guard:
-        """See `Breaker.guarded`; of the server of that queue, or of the shared one."""
+    def guarded(
+        self, queue: str = "", partition: int = 0, *, schedules: bool = False, asks: bool = True, answers: bool = True
+    ) -> Guard:
+        """See `Breaker.guarded`; of the server of that partition of a queue, or of the shared one."""
         if self._places is None:
             _ = self.places  # else nobody knows yet who is elsewhere
-        breaker = self._breakers.get(queue, self.breaker) if self._breakers else self.breaker
-        return breaker.guarded(schedules=schedules, asks=asks, answers=answers)
+        return self._breaker(queue, partition).guarded(schedules=schedules, asks=asks, answers=answers)
 
-    def queue(self, name: str) -> QueueStore:
-        """The store of one queue.
+    def _breaker(self, queue: str, partition: int) -> Breaker:
+        found = self._guards.get((queue, partition))
+        if found is None:
+            link = self.places.of(queue, partition) if queue else self.places.shared
+            found = self._guards[queue, partition] = link if link.moves else self._breakers.get(queue, self.breaker)
+        if isinstance(found, Breaker):
+            return found
+        return self._of_nodes.setdefault(found.server, Breaker())
+
+    def queue(self, name: str, partition: int) -> QueueStore:
+        """The store of one partition of a queue.
 
         Raises:
             QueueUnknown: the settings do not list it.
         """
-        config, found = conf.get(), self._queues.get(name)
+        config, found = conf.get(), self._queues.get((name, partition))
         if found is not None and found[0] is config and found[1] is self._places:  # mostly
             return found[2]
         config.queue(name)
         places = self.places
-        store = QueueStore(places, prefix=config.prefix, queue=name, signer=config.signer)
-        self._queues[name] = (config, places, store)
+        store = QueueStore(places, prefix=config.prefix, queue=name, partition=partition, signer=config.signer)
+        self._queues[name, partition] = (config, places, store)
         return store
+
+    def with_job(self, name: str, job: UUID) -> QueueStore:
+        """The store in which that job of a queue is. Raises: as `queue`."""
+        return self.queue(name, ids.partition(job))
+
+    def parts(self, name: str) -> list[QueueStore]:
+        """The stores of all partitions of a queue that may have jobs. Raises: as `queue`."""
+        return [self.queue(name, partition) for partition in conf.get().queue(name).served]
 
     def inspector(self) -> Inspector:
         """Reads for people."""
-        return Inspector(self.places, prefix=conf.get().prefix)
+        config = conf.get()
+        return Inspector(self.places, prefix=config.prefix, partitions=config.partitions)
+
+    def figures(self) -> Figures:
+        """Numbers over time, for people."""
+        config = conf.get()
+        return Figures(self.places, prefix=config.prefix, partitions=config.partitions)
 
     def from_each(self, queues: Iterable[str], read: Callable[[list[str]], T]) -> tuple[list[T], dict[str, StoreUnavailable]]:
         """What `read` says, for people, of the queues of each server; and of those whose server cannot be asked, why. Where there are
@@ -100,13 +134,18 @@ class StoreSet:
         Raises:
             StoreUnavailable: none of them can be asked.
         """
-        nodes = by_node(self.places, queues)
+        groups: dict[frozenset[Link], list[str]] = {}
+        for queue in queues:
+            servers = frozenset(self.places.of(queue, partition).server for partition in conf.get().queue(queue).served)
+            groups.setdefault(servers, []).append(queue)
         found: list[T] = []
         missing: dict[str, StoreUnavailable] = {}
         error: StoreUnavailable | None = None
-        for names in nodes.values():
+        for servers, names in groups.items():
+            # Of several servers that are asked at once nobody says which one has failed: none is held against any.
+            breaker = self._breaker(names[0], 0) if len(servers) == 1 else Breaker()
             try:
-                with self.guarded(names[0], schedules=len(nodes) > 1):
+                with breaker.guarded(schedules=len(groups) > 1):
                     found.append(read(names))
             except StoreUnavailable as unavailable:
                 error = unavailable
@@ -115,30 +154,32 @@ class StoreSet:
             raise error
         return found, missing
 
-    def ground(self, name: str) -> str:
-        """Where a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis cannot be asked."""
-        known = self._grounds.get(name)
+    def ground(self, name: str, partition: int) -> str:
+        """Where a partition of a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis
+        cannot be asked.
+        """
+        known = self._grounds.get((name, partition))
         if known is None:
             try:
-                with self.guarded(name, schedules=True):
-                    known = self._grounds[name] = self.queue(name).ground()
+                with self.guarded(name, partition, schedules=True):
+                    known = self._grounds[name, partition] = self.queue(name, partition).ground()
             except StoreUnavailable:
                 return ""
         return known
 
-    def learn(self, name: str, ground: str) -> None:
-        """Notes where a queue stands."""
-        self._grounds[name] = ground
+    def learn(self, store: QueueStore, ground: str) -> None:
+        """Notes where a partition of a queue stands."""
+        self._grounds[store.queue, store.partition] = ground
 
     def now_ms(self, queue: str) -> int:
         """The clock of the server of that queue, asked once a minute at most; this host's if it cannot be asked."""
         now, places = clock.monotonic(), self.places
-        breaker = self._breakers.get(queue, self.breaker)
+        breaker = self._breaker(queue, 0)
         known = self._clocks.get(breaker)
         if known is None or now - known[0] > CLOCK_KEPT:
             try:
                 with breaker.guarded(schedules=True):
-                    seconds, us = places.of(queue).execute("TIME")
+                    seconds, us = places.of(queue, 0).execute("TIME")
             except StoreUnavailable:
                 return clock.wall_ms()
             known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6
@@ -148,14 +189,14 @@ class StoreSet:
         """Forgets the links and the breakers; the settings have changed."""
         with self._lock:
             places, self._places = self._places, self._stands_in
-            self._breakers = {}
+            self._breakers, self._guards = {}, {}
             self.forget()
         if places is not None and places is not self._places:
             places.close()
 
     def forget(self) -> None:
         """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
-        for breaker in {self.breaker, *self._breakers.values()}:
+        for breaker in {self.breaker, *self._breakers.values(), *self._of_nodes.values()}:
             breaker.note(None)
         self._grounds = {}
         self.forget_clock()

@@ -116,6 +116,10 @@ class Task(Bound[P, R]):
         self.check_arguments(args, kwargs)
         self._annotations.check(self.name, args, kwargs)
 
+    def takes(self, name: str) -> frozenset[type] | None:
+        """The types that the annotation of that parameter lets in; None where it lets in everything."""
+        return self._annotations.takes(name)
+
     def follower(self, kwargs: Mapping[str, Any]) -> Task[..., Any] | None:
         """Of which task a job is scheduled when one with these arguments has failed for good."""
         return self.on_failure

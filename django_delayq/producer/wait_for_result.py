@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from django_delayq import clock, conf
+from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, JobFailed, NotFinished, ResultGone, StoreUnavailable
 from django_delayq.producer import database, twins
 from django_delayq.producer.database import Ending
@@ -85,7 +85,7 @@ def ended(job: Asked, since: float) -> Ending | None:
         return found if found.state in FINISHED else None
     view = None
     try:
-        with stores.guarded(job.queue):
+        with stores.guarded(job.queue, ids.partition(job.id)):
             view = stores.inspector().job(job.queue, job.id)
     except StoreUnavailable:
         return found  # without it, nobody knows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -118,6 +118,14 @@ def row_of(id: UUID) -> OutboxRow | None:
     return rows[0] if rows else None
 
 
+def row_in_any(id: UUID, partitions: Iterable[int]) -> OutboxRow | None:
+    """The row of a job that was drawn under that id, whichever partition it has been given."""
+    found = database.installed()
+    drawn = {id, *(ids.placed(id, partition) for partition in partitions)}
+    rows = [] if found is None else found.rows(list(drawn), conf.get().database)
+    return rows[0] if rows else None
+
+
 def rows_of_key(queue: str, key: str) -> list[UUID]:
     """The durable rows of a key that are not finished."""
     found = database.installed()
@@ -139,16 +147,16 @@ def latest_of_key(queue: str, key: str) -> UUID | None:
 
 
 def holder(queue: str, key: str) -> UUID | None:
-    """The job that holds a key in Redis."""
+    """The job that holds a key in Redis: in its home, or in one that it had before."""
     with stores.guarded(queue):
-        return stores.inspector().find(queue, key)
+        return stores.inspector().find(queue, key, conf.get().queue(queue).homes(key))
 
 
-def everywhere(ask: Callable[[str], Change]) -> Change:
+def everywhere(job: UUID, ask: Callable[[str], Change]) -> Change:
     """The first answer of a queue that knows the job. A server that is away is passed over, and raised where no other one has it."""
     away: dict[Link, StoreUnavailable] = {}
     for name in conf.get().queues:
-        node = stores.places.of(name)
+        node = stores.places.of(name, ids.partition(job)).server
         if node in away:
             continue
         try:

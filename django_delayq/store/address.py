@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, TypeAlias
@@ -21,7 +21,7 @@ from django_delayq.store.sentinels import Entrance, Sentinels, SentinelUrl
 
 RedisSpec: TypeAlias = "str | Mapping[str, Any]"
 CLUSTER_SCHEMES: Final = ("redis+cluster://", "rediss+cluster://")
-SCHEMES = ("redis://", "rediss://", "unix://", *sentinels.SCHEMES)
+SCHEMES = ("redis://", "rediss://", "unix://", *sentinels.SCHEMES, *CLUSTER_SCHEMES)
 # What a private pool takes over from the pool of a cache: where the server is and how to be let in. Not the client's
 # decoding, retries, pool sizes, timeouts or name: those are ours.
 TAKEN_OVER = frozenset(
@@ -44,9 +44,8 @@ NAME: Final = re.compile(r"[\w-]+")
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
 HOW_ENCODED: Final = "What is no letter or digit in a password is percent-encoded: %40 for @, %2F for /."
 HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
-CLUSTER_WAY_OUT: Final = (
-    "Name a server that is part of no Cluster, as redis://host:6379/1; or, for one that may fail over, its Sentinels."
-)
+CLUSTER_LINE: Final = "redis+cluster://user:password@host1:6379,host2:6379"
+PORT: Final = 6379
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +92,26 @@ def way(spec: RedisSpec) -> Way:
     return Way(
         where=where(kwargs),
         network=not kwargs.get("path"),
-        here="sentinels" not in kwargs and _is_here(kwargs.get("host", "localhost")),
+        here="sentinels" not in kwargs and all(_is_here(host) for host, _ in nodes_of(kwargs)),
         tls=tls,
         checked=tls and kwargs["ssl_check_hostname"],
         password=bool(kwargs.get("password") or kwargs.get("credential_provider")),
     )
+
+
+def nodes_of(kwargs: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
+    """Host and port of each server that these arguments of a connection name: several, of a Cluster."""
+    cluster: Sequence[tuple[str, int]] | None = kwargs.get("cluster")
+    return cluster or [(kwargs.get("host", "localhost"), int(kwargs.get("port", PORT)))]
+
+
+def is_cluster(spec: RedisSpec) -> bool:
+    """Whether that value of `DELAYQ["REDIS"]` leads to a Redis Cluster, without connecting or starting anything.
+
+    Raises:
+        ConfigError: it leads nowhere.
+    """
+    return not is_embedded(spec) and "cluster" in resolve(spec)[1]
 
 
 def _is_here(host: str) -> bool:
@@ -118,13 +132,16 @@ def where(kwargs: Mapping[str, Any]) -> str:
     """The address for people, without a password."""
     if kwargs.get("path"):
         return f"unix:{kwargs['path']}, db {kwargs.get('db') or 0}"
+    if cluster := kwargs.get("cluster"):
+        return f"the Cluster of {', '.join(f'{host}:{port}' for host, port in cluster)}"
     if sentinels := kwargs.get("sentinels"):
         return f"{sentinels.name} by Sentinel at {sentinels.places}, db {kwargs.get('db') or 0}"
     return f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}, db {kwargs.get('db') or 0}"
 
 
 def resolve(spec: RedisSpec) -> tuple[type[Connection], dict[str, Any]]:
-    """The class of the connections, and their arguments: with `sentinels` in place of host and port, if those say where the master is.
+    """The class of the connections, and their arguments: in place of host and port with `sentinels`, if those say where the master is,
+    or with `cluster`, host and port of some of its nodes.
 
     Raises:
         ConfigError: it leads nowhere.
@@ -161,6 +178,8 @@ def _from_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], d
     _check(url, 'DELAYQ["REDIS"]')
     if url.startswith(sentinels.SCHEMES):
         return _from_sentinel_url(url, options)
+    if url.startswith(CLUSTER_SCHEMES):
+        return _from_cluster_url(url, options)
     kwargs = dict(parse_url(url))
     connection_class = kwargs.pop("connection_class", Connection)
     return connection_class, {**kwargs, **options}
@@ -171,6 +190,28 @@ def _from_sentinel_url(url: str, options: Mapping[str, Any]) -> tuple[type[Conne
     entrances, kwargs = sentinels.entrances(found.places, found.connection_class, {**found.kwargs, **options})
     named = [(made, _named(made, one)) for made, one in entrances]
     return found.connection_class, {**kwargs, "sentinels": Sentinels(found.name, named)}
+
+
+def _from_cluster_url(url: str, options: Mapping[str, Any]) -> tuple[type[Connection], dict[str, Any]]:
+    def refused(wrong: str) -> ConfigError:
+        return ConfigError(f'DELAYQ["REDIS"] begins with {scheme}://, and {wrong}.', hint=f"Write {CLUSTER_LINE}. {HOW_ENCODED}")
+
+    scheme, _, rest = url.partition("://")
+    front, question, query = rest.partition("?")
+    credentials, at, rest = front.rpartition("@")
+    hosts, _, database = rest.partition("/")
+    found = sentinels.places(hosts, PORT)
+    if not found:
+        raise refused("what follows names no nodes")
+    try:
+        kwargs = dict(parse_url(f"{scheme.removesuffix('+cluster')}://{credentials}{at}node/{question}{query}"))
+    except ValueError:
+        raise refused("what follows is no usable address") from None
+    connection_class = kwargs.pop("connection_class", Connection)
+    given = {**kwargs, **options}
+    if database not in ("", "0") or given.pop("db", 0):
+        raise refused("a Redis Cluster has database 0 only")
+    return connection_class, {**{name: value for name, value in given.items() if name not in ("host", "port")}, "cluster": found}
 
 
 def _split(url: str, place: str) -> SentinelUrl:
@@ -186,13 +227,12 @@ def _check(url: Any, place: str) -> None:
         ConfigError: its text names place and scheme; those of the parsers quote what they stumbled over.
     """
     scheme = SCHEME.match(url) if isinstance(url, str) else None
-    if scheme is not None and scheme[0] in CLUSTER_SCHEMES:
-        raise ConfigError(f"{place} begins with {scheme[0]}: Redis Cluster is not yet in this release.", hint=CLUSTER_WAY_OUT)
     said = f"{place} begins with {scheme[0]}" if scheme else f"{place} is an address without a scheme"
     if scheme is None or not url.startswith(SCHEMES):
         raise ConfigError(f"{said}; known are {', '.join(SCHEMES)}.", hint=HOW)
     _, *behind = re.split(r"[/?#]", url[scheme.end() :], maxsplit=1)
-    if "@" in "".join(behind) or not (url.startswith(sentinels.SCHEMES) or _is_readable(url)):
+    several = url.startswith((*sentinels.SCHEMES, *CLUSTER_SCHEMES))
+    if "@" in "".join(behind) or not (several or _is_readable(url)):
         raise ConfigError(f"{said}, and what follows is no usable address.", hint=HOW)
 
 
@@ -204,7 +244,7 @@ def _is_readable(url: str) -> bool:
     return host is None or HOST.fullmatch(host) is not None
 
 
-def _call_factory(path: str) -> Redis:
+def _call_factory(path: str) -> Redis | RedisCluster:
     module, _, attribute = path.rpartition(".")
     try:
         factory = getattr(import_module(module), attribute)
@@ -215,7 +255,7 @@ def _call_factory(path: str) -> Redis:
         client = factory()
     if unsaid.error:
         raise ConfigError(f"The factory {path!r} in DELAYQ['REDIS'] raised {unsaid.error}.", hint=f"Call it by hand. {HOW}")
-    if not isinstance(client, Redis):
+    if not isinstance(client, Redis | RedisCluster):
         said = f"The factory {path!r} in DELAYQ['REDIS'] returned {type(client).__name__}; it must return a redis.Redis."
         raise ConfigError(said, hint=_way_out(client))
     return client
@@ -225,8 +265,6 @@ def _way_out(client: object) -> str:
     """What to give in its place, of a client of redis-py that is none of one server."""
     if isinstance(client, Sentinel):
         return "Return its master_for('mymaster'), with the name that the Sentinels know; or write redis+sentinel://… in its place."
-    if isinstance(client, RedisCluster):
-        return f"This release does not work with a Redis Cluster. {CLUSTER_WAY_OUT}"
     return ""
 
 
@@ -264,7 +302,7 @@ def _from_cache(alias: str) -> tuple[type[Connection], dict[str, Any]]:
         client = get_client(write=True) if get_client else None
     if unsaid.error:
         raise ConfigError(f"{place} is refused by its client, which raises {unsaid.error}.", hint=HOW)
-    if not isinstance(client, Redis):
+    if not isinstance(client, Redis | RedisCluster):
         raise ConfigError(
             f"The cache {alias!r} in DELAYQ['REDIS'] is a {type(cache).__name__}, which is not on Redis.",
             hint=_way_out(client) or "Use an alias of django-redis or of django.core.cache.backends.redis, or write a URL.",
@@ -280,7 +318,9 @@ def _locations(location: Any) -> Iterator[str]:
             yield from re.split("[;,]", str(text))  # as the backends do it
 
 
-def _from_client(client: Redis) -> tuple[type[Connection], dict[str, Any]]:
+def _from_client(client: Redis | RedisCluster) -> tuple[type[Connection], dict[str, Any]]:
+    if isinstance(client, RedisCluster):
+        return _from_cluster_client(client)
     pool: ConnectionPool = client.connection_pool
     if isinstance(pool, SentinelConnectionPool):
         return _from_sentinel_pool(pool)
@@ -288,6 +328,23 @@ def _from_client(client: Redis) -> tuple[type[Connection], dict[str, Any]]:
     if issubclass(pool.connection_class, UnixDomainSocketConnection):
         kwargs = {name: value for name, value in kwargs.items() if name not in {"host", "port"}}
     return pool.connection_class, kwargs
+
+
+def _from_cluster_client(client: RedisCluster) -> tuple[type[Connection], dict[str, Any]]:
+    """Its nodes and how to be let in; it stays what it is, and is not used."""
+    manager = getattr(client, "nodes_manager", None)
+    nodes = {**getattr(manager, "startup_nodes", {}), **getattr(manager, "nodes_cache", {})}
+    kwargs = getattr(manager, "connection_kwargs", None)
+    found = list(dict.fromkeys((str(node.host), int(node.port)) for node in nodes.values() if node.host and node.port))
+    if not found or not isinstance(kwargs, dict):
+        raise ConfigError(
+            f"DELAYQ['REDIS'] leads to a {type(client).__name__} that does not tell its nodes.",
+            hint=f"Write {CLUSTER_LINE} in its place. {HOW_ENCODED}",
+        )
+    tls = bool(kwargs.get("ssl")) or issubclass(kwargs.get("connection_class", Connection), SSLConnection)
+    own = TAKEN_OVER - {"host", "port", "db", "path"}
+    taken = {name: value for name, value in kwargs.items() if name in own or (tls and name.startswith("ssl_"))}
+    return SSLConnection if tls else Connection, {**taken, "cluster": found}
 
 
 def _from_sentinel_pool(pool: SentinelConnectionPool) -> tuple[type[Connection], dict[str, Any]]:

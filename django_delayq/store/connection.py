@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -20,23 +19,13 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from django_delayq import clock
-from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
+from django_delayq.store.error_replies import CODED, StoreError, StoreRefused, answered, cause_of
+from django_delayq.store.packing import packed
 from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
-
-
-def _plain(command: tuple[Any, ...]) -> bytes:
-    """What hiredis packs, for who does without."""
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-
-
-_pack: Callable[[tuple[Any, ...]], bytes]
-try:
-    from hiredis import pack_command as _pack
-except ImportError:
-    _pack = _plain
+from django_delayq.store.wire import Wire
 
 Reply: TypeAlias = Any
 
@@ -45,47 +34,12 @@ IDLE = 30.0
 RESTED = 1.0  # seconds after which the Sentinels are asked before it is used
 KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
 HURRIED = 0.25  # seconds that a call may wait when there is no time left
-# Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
-# codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
-PASSING_CODES = re.compile(r"\b(OOM|READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS|TRYAGAIN|BUSY)\b")
-CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
-PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownError"})
-# What only a node of a Redis Cluster says, of where keys lie. No answer about a job: whoever took it for one would give the job up.
-# Older clients leave it as it is.
-CLUSTER_CODES = re.compile(r"(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|CROSSSLOT) ")
-CLUSTER_CLASSES = frozenset({"MovedError", "AskError", "TryAgainError", "ClusterDownError", "ClusterCrossSlotError"})
-
-
-class StoreError(DelayqError):
-    """Redis answered with an error that is no passing trouble: a wrong type, a refused command, a broken script. `reply`: its code
-    and what follows, as it came; "" for an error of ours.
-    """
-
-    code = "store_error"
-    reply = ""
-
-
-class StoreRefused(StoreUnavailable):
-    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached."""
-
-    replica = False
-    full = False
 
 
 class ScriptMissing(StoreError):
-    """The server does not have that script: it was restarted, flushed or replaced."""
+    """The server at the end of the link `at` does not have that script: it was restarted, flushed or replaced."""
 
-
-class Opening(bytes):
-    """The first words of commands that begin alike, packed once; it stands for them in a command. `words`: how many they are."""
-
-    words: int
-
-    @classmethod
-    def of(cls, *words: Any) -> Opening:
-        made = cls(_pack(words).partition(b"\n")[2])
-        made.words = len(words)
-        return made
+    at: Link
 
 
 class Link:
@@ -104,22 +58,43 @@ class Link:
         self.factory = factory
         self.where = where
         self._sentinels = sentinels
-        self._idle: deque[tuple[Connection, float]] = deque()  # with when it was put there
+        self._idle: deque[tuple[Wire, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
         self._deadline: float | None = None
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.rest = Rest()
+
+    moves = False  # whether the next call may find another server there
+    misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
+
+    @property
+    def server(self) -> Link:
+        """Where it leads just now: by this, servers are told apart."""
+        return self
+
+    @property
+    def home(self) -> str:
+        """The address of the server, or of the Cluster of which it is a part: there a key is at one place, and it stays the same."""
+        return self.where
 
     @property
     def shared(self) -> Link:
         """See `store/places.py`: it is the place of all queues."""
         return self
 
-    def of(self, queue: str) -> Link:
+    def of(self, queue: str, partition: int) -> Link:
         """See `shared`."""
         return self
 
-    def nodes(self) -> Sequence[Link]:
+    def on_shared(self, queue: str, partition: int) -> Link:
+        """See `shared`."""
+        return self
+
+    def beside(self, key: str) -> Link:
+        """What leads to a key of others, on the same server or in the same Cluster: this link, if one script may have both."""
+        return self
+
+    def nodes(self, queue: str = "") -> Sequence[Link]:
         """See `shared`."""
         return (self,)
 
@@ -127,6 +102,10 @@ class Link:
     def away(self) -> bool:
         """Whether the server could not be reached when it was last called."""
         return self.rest.failed
+
+    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
+        """How long calls fail at once behind one that has failed, or was answered later than that; see `Rest`."""
+        self.rest.seconds, self.rest.late = seconds, late
 
     def hurry(self, deadline: float) -> None:
         """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
@@ -159,42 +138,59 @@ class Link:
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        connection = self._send((command,))
+        wire = self._send((command,))
 
         def receive() -> Reply:
-            reply = self._receive(connection, 1)[0]
+            reply = self._receive(wire, 1)[0]
             if isinstance(reply, Exception):
                 raise reply
             return reply
 
         return receive
 
-    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Connection:
-        self._after_fork()
+    def _send(self, commands: Sequence[tuple[Any, ...]]) -> Wire:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self.close()
         if self.rest.holds:
             raise StoreUnavailable(code="redis_rests", where=self.where)
-        connection = self._take() if self._deadline is None else self._hurried(self._deadline)
+        wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
-            connection.send_packed_command([b"".join(map(_packed, commands))], check_health=False)
+            sent = packed(commands[0]) if len(commands) == 1 else b"".join(map(packed, commands))
+            wire.connection.send_packed_command((sent,), check_health=False)
         except BaseException as error:
-            raise self._broken(connection, error) from error
-        return connection
+            raise self._broken(wire, error) from error
+        return wire
 
-    def _receive(self, connection: Connection, count: int) -> list[Reply]:
+    def _receive(self, wire: Wire, count: int) -> list[Reply]:
         began = clock.monotonic() if self.rest.late else 0.0
+        replies: list[Reply] = []
+        refused = False
         try:
-            replies = [self._read(connection) for _ in range(count)]
+            while len(replies) < count:
+                try:
+                    replies.append(wire.connection.read_response())
+                except ResponseError as error:
+                    answer = self._answered(error)
+                    refused = refused or (isinstance(answer, StoreRefused) and answer.replica)
+                    replies.append(answer)
         except BaseException as error:
-            raise self._broken(connection, error) from error
+            raise self._broken(wire, error) from error
         if self.rest.failed or began:
             self.rest.answered(began)
-        for reply in replies:
-            if isinstance(reply, StoreRefused) and reply.replica:
-                connection.disconnect()  # the address may lead to the new primary by now
-                self._forget()
-                return replies
-        self._keep(connection)
+        if refused:
+            wire.discard()  # the address may lead to the new primary by now
+            self._forget()
+        else:
+            self._keep(wire)
         return replies
+
+    def _answered(self, error: ResponseError) -> ScriptMissing | StoreRefused | StoreError:
+        if not isinstance(error, NoScriptError):
+            return answered(error, self.where, self.misplaced)
+        missing = ScriptMissing(str(error))
+        missing.at = self
+        return missing
 
     def dedicated(self) -> Connection:
         """A connected connection for one owner that blocks on it (the wake line). The owner disconnects it.
@@ -209,6 +205,9 @@ class Link:
     def leads(self, connection: Connection) -> bool:
         """Whether that connection goes to the server that is meant now, as far as is known: a master may have got a successor."""
         return self._sentinels is None or self._sentinels.lead_to(connection)
+
+    def heard(self, error: Exception) -> None:
+        """What a connection of an owner of its own was told in place of an answer: it may be news of where the server is."""
 
     def _made(self) -> Connection:
         try:
@@ -225,7 +224,7 @@ class Link:
         try:
             connection.connect()
         except BaseException as error:
-            refused = self._broken(connection, error)
+            refused = self._broken(Wire(connection), error)
             if not (type(error) is ResponseError and not CODED.match(str(error))):
                 raise refused from error
         if refused is not None:
@@ -235,19 +234,19 @@ class Link:
         """Closes the idle connections. The link may be used again."""
         while self._idle:
             with contextlib.suppress(IndexError):
-                _discard(self._idle.pop()[0])
+                self._idle.pop()[0].discard()
 
-    def _take(self) -> Connection:
+    def _take(self) -> Wire:
         """An idle connection that is still one, or a new one."""
         while True:
             try:
-                connection, since = self._idle.pop()
+                wire, since = self._idle.pop()
             except IndexError:
-                return self.dedicated()
+                return Wire(self.dedicated())
             idle = clock.monotonic() - since
-            if idle < IDLE and (self._sentinels is None or self._still_leads(connection, idle)) and _is_quiet(connection):
-                return connection
-            _discard(connection)
+            if idle < IDLE and (self._sentinels is None or self._still_leads(wire.connection, idle)) and wire.is_quiet():
+                return wire
+            wire.discard()
 
     def _still_leads(self, connection: Connection, idle: float) -> bool:
         """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Nobody who
@@ -257,44 +256,31 @@ class Link:
             self._sentinels.look()
         return self.leads(connection)
 
-    def _hurried(self, deadline: float) -> Connection:
+    def _hurried(self, deadline: float) -> Wire:
         connection = self._made()
         left = max(HURRIED, deadline - clock.monotonic())
         connection.socket_timeout = min(connection.socket_timeout or left, left)
         connection.socket_connect_timeout = connection.socket_timeout
         self._let_in(connection)
-        return connection
+        return Wire(connection)
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, wire: Wire) -> None:
         """For the next call. What has not been needed for long is closed: the peak of one moment is not held for ever."""
-        if self._deadline is not None or (self._sentinels is not None and not self.leads(connection)):
-            _discard(connection)
+        if self._deadline is not None or (self._sentinels is not None and not self.leads(wire.connection)):
+            wire.discard()
             return
         now = clock.monotonic()
-        self._idle.append((connection, now))
+        self._idle.append((wire, now))
         if len(self._idle) > 1:
             with contextlib.suppress(IndexError):  # another thread may take them meanwhile
                 while len(self._idle) > KEPT or now - self._idle[0][1] > IDLE:
-                    _discard(self._idle.popleft()[0])
+                    self._idle.popleft()[0].discard()
 
-    def _after_fork(self) -> None:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
-            self.close()
-
-    def _read(self, connection: Connection) -> Reply:
-        try:
-            return connection.read_response()
-        except ResponseError as error:
-            if isinstance(error, NoScriptError):
-                return ScriptMissing(str(error))
-            return answered(error, self.where)
-
-    def _broken(self, connection: Connection, error: BaseException) -> StoreUnavailable:
+    def _broken(self, wire: Wire, error: BaseException) -> StoreUnavailable:
         """What to raise after a call has failed in the middle. What is no error of the connection, such as an interrupt, is raised
         here: it, too, leaves a reply that another call would read.
         """
-        _discard(connection)
+        wire.discard()
         if not isinstance(error, (RedisError, OSError)):
             raise error
         self.rest.begin()
@@ -313,49 +299,7 @@ class Link:
             code = "redis_loading"
         else:
             code = "redis_away"
-        return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
-
-
-def answered(error: ResponseError, where: str) -> StoreRefused | StoreError:
-    """What an error stands for that the server at `where` has answered with."""
-    kind, cause = type(error).__name__, _cause(error)
-    if kind in CLUSTER_CLASSES or CLUSTER_CODES.match(str(error)):
-        return StoreRefused(code="redis_cluster", where=where, cause=cause)
-    if kind in PASSING_CLASSES or PASSING_CODES.search(str(error)):
-        refused = StoreRefused(code="redis_away", where=where, cause=cause)
-        refused.replica = kind == "ReadOnlyError" or "READONLY" in str(error)
-        refused.full = kind == "OutOfMemoryError" or "OOM" in str(error)
-        return refused
-    wrong = StoreError(code="redis_answered", where=where, cause=str(error))
-    wrong.reply = str(error)
-    return wrong
-
-
-def _packed(command: tuple[Any, ...]) -> bytes:
-    """The client library would look at each argument first, in Python."""
-    opening = command[0]
-    if not isinstance(opening, Opening):
-        return _pack(command)
-    rest = _pack(command[1:]).partition(b"\n")[2]
-    return b"*%d\r\n%b%b" % (opening.words + len(command) - 1, opening, rest)
-
-
-def _is_quiet(connection: Connection) -> bool:
-    """Whether it is open and nothing waits to be read: the server has not closed it, and no reply of another call is left."""
-    try:
-        return not connection.can_read(0)
-    except (RedisError, OSError):
-        return False
-
-
-def _discard(connection: Connection) -> None:
-    with contextlib.suppress(Exception):
-        connection.disconnect()
-
-
-def _cause(error: BaseException) -> str:
-    text = str(error).strip().rstrip(".")
-    return text or type(error).__name__
+        return StoreUnavailable(code=code, where=self.where, cause=cause_of(error))
 
 
 def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> Link:
@@ -368,30 +312,42 @@ def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> L
         timeout: seconds to wait for a connection, and for a reply.
 
     Raises:
-        ConfigError: the value names nothing that can be connected to.
+        ConfigError: the value names nothing that can be connected to; or a Cluster, see `places.place`.
     """
     connection_class, kwargs = resolve(spec)
+    if "cluster" in kwargs:
+        raise ConfigError(
+            'DELAYQ["REDIS"] leads to a Redis Cluster, and what is done here is done on one server.',
+            hint='Name a server that is part of no Cluster, as redis://host:6379/1, or "embedded".',
+        )
     return link_to(connection_class, kwargs, name=name, timeout=timeout)
 
 
 def link_to(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Link:
     """As `connect`, to what `address.resolve` has found. `name` may be ""."""
-    ours = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "client_name": name or None,
-        "retry": Retry(NoBackoff(), 0),
-        "health_check_interval": 0,
-        "decode_responses": False,
-        "protocol": 2,
-    }
-    merged = {**kwargs, **ours}
-    sentinels: Sentinels | None = merged.pop("sentinels", None)
+    sentinels: Sentinels | None = kwargs.get("sentinels")
+    rest = {key: value for key, value in kwargs.items() if key != "sentinels"}
 
     def make() -> Connection:
         place = {} if sentinels is None else dict(zip(("host", "port"), sentinels.ask(), strict=True))
-        connection = connection_class(**merged, **place)
-        connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
-        return connection
+        return unconnected(connection_class, {**rest, **place}, name=name, timeout=timeout)
 
     return Link(make, where(kwargs), sentinels)
+
+
+def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *, name: str, timeout: float) -> Connection:
+    """A connection of ours with these arguments, without retries, that will wait for `timeout` seconds."""
+    connection = connection_class(
+        **{
+            **kwargs,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "client_name": name or None,
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+            "decode_responses": False,
+            "protocol": 2,
+        }
+    )
+    connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
+    return connection

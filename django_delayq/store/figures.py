@@ -4,6 +4,7 @@ however many jobs there are, and each in one write to each server.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,7 @@ from django_delayq.spread import Spread
 from django_delayq.store import decode
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.partitions import ONE, Partitions
 from django_delayq.store.places import Places
 
 MINUTE_MS: Final = 60_000
@@ -39,7 +41,7 @@ ASKED_AT_ONCE: Final = 240  # minutes per command: some tenth of a millisecond i
 MINUTE_STEPS: Final = (1, 2, 5, 10, 15, 30, 60)
 HOUR_STEPS: Final = (1, 2, 3, 4, 6, 12, 24)
 
-Look: TypeAlias = tuple[str, tuple[Any, ...]]  # a queue, and what its server is asked
+Look: TypeAlias = tuple[Keys, tuple[Any, ...]]  # a partition, and what its server is asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,26 +95,29 @@ class SlotCounts:
 
 
 class Figures:
-    """Looks into the queues of one prefix.
+    """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
+
+    Args:
+        partitions: see `Partitions`.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, places: Places, *, prefix: str) -> None:
+    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE) -> None:
         self._places = places
-        self._prefix = prefix
+        self._parts = Partitions(prefix, partitions)
 
     def hours(self, queues: Sequence[str]) -> list[Spread]:
         """The last hour of each queue."""
         now_ms = self._now_ms(queues)
-        raws = self._ask(self._spreads(queues), b"")
+        raws = self._spreads(queues)
         return [spread.decode(raw, now_ms) for raw in raws]
 
     def slots(self, queues: Sequence[str]) -> list[SlotCounts]:
         """The last hour of each queue, slot by slot."""
         now_ms = self._now_ms(queues)
-        raws = self._ask(self._spreads(queues), b"")
+        raws = self._spreads(queues)
         start_ms = (now_ms // spread.SLOT_MS - spread.MINUTES // spread.SLOT + 1) * spread.SLOT_MS
         return [
             SlotCounts(
@@ -128,56 +133,62 @@ class Figures:
         """What a queue has done in the last `steps` times `step` minutes; counts are kept for eight days."""
         minute = self._now_ms([queue]) // MINUTE_MS
         first = minute - minute % step - (steps - 1) * step
-        key = Keys(self._prefix, queue)["stats"]
-        asked = [range(start, min(start + ASKED_AT_ONCE, minute + 1)) for start in range(first, minute + 1, ASKED_AT_ONCE)]
-        replies = self._ask([(queue, ("HMGET", key, *(f"{each}:{kind}" for each in part for kind in ENDED))) for part in asked], ())
+        some = [range(start, min(start + ASKED_AT_ONCE, minute + 1)) for start in range(first, minute + 1, ASKED_AT_ONCE)]
+        asked = [(keys, minutes) for keys in self._parts.of(queue) for minutes in some]
+        looks = [(keys, ("HMGET", keys["stats"], *(f"{each}:{kind}" for each in minutes for kind in ENDED))) for keys, minutes in asked]
         sums = {kind: [0] * steps for kind in ENDED}
-        for part, counts in zip(asked, replies, strict=True):
+        for (_, minutes), counts in zip(asked, self._ask(looks, ()), strict=True):
             for number, count in enumerate(counts):
                 if count:
-                    sums[ENDED[number % len(ENDED)]][(part[number // len(ENDED)] - first) // step] += decode.number(count)
+                    sums[ENDED[number % len(ENDED)]][(minutes[number // len(ENDED)] - first) // step] += decode.number(count)
         told = {kind: tuple(numbers) for kind, numbers in sums.items()}
         return EndedCounts(queue=queue, start_ms=first * MINUTE_MS, step_ms=step * MINUTE_MS, **told)
 
     def lanes(self, queue: str) -> dict[str, int]:
         """How many jobs wait in each lane, those that are due among them."""
-        keys = Keys(self._prefix, queue)
-        return dict(zip(LANES, self._ask([(queue, ("ZCARD", keys[lane])) for lane in LANES], 0), strict=True))
+        sizes = self._ask([(keys, ("ZCARD", keys[lane])) for keys in self._parts.of(queue) for lane in LANES], 0)
+        return {lane: sum(sizes[number :: len(LANES)]) for number, lane in enumerate(LANES)}
 
     def counts(self, queues: Sequence[str]) -> list[QueueCounts]:
         """What each of these queues counts."""
         now_ms = self._now_ms(queues)
         fields = [f"{now_ms // MINUTE_MS - 1}:{kind}" for kind in KINDS]
+        parts = self._parts.of_each(queues)
         commands: list[Look] = []
-        for queue in queues:
-            keys = Keys(self._prefix, queue)
+        for keys in parts:
             commands += [
-                (queue, ("HMGET", keys["stats"], *fields)),
-                (queue, ("ZCARD", keys["finished"])),
-                (queue, ("ZCOUNT", keys["failed"], now_ms - HOUR_MS, "+inf")),
-                (queue, ("ZCOUNT", keys["failed"], now_ms - 24 * HOUR_MS, "+inf")),
+                (keys, ("HMGET", keys["stats"], *fields)),
+                (keys, ("ZCARD", keys["finished"])),
+                (keys, ("ZCOUNT", keys["failed"], now_ms - HOUR_MS, "+inf")),
+                (keys, ("ZCOUNT", keys["failed"], now_ms - 24 * HOUR_MS, "+inf")),
             ]
         replies = zip(*[iter(self._ask(commands, 0))] * 4, strict=True)
+        found = {queue: Counter[str]() for queue in queues}
+        for keys, (minute, tombstones, hour, day) in zip(parts, replies, strict=True):
+            sums = found[keys.queue]
+            sums.update({"tombstones": tombstones, "failed_hour": hour, "failed_day": day})
+            if minute:
+                sums.update({kind: decode.number(count or b"0") for kind, count in zip(KINDS, minute, strict=True)})
         return [
             QueueCounts(
                 queue=queue,
-                tombstones=tombstones,
-                failed_hour=failed_hour,
-                failed_day=failed_day,
-                minute={kind: decode.number(count or b"0") for kind, count in zip(KINDS, minute or [b"0"] * len(KINDS), strict=True)},
+                tombstones=sums["tombstones"],
+                failed_hour=sums["failed_hour"],
+                failed_day=sums["failed_day"],
+                minute={kind: sums[kind] for kind in KINDS},
             )
-            for queue, (minute, tombstones, failed_hour, failed_day) in zip(queues, replies, strict=True)
+            for queue, sums in found.items()
         ]
 
     def forecast(self, queues: Sequence[str]) -> Forecast:
         """What becomes due in these queues, by the whole minute and the whole hour; what is due already is not in it."""
         now_ms = self._now_ms(queues)
         minute_start, hour_start = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
-        lanes = [(queue, Keys(self._prefix, queue)[lane]) for queue in queues for lane in LANES]
+        lanes = [(keys, keys[lane]) for keys in self._parts.of_each(queues) for lane in LANES]
         looked = self._ask(
             [
-                *((queue, ("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS)) for queue, lane in lanes),
-                *((queue, ("ZCARD", lane)) for queue, lane in lanes),
+                *((keys, ("ZCOUNT", lane, f"({now_ms}", hour_start + 24 * HOUR_MS)) for keys, lane in lanes),
+                *((keys, ("ZCARD", lane)) for keys, lane in lanes),
             ],
             0,
         )
@@ -193,9 +204,9 @@ class Figures:
         ranges = [*pairwise(minutes), *pairwise(hours)]
         counts = self._ask(
             [
-                (queue, ("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}"))
+                (keys, ("ZCOUNT", lane, f"({now_ms}" if start <= now_ms else start, f"({end}"))
                 for start, end in ranges
-                for queue, lane in busy
+                for keys, lane in busy
             ],
             0,
         )
@@ -209,21 +220,28 @@ class Figures:
             hours=tuple(sums[split:]),
         )
 
-    def _spreads(self, queues: Sequence[str]) -> list[Look]:
-        return [(queue, ("GETRANGE", Keys(self._prefix, queue)["spread"], 0, spread.LENGTH - 1)) for queue in queues]
+    def _spreads(self, queues: Sequence[str]) -> list[bytes]:
+        """What each queue counts, one partition behind the other."""
+        parts = self._parts.of_each(queues)
+        raws: dict[str, list[bytes]] = {queue: [] for queue in queues}
+        looks = [(keys, ("GETRANGE", keys["spread"], 0, spread.LENGTH - 1)) for keys in parts]
+        for keys, raw in zip(parts, self._ask(looks, b""), strict=True):
+            raws[keys.queue].append(raw)
+        return [spread.joined(raws[queue]) for queue in queues]
 
     def _now_ms(self, queues: Sequence[str]) -> int:
         """By the clock of the first one's server: one moment for all."""
-        link = self._places.of(queues[0]) if queues else self._places.shared
+        link = self._places.of(queues[0], 0) if queues else self._places.shared
         seconds, micros = link.execute("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
     def _ask(self, looks: Sequence[Look], nothing: Any) -> list[Any]:
-        numbers: dict[Link, list[int]] = {}
-        for number, (queue, _) in enumerate(looks):
-            numbers.setdefault(self._places.of(queue), []).append(number)
+        numbers: dict[Link, tuple[Link, list[int]]] = {}
+        for number, (keys, _) in enumerate(looks):
+            link = self._places.of(keys.queue, keys.partition)
+            numbers.setdefault(link.server, (link, []))[1].append(number)
         found = [nothing] * len(looks)
-        for link, those in numbers.items():
+        for link, those in numbers.values():
             for number, reply in zip(those, link.execute_many([looks[number][1] for number in those]), strict=True):
                 if isinstance(reply, StoreUnavailable):
                     raise reply

@@ -4,7 +4,7 @@ decide. Numbers of several keys are read in one write and may differ by what hap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -12,48 +12,15 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.lanes import LANES
 from django_delayq.record import JobRecord
 from django_delayq.store import decode, scripts
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
+from django_delayq.store.partitions import ONE, Partitions
 from django_delayq.store.places import Places, by_node
+from django_delayq.store.queue_depth import QueueDepth, depth_commands, depth_of, summed
 from django_delayq.target import OfferTarget
-
-MOST_BESIDE = 399  # items of an entry beside the first, as lua/include/untold.lua has it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDepth:
-    """How full a queue is. Times in ms since 1970 (0: none), `oldest_late_ms` and `events_late_ms` (the age of the
-    oldest event that no mirror has folded) durations; `due` is part of `scheduled`, and `blocked`, what waits for its
-    name, of `due`; `untold`: of how many jobs `events` entries tell; `asked_ms`: when somebody has last asked for jobs here, or has
-    held on to some.
-    """
-
-    queue: str
-    scheduled: int
-    due: int
-    running: int
-    retrying: int
-    failed: int
-    oldest_late_ms: int
-    next_due_ms: int
-    paused_ms: int
-    paused_by: str
-    paused_reason: str
-    events: int
-    untold: int
-    blocked: int
-    events_late_ms: int
-    generation: str
-    restoring: str
-    asked_ms: int
-
-    @property
-    def paused(self) -> bool:
-        """Whether somebody has paused the queue."""
-        return self.paused_ms > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +73,19 @@ class ServerFacts:
 
 
 class Inspector:
-    """Looks into the queues of one prefix.
+    """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
+
+    Args:
+        partitions: see `Partitions`.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, places: Places, *, prefix: str) -> None:
+    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE) -> None:
         self._places = places
         self.prefix = prefix
+        self._parts = Partitions(prefix, partitions)
 
     def depth(self, queue: str) -> QueueDepth:
         """The counts of one queue."""
@@ -122,24 +93,44 @@ class Inspector:
 
     def depths(self, queues: Sequence[str]) -> list[QueueDepth]:
         """The counts of several queues, in two round trips per server however many they are."""
-        found: dict[str, QueueDepth] = {}
-        for link, names in by_node(self._places, queues).items():
+        return [summed(parts) for parts in self.by_partition(queues)]
+
+    def by_partition(self, queues: Sequence[str]) -> list[list[QueueDepth]]:
+        """The counts of the partitions of several queues, of each in order, as `depths`."""
+        found = self._depths(self._parts.of_each(queues))
+        return [[found[keys] for keys in self._parts.of(queue)] for queue in queues]
+
+    def part(self, queue: str, partition: int) -> QueueDepth:
+        """The counts of one partition, whether it is served or not."""
+        keys = self._parts.at(queue, partition)
+        return self._depths([keys])[keys]
+
+    def _depths(self, parts: Sequence[Keys]) -> dict[Keys, QueueDepth]:
+        found: dict[Keys, QueueDepth] = {}
+        for link, there in by_node(self._places, parts).items():
             now_ms = _now_ms(link)
-            commands = [_depth_commands(Keys(self.prefix, queue), now_ms) for queue in names]
-            replies = iter(_ask(link, *(command for of_queue in commands for command in of_queue)))
-            for queue, of_queue in zip(names, commands, strict=True):
-                found[queue] = _depth(queue, now_ms, list(islice(replies, len(of_queue))))
-        return [found[queue] for queue in queues]
+            commands = [depth_commands(keys, now_ms) for keys in there]
+            replies = iter(_ask(link, *(command for of_one in commands for command in of_one)))
+            for keys, of_one in zip(there, commands, strict=True):
+                found[keys] = depth_of(keys.queue, now_ms, list(islice(replies, len(of_one))))
+        return found
 
     def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
-        keys = Keys(self.prefix, queue)
-        reply = scripts.run(self._places.of(queue), scripts.load("inspect"), keys, "", "", "", *map(ids.short, jobs))
-        now_ms = int(reply[0])
-        return [_view(job, queue, now_ms, reply[1 + n * 14 : 15 + n * 14]) for n, job in enumerate(jobs)]
+        numbers: dict[Keys, list[int]] = {}
+        for number, job in enumerate(jobs):
+            numbers.setdefault(self._parts.with_job(queue, job), []).append(number)
+        found: list[JobView | None] = [None] * len(jobs)
+        for keys, those in numbers.items():
+            wanted = [ids.short(jobs[number]) for number in those]
+            reply = scripts.run(self._link(keys), scripts.load("inspect"), keys, "", "", "", *wanted)
+            now_ms = int(reply[0])
+            for n, number in enumerate(those):
+                found[number] = _view(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
+        return found
 
     def leased(self, queues: Sequence[str], most: int) -> list[UUID]:
-        """The jobs of these queues that are under a lease, of each queue at most so many, those first whose leases end first."""
+        """The jobs of these queues that are under a lease, of each partition at most so many, those first whose leases end first."""
         return self._first(queues, "leases", most)
 
     def job(self, queue: str, job: UUID) -> JobView | None:
@@ -147,13 +138,15 @@ class Inspector:
         return self.jobs(queue, [job])[0]
 
     def blocked(self, queues: Sequence[str], most: int) -> list[UUID]:
-        """The jobs of these queues that are due and wait for their name: of each queue at most so many, those that were due first."""
+        """The jobs of these queues that are due and wait for their name: of each partition at most so many, those first that were due
+        first.
+        """
         return self._first(queues, "blocked", most)
 
     def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
         found: list[UUID] = []
-        for link, names in by_node(self._places, queues).items():
-            replies = _ask(link, *(("ZRANGE", Keys(self.prefix, queue)[key], 0, most - 1) for queue in names))
+        for link, parts in self._by_node(queues).items():
+            replies = _ask(link, *(("ZRANGE", keys[key], 0, most - 1) for keys in parts))
             found += [id for members in replies for member in members if (id := decode.job_id(member)) is not None]
         return found
 
@@ -161,17 +154,34 @@ class Inspector:
         """All records of a queue, in batches of about 200, as (short id, record), in no order. One may come twice; one that is
         put in meanwhile may come or not. What is not called by an id is left out.
         """
-        keys, link, cursor = Keys(self.prefix, queue), self._places.of(queue), b"0"
+        for keys in self._parts.of(queue):
+            for flat in self._scanned(keys, "jobs"):
+                named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
+                yield [(name, record) for name, record in named if decode.job_id(name) is not None]
+
+    def _scanned(self, keys: Keys, key: str, count: int = 200) -> Iterator[list[bytes]]:
+        link, cursor = self._link(keys), b"0"
         while True:
-            cursor, flat = link.execute("HSCAN", keys["jobs"], cursor, "COUNT", 200)
-            named = ((name.decode("ascii", "replace"), record) for name, record in zip(flat[::2], flat[1::2], strict=True))
-            yield [(name, record) for name, record in named if decode.job_id(name) is not None]
+            cursor, flat = link.execute("HSCAN", keys[key], cursor, "COUNT", count)
+            yield flat
             if cursor == b"0":
                 return
 
-    def find(self, queue: str, key: str) -> UUID | None:
-        """The id of the unfinished job that holds the business key."""
-        keys, link = Keys(self.prefix, queue), self._places.of(queue)
+    def names(self, queue: str, partition: int, name: str) -> bool:
+        """Whether an unfinished job of a partition bears that name. It reads those of all that have one."""
+        wanted = name.encode()
+        for flat in self._scanned(self._parts.at(queue, partition), "names", 1000):
+            if any(value.split(b":", 3)[-1] == wanted for value in flat[1::2]):
+                return True
+        return False
+
+    def find(self, queue: str, key: str, partitions: Sequence[int] | None = None) -> UUID | None:
+        """The id of the unfinished job that holds the business key in one of these partitions, by default in any."""
+        parts = self._parts.of(queue) if partitions is None else [self._parts.at(queue, number) for number in partitions]
+        return next((id for keys in parts if (id := self._holder(keys, key)) is not None), None)
+
+    def _holder(self, keys: Keys, key: str) -> UUID | None:
+        link = self._link(keys)
         holder = link.execute("HGET", keys["keys"], key)
         id = None if holder is None else decode.job_id(holder)
         if id is None:
@@ -185,16 +195,23 @@ class Inspector:
         """Of each of these queues, how many events the mirror has not folded yet, and the age of the oldest in ms by the clock of its
         server.
         """
-        found: dict[str, tuple[int, int]] = {}
-        for link, names in by_node(self._places, queues).items():
-            keys = [Keys(self.prefix, queue)["events"] for queue in names]
+        found: dict[str, tuple[int, int]] = dict.fromkeys(queues, (0, 0))
+        for link, parts in self._by_node(queues).items():
+            keys = [part["events"] for part in parts]
             looks = (("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
             (seconds, micros), *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
             now_ms = int(seconds) * 1000 + int(micros) // 1000
-            for name, length, first in zip(names, replies[: len(keys)], replies[len(keys) :], strict=True):
+            for part, length, first in zip(parts, replies[: len(keys)], replies[len(keys) :], strict=True):
                 date = decode.moment_ms(first[0][0].partition(b"-")[0]) if first else now_ms
-                found[name] = (length, max(0, now_ms - date))
+                events, age = found[part.queue]
+                found[part.queue] = (events + length, max(age, now_ms - date))
         return [found[queue] for queue in queues]
+
+    def _by_node(self, queues: Sequence[str]) -> dict[Link, list[Keys]]:
+        return by_node(self._places, self._parts.of_each(queues))
+
+    def _link(self, keys: Keys) -> Link:
+        return self._places.of(keys.queue, keys.partition)
 
     def server(self, trips: int = 1, *, link: Link | None = None) -> ServerFacts:
         """Version, memory, persistence, eviction policy and clock of a server, by default the shared one. `trips`: looks at the clock,
@@ -274,49 +291,6 @@ def _ask(link: Link, *commands: tuple[Any, ...], strict: bool = True) -> list[An
         if strict and isinstance(reply, Exception):
             raise reply
     return replies
-
-
-def _depth_commands(keys: Keys, now_ms: int) -> list[tuple[Any, ...]]:
-    return [
-        *(("ZCARD", keys[lane]) for lane in LANES),
-        *(("ZCOUNT", keys[lane], "-inf", now_ms) for lane in LANES),
-        *(("ZRANGE", keys[lane], 0, 0, "WITHSCORES") for lane in (*LANES, "blocked")),
-        ("ZCARD", keys["blocked"]),
-        ("ZCARD", keys["leases"]),
-        ("HLEN", keys["runs"]),
-        ("HLEN", keys["asks"]),
-        ("ZCARD", keys["failed"]),
-        ("XLEN", keys["events"]),
-        ("XRANGE", keys["events"], "-", "+", "COUNT", 1),
-        ("HMGET", keys["meta"], "paused", "paused_by", "paused_why", "generation", "restoring", "surplus", "alive"),
-    ]
-
-
-def _depth(queue: str, now_ms: int, replies: Sequence[Any]) -> QueueDepth:
-    dates = [decode.moment_ms(first[1]) for first in replies[6:10] if first]
-    blocked, running, runs, asks, failed, events, oldest, meta = replies[10:]  # oldest: [[id, [b"at", ms, …]]]
-    first = min(dates, default=0)
-    paused, by, why, generation, restoring, surplus, alive = ((value or b"").decode("utf-8", "replace") for value in meta)
-    return QueueDepth(
-        queue=queue,
-        scheduled=sum(replies[0:3]) + blocked,
-        due=sum(replies[3:6]) + blocked,
-        blocked=blocked,
-        running=running,
-        retrying=max(0, runs - running - asks),  # who has asked has not failed; of those that did both, too few are told
-        failed=failed,
-        oldest_late_ms=max(0, now_ms - first) if first else 0,
-        next_due_ms=first,
-        paused_ms=decode.moment_ms(paused) or int(bool(paused)),
-        paused_by=by,
-        paused_reason=why,
-        events=events,
-        untold=events + min(decode.number(surplus), events * MOST_BESIDE),
-        events_late_ms=max(0, now_ms - decode.moment_ms(oldest[0][1][1])) if oldest else 0,
-        generation=generation,
-        restoring=" of ".join(restoring.split(" ")[-2:]),
-        asked_ms=decode.moment_ms(alive),
-    )
 
 
 def _info(raw: bytes) -> dict[str, str]:

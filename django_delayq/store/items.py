@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
@@ -136,8 +135,8 @@ def schedule_replies(
     ground = decode.text(reply[0])
     if len(reply) == 2:  # mostly: all were created as asked
         now_ms = int(reply[1])
-        dues = [now_ms + int(date) if type(date) is str else date for date in told[6::stride]]
-        return ground, list(map(_made, zip(repeat(STATUSES[b"created"]), [item.id for item in items], dues, strict=False)))
+        dates = zip(items, told[6::stride], strict=True)
+        return ground, [_made(("created", item.id, now_ms + int(date) if type(date) is str else date)) for item, date in dates]
     answers = zip(items, told[3::stride], reply[1::3], reply[2::3], reply[3::3], strict=False)  # none on another ground
     return ground, [
         ScheduleReply(STATUSES[status], item.id if holder in (b"", short.encode()) else ids.full(holder.decode()), int(due))

@@ -86,7 +86,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from django_delayq.store.connection import Opening
+from django_delayq.store.packing import Opening
 
 NAMES: dict[str, str] = {
     "jobs": "jobs",
@@ -129,6 +129,11 @@ def asked_key(prefix: str) -> str:
     return f"{prefix}:{{workers}}:asked"
 
 
+def tag(queue: str, partition: int) -> str:
+    """What stands in the braces of all keys of that partition: by this they lie in one slot."""
+    return queue if partition == 0 else f"{queue}/{partition}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one partition of one queue, by the short names of the table above.
@@ -146,8 +151,8 @@ class Keys:
     _openings: dict[str, Opening] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        tag = self.queue if self.partition == 0 else f"{self.queue}/{self.partition}"
-        object.__setattr__(self, "_names", {short: f"{self.prefix}:{{{tag}}}:{name}" for short, name in NAMES.items()})
+        place = f"{self.prefix}:{{{tag(self.queue, self.partition)}}}"
+        object.__setattr__(self, "_names", {short: f"{place}:{name}" for short, name in NAMES.items()})
 
     @staticmethod
     @lru_cache(maxsize=256)

@@ -65,7 +65,7 @@ class MessageConsumers:
 
     def of(self, queue: str) -> PulledQueue:
         """Who pulls that queue: in two round trips, MOST of each looked at."""
-        keys, link = Keys(self._prefix, queue), self._places.of(queue)
+        keys, link = Keys(self._prefix, queue), self._places.of(queue, 0)
         replies = link.execute_many(
             [
                 ("TIME",),

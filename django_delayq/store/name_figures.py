@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 from django_delayq.store import decode
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.queue import QueueStore
 
 LOOKED: Final = 2_000  # holders, and as many waiters: however many there are, the look costs the same
 
@@ -29,6 +31,13 @@ class NamesSeen:
 
     figures: list[NameFigures]
     cut: bool
+
+
+def look_at_all(parts: Sequence[QueueStore]) -> NamesSeen:
+    """Those of these partitions of a queue. Raises: as `look`."""
+    seen = [look(part.link, part.keys) for part in parts]
+    figures = sorted((one for part in seen for one in part.figures), key=_most_waited_for)
+    return NamesSeen(figures=figures, cut=any(part.cut for part in seen))
 
 
 def look(link: Link, keys: Keys) -> NamesSeen:
@@ -53,5 +62,9 @@ def look(link: Link, keys: Keys) -> NamesSeen:
         for name in {**holders, **waits}
         if name
     ]
-    figures.sort(key=lambda one: (-one.waiting, -len(one.holders), one.name))
+    figures.sort(key=_most_waited_for)
     return NamesSeen(figures=figures, cut=max(len(holding), len(waiting)) > LOOKED)
+
+
+def _most_waited_for(one: NameFigures) -> tuple[int, int, str]:
+    return -one.waiting, -len(one.holders), one.name

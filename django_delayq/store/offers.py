@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from django_delayq.store import decode, encode, scripts
+from django_delayq.store.connection import Link
 from django_delayq.store.queue import QueueStore
 from django_delayq.target import OfferTarget
 
+FREE: Final = b"free"
 OfferStatus = Literal["offered", "again", "cancel", "lost", "gone"]
 
 
@@ -27,18 +29,38 @@ class OfferStore:
     def offer(
         self, target: OfferTarget, body: bytes, *, id: str, attempt: int, nonce: str, worker: str = "", now_ms: int | None = None
     ) -> OfferReply:
-        """Puts the `body` (JSON) of the job with that short id into the target, unless that was done before.
+        """Puts the `body` (JSON) of the job with that short id into the target, unless that was done before. One call, but three on a
+        Cluster if the target's key is in another slot than the queue: what was pushed by who dies before the last is pushed again.
 
         Raises:
             StoreUnavailable: as `QueueStore`; StoreRefused with `full`: no memory is left, and nothing was written.
             StoreError: as `QueueStore`; `reply` begins with WRONGTYPE if something else stands at the target's key.
         """
-        script = scripts.load("offer")
-        head = encode.head(now_ms, worker, "")
-        most = "" if target.maxlen is None else target.maxlen
-        told = (id, attempt, nonce, target.kind, most, *_content(target, id, body))
-        status, place = scripts.run(self._store.link, script, self._store.keys, *head, *told, beside=target.key)
+        script, link = scripts.load("offer"), self._store.link
+        told = (*encode.head(now_ms, worker, ""), id, attempt, nonce)
+        content = _content(target, id, body)
+        there = link.beside(target.key)
+        if there is link:
+            most = "" if target.maxlen is None else target.maxlen
+            status, place = scripts.run(link, script, self._store.keys, *told, target.kind, most, *content, beside=target.key)
+            return OfferReply(status.decode(), decode.text(place))
+        status, place = scripts.run(link, script, self._store.keys, *told, "look", "")
+        if status != FREE:
+            return OfferReply(status.decode(), decode.text(place))
+        place = _push(there, target, content)
+        status, place = scripts.run(link, script, self._store.keys, *told, "note", "", place)
         return OfferReply(status.decode(), decode.text(place))
+
+
+def _push(link: Link, target: OfferTarget, content: tuple[Any, ...]) -> Any:
+    """Pushes, without a note. Returns the place."""
+    if target.kind == "stream":
+        most = () if target.maxlen is None else ("MAXLEN", "~", target.maxlen)
+        return link.execute("XADD", target.key, *most, "*", *content)
+    length = link.execute("RPUSH", target.key, *content)
+    if target.maxlen is not None:
+        link.execute("LTRIM", target.key, -target.maxlen, -1)
+    return length
 
 
 def _content(target: OfferTarget, id: str, body: bytes) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
 from django_delayq.store import decode, encode, formats, scripts
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, schedule_replies
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
@@ -96,7 +96,7 @@ class QueueStore:
     """
 
     def __init__(self, places: Places, *, prefix: str, queue: str, partition: int = 0, signer: Signer | None = None) -> None:
-        self.link = places.of(queue)
+        self.link = places.of(queue, partition)
         self.signer = signer
         self.queue = queue
         self.partition = partition
@@ -155,19 +155,20 @@ class QueueStore:
         `ground`: what the sender knows of its jobs it knows of that one; on another there are no replies, and nothing is written.
         """
         bounded(items)
-        names = [item.told_name() for item in items]
-        named = any(names)
-        arguments: list[Any] = [max_events, ground, f"named {mode}" if named else mode]
+        arguments: list[Any] = [max_events, ground, mode]
         now, short, written = clock.monotonic(), ids.short, self.written
-        for item, name in zip(items, names, strict=True):
+        for item in items:
             date: Any = item.due_ms
             if (date is None) == (item.delay_ms is None):
                 raise ValueError(f"job {short(item.id)}: give either due_ms or delay_ms")
             if date is None:
                 date = f"+{item.left_ms(now)}"
-            arguments += (short(item.id), written(item), item.on_conflict, date)
-            if named:
-                arguments.append(name)
+            arguments += (short(item.id), written(item), item.on_conflict, date, item.told_name())
+        named = any(arguments[7::5])
+        if named:
+            arguments[2] = f"named {mode}"
+        else:
+            del arguments[7::5]
         head = encode.head(self._word.now(now_ms), actor, reason)
         answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
         return lambda: schedule_replies(items, arguments, answer(), 5 if named else 4)

@@ -14,7 +14,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from django_delayq.store import formats
-from django_delayq.store.connection import Link, ScriptMissing, StoreError
+from django_delayq.store.connection import Link, ScriptMissing
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import NAMES, Keys
 
 LOADS: Final = 3  # a script may be forgotten again between its loading and its call
@@ -113,8 +114,8 @@ def _run(link: Link, script: Script, keys: Keys, command: tuple[Any, ...]) -> An
         for _ in range(LOADS):
             try:
                 return link.execute(*command)
-            except ScriptMissing:
-                link.execute("SCRIPT", "LOAD", script.text)
+            except ScriptMissing as missing:
+                missing.at.execute("SCRIPT", "LOAD", script.text)
         return link.execute(*command)
     except StoreError as error:
         raise _told(error, keys) from error

@@ -132,22 +132,28 @@ def split_url(url: str, refuse: Callable[[str], ConfigError]) -> SentinelUrl:
     if not name:
         raise refuse("it has no name of a master")
     name = unquote(name)
-    places = [PLACE.fullmatch(place) for place in hosts.split(",")]
+    found = places(hosts, PORT)
     if not MASTER.fullmatch(name) or not re.fullmatch(r"\d*", database):
         raise refuse("what follows the Sentinels is no name and number of a database")
     try:
-        found = [(place["six"] or place["host"], int(place["port"] or PORT)) for place in places if place is not None]
         kwargs = dict(parse_url(f"{scheme.removesuffix('+sentinel')}://{credentials}{at}sentinel/{database or 0}{question}{query}"))
     except ValueError:
         raise refuse("what follows is no usable address") from None
-    if len(found) < len(places) or any(port > 65_535 for _, port in found):
+    if not found:
         raise refuse("what follows names no Sentinels")
     connection_class = kwargs.pop("connection_class", Connection)
     return SentinelUrl(found, name, connection_class, {key: value for key, value in kwargs.items() if key not in ("host", "port")})
 
 
+def places(text: str, default: int) -> list[tuple[str, int]]:
+    """Hosts and ports that stand there, parted by commas; none if one of them is no such thing. `default`: the port of who has none."""
+    matches = [PLACE.fullmatch(place) for place in text.split(",")]
+    found = [(match["six"] or match["host"], int(match["port"] or default)) for match in matches if match is not None]
+    return found if len(found) == len(matches) and all(0 < port < 65_536 for _, port in found) else []
+
+
 def entrances(
-    places: Sequence[tuple[str, int]], connection_class: type[Connection], kwargs: Mapping[str, Any]
+    at: Sequence[tuple[str, int]], connection_class: type[Connection], kwargs: Mapping[str, Any]
 ) -> tuple[list[Entrance], dict[str, Any]]:
     """How the Sentinels at these places are reached, and with which arguments the master: those that begin with `sentinel_` are for the
     Sentinels alone, TLS and keep-alive for both.
@@ -156,4 +162,4 @@ def entrances(
     own = {key.removeprefix("sentinel_"): value for key, value in kwargs.items() if key.startswith("sentinel_")}
     rest = {key: value for key, value in kwargs.items() if not key.startswith("sentinel_")}
     made = SSLConnection if issubclass(connection_class, SSLConnection) else Connection
-    return [(made, {**shared, **own, "host": host, "port": port}) for host, port in places], rest
+    return [(made, {**shared, **own, "host": host, "port": port}) for host, port in at], rest

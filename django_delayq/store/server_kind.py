@@ -12,8 +12,9 @@ from redis.connection import Connection, SSLConnection
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.address import CLUSTER_WAY_OUT, RedisSpec, is_embedded, resolve, where
-from django_delayq.store.connection import Link, StoreError, link_to
+from django_delayq.store.address import PORT, RedisSpec, is_embedded, nodes_of, resolve, where
+from django_delayq.store.connection import Link, link_to
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.fitness import Finding
 from django_delayq.store.sentinels import MasterUnknown, Sentinels
 
@@ -41,15 +42,27 @@ def kind_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
                 "Write the name of their `sentinel monitor`. Those that one knows: redis-cli -p 26379 SENTINEL MASTERS",
             )
         ]
-    for given in _entrances(kwargs):
-        link = link_to(connection_class, given, name="", timeout=timeout)
-        try:
-            return list(_found(link, kwargs, connection_class))
-        except (StoreUnavailable, StoreError):
-            continue
-        finally:
-            link.close()
+    by_cluster = "cluster" in kwargs
+    for one in _servers(kwargs):
+        for given in _entrances(one):
+            link = link_to(connection_class, given, name="", timeout=timeout)
+            try:
+                return list(_found(link, one, connection_class, by_cluster))
+            except (StoreUnavailable, StoreError):
+                continue
+            finally:
+                link.close()
     return []
+
+
+def _servers(kwargs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The arguments for each server that may be asked: any node of a Cluster knows it."""
+    if "cluster" not in kwargs:
+        yield kwargs
+        return
+    rest = {name: value for name, value in kwargs.items() if name != "cluster"}
+    for host, port in nodes_of(kwargs):
+        yield {**rest, "host": host, "port": port}
 
 
 def _unknown(sentinels: Sentinels) -> bool:
@@ -69,18 +82,29 @@ def _entrances(kwargs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {name: value for name, value in kwargs.items() if name not in CREDENTIALS} | {"db": 0}
 
 
-def _found(link: Link, kwargs: Mapping[str, Any], connection_class: type[Connection]) -> Iterator[Finding]:
+def _found(link: Link, kwargs: Mapping[str, Any], connection_class: type[Connection], by_cluster: bool) -> Iterator[Finding]:
     facts = link.execute("INFO").decode("utf-8", "replace").splitlines()
     place = where(kwargs)
-    if "redis_mode:cluster" in facts or "cluster_enabled:1" in facts:
+    clustered = "redis_mode:cluster" in facts or "cluster_enabled:1" in facts
+    tls = issubclass(connection_class, SSLConnection)
+    if clustered and not by_cluster:
         yield Finding(
             "E013",
             "error",
-            f"Redis at {place} is a node of a Redis Cluster, with which this release does not work.",
-            CLUSTER_WAY_OUT,
+            f"Redis at {place} is a node of a Redis Cluster, and the address is that of a server of its own.",
+            f"Write {_cluster_line(kwargs, tls)} in DELAYQ['REDIS'], with several of its nodes, parted by commas.",
         )
+    elif by_cluster and not clustered and not {"redis_mode:sentinel", "server_mode:sentinel"} & set(facts):
+        yield Finding(
+            "E017",
+            "error",
+            f"The server at {place} is no node of a Redis Cluster.",
+            f"Write {'rediss' if tls else 'redis'}://[user:password@]{kwargs.get('host')}:{kwargs.get('port')}/0 in DELAYQ['REDIS'].",
+        )
+    elif by_cluster and clustered:
+        return
     elif "redis_mode:sentinel" in facts or "server_mode:sentinel" in facts:
-        yield _sentinel_finding(place, _line(kwargs, issubclass(connection_class, SSLConnection)), _masters(link))
+        yield _sentinel_finding(place, _line(kwargs, tls), _masters(link))
     elif (number := int(kwargs.get("db") or 0)) and _refuses(link, number):
         count = _databases(link)
         yield Finding(
@@ -90,6 +114,11 @@ def _found(link: Link, kwargs: Mapping[str, Any], connection_class: type[Connect
             f"End the URL in DELAYQ['REDIS'] with a number that it has{f': /0 to /{count - 1}' if count else ', such as /0'}; "
             "or raise `databases` in its configuration.",
         )
+
+
+def _cluster_line(kwargs: Mapping[str, Any], tls: bool) -> str:
+    """What to write in the place of a node's address."""
+    return f"{'rediss' if tls else 'redis'}+cluster://[user:password@]{kwargs.get('host', 'localhost')}:{kwargs.get('port', PORT)}"
 
 
 def _line(kwargs: Mapping[str, Any], tls: bool) -> str:

@@ -85,6 +85,7 @@ class ListeningLine:
 
     def _broken(self, error: Exception) -> Never:
         self.close()
+        self._link.heard(error)
         raise StoreUnavailable(f"The {self.what} to Redis at {self._link.where} broke: {error}.") from error
 
 

@@ -4,6 +4,7 @@ they bear.
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -50,6 +51,18 @@ def task_name(task: object) -> str:
 def breakable(text: object) -> SafeString:
     """The same of a name or a path, which may break at its joints."""
     return show.breakable(str(text))
+
+
+@register.filter
+def dated(date: datetime) -> SafeString:
+    """A date to the second, and its zone where the mouse rests."""
+    return show.dated(date)
+
+
+@register.filter
+def moment(date: datetime) -> SafeString:
+    """The same, and how far off it is."""
+    return show.moment(date)
 
 
 @register.filter

@@ -119,7 +119,7 @@ class Kit:
         config = conf.get()
         link = self._link(config)
         link.down = False
-        lines = [(name, partition) for name, queue in config.queues.items() for partition in range(queue.partitions)]
+        lines = [(name, partition) for name, queue in config.queues.items() for partition in queue.served]
         own = [Keys.of(config.prefix, *line)[short] for line in lines for short in NAMES]
         own += (target.key for target in config.targets.values())
         link.execute("UNLINK", *own, workers_key(config.prefix), asked_key(config.prefix))

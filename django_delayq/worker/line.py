@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
 
 from django_delayq.conf import Config
 from django_delayq.ladder import Ladder
 from django_delayq.signing import Signer
 from django_delayq.store.places import Places
 from django_delayq.store.queue import QueueStore
+
+ALL: Final[Mapping[str, Collection[int]]] = MappingProxyType({})  # partitions, of each queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,8 +47,10 @@ class Line:
         return served
 
 
-def lines_of(config: Config, queues: Mapping[str, int]) -> tuple[Line, ...]:
-    """The lines of these queues, which are given with their weights. QueueUnknown for a name that the settings do not list."""
+def lines_of(config: Config, queues: Mapping[str, int], shares: Mapping[str, Collection[int]] = ALL) -> tuple[Line, ...]:
+    """The lines of these queues, which are given with their weights. `shares`: of some queues, which partitions alone. QueueUnknown for
+    a name that the settings do not list.
+    """
     found = []
     for name, weight in queues.items():
         queue = config.queue(name)
@@ -62,6 +68,6 @@ def lines_of(config: Config, queues: Mapping[str, int]) -> tuple[Line, ...]:
                 signer=config.signer,
                 weight=weight,
             )
-            for partition in range(queue.partitions)
+            for partition in shares.get(name, queue.served)
         ]
     return tuple(found)

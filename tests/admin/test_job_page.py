@@ -55,6 +55,20 @@ def test_the_page_bears_the_name_that_logs_have_and_opens_by_either(orders, staf
         assert f"<code>{job.short_id}</code>" in text
 
 
+def test_dates_say_how_far_off_they_are_and_in_which_zone(orders, staff, settings):
+    settings.TIME_ZONE = "Europe/Berlin"
+    job = delayq.schedule(close_order, 7, delay="3d1h30m", expires="5d1h30m")
+    orders.fold()
+    Job.objects.update(created_at=datetime(2026, 5, 1, 12, tzinfo=UTC))
+    text = staff().get(page(job)).content.decode()
+    dates = re.findall(r'<dt>([^<]+)</dt><dd><time [^>]*title="([^"]+)">([^<]+)</time> <span class="delayq-soft">([^<]+)</span>', text)
+    assert [name for name, *_ in dates] == ["run at", "created", "expires"]
+    zones, shown, far = zip(*(rest for _, *rest in dates), strict=True)
+    assert (zones[1], shown[1]) == ("2026-05-01 14:00:00 CEST (UTC+0200)", "2026-05-01 14:00:00")
+    assert (far[0], far[2]) == ("in 3d1h", "in 5d1h")
+    assert far[1].endswith("d ago")
+
+
 # what happened, and what lies ahead
 
 
@@ -274,7 +288,7 @@ def test_who_claims_nothing_is_no_capacity(orders, staff, facts):
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_job_waits_for_its_name(orders, staff, most):
     jobs = [delayq.schedule(close_order, 7, concurrency=("order:{order_id}", most)) for _ in range(most + 1)]
-    store = stores.queue("orders")
+    store = stores.queue("orders", 0)
     claimed = {job.id for job in store.claim("w", "n1", want=9, lease_ms=30_000, max_crashes=3).jobs}
     [waits] = [job for job in jobs if job.short_id not in claimed]
     works()

@@ -330,7 +330,7 @@ def test_characters_that_pretend_are_spelled_out(orders, staff):
 
 
 def test_the_part_that_changes_is_sent_alone_and_no_link_in_it_asks_for_parts(orders, staff):
-    orders.scheduled(2)
+    orders.scheduled(2, delay="90m30s")  # "in 1h30m", also a moment later
     answer = staff().get(f"{JOBS}?state=scheduled&live=1")
     text = answer.content.decode()
     assert "result_list" in text

@@ -13,7 +13,7 @@ from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.keys import Keys
 from tests.admin.conftest import JOBS, QUEUES, WORKERS, beat, lose_redis, page, said
-from tests.admin.test_edit import give
+from tests.admin.test_edit import DO, form_of, give
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_failed_message_is_requeued_with_another_body(client):
     delayq.pull("mail")[0].fail("no such address")
     fold()
     assert "no such address" in client.get(page(job)).content.decode()
-    done = give(client, job, [{"to": "berta"}], {}, confirmed="1")
+    done = give(client, job, body='{"to": "berta"}', more=DO)
     assert said(done) == ["Requeued with other arguments."]
     fold()
     assert Job.objects.get(pk=job.id).args == [{"to": "berta"}]
@@ -79,7 +79,9 @@ def test_a_message_keeps_one_body(client):
     job = delayq.push("mail", 1)
     delayq.pull("mail")[0].fail()
     fold()
-    answer = give(client, job, [1, 2], {}, confirmed="1")
+    Job.objects.update(args=[1, 2])  # so it has no field of its own
+    digest = client.get(form_of(job)).context["form"].digest
+    answer = client.post(form_of(job), {"args": "[1, 2, 3]", "kwargs": "{}", "digest": digest, **DO})
     assert answer.status_code == 400
     assert "its body, and no others" in answer.content.decode()
 
@@ -122,6 +124,15 @@ def test_who_pulls_a_queue_and_what_each_holds(client):
     stores.link.execute("HSET", Keys("delayq", "mail")["meta"], "alive", clock.wall_ms() - 3_600_000)
     assert consumers(client)[1][0] == "somebody has last asked 1h ago"
     assert "not pulled for 1h" in client.get(QUEUES).content.decode()
+
+
+def test_who_may_not_see_jobs_sees_how_many_messages_are_held_and_not_which(client, staff):
+    job = delayq.push("mail", 1)
+    delayq.pull("mail", lease="1m")
+    assert job.short_id in client.get(WORKERS).content.decode()
+    watcher = staff("view_worker")
+    assert consumers(watcher)[0][3] == "1"
+    assert job.short_id not in watcher.get(WORKERS).content.decode()
 
 
 def test_leases_of_nobody_who_is_known_and_what_others_have_written_break_no_page(client):

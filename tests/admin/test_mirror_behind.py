@@ -56,7 +56,7 @@ def test_rows_that_redis_has_are_not_said_to_be_missing_there(orders, staff, mon
     assert "not in Redis yet" not in staff().get(QUEUES).content.decode()
     orders.unpublished(monkeypatch)
     assert (overview.count_unpublished(), overview.count_absent()) == (2, 1)
-    assert "1 committed jobs are not in Redis yet" in staff().get(QUEUES).content.decode()
+    assert "1 committed job is not in Redis yet" in staff().get(QUEUES).content.decode()
     monkeypatch.setattr(overview, "MOST_ASKED", 1)
     assert overview.count_absent() == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
+from urllib.parse import quote_plus
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -18,10 +19,11 @@ from django_delayq import ids
 from django_delayq.admin import JobAdmin
 from django_delayq.admin import operation_admin as pages
 from django_delayq.mirror.operation_loop import OperationLoop
-from django_delayq.models import Event, Operation
+from django_delayq.models import Event, Job, Operation
 from django_delayq.producer.task import registry
-from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, said
+from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, lose_redis, said
 from tests.admin.test_operations import begin, work
+from tests.tasks_for_tests import close_order
 
 Stage = Operation.Stage
 START = f"{OPERATIONS}start/"
@@ -53,6 +55,74 @@ def test_what_is_started_is_carried_out_by_a_worker_and_told(orders, staff):
     assert "<dt>done</dt><dd>3</dd>" in text
     said_of_it = [entry.change_message for entry in LogEntry.objects.filter(object_id=str(operation.pk))]
     assert said_of_it == ["Cancel: state:scheduled: stock"]
+
+
+def three_that_run(orders) -> tuple[delayq.Job, delayq.Job, delayq.Job]:
+    """One whose row still says that it runs and which has ended, one that runs and whose row waits, and one that may run later."""
+    ended = delayq.schedule(close_order, 0)
+    [claimed] = orders.claim()
+    starts = delayq.schedule(close_order, 1)
+    orders.claim()
+    later = delayq.schedule(close_order, 2)
+    orders.fold()
+    orders.settle(claimed, "ack")
+    Job.objects.filter(pk=starts.id).update(state="scheduled", started_at=None)  # as if its row had not heard of it
+    return ended, starts, later
+
+
+def test_from_the_list_of_what_runs_an_operation_is_about_the_jobs_of_the_list_and_no_others(orders, staff):
+    ended, starts, later = three_that_run(orders)
+    client = staff()
+    assert [job.pk for job in client.get(f"{JOBS}?state=running").context["cl"].result_list] == [starts.id]
+    shown = client.get(f"{START}cancel/?state=running")
+    text = shown.content.decode()
+    assert "1 job matches:" in text
+    assert "those of the list. What starts later is left alone." in text
+    assert [example.job.pk for example in shown.context["examples"]] == [starts.id]
+    orders.claim()  # the third begins after the page was looked at
+    answer = client.post(f"{START}cancel/?state=running", {"preview": shown.context["preview"]}, follow=True)
+    operation = Operation.objects.get()
+    assert operation.selection["only"] == [starts.short_id]
+    assert "the 1 job that ran when this was started" in answer.content.decode()
+    assert "q=state" not in answer.content.decode()  # a list of what runs now would be of others
+    work()
+    operation.refresh_from_db()
+    assert (operation.expected, operation.counts) == (1, {"running": 1})
+    orders.fold()
+    asked = dict(Job.objects.values_list("pk", "cancel_requested"))
+    assert asked == {ended.id: False, starts.id: True, later.id: False}
+
+
+def test_a_search_narrows_down_what_runs_in_the_list_and_in_the_operation_alike(orders, staff):
+    starts = three_that_run(orders)[1]
+    client = staff()
+    for text, wanted in (("arg:order_id=1", [starts.id]), ("arg:order_id=2", []), ("queue:orders not key:x", [starts.id])):
+        query = f"?state=running&q={quote_plus(text)}"
+        assert [job.pk for job in client.get(JOBS + query).context["cl"].result_list] == wanted
+        shown = client.get(f"{START}cancel/{query}")
+        assert [example.job.pk for example in shown.context["examples"]] == wanted
+        assert shown.context["count"] == len(wanted)
+
+
+def test_without_redis_it_says_that_it_goes_by_rows(orders, staff, settings):
+    three_that_run(orders)
+    client = staff()
+    lose_redis(settings)
+    text = client.get(f"{START}cancel/?state=running").content.decode()
+    assert "this is about those whose rows say so" in text
+    assert "those of the list" not in text
+
+
+@pytest.mark.parametrize("only", ["", "nonsense", "x" * 22, ",".join(["0351mwlhF1evujssuwn1yy"] * 1001)])
+def test_what_came_back_with_no_jobs_that_may_have_run_starts_nothing(orders, staff, only):
+    three_that_run(orders)
+    client = staff()
+    at, upto, digest, _ = client.get(f"{START}cancel/?state=running").context["preview"].split(".")
+    answer = client.post(f"{START}cancel/?state=running", {"preview": f"{at}.{upto}.{digest}.{only}"})
+    assert "What matches is no longer what you have seen" in answer.content.decode()
+    some = client.post(f"{START}cancel/?state=scheduled", {"preview": f"{at}.{upto}.{digest}.0351mwlhF1evujssuwn1yy"})
+    assert "What matches is no longer what you have seen" in some.content.decode()
+    assert not Operation.objects.exists()
 
 
 def test_a_page_that_keeps_itself_fresh_takes_no_message_away(orders, staff):
@@ -131,6 +201,7 @@ def test_starting_needs_all_three_permissions(orders, staff, missing):
 
 def test_the_list_offers_what_one_may_do_to_all_of_it(orders, staff):
     orders.scheduled(1)
+    orders.ended("fail", max_attempts=1)
     client = staff()
 
     def offered(query: str, client=client) -> list[str]:
@@ -140,6 +211,7 @@ def test_the_list_offers_what_one_may_do_to_all_of_it(orders, staff):
     assert offered("?state=failed&queue=orders") == ["requeue"]
     assert offered("?q=state:failed") == ["requeue"]
     assert offered("?q=stat:failed") == []
+    assert offered("?state=cancelled") == offered("?q=key:nowhere") == []  # there is none to do it to
     assert offered("?state=failed", staff("view_job", "requeue_job")) == []
 
 

@@ -50,7 +50,7 @@ def test_it_does_all_that_match_and_says_what_became_of_each(orders):
     jobs = orders.scheduled(8)
     other = delayq.schedule(close_order, 9, delay="1h", key="other")
     orders.fold()
-    stores.queue("orders").cancel([jobs[0].id])  # by somebody else, and not folded yet: it is cancelled, as it shall be
+    stores.queue("orders", 0).cancel([jobs[0].id])  # by somebody else, and not folded yet: it is cancelled, as it shall be
     delayq.run_now(jobs[1])
     orders.settle(*orders.claim(), "ack")  # nor is this
     operation = begin(selection={"view": "scheduled", "text": "before:+2h"})
@@ -413,7 +413,7 @@ def test_an_operation_on_a_server_that_is_away_holds_up_none_on_another(own_redi
     assert (well.stage, well.counts) == ("finished", {"done": 2})
     assert away.stage == "running"
     assert away.problem["code"] == "redis_away"
-    assert [stores.queue("orders").link.execute("HEXISTS", "delayq:{orders}:jobs", job.short_id) for job in here] == [0, 0]
+    assert [stores.queue("orders", 0).link.execute("HEXISTS", "delayq:{orders}:jobs", job.short_id) for job in here] == [0, 0]
     own.start()
     stores.forget()
     assert [delayq.get(job.id) is not None for job in there] == [True, True]

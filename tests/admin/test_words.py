@@ -12,10 +12,11 @@ from django_delayq import codec
 from django_delayq.console.error_texts import SENTENCES, worded
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.mirror import operation_loop
+from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
-from django_delayq.store.connection import StoreRefused
+from django_delayq.store.error_replies import StoreRefused
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -84,6 +85,7 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
         stores.link.execute("PING")
     errors.append(resting.value)
     errors.append(StoreRefused(code="redis_cluster", where="cache.internal:6379, db 0", cause="3999 10.0.0.2:6379"))
+    errors.append(StoreRefused(code="redis_slot", where="10.0.0.1:6379, node of a Cluster", cause="Multiple keys request"))
     told = {}
     for language in ("en", "de", "zh-hans"):
         with translation.override(language):
@@ -102,6 +104,7 @@ def test_what_is_not_known_stays_as_it_is():
 def test_a_form_says_in_german_what_is_wrong_with_arguments(orders, staff):
     job, client = orders.ended("fail", max_attempts=1), staff()
     page = f"{JOBS}{job.id}/edit/"
+    Job.objects.update(kwargs={"colour": "red"})  # which the task does not take, so it is edited as JSON
     digest = client.get(page).context["form"].digest
     with translation.override("de"):
         for args, complaint in {"[]": "Das Argument order_id fehlt.", "[7": "Zeile 1, Spalte 3 ist kein JSON."}.items():

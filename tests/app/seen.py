@@ -220,6 +220,8 @@ def _run(runs: list[Run], still: dict[tuple[str, str, str], Run], file: str, lin
         still[place] = Run(**told, at=line["t"], wall=line["w"])
         if "tick" in line:
             still[place].tick = line["schedule"], clock.to_ms(datetime.fromisoformat(line["tick"]))
+        if "name" in line:
+            still[place].name, still[place].turn = line["name"], line["turn"] or 0
         runs.append(still[place])
     elif (run := still.pop(place, None)) is not None:
         run.until, run.wall_until, run.how = line["t"], line["w"], line["how"]

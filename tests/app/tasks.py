@@ -48,6 +48,8 @@ def _run(op: str) -> Iterator[None]:
     tick = job.meta.get(PERIODIC)
     if tick is not None:
         same |= {"schedule": tick["name"], "tick": tick["tick"]}
+    if job.name:
+        same |= {"name": job.name, "turn": job.turn}
     runs.write(
         run="began",
         **same,

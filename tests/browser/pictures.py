@@ -134,6 +134,7 @@ def few(folder: Path) -> None:
             ("queues", "light", QUEUES),
             ("queues-dark", "dark", QUEUES),
             ("job", "light", f"{JOBS}{ids['failed']}/change/"),
+            ("edit-form", "light", f"{JOBS}{ids['refused']}/edit/"),
             ("edit", "light", f"{JOBS}{ids['refund']}/edit/"),
             ("operation", "light", f"{OPERATIONS}{ids['operation']}/change/"),
             ("queues-narrow", "narrow", QUEUES),
@@ -147,7 +148,7 @@ def few(folder: Path) -> None:
                 page.set_viewport_size({"width": WIDE, "height": 1440})
                 page.locator("details.delayq-trace").last.evaluate("(node) => { node.open = true }")
             elif name == "edit":
-                page.get_by_label("Arguments by place").fill("[3911]")
+                page.get_by_label("order_id", exact=True).fill("3911")
                 page.get_by_label("Reason").fill("the refund was booked on the order after it")
                 page.get_by_role("button", name="Show what changes").click()
                 page.locator(".delayq-added").first.wait_for()

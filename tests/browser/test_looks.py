@@ -9,7 +9,7 @@ import pytest
 
 from tests.browser.chromium import expect, shoot, sideways
 from tests.browser.filled import addresses, fill
-from tests.browser.pages import JOBS, QUEUES
+from tests.browser.pages import JOBS, QUEUES, SET_ASIDE
 from tests.conftest import missing
 
 if TYPE_CHECKING:
@@ -115,6 +115,12 @@ def test_axe_finds_nothing_on_any_page(tabs, jobs, axe, scheme):
     page.locator("button[name=index]").click()
     expect(page.get_by_label("Delay from now")).to_be_visible()
     judge("ask")
+    page = tabs.open("viewer")
+    page.emulate_media(color_scheme=scheme)
+    page.goto(SET_ASIDE)
+    expect(page.get_by_text("This needs a permission")).to_be_visible()
+    tabs.watch(page).forgive("403 (Forbidden)")
+    judge("403")
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 

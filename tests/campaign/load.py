@@ -35,8 +35,9 @@ DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
 UNSURE = (delayq.StoreUnavailable, DatabaseError, InterfaceError)
 ORDERS = "orders"  # the queue of all that has a key
 KEYS = 40
+BUSY, RARE = 4, 300  # names
 PROBES = 5
-JOBS_PER_OP = 9.3  # on average, with the weights below
+JOBS_PER_OP = 8.6  # on average, with the weights below
 
 
 class Web:
@@ -64,7 +65,7 @@ class Web:
             (self.key_in_a_row, 2),
             (self.changed_at_commit, 5),
             (self.once_more, 3),
-            (self.with_name, 4),
+            (self.with_name, 10),
         ]
 
     def step(self) -> None:
@@ -110,13 +111,27 @@ class Web:
         self._schedule(tasks.keyed, (), self._delay(), inside=self.random.random() < 0.5, queue=ORDERS, key=key, on_conflict=policy)
 
     def with_name(self) -> None:
-        """Some jobs of one of a few names, of which one runs at a time, or three."""
-        number, most, delay = self.random.randrange(KEYS), self.random.choice([1, 1, 3]), self._delay()
-        name = {"concurrency": (f"n{most}:{number}", most)}
-        for place in range(self.random.randint(1, 4)):
+        """Some jobs of one name, of which one runs at a time, or three. Some names are rare, and some so busy that jobs wait for them
+        all the time; some jobs have a key as well. Some fail or put themselves off, and those of a rare name may outlast a lease.
+        """
+        dice = self.random
+        busy, key, most, delay = dice.random() < 0.5, dice.random() < 0.2, dice.choice([1, 1, 3]), self._delay()
+        name = f"{'busy' if busy else 'rare'}{most}:{dice.randrange(BUSY if busy else RARE)}"
+        options: dict[str, Any] = {"serial": name} if most == 1 else {"concurrency": (name, most)}
+        for place in range(1 if key else dice.randint(1, 4)):
             if place:
                 self._next()
-            self._schedule(tasks.quick, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, **name)
+            if key:
+                task, arguments = tasks.keyed, (round(dice.uniform(0.01, 0.3), 2),)
+                options |= {"key": f"n{dice.randrange(KEYS)}", "on_conflict": dice.choice(POLICIES)}
+            else:
+                task, arguments = dice.choice(self._named(busy))
+            self._schedule(task, arguments, delay, inside=dice.random() < 0.3, queue=ORDERS, **options)
+
+    def _named(self, busy: bool) -> list[tuple[Any, tuple[Any, ...]]]:
+        seconds = round(self.random.uniform(0.05, 0.4), 2)
+        usual = [(tasks.quick, ()), (tasks.quick, ()), (tasks.long, (seconds,)), (tasks.flaky, (1, seconds / 2)), (tasks.snoozer, ())]
+        return usual if busy else [*usual, (tasks.long, (round(self.random.uniform(1, 5), 2),))]
 
     def in_redis_only(self) -> None:
         """A job of redis durability."""
@@ -248,6 +263,7 @@ class Web:
             policy=options.get("on_conflict", ""),
             queue=options.get("queue") or task.queue,
             **({"probe": True} if probe else {}),
+            **_limit(options),
         )
         work = task.using(delay=delay, **options)
         self._scheduled(lambda: [work.schedule(self.op, *arguments)], inside, task in (tasks.hopeless, tasks.keyed))
@@ -295,6 +311,12 @@ class Web:
             self._say("unknown", error=repr(error)[:200])
             return False
         return True
+
+
+def _limit(options: dict[str, Any]) -> dict[str, Any]:
+    """The name of a job and how many of it may run at a time, as the laws of names read them."""
+    name, most = (options["serial"], 1) if "serial" in options else options.get("concurrency", ("", 0))
+    return {"name": name, "most": most} if name else {}
 
 
 def _ms(moment: Any) -> int | None:

@@ -130,7 +130,7 @@ def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     web.write(op="0.1:1", say="ids", ids=["a"])
     web.write(op="0.1:1", say="ok", jobs=[["a", True, 5]])
     web.write(op="0.1:2", say="invoked", what="cancel", job="a")
-    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1, due=0, pid=7)
+    runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1, due=0, pid=7, name="order:1", turn=3)
     runs.write(run="ended", job="a", fence="f", how="ok")
     faults.write(kind="kill worker", at=1, since=2, until=3, detail="", alone=False, queues=["orders"])
     with open(runs.path, "a") as file:
@@ -138,7 +138,7 @@ def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     history = read(tmp_path, Final(), CAMPAIGN)
     assert (history.ops["0.1:1"].answer, history.ops["0.1:2"].answer) == ("ok", "unknown")
     assert history.ops["0.1:1"].ids == ["a"]
-    assert [(one.job, one.how) for one in history.runs] == [("a", "ok")]
+    assert [(one.job, one.how, one.name, one.turn) for one in history.runs] == [("a", "ok", "order:1", 3)]
     assert history.faults == [FaultSeen(kind="kill worker", at=1, since=2, until=3, queues=("orders",))]
     assert len(json.loads(web.path.read_text().splitlines()[0])["op"]) == 5
 

@@ -74,7 +74,7 @@ def test_commands_know_far_jobs(far, run):
     assert run("list", "--state", "unpublished", "--json").json == []
     [queue] = run("status", "--json").json["far"]
     assert (queue["name"], queue["count"], queue["late"], queue["obeyed"]) == ("orders", 1, False, True)
-    assert "1 jobs of orders are far" in run("status").out
+    assert "1 job of orders is far;" in run("status").out
 
 
 def test_d022_nobody_brings_in(far, run):

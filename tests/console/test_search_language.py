@@ -17,6 +17,8 @@ from django_delayq.admin import JobAdmin
 from django_delayq.console import keyset, search, search_hints
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
+from django_delayq.producer.task import Task, made, registry
+from django_delayq.store.inspector import Inspector
 from tests.admin.conftest import JOBS, OPERATIONS
 from tests.admin.test_operations import begin, work
 from tests.tasks_for_tests import close_order, ping
@@ -219,6 +221,38 @@ def test_a_search_by_error_and_key_comes_to_all_rows_in_stretches(orders, monkey
     assert numbers("error:503 OR key:order-5") == [1, 5, 10]
 
 
+def test_searches_that_are_offered_name_arguments_of_the_project_and_none_of_this_package(monkeypatch):
+    def deliver(url: str, order_id: str) -> None: ...
+
+    class Own(Task):
+        own = True
+
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    registry.add(made(Own, deliver, where="here", name="django_delayq.deliver"))
+    offered = [each.text for each in search_hints.others(Selection(text="nothing5555"))]
+    assert "error:nothing5555" in offered
+    assert "arg:url=nothing5555" not in offered
+    assert any(text.startswith("arg:") for text in offered)
+
+
+def test_a_window_is_read_through_in_two_queries(orders):
+    assert keyset.STEP + keyset.MOST_AT_ONCE == keyset.WINDOW + 2
+    orders.scheduled(30)
+    ordered = Job.objects.order_by("-id")
+    with CaptureQueriesContext(connection) as queries:
+        assert len(list(keyset.through(ordered, ("-id",), 4, growing=True))) == 30
+    assert len(queries) == 2
+
+
+def test_only_what_may_name_a_task_that_is_not_here_is_looked_for_as_one(orders):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    Job.objects.update(task="shop.gone")
+    for text, roads in (("5193", 2), ("order:123", 2), ("shop.gone", 3), ("close_order", 3)):
+        assert len(Selection(text=text).roads) == roads, text
+    assert len(everything("shop.gone")) == len(everything("gone")) == 1
+
+
 # what is refused, and what is said
 
 
@@ -238,12 +272,29 @@ def test_a_search_by_error_and_key_comes_to_all_rows_in_stretches(orders, monkey
         ("state: failed", "state: has no value"),
         ("meta:tenant", "give a name and its value"),
         ("a " * 31, "30 conditions at most"),
+        ('error:"not found', 'error:"not: a quotation mark is opened and not closed.'),
+        ('state:failed "order 5', '"order: a quotation mark is opened and not closed.'),
+        ('arg:note="two words"', 'arg:note="two: a quotation mark is opened and not closed.'),
     ],
 )
 def test_what_cannot_be_understood_is_said(text, said):
     read = search.parse(text)
     assert said in " ".join(read.complaints)
     assert read.groups == ()
+
+
+def test_a_quotation_mark_within_a_value_is_a_part_of_it():
+    for text in ('key:5"x', 'arg:data={"a":"b"}', 'arg:note="closed"', '"closed" error:"it is"'):
+        assert search.parse(text).complaints == (), text
+
+
+def test_of_too_many_conditions_none_is_read(orders, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Inspector, "blocked", lambda *given: asked.append(given) or [])
+    assert search.parse("is:blocked OR " * 30 + "is:blocked").complaints == ("A search may have 30 conditions at most.",)
+    assert asked == []
+    assert search.parse(" OR ".join(["is:blocked"] * 30)).complaints == ()
+    assert len(asked) == 30
 
 
 def test_quotes_make_a_text_of_any_word(orders):

@@ -145,12 +145,12 @@ class Web:
         Operation.objects.create(verb="run_now", selection={"view": "scheduled"}, actor="clerk")
 
     def _all_keys(self) -> dict[bytes, bytes]:
-        link = stores.queue("default").link
+        link = stores.queue("default", 0).link
         return {key: link.execute("DUMP", key) for key in link.execute("KEYS", f"{conf.get().prefix}:*")}
 
     def _replace_server(self, before: dict[bytes, bytes]) -> None:
         """As if another had taken over with what was there before the cancel."""
-        store = stores.queue("default")
+        store = stores.queue("default", 0)
         for key, value in before.items():
             store.link.execute("RESTORE", key, 0, value, "REPLACE")
         store.link.execute("HSET", store.keys["meta"], "server", "another")
@@ -207,7 +207,7 @@ class Web:
 
     def _lose_all(self) -> None:
         """All that the queue has, when the database knows it."""
-        store = stores.queue("default")
+        store = stores.queue("default", 0)
         prefix = conf.get().prefix
         MirrorLoop(store.link, conf.get().queue("default"), prefix=prefix, using="default").drain()
         store.link.execute("DEL", *store.link.execute("KEYS", f"{prefix}:*"))

@@ -25,7 +25,7 @@ def orders(delayq_redis, transactional_db) -> Orders:
 
 
 def put_format(number: int, queue: str = "orders") -> None:
-    stores.link.execute("HSET", stores.queue(queue).keys["meta"], "format", number)
+    stores.link.execute("HSET", stores.queue(queue, 0).keys["meta"], "format", number)
 
 
 def test_rows_wait_for_a_newer_relay(orders, caplog):

@@ -90,7 +90,9 @@ class Op:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """One run, as its task recorded it. `how`: ok, error, snooze, broken off; "": it never ended. `due`: the date it was told."""
+    """One run, as its task recorded it. `how`: ok, error, snooze, broken off; "": it never ended. `due`: the date it was told; `name`,
+    `turn`: the name of which only so many run at a time and its number among the holders of that, as it was told both.
+    """
 
     job: str
     fence: str
@@ -106,6 +108,8 @@ class Run:
     pid: int = 0
     real: int = 0  # as `wall`, by a clock that is never stepped
     tick: tuple[str, int] | None = None  # schedule and moment, as it was told
+    name: str = ""
+    turn: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

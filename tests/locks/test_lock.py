@@ -18,6 +18,7 @@ from django_delayq.store import lock_store
 from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore
 from tests.links import losing
+from tests.servers import as_package
 from tests.stage import many_open_files
 
 KEYS = Keys.of("delayq", "default", 0)
@@ -299,6 +300,37 @@ def test_a_block_that_ends_within_its_lease_was_held_though_redis_cannot_be_told
         assert lock.held
         server.stop()
     assert "could not be given back" in caplog.text
+
+
+def test_a_server_that_stands_still_costs_the_locks_that_it_keeps_and_no_other(own_redis, settings, monkeypatch, until):
+    frozen, other = own_redis(), own_redis()
+    queues = {"default": {}, "others": {"REDIS": as_package(other.url)}}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": frozen.url, "QUEUES": queues}
+    real, hangs, extended = LockStore.prolong, [], []
+
+    def prolong(self, held, **how):
+        hangs.append(held[0][0])
+        try:
+            answers = real(self, held, **how)
+        finally:
+            hangs.remove(held[0][0])
+        extended.extend(name for name, *_ in held if "lost" in hangs)
+        return answers
+
+    monkeypatch.setattr(LockStore, "prolong", prolong)
+    with delayq.lock("good", lease="6s", queue="others"):
+        lost = delayq.lock("lost", lease="9s")
+        lost.__enter__()
+        frozen.pause()
+        try:
+            until(lambda: "good" in extended, 60.0)  # while the call to the other server hangs
+            until(lambda: not lost.held, 60.0)
+            with pytest.raises(delayq.LeaseLost):
+                lost.check()
+        finally:
+            frozen.resume()
+        with pytest.raises(delayq.LeaseLost):
+            lost.__exit__(None, None, None)
 
 
 @pytest.fixture

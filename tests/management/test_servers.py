@@ -41,7 +41,7 @@ def test_inspect_finds_a_job_while_another_server_is_away(run, own):
 
 def test_doctor_judges_each_server(run, own):
     assert run("doctor", "--json").json == {"ok": True, "findings": []}
-    stores.queue("redis").link.execute("CONFIG", "SET", "appendonly", "no")
+    stores.queue("redis", 0).link.execute("CONFIG", "SET", "appendonly", "no")
     assert [found["code"] for found in run("doctor", "--json").json["findings"]] == ["W010"]
     own.kill()
     [found] = run("doctor", "--json").json["findings"]

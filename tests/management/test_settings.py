@@ -9,7 +9,7 @@ import pytest
 
 import django_delayq
 from django_delayq import checks, conf
-from django_delayq.management.settings_command import MEANINGS, RIGHTS
+from django_delayq.management.settings_command import CLUSTER_RIGHTS, MEANINGS, RIGHTS
 from tests import servers
 
 
@@ -42,6 +42,7 @@ def test_a_wrong_value_leads_to_a_text_that_tells_of_it_while_settings_are_wrong
 
 def test_the_rights_of_the_redis_user_are_those_that_are_documented():
     assert RIGHTS.split() == servers.acl()
+    assert CLUSTER_RIGHTS.split() == servers.cluster_rules()
 
 
 def test_no_text_of_the_package_leads_into_the_repository():

@@ -96,8 +96,10 @@ def test_status_says_how_late_the_oldest_job_is(run, orders):
 def test_status_tells_of_committed_jobs_that_redis_lacks(run, orders, monkeypatch):
     orders.unpublished(monkeypatch, age=60)
     orders.unpublished(monkeypatch, age=1)
-    assert "1 committed jobs are not in Redis yet; the relay pushes them." in run("status").out
+    assert "1 committed job is not in Redis yet; the relay pushes it." in run("status").out
     assert run("status", "--json").json["unpublished"] == 1
+    orders.unpublished(monkeypatch, age=60)
+    assert "2 committed jobs are not in Redis yet; the relay pushes them." in run("status").out
 
 
 def test_status_without_redis_gives_what_the_database_knows(run, busy, settings):

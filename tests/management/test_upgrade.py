@@ -26,7 +26,7 @@ def newer_release(monkeypatch):
 
 
 def look(queue: str = "orders") -> int:
-    return FormatStore(stores.queue(queue)).look()
+    return FormatStore(stores.queue(queue, 0)).look()
 
 
 def beat(worker: str, **facts) -> None:
@@ -96,7 +96,7 @@ def test_an_older_web_process_that_has_just_called_stands_in_the_way(orders, run
 
 
 def test_a_queue_with_a_newer_format_is_no_business_of_this_release(orders, run):
-    stores.link.execute("HSET", stores.queue("orders").keys["meta"], "format", formats.FORMAT + 1)
+    stores.link.execute("HSET", stores.queue("orders", 0).keys["meta"], "format", formats.FORMAT + 1)
     answer = run("upgrade", "--yes")
     assert answer.code == 1
     assert "format" in answer.error
@@ -148,7 +148,7 @@ class TestByItself:
         run("upgrade", "--yes")
         old = formats.FORMAT
         orders.scheduled(1)
-        keys = stores.queue("orders").keys
+        keys = stores.queue("orders", 0).keys
         hour_ago = int(stores.link.execute("HGET", keys["meta"], f"seen:{old}")) - formats.QUIET_MS
         stores.link.execute("HSET", keys["meta"], f"seen:{old}", hour_ago)
         newer_release()

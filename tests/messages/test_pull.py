@@ -128,8 +128,8 @@ def test_a_batch_is_settled_in_one_call_at_the_end_of_the_block(monkeypatch):
     for number in range(5):
         delayq.push("quick", number)
     calls = []
-    real = type(stores.queue("quick")).settle
-    monkeypatch.setattr(type(stores.queue("quick")), "settle", lambda *a, **k: calls.append(1) or real(*a, **k))
+    real = type(stores.queue("quick", 0)).settle
+    monkeypatch.setattr(type(stores.queue("quick", 0)), "settle", lambda *a, **k: calls.append(1) or real(*a, **k))
     with delayq.pull("quick", 5, lease="200ms") as batch:
         for message in batch[:3]:
             message.ack()

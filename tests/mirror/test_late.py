@@ -106,7 +106,7 @@ def test_a_change_is_pending_however_far_the_mirror_is_behind(orders):
     folded, told, old = (now - minutes * 60_000 for minutes in (120, 90, 200))
     for at, kind in ((told, "cancelled"), (old, "rescheduled")):
         Event.objects.create(job_id=job.id, queue="orders", at=clock.now(), kind=kind, stream_id=f"{at}-0")
-    assert [change.kind for change in unfolded_changes("orders", "default", f"{folded}-0")] == ["cancelled"]
+    assert [change.kind for change in unfolded_changes("orders", 0, "default", f"{folded}-0")] == ["cancelled"]
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["soon", "an hour behind"])

@@ -115,7 +115,7 @@ def test_a_queue_that_is_let_go_on_while_its_pause_is_brought_back_goes_on(order
     delayq.pause("orders", actor="ann")
     orders.fold()
     wipe()
-    monkeypatch.setattr(stores.queue("orders").__class__, "resume", resume := Resume(orders.store.resume, loop))
+    monkeypatch.setattr(stores.queue("orders", 0).__class__, "resume", resume := Resume(orders.store.resume, loop))
     delayq.resume("orders")
     assert resume.came
     settle_down(orders, loop)

@@ -310,7 +310,7 @@ def test_in_manual_mode_a_worker_does_not_pause_what_the_command_has_brought_bac
         def unfinished(self):
             """Behind the look, in front of the pause."""
             settle_down(orders, loop)  # the command
-            assert stores.queue("orders").resume(actor="command")
+            assert stores.queue("orders", 0).resume(actor="command")
             return super().unfinished()
 
     Slow(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()

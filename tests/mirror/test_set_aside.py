@@ -267,7 +267,7 @@ def test_a_refusal_is_judged_by_its_code_whatever_the_server_says(state, kept):
 
 
 def forge(*pairs: object, head: tuple[object, ...] = ("at", 1_795_000_000_000, "by", "x")) -> None:
-    stores.link.execute("XADD", stores.queue("orders").keys["events"], "*", *head, *pairs)
+    stores.link.execute("XADD", stores.queue("orders", 0).keys["events"], "*", *head, *pairs)
 
 
 def test_forged_entries_stop_nothing_and_are_kept(orders):

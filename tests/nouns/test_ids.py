@@ -244,6 +244,6 @@ def test_a_partition_that_no_id_can_say_is_refused(partition: int) -> None:
         ids.several(1, partition)
 
 
-def test_a_uuid_that_is_no_job_id_has_no_partition() -> None:
-    with pytest.raises(ValueError, match=r"version 4.*version 7 or 8"):
-        ids.partition(uuid.uuid4())
+def test_a_uuid_that_is_no_job_id_is_looked_for_in_the_first_partition() -> None:
+    foreign = [uuid.uuid4(), uuid.uuid1(), uuid.UUID(int=2**128 - 1), uuid.UUID(int=0)]
+    assert [ids.partition(id) for id in foreign] == [0] * 4

@@ -48,7 +48,7 @@ def test_off_cancels_the_waiting_tick_at_once(nightly):
 
 def test_a_job_that_begins_before_it_can_be_cancelled_runs_on_and_is_not_asked_to_stop(nightly):
     tick = Tick.objects.get()
-    store = stores.queue("orders")
+    store = stores.queue("orders", 0)
     late = int(tick.at.timestamp() * 1000) + 1
     (job,) = store.claim("host:1:w", "n1", want=1, lease_ms=60_000, max_crashes=9, now_ms=late).jobs
     schedules.turn_off("nightly", "sam")
@@ -84,7 +84,7 @@ def test_a_job_that_another_process_has_found_running_and_that_is_cancelled_afte
 @pytest.mark.parametrize("outcome", ["retry", "crash", "ask"])
 def test_a_job_that_has_begun_before_it_can_be_cancelled_and_is_tried_again_keeps_its_tick(nightly, outcome):
     tick = Tick.objects.get()
-    store, late = stores.queue("orders"), clocks.to_ms(tick.at) + 1  # the clock of Redis is ahead, and the mirror behind
+    store, late = stores.queue("orders", 0), clocks.to_ms(tick.at) + 1  # the clock of Redis is ahead, and the mirror behind
     (job,) = store.claim("host:1:w", "n1", want=1, lease_ms=60_000, max_crashes=9, now_ms=late).jobs
     store.settle([Outcome(job.id, 1, job.fence, outcome, 5_000)], worker="host:1:w", max_crashes=9, now_ms=late)
     before = stores.inspector().job("orders", tick.job_id)

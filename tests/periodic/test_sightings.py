@@ -275,7 +275,7 @@ def test_a_tick_whose_run_was_cut_off_or_asks_runs_again_though_its_schedule_is_
     beside = Code()
     beside.declare("another", every_ms=3_600_000)
     side_by_side(clock, old, minutes=1)
-    tick, store = Tick.objects.get(schedule__name="nightly"), stores.queue("orders")
+    tick, store = Tick.objects.get(schedule__name="nightly"), stores.queue("orders", 0)
     late = clocks.to_ms(tick.at) + 1
     (job,) = store.claim("host:1:w", "n1", want=1, lease_ms=60_000, max_crashes=9, now_ms=late).jobs
     store.settle([Outcome(job.id, 1, job.fence, outcome)], worker="host:1:w", max_crashes=9, now_ms=late)

@@ -120,7 +120,7 @@ def fall_behind(queue: str) -> None:
                 ScheduleItem(id=ids.new(), task="t", lane="normal", max_attempts=1, payload=b"[[],{}]", delay_ms=3_600_000)
                 for _ in range(200)
             ]
-            stores.queue(queue).schedule(items)
+            stores.queue(queue, 0).schedule(items)
 
 
 def test_a_mirror_too_far_behind_blocks_schedules(settings):
@@ -149,7 +149,7 @@ def test_a_mirror_too_far_behind_may_be_left_to_grow(settings):
 
 
 def test_a_refused_command_raises_what_is_documented(delayq_redis):
-    delayq_redis.link.execute("SET", stores.queue("redis").keys["jobs"], "not a hash")
+    delayq_redis.link.execute("SET", stores.queue("redis", 0).keys["jobs"], "not a hash")
     for call in (lambda: delayq.schedule(ping), lambda: delayq.cancel("0" * 22, queue="redis")):
         with pytest.raises(delayq.StoreUnavailable, match="WRONGTYPE"):
             call()

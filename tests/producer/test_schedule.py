@@ -229,7 +229,7 @@ def test_changes_answer_honestly():
     job = delayq.schedule(close_order, 7, delay="1h", key="o:7")
     assert job.reschedule(delay="2h") is delayq.Change.DONE
     assert job.run_now() is delayq.Change.DONE
-    claimed = stores.queue("orders").claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs
+    claimed = stores.queue("orders", 0).claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs
     assert len(claimed) == 1
     assert delayq.cancel(str(job.id)) is delayq.Change.RUNNING
     assert job.run_now() is delayq.Change.RUNNING
@@ -242,7 +242,9 @@ def test_an_id_alone_is_asked_for_in_every_queue():
     assert not Job.objects.exists(), "no row says which"
     assert job.queue != next(iter(conf.get().queues)), "the first one does not know it"
     assert delayq.cancel(job.id) is delayq.Change.DONE
-    assert stores.queue("redis").claim("w", "n", want=1, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + 7_200_000).jobs == []
+    assert (
+        stores.queue("redis", 0).claim("w", "n", want=1, lease_ms=30_000, max_crashes=3, now_ms=clock.wall_ms() + 7_200_000).jobs == []
+    )
 
 
 def test_a_handle_shows_its_name_its_task_and_its_queue():
@@ -267,9 +269,9 @@ def test_a_job_cancelled_by_mistake_is_requeued_at_once(end):
 
 def test_a_job_that_succeeded_is_not_requeued_because_the_mirror_is_behind():
     job = delayq.schedule(close_order, 7)
-    [claimed] = stores.queue("orders").claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs
+    [claimed] = stores.queue("orders", 0).claim("w", "n", want=1, lease_ms=30_000, max_crashes=3).jobs
     ack = Outcome(id=claimed.id, attempt=1, fence="n", kind="ack")
-    stores.queue("orders").settle([ack], worker="w", max_crashes=3)
+    stores.queue("orders", 0).settle([ack], worker="w", max_crashes=3)
     assert Job.objects.get().state == "scheduled"
     assert job.requeue() is delayq.Change.CONFLICT
     assert not stores.inspector().depth("orders").scheduled
@@ -351,7 +353,7 @@ def test_get_by_key_does_not_find_a_job_that_has_ended_though_the_mirror_is_behi
 
 def end(job: delayq.Job, outcome: str) -> None:
     """Runs it to its end; the mirror hears nothing of it."""
-    store, nonce = stores.queue(job.queue), f"n{uuid.uuid4().hex}"
+    store, nonce = stores.queue(job.queue, 0), f"n{uuid.uuid4().hex}"
     [claimed] = store.claim("w", nonce, want=1, lease_ms=30_000, max_crashes=3).jobs
     item = Outcome(id=claimed.id, attempt=claimed.attempt, fence=nonce, kind=outcome)
     assert store.settle([item], worker="w", max_crashes=3) == ["done"]

@@ -127,7 +127,7 @@ def test_a_requeue_keeps_the_name(durability):
     assert job.cancel() == "done"
     if durability == "redis":
         MirrorLoop(stores.link, conf.get().queue("default"), prefix=conf.get().prefix, using="default").drain()
-    assert stores.queue("default").link.execute("HLEN", stores.queue("default").keys["names"]) == 0
+    assert stores.queue("default", 0).link.execute("HLEN", stores.queue("default", 0).keys["names"]) == 0
     assert delayq.requeue(job.id) == "done"
     assert name_of(job) == "order:7"
 

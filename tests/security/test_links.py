@@ -57,7 +57,7 @@ MISTAKES: dict[str, Any] = {
     "a password behind the Sentinels": "redis+sentinel://s1:26379,s2:26379,password=hunters3cret/mymaster/0",
     "a bare slash before the Sentinels": "rediss+sentinel://:hunter/s3cret@s1:26379/mymaster/0",
     "a database of Sentinels that is a password": "redis+sentinel://s1:26379/mymaster/hunters3cret",
-    "a Cluster": "redis+cluster://:hunters3cret@n1:6379,n2:6379",
+    "a Cluster": "redis+cluster://:hunters3cret@n1:6379,n2:6379/3",
     "a dict with a small key": {"url": "redis://:hunters3cret@cache.internal:6379/0"},
     "a dict by parts": {"HOST": "cache.internal", "PASSWORD": "hunters3cret"},
     "a list": ["redis://:hunters3cret@cache.internal:6379/0"],

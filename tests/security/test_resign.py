@@ -22,7 +22,7 @@ def raw(job: delayq.Job) -> bytes:
 
 
 def standing(job: delayq.Job) -> str:
-    return stores.queue(job.queue).signs(anew=True).standing(raw(job), queue=job.queue, id=ids.short(job.id))
+    return stores.queue(job.queue, 0).signs(anew=True).standing(raw(job), queue=job.queue, id=ids.short(job.id))
 
 
 def rotate(settings, *, keep: bool = True) -> None:
@@ -99,7 +99,7 @@ def test_the_unsigned_are_signed_only_when_told_so(settings, delayq_redis, trans
 
 def test_failed_jobs_are_signed_too_and_can_be_requeued(signing_on, run):
     job = delayq.schedule(ping)
-    store = stores.queue("redis")
+    store = stores.queue("redis", 0)
     [claimed] = store.claim("w", "n1", want=1, lease_ms=9999, max_crashes=3).jobs
     item = Outcome(id=claimed.id, attempt=1, fence=claimed.fence, kind="fail")
     store.settle([item], worker="w", max_crashes=3)
@@ -122,7 +122,7 @@ def test_without_signing_there_is_nothing_to_sign(delayq_redis, transactional_db
 def test_a_record_that_has_changed_since_it_was_read_is_left_alone(signing_on):
     job = delayq.schedule(close_order, 1, delay="1h")
     read, id = raw(job), ids.short(job.id)
-    store: QueueStore = stores.queue("orders")
+    store: QueueStore = stores.queue("orders", 0)
     stores.link.execute("HSET", "delayq:{orders}:jobs", id, b"another one")
     assert store.resign([(id, read), (ids.short(ids.new()), read)]) == ["changed", "gone"]
     assert raw(job) == b"another one"
@@ -137,7 +137,7 @@ def test_sending_it_again_changes_nothing_more(signing_on):
     job = delayq.schedule(close_order, 1, delay="1h")
     read, id = raw(job), ids.short(job.id)
     rotate(signing_on)
-    store = stores.queue("orders")
+    store = stores.queue("orders", 0)
     assert store.resign([(id, read)]) == ["done"]
     after = raw(job)
     assert store.resign([(id, read)]) == ["changed"]

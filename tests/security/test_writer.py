@@ -139,7 +139,7 @@ def test_strict_writes_its_form_whatever_the_format_says(settings, delayq_redis,
 
 
 def test_a_process_learns_of_the_upgrade_within_a_minute(signed, monkeypatch):
-    store, now = stores.queue("orders"), [1000.0]
+    store, now = stores.queue("orders", 0), [1000.0]
     monkeypatch.setattr("django_delayq.store.formats.clock.monotonic", lambda: now[0])
     record = JobRecord(id=ids.new(), task="t", payload=b"[[]]")
     before = store.written(record)

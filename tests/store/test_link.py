@@ -6,11 +6,13 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from redis.connection import AbstractConnection
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store import connection
-from django_delayq.store.connection import IDLE, KEPT, Link, StoreError, connect
+from django_delayq.store import connection, packing, wire
+from django_delayq.store.connection import IDLE, KEPT, connect
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine
@@ -21,6 +23,15 @@ from tests.worker.conftest import eventually
 @pytest.fixture
 def server(own_redis):
     return own_redis()
+
+
+@pytest.fixture(params=["by the poll object kept", "by the client"])
+def look(request, monkeypatch):
+    """How a connection is looked at before a call."""
+    if request.param == "by the client":
+        monkeypatch.setattr(wire, "select", None)
+    else:
+        pytest.importorskip("hiredis")
 
 
 def test_a_server_that_is_away_is_named(tmp_path):
@@ -37,7 +48,7 @@ def test_a_password_is_never_shown():
     assert "127.0.0.1:1, db 3" in str(error.value)
 
 
-def test_a_restarted_server_is_found_again_by_the_same_link(server):
+def test_a_restarted_server_is_found_again_by_the_same_link(server, look):
     link = connect(server.url)
     link.execute("PING")
     server.restart()
@@ -81,13 +92,23 @@ def test_the_connections_of_a_peak_are_not_kept(server, monkeypatch):
     eventually(lambda: clients() == 1)
 
 
-def test_a_reply_that_another_call_left_behind_is_nobody_s(server):
+def test_a_reply_that_another_call_left_behind_is_nobody_s(server, look):
     link = connect(server.url)
     link.execute("PING")
     [(kept, _)] = link._idle
-    kept.send_command("ECHO", "stray")
-    eventually(lambda: kept.can_read(0))
+    kept.connection.send_command("ECHO", "stray")
+    eventually(lambda: kept.connection.can_read(0))
     assert link.execute("PING") == b"PONG"
+
+
+def test_a_reply_too_many_that_came_with_another_one_is_nobody_s(server, look):
+    link = connect(server.url)
+    link.execute("PING")
+    [(kept, _)] = link._idle
+    sent = kept.connection.send_packed_command
+    kept.connection.send_packed_command = lambda *args, **kwargs: sent([b"PING\r\nECHO stray\r\n"], check_health=False)
+    assert link.execute("PING") == b"PONG"
+    assert link.execute("GET", "nothing") is None
 
 
 def test_a_stopped_server_is_unavailable_and_then_found_again(server):
@@ -124,16 +145,17 @@ def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not
     link = connect(server.url)
     link.rest.seconds, link.rest.late = 5.0, 0.5
     now = [100.0]
-    real = Link._read
+    real = AbstractConnection.read_response
     monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("django_delayq.store.connection.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    link.execute("PING")
     took = [0.4, 0.6, 0.4]
 
-    def late(link, connection):
+    def late(connection):
         now[0] += took.pop(0)
-        return real(link, connection)
+        return real(connection)
 
-    monkeypatch.setattr(Link, "_read", late)
+    monkeypatch.setattr(AbstractConnection, "read_response", late)
     assert [link.execute("PING") for _ in range(2)] == [b"PONG"] * 2
     with pytest.raises(StoreUnavailable, match="not a moment ago"):
         link.execute("PING")
@@ -158,11 +180,11 @@ def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch
     if with_hiredis:
         pytest.importorskip("hiredis")
     else:
-        monkeypatch.setattr(connection, "_pack", connection._plain)
+        monkeypatch.setattr(packing, "_pack", packing._plain)
     words = ["t ext", "ü", b"\x00\r\n", "", 7, -1, 0.5]
     for word in words:
         link.execute("RPUSH", "words", word)
-        link.execute(connection.Opening.of("RPUSH", "again"), word, word)
+        link.execute(packing.Opening.of("RPUSH", "again"), word, word)
     assert link.execute("LRANGE", "again", 0, -1)[::2] == link.execute("LRANGE", "words", 0, -1)
     found = link.execute_many([("LRANGE", "words", 0, -1), ("LLEN", "words")])
     assert found == [[b"t ext", "ü".encode(), b"\x00\r\n", b"", b"7", b"-1", b"0.5"], 7]
@@ -171,7 +193,7 @@ def test_commands_are_packed_the_same_with_hiredis_and_without(link, monkeypatch
 def test_an_interrupt_while_a_reply_is_awaited_leaves_no_reply_to_another_call(link, monkeypatch):
     receive = link.start(("ECHO", "first"))
     with monkeypatch.context() as patched:
-        patched.setattr(connection.Link, "_read", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patched.setattr(AbstractConnection, "read_response", lambda _: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             receive()
     assert link.execute("ECHO", "second") == b"second"

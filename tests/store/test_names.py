@@ -350,6 +350,38 @@ def test_tidy_looks_at_every_job_that_waits_however_many_there_are(board):
     assert board.link.execute("ZCARD", board.keys["blocked"]) == 205
 
 
+def test_one_round_of_tidy_drops_all_that_hold_a_name_without_a_lease(board):
+    put(board, 1)
+    board.claim()
+    dead = [part for number in range(600) for part in (0, f"b\0{ids.short(job_id(5_000 + number))}")]
+    board.link.execute("ZADD", board.keys["holders"], *dead)
+    tidied(board)
+    assert board.dump()["holders"] == [("order:1", 1)]
+
+
+def test_one_round_of_tidy_drops_all_that_wait_and_are_gone(board):
+    put(board, 1)
+    put(board, 2)
+    board.claim()
+    gone = [part for number in range(600) for part in (NOW - 9, ids.short(job_id(5_000 + number)))]
+    board.link.execute("ZADD", board.keys["blocked"], *gone)
+    tidied(board)
+    assert board.dump()["blocked"] == {2: 0}
+
+
+def test_tidy_drops_one_that_waited_and_is_gone_with_all_that_is_known_of_it(board):
+    put(board, 1)
+    put(board, 2)
+    board.claim()
+    board.link.execute("HDEL", board.keys["jobs"], ids.short(job_id(2)))  # as a release that knows no names takes a job away
+    tidied(board)
+    found = board.dump()
+    assert sorted(found["names"]) == [1]
+    assert "blocked" not in found
+    board.settle(1, "ack")
+    assert board.dump().keys() == {"finished"}
+
+
 def test_tidy_forgets_that_there_were_names_when_there_are_none(board):
     put(board, 1)
     put(board, 2)

@@ -8,6 +8,7 @@ from django_delayq import ids
 from django_delayq.record import JobRecord
 from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.keys import Keys
 from django_delayq.store.places import Nodes, by_node
 from django_delayq.store.queue import QueueStore, ScheduleItem
 from tests.servers import as_package
@@ -32,13 +33,14 @@ def put(nodes, queue: str, count: int, delay_ms: int = 60_000) -> None:
 def test_equal_values_share_a_link_and_nothing_is_looked_up_before_it_is_asked_for():
     nodes = Nodes("no alias", {"a": "no alias either", "b": "redis://b/1", "c": "redis://b/1"}, name="test")
     assert [nodes.number(queue) for queue in ("a", "b", "c", "unknown")] == [1, 2, 2, 0]
-    assert nodes.of("b") is nodes.of("c")
-    assert nodes.of("b").where == "b:6379, db 1"
+    assert nodes.of("b", 0) is nodes.of("c", 3)
+    assert nodes.of("b", 0).where == "b:6379, db 1"
 
 
 def test_queues_are_grouped_by_their_servers(nodes):
-    assert list(by_node(nodes, ["third", "near", "other"]).values()) == [["third", "other"], ["near"]]
-    assert by_node(nodes.shared, QUEUES) == {nodes.shared: QUEUES}  # a link is the place of all
+    parts = [Keys("t:x", *part) for part in (("third", 1), ("near", 0), ("other", 0))]
+    assert list(by_node(nodes, parts).values()) == [[parts[0], parts[2]], [parts[1]]]
+    assert by_node(nodes.shared, parts) == {nodes.shared: parts}  # a link is the place of all
 
 
 def test_each_queue_is_read_where_it_is(nodes):

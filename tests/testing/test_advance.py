@@ -218,7 +218,7 @@ def test_a_queue_that_redis_lets_nobody_claim_from_holds_up_nothing(delayq, sett
     for number in range(8):
         schedule(settle_cart, number)
     schedule(greet, "Ada")
-    stores.link.execute("HSET", stores.queue("orders").keys["meta"], "surplus", 10**7)  # the mirror is too far behind
+    stores.link.execute("HSET", stores.queue("orders", 0).keys["meta"], "surplus", 10**7)  # the mirror is too far behind
     assert [ran.task for ran in delayq.run_due()] == [greet.name]
     assert len(delayq.run_due()) == 8
 

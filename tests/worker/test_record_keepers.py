@@ -9,7 +9,7 @@ import pytest
 
 from django_delayq import conf
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.management.commands import delayq_worker
+from django_delayq.management import record_keepers
 from django_delayq.store.connection import Link
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.spec import Hooks
@@ -36,13 +36,13 @@ def kept(monkeypatch) -> dict[str, tuple[list[str], list[str]]]:
         def run(self, **_: Any) -> None:
             found[str(len(found))] = self.queues, self.loops
 
-    monkeypatch.setattr(delayq_worker, "Service", Kept)
-    monkeypatch.setattr(delayq_worker, "connections", SimpleNamespace(close_all=lambda: None))
+    monkeypatch.setattr(record_keepers, "Service", Kept)
+    monkeypatch.setattr(record_keepers, "connections", SimpleNamespace(close_all=lambda: None))
     return found
 
 
 def keep(queues: list[str]) -> list[Any]:
-    made = delayq_worker._record_keepers(conf.get(), queues, ["mirror", "relay"], {"metrics_queues": False}, Hooks())
+    made = record_keepers.record_keepers(conf.get(), queues, {}, ["mirror", "relay"], {"metrics_queues": False}, Hooks())
     for process, _ in made:
         process.target(SimpleNamespace(is_set=lambda: True, wait=lambda *_: True))
     return [process for process, _ in made]
@@ -75,7 +75,7 @@ class Elsewhere:
     def __init__(self, shared: Link, own: Link) -> None:
         self.shared, self._own = shared, own
 
-    def of(self, queue: str) -> Link:
+    def of(self, queue: str, _partition: int) -> Link:
         return self._own if queue == "own" else self.shared
 
 

@@ -14,7 +14,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, made, registry
 from django_delayq.producer.twins import like, refuse_loop
 from django_delayq.states import OFFER
-from django_delayq.store.connection import StoreError, StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.offers import OfferReply, OfferStore
 from django_delayq.target import OfferTarget
 from django_delayq.text import nearest
@@ -121,7 +121,7 @@ def _pushed(job: CurrentJob, target: OfferTarget, body: bytes) -> OfferReply:
     while True:
         left -= 1
         try:
-            store = OfferStore(stores.queue(job.queue))
+            store = OfferStore(stores.with_job(job.queue, job.id))
             failpoint("offer.push")
             reply = store.offer(target, body, id=job.short_id, attempt=job.attempt, nonce=job.nonce, worker=job.worker)
             failpoint("offer.pushed")

@@ -103,6 +103,8 @@ def _let_in(
 ) -> tuple[Callable[[GatewayCall], Any], GatewayCall]:
     """What is looked at before a request may wait. No connection of a database is kept while it does."""
     route, token = _admitted(routes, request)
+    if request.headers.get(idempotency.HEADER) is not None:  # else who sends it takes himself for safe
+        raise GatewayProblem("idempotency_unkept")
     body = intake.json_body(intake.raw_body(request))
     json_schemas.check(route.body or {}, body)
     patience = PATIENCE if isinstance(request, ASGIRequest) else PATIENCE_OF_A_THREAD

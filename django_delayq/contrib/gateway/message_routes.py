@@ -137,7 +137,7 @@ def _settled(call: GatewayCall, queue: QueueConfig, verb: str, ends: list[Outcom
 
 
 def _holder(call: GatewayCall, queue: QueueConfig) -> Holder:
-    return Holder(call.token.actor, queue, stores.queue(queue.name))
+    return Holder(call.token.actor, queue, stores.queue(queue.name, 0))
 
 
 def _pulled(call: GatewayCall) -> QueueConfig:

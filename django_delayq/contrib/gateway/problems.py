@@ -24,6 +24,12 @@ REFUSALS: Final[Mapping[str, Refusal]] = {
     "idempotency_key": Refusal(
         400, "Bad header", "Idempotency-Key must be 1 to 255 printable ASCII characters.", "Send a UUID, for example."
     ),
+    "idempotency_unkept": Refusal(
+        400,
+        "Bad header",
+        "A pull takes no Idempotency-Key: an answer that is kept would give messages again whose leases are over.",
+        "Send it without. What the lost answer of a pull has taken comes again when its lease has ended.",
+    ),
     "query": Refusal(400, "Bad query", "The query lacks {name}, or has it more than once.", "Give each parameter once."),
     "token_missing": Refusal(401, "Token missing", "No token was sent.", "Send the header Authorization: Bearer TOKEN."),
     "token_invalid": Refusal(

@@ -11,7 +11,7 @@ from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.problems import GatewayProblem
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
-from django_delayq.store.inspector import QueueDepth
+from django_delayq.store.queue_depth import QueueDepth
 
 # As `delayq status --json` calls them. Who has paused it and why is left out: these are people of the project.
 FIGURES: Final = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest_late_ms", "next_due_ms", "paused_ms")

@@ -27,6 +27,7 @@ WITH_BODY: Final = (
     "field_value",
 )
 KEYED: Final = ("idempotency_key", "in_progress", "idempotency_reused")
+UNKEPT: Final = ("idempotency_unkept",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class Route:
     def codes(self) -> tuple[str, ...]:
         """Every code with which it refuses."""
         body = WITH_BODY if self.body is not None else ()
-        return (*EVERYWHERE, *body, *(KEYED if self.keeps else ()), *(("query",) if self.query else ()), *self.problems)
+        keys = KEYED if self.keeps else UNKEPT if self.waits else ()
+        return (*EVERYWHERE, *body, *keys, *(("query",) if self.query else ()), *self.problems)
 
     @property
     def keeps(self) -> bool:

@@ -80,7 +80,7 @@ def _database_reached() -> bool:
 def _redis_reached() -> bool:
     """Every server on which jobs are in Redis alone; the shared one where none are."""
     config = conf.get()
-    needed = {stores.places.of(name): name for name, queue in config.queues.items() if queue.durability == "redis"}
+    needed = {stores.places.of(name, 0): name for name, queue in config.queues.items() if queue.durability == "redis"}
     try:
         for link, name in (needed or {stores.link: ""}).items():
             with stores.guarded(name):

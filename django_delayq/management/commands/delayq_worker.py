@@ -14,37 +14,27 @@ from io import StringIO
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.utils.module_loading import import_string
 
 import django_delayq
 from django_delayq import clock, conf
 from django_delayq.conf import Config
-from django_delayq.console import samples
-from django_delayq.console.samples import Sample
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.management.records_report import RecordsReport
+from django_delayq.management.record_keepers import links_of, record_keepers
 from django_delayq.mirror.database_connections import hooks
-from django_delayq.mirror.service import LoopRunner, Service
-from django_delayq.periodic import overlap, tick_loop
-from django_delayq.periodic.old_ticks import OldTicksLoop
-from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
+from django_delayq.periodic import overlap
 from django_delayq.producer import carriers
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec
-from django_delayq.store.connection import connect
 from django_delayq.store.fitness import server_findings
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.places import Nodes
+from django_delayq.store.places import place
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
-from django_delayq.worker.hanging_calls import PatientThread
-from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import lines_of
-from django_delayq.worker.loop import Stop
-from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.spec import Hooks, WorkerSpec
 from django_delayq.worker.supervisor import worker_beat
 from django_delayq.worker.supervisor.supervisor import Supervisor
@@ -55,8 +45,8 @@ ROLES: Final = ("move", "mirror", "relay")
 USAGE: Final = 2
 NO_METRICS: Final = "There are no metrics without the client of Prometheus; install django-delayq[prometheus]."
 MOST_WEIGHT: Final = 100
-APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
 LEVELS: Final = {0: logging.WARNING, 1: logging.INFO}
+MOST_LINES: Final = 128  # partitions of one worker: each is asked once a second
 UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -72,6 +62,7 @@ class Command(BaseCommand):
             "--queues",
             help="queues to serve, parted by commas, as in orders=4,mail: orders gets four threads for one of mail (default: all)",
         )
+        parser.add_argument("--partitions", help="of queues with several, those to serve, as in orders=0-63 (default: all)")
         parser.add_argument("--exclude-queues", help="queues to leave out, parted by commas")
         parser.add_argument("--processes", type=_whole(1), default=1, help="task processes (default: 1)")
         parser.add_argument("--threads", type=_whole(1), default=8, help="jobs at once per task process (default: 8)")
@@ -123,7 +114,7 @@ class Command(BaseCommand):
         own = [config.queue(name).redis for name in queues]
         for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
             self._check_server(redis, config.prefix, burst=options["burst"])
-        spec = _spec(config, queues, roles, options)
+        spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
         self._banner(config, queues, roles, spec)
         try:
             supervisor = Supervisor(spec)
@@ -140,11 +131,12 @@ class Command(BaseCommand):
         try:
             for unfit in kind_findings(redis):
                 raise CommandError(visible(f"delayq.{unfit.code}: {unfit} The worker does not start."))
-            link = connect(redis, name="delayq-check")
+            there = place(redis, name="delayq-check")
             try:
-                facts = Inspector(link, prefix=prefix).server()
+                inspector = Inspector(there, prefix=prefix)
+                found = [one for link in there.nodes() for one in server_findings(inspector.server(link=link))]
             finally:
-                link.close()
+                there.close()
         except StoreUnavailable as error:
             if burst:
                 raise CommandError(visible(str(error))) from error
@@ -152,7 +144,7 @@ class Command(BaseCommand):
             return
         except DelayqError as error:
             raise CommandError(visible(str(error))) from error
-        for finding in server_findings(facts):
+        for finding in dict.fromkeys(found):
             if finding.level == "error":
                 raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
             self._warn(f"delayq.{finding.code}: {finding}")
@@ -164,14 +156,14 @@ class Command(BaseCommand):
             self.stderr.write(self.style.WARNING(visible(text)))
 
     def _banner(self, config: Config, queues: Mapping[str, int], roles: Sequence[str], spec: WorkerSpec) -> None:
-        places = _places(config, "delayq-banner")
+        places = links_of(config, "delayq-banner")
         lines = [f"django-delayq {spec.version}, worker {spec.worker}", f"  queues     {_shown(queues)}"]
         if spec.processes:
             lines.append(f"  processes  {spec.processes} with {spec.threads} threads each")
         lines += [
             f"  roles      {', '.join(roles)}",
             f"  store      Redis at {places.shared.where}, prefix {config.prefix}",
-            *(f"             {queue}: Redis at {places.of(queue).where}" for queue in queues if places.number(queue)),
+            *(f"             {queue}: Redis at {places.of(queue, 0).where}" for queue in queues if places.number(queue)),
             f"  tasks      {len(spec.tasks)} registered",
         ]
         places.close()
@@ -195,16 +187,42 @@ class _LogStream(StringIO):
         return len(text)
 
 
-def _spec(config: Config, queues: Mapping[str, int], roles: Sequence[str], options: dict[str, Any]) -> WorkerSpec:
+def _shares(config: Config, queues: Mapping[str, int], given: str | None) -> dict[str, range]:
+    """Which partitions of queues are to be served, of those that do not mean all."""
+    found: dict[str, range] = {}
+    for part in filter(None, map(str.strip, (given or "").split(","))):
+        name, _, numbers = part.partition("=")
+        first, _, last = numbers.partition("-")
+        if name not in queues:
+            raise CommandError(f"--partitions names {name!r}, which this worker does not serve. As in orders=0-63.", returncode=USAGE)
+        served = config.queue(name).served
+        if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < len(served):
+            raise CommandError(
+                f"--partitions {part}: give numbers from 0 to {served[-1]}, as in {name}=0-{served[-1]}.", returncode=USAGE
+            )
+        found[name] = range(int(first), int(last or first) + 1)
+    count = sum(len(found.get(name, config.queue(name).served)) for name in queues)
+    if count > MOST_LINES and count > len(queues):
+        raise CommandError(
+            f"These queues have {count} partitions, and one worker serves {MOST_LINES} at most. Give each worker a share: "
+            "--partitions orders=0-63 here, and the rest to others.",
+            returncode=USAGE,
+        )
+    return found
+
+
+def _spec(
+    config: Config, queues: Mapping[str, int], shares: Mapping[str, range], roles: Sequence[str], options: dict[str, Any]
+) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
-    processes = _record_keepers(config, queues, records, options, measured) if records else []
+    processes = record_keepers(config, queues, shares, records, options, measured) if records else []
     run = {name: weight for name, weight in queues.items() if not config.queue(name).pulled}
     return WorkerSpec(
         worker=worker_beat.new_worker_id(),
         prefix=config.prefix,
-        connect=partial(_places, config),
-        lines=lines_of(config, run),
+        connect=partial(links_of, config),
+        lines=lines_of(config, run, shares),
         tasks=registry.names(),
         find_task=registry.get,
         processes=options["processes"] if "move" in roles and run else 0,
@@ -261,57 +279,6 @@ def _metrics_page() -> Callable[..., bytes] | None:
         return None
     page: Callable[..., bytes] = import_string("django_delayq.contrib.prometheus.exposition.worker_page")
     return page
-
-
-def _places(config: Config, name: str) -> Nodes:
-    """The servers of the queues, for a process of that name."""
-    return Nodes(config.redis, config.own_servers, name=name)
-
-
-def _record_keepers(
-    config: Config, queues: Iterable[str], roles: Sequence[str], options: Mapping[str, Any], measured: Hooks
-) -> list[tuple[LoopProcess, LatestText | None]]:
-    """A process per server, for none is to wait for another one; with where it reports, if somebody measures. What belongs to no queue
-    the only one does; where there are several, one more does that, and waits for no server of theirs.
-    """
-    places, groups = _places(config, "delayq-records"), dict[int, list[str]]()
-    for queue in queues:
-        groups.setdefault(places.number(queue), []).append(queue)
-    alone = len(groups) == 1
-    found = []
-    for number, (_, names) in enumerate(sorted(groups.items()), 1):
-        report = None if measured.metrics is None else LatestText()
-        counted = samples.of_all if options["metrics_queues"] and number == 1 else None
-        name = "records" if number == 1 else f"records-{number}"
-        found.append((LoopProcess(name, partial(_keep_records, config, names, roles, report, counted, alone), tuple(names)), report))
-    if not alone:
-        found.append((LoopProcess("operations", partial(_keep_records, config, (), roles, None, None, True)), None))
-    return found
-
-
-def _keep_records(
-    config: Config,
-    queues: Sequence[str],
-    roles: Sequence[str],
-    report: LatestText | None,
-    counted: Callable[[], list[Sample]] | None,
-    common: bool,
-    stop: Stop,
-) -> None:
-    """What one of these processes runs; `common`: also what belongs to no queue."""
-    places = _places(config, "delayq-records")
-    if any(places.number(queue) for queue in queues):
-        places.shared.rest.seconds = APART
-    patiently = PatientThread(close_old_connections).run
-    service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=common)
-    if common and "relay" in roles:
-        service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
-    if common and "mirror" in roles:
-        service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
-    if report is not None:
-        service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
-    service.run(stop=stop.is_set, wait=stop.wait)
-    connections.close_all()
 
 
 def _queues(config: Config, wanted: str | None, excluded: str | None) -> dict[str, int]:

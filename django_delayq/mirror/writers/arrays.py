@@ -22,6 +22,7 @@ TYPES: Final = {
     "BooleanField": "boolean",
     "IntegerField": "integer",
     "PositiveIntegerField": "integer",
+    "SmallIntegerField": "integer",
     "BigIntegerField": "bigint",
     "CharField": "text",
     "TextField": "text",

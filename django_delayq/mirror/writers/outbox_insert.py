@@ -1,5 +1,6 @@
-"""The outbox's INSERT without model instances: one statement whose constant columns are literals. It writes exactly the row that
-`rows.new_row` describes; a view that schedules in a transaction waits for nothing else as long as for this.
+"""The outbox's INSERT: one statement whose constant columns are literals, without model instances but on databases that are not known
+here. It writes exactly the row that `rows.new_row` describes; a view that schedules in a transaction waits for nothing else as long as
+for this.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from functools import cache, lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_delayq import clock, codec
+from django_delayq import clock, codec, ids
 from django_delayq.mirror import database_clock, rows
 from django_delayq.models import Job
 from django_delayq.states import State
@@ -56,9 +58,11 @@ SAME: Final = {
 }
 FAR: Final = {**SAME, "far": "TRUE"}  # near rows do not name these two, and far_key is NULL but for far ones with a key
 FAR_KEY: Final = "far_key"
+PARTITION: Final = "partition"
 COPIED: Final = 20  # rows from which on COPY pays for the question whether it is allowed
 CASTS: Final = {
     "id": "uuid",
+    "partition": "smallint",
     "priority": "integer",
     "run_at": "timestamptz",
     "created_at": "timestamptz",
@@ -74,29 +78,35 @@ BY_THE_DATABASE: Final = {
 }
 
 
-def insert(items: Sequence[ScheduleItem], connection: BaseDatabaseWrapper, *, far: bool = False) -> None:
+def insert(items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> None:
     """Inserts rows. One is one statement, which needs no transaction around it. `far`: Redis is not to hear of them yet."""
+    connection = connections[using]
     vendor = connection.vendor
+    if vendor not in VENDORS:
+        now = database_clock.now(connection)
+        Job.objects.using(using).bulk_create([rows.model_of(_new_row(item, now, far)) for item in items])
+        return
+    split = _split(items)
     with connection.cursor() as cursor:
         if vendor == "postgresql" and len(items) > 1:
-            now = _may_copy(cursor, connection) if len(items) >= COPIED else None
-            if now is not None:
-                _copy(items, cursor, connection, now, far)
+            began = _may_copy(cursor, connection) if len(items) >= COPIED else None
+            if began is not None:
+                _copy(items, cursor, connection, began, far, split)
             else:
                 # One parameter of JSON: a driver takes longer to put 3,000 into a text than the server to read this one.
-                values = [_row(item, str, datetime.isoformat) for item in items]
-                cursor.execute(_from_json(far), [codec.dumps(values).decode()])
+                values = [_row(item, str, datetime.isoformat, split) for item in items]
+                cursor.execute(_from_json(far, split), [codec.dumps(values).decode()])
             return
         moment = connection.ops.adapt_datetimefield_value
         uuid = _unchanged if connection.features.has_native_uuid_field else _hex
         if vendor == "sqlite":  # no limit of parameters, and the statement is prepared once
-            cursor.executemany(_statement(vendor, 1, far), list(_dated(items, uuid, moment, clock.now())))
+            cursor.executemany(_statement(vendor, 1, far, split), list(_dated(items, uuid, moment, clock.now(), split)))
         elif vendor == "mysql" and connection.timezone_name != "UTC":
-            table = list(_dated(items, uuid, moment, database_clock.now(connection)))
-            cursor.execute(_statement("", len(table), far), [value for row in table for value in row])
+            table = list(_dated(items, uuid, moment, database_clock.now(connection), split))
+            cursor.execute(_statement("", len(table), far, split), [value for row in table for value in row])
         else:
-            table = [_row(item, uuid, moment) for item in items]
-            cursor.execute(_statement(vendor, len(table), far), [value for row in table for value in row])
+            table = [_row(item, uuid, moment, split) for item in items]
+            cursor.execute(_statement(vendor, len(table), far, split), [value for row in table for value in row])
 
 
 def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapper) -> bool:
@@ -106,9 +116,28 @@ def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapp
     moment = connection.ops.adapt_datetimefield_value
     uuid = _unchanged if connection.features.has_native_uuid_field else _hex
     with connection.cursor() as cursor:
-        [row] = _dated([item], uuid, moment, database_clock.now(connection))
-        cursor.execute(_keyed_statement(connection.vendor), [far_key, *row])
+        split = _split([item])
+        [row] = _dated([item], uuid, moment, database_clock.now(connection), split)
+        cursor.execute(_keyed_statement(connection.vendor, split), [far_key, *row])
         return bool(cursor.rowcount)
+
+
+def _split(items: Sequence[ScheduleItem]) -> bool:
+    """Whether these rows name their partitions: none does that is in the first one."""
+    return any(ids.partition(item.id) for item in items)
+
+
+def _new_row(item: ScheduleItem, now: datetime, far: bool) -> rows.JobRow:
+    return rows.new_row(
+        item,
+        item.queue,
+        clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
+        priority=item.priority,
+        on_conflict=item.on_conflict,
+        delay_ms=item.delay_ms,
+        created_at=now,
+        far=far,
+    )
 
 
 def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
@@ -120,18 +149,20 @@ def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:
     return None if active else now
 
 
-def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool) -> None:
+def _copy(items: Sequence[ScheduleItem], cursor: Any, connection: BaseDatabaseWrapper, now: datetime, far: bool, split: bool) -> None:
     connection.validate_no_broken_transaction()  # as every statement of Django's does
-    with connection.wrap_database_errors, cursor.copy(_copied(far)) as rows_in:
+    with connection.wrap_database_errors, cursor.copy(_copied(far, split)) as rows_in:
         same = tuple(_copied_values(far).values())
-        for row in _dated(items, str, _unchanged, now):
+        for row in _dated(items, str, _unchanged, now, split):
             rows_in.write_row((*row, *same))
 
 
-def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any]) -> tuple[Any, ...]:
-    """The values of the columns `GIVEN` up to `delay_ms`; then the date that was given, and the delay once more."""
+def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], split: bool) -> tuple[Any, ...]:
+    """The values of the columns `GIVEN` up to `delay_ms`; then the date that was given, and the delay once more. With `split`, in
+    front of these, the partition.
+    """
     args, kwargs, options, error = rows.texts(item)
-    return (
+    row = (
         uuid(item.id),
         item.queue,
         rows.clean(item.task, 200),
@@ -149,48 +180,50 @@ def _row(item: ScheduleItem, uuid: Callable[[UUID], Any], moment: Callable[[date
         moment(clock.from_ms(item.due_ms or 0)) if item.delay_ms is None else None,
         item.delay_ms,
     )
+    return (ids.partition(item.id), *row) if split else row
 
 
 def _dated(
-    items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime
+    items: Sequence[ScheduleItem], uuid: Callable[[UUID], Any], moment: Callable[[datetime], Any], now: datetime, split: bool
 ) -> Iterator[tuple[Any, ...]]:
     """The values of the columns `GIVEN`, with the database's now."""
     written = moment(now)
     for item in items:
-        row = _row(item, uuid, moment)
+        row = _row(item, uuid, moment, split)
         delay_ms = row[-1]
         date = row[-2] if delay_ms is None else moment(database_clock.later(now, delay_ms))
         yield (*row[:-2], written, date)
 
 
 @lru_cache(maxsize=256)
-def _statement(vendor: str, count: int, far: bool) -> str:
-    marks = ["%s"] * (len(GIVEN) - 2)
+def _statement(vendor: str, count: int, far: bool, split: bool) -> str:
+    marks = ["%s"] * (len(_first(split)) + len(GIVEN) - 2)
     marks.append(BY_THE_DATABASE.get(vendor, "{date}, {delay}").format(date="%s", delay="%s"))
     row = f"({', '.join(marks)}, {', '.join(_same(far).values())})"
-    return f"{_into(_quote(vendor), _same(far))} VALUES {', '.join([row] * count)}"
+    return f"{_into(_quote(vendor), _same(far), split)} VALUES {', '.join([row] * count)}"
 
 
 @cache
-def _keyed_statement(vendor: str) -> str:
+def _keyed_statement(vendor: str, split: bool) -> str:
     ours = "" if vendor == "mysql" else " ON CONFLICT DO NOTHING"
-    values = ", ".join(["%s"] * (1 + len(GIVEN)) + list(FAR.values()))
-    return f"INSERT INTO {_target(_quote(vendor), FAR, FAR_KEY)} VALUES ({values}){ours}"
+    values = ", ".join(["%s"] * (1 + len(_first(split)) + len(GIVEN)) + list(FAR.values()))
+    return f"INSERT INTO {_target(_quote(vendor), FAR, FAR_KEY, *_first(split))} VALUES ({values}){ours}"
 
 
 @cache
-def _from_json(far: bool) -> str:
+def _from_json(far: bool, split: bool) -> str:
     """Each row is an array: names would be sent, and read, with every one of them."""
-    *columns, date, delay = range(len(GIVEN))
-    given = [f"(each->>{place})::{CASTS[GIVEN[place]]}" if GIVEN[place] in CASTS else f"each->>{place}" for place in columns]
+    names = (*_first(split), *GIVEN)
+    *columns, date, delay = range(len(names))
+    given = [f"(each->>{place})::{CASTS[names[place]]}" if names[place] in CASTS else f"each->>{place}" for place in columns]
     dates = BY_THE_DATABASE["postgresql"].format(date=f"(each->>{date})::timestamptz", delay=f"(each->>{delay})::bigint")
     values = ", ".join((*given, dates, *_same(far).values()))
-    return f"{_into(chr(34), _same(far))} SELECT {values} FROM json_array_elements(%s::json) AS each"
+    return f"{_into(chr(34), _same(far), split)} SELECT {values} FROM json_array_elements(%s::json) AS each"
 
 
 @cache
-def _copied(far: bool) -> str:
-    return f"COPY {_target(chr(34), _copied_values(far))} FROM STDIN"
+def _copied(far: bool, split: bool) -> str:
+    return f"COPY {_target(chr(34), _copied_values(far), *_first(split))} FROM STDIN"
 
 
 @cache
@@ -207,8 +240,12 @@ def _quote(vendor: str) -> str:
     return '"' if vendor in ("postgresql", "sqlite") else "`"
 
 
-def _into(quote: str, same: Iterable[str]) -> str:
-    return f"INSERT INTO {_target(quote, same)}"
+def _first(split: bool) -> tuple[str, ...]:
+    return (PARTITION,) if split else ()
+
+
+def _into(quote: str, same: Iterable[str], split: bool) -> str:
+    return f"INSERT INTO {_target(quote, same, *_first(split))}"
 
 
 def _target(quote: str, same: Iterable[str], *first: str) -> str:

@@ -88,7 +88,7 @@ if last and string.match(last, '^(%S+)') == nonce then
         local _
         _, _, turn = name_of(id)
       end
-      answer(id, attempt, crashes, due, record, past, asks_of(id), turn)
+      answer(id, attempt, crashes, due, record, past, asks_of(id), tonumber(turn or ''))
     end
   end
   reply[PASTS] = table.concat(pasts, ' ')
@@ -268,7 +268,7 @@ for _, letter in ipairs(LANE_ORDER) do
         else
           spread(bucket(now - date))
           take(id, (attempt or 0) + 1, crashes or 0, key ~= '' and string.upper(letter) or letter, date, record, past or '',
-            attempt and asks_of(id) or 0, name and hold_name(id, math.max(0, date)))
+            attempt and asks_of(id) or 0, name and hold_name(id, math.max(0, date), name, most))
         end
       end
       if left then

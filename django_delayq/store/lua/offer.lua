@@ -2,10 +2,10 @@
 -- keys: runs cancels offered meta events
 -- include: begin runs target
 -- ARGV: now by(worker) why, id attempt nonce kind most, then of a stream each field and its value, of a list one text
---   kind: stream, list · most: how many entries may be there, '' any number; of more, the oldest go. A stream is cut by whole nodes, so that
+--   kind: stream, list; look: nothing is pushed; note: that was done elsewhere, the text is its place · most: how many entries may be there, '' any number; of more, the oldest go. A stream is cut by whole nodes, so that
 --   some more may stay
--- The target's key stands behind ours.
--- Returns status, place. status: offered, again (an earlier run of this job has: nothing is pushed), cancel (that was asked for: nothing is
+-- The target's key stands behind ours, but of look and note, which are for targets of another slot.
+-- Returns status, place. status: offered, free (to a look: it is to be pushed), again (an earlier run of this job has: nothing is pushed), cancel (that was asked for: nothing is
 --   pushed), lost (another claim holds the job), gone (no claim does: it has ended, or Redis lost its contents, and the run may be adopted).
 --   place: the id of the entry, or how long the list was with it.
 -- Errors before any write: those of the push, such as WRONGTYPE and OOM. It is the first write, so that Redis refuses it at maxmemory, and is
@@ -23,11 +23,15 @@ end
 local before = redis.call('HGET', k_offered, id)
 if before then
   return {'again', before}
-elseif redis.call('HEXISTS', k_cancels, id) == 1 then
+elseif kind ~= 'note' and redis.call('HEXISTS', k_cancels, id) == 1 then
   return {'cancel', ''}
+elseif kind == 'look' then
+  return {'free', ''}
 end
 local place
-if kind == 'list' then
+if kind == 'note' then
+  place = ARGV[FIRST]
+elseif kind == 'list' then
   place = redis.pcall('RPUSH', target, ARGV[FIRST])
 elseif most == '' then
   place = redis.pcall('XADD', target, '*', unpack(ARGV, FIRST))

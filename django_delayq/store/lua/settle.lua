@@ -66,7 +66,8 @@ local function first_due(id)
     local _
     name, _, _, due = name_of(id)
   end
-  return name and due > 0 and due
+  due = name and tonumber(due)
+  return due and due > 0 and due
 end
 
 -- What a job has behind it, with one more eviction, or since when nobody knows its task. Older releases cannot read that.

@@ -84,6 +84,7 @@ if string.sub(naming, 1, 1) == 'n' then
     local id = found[i]
     if redis.call('HEXISTS', k_jobs, id) == 0 then
       free_name(id)
+      forget_waiter(id)
       forget_name(id)
     end
   end
@@ -91,19 +92,21 @@ if string.sub(naming, 1, 1) == 'n' then
   naming = after == '0' and 'h0' or 'n' .. after
 end
 if string.sub(naming, 1, 1) == 'h' then
-  local from = tonumber(string.sub(naming, 2))
+  local from, stay = tonumber(string.sub(naming, 2)), 0
   local holders = redis.call('ZRANGE', k_holders, from, from + 199)
   for i = 1, #holders do
     local name, id = string.match(holders[i], '^(.-)%z(.*)$')
-    if not name or not redis.call('ZSCORE', k_leases, id) then
+    if name and redis.call('ZSCORE', k_leases, id) then
+      stay = stay + 1
+    else
       redis.call('ZREM', k_holders, holders[i])
       note_freed(name or '')
     end
   end
-  naming = #holders < 200 and 'b0' or 'h' .. int(from + 200)
+  naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- what was removed has moved the others up
 end
 if string.sub(naming, 1, 1) == 'b' then
-  local from = tonumber(string.sub(naming, 2))
+  local from, stay = tonumber(string.sub(naming, 2)), 0
   local blocked = redis.call('ZRANGE', k_blocked, from, from + 199, 'WITHSCORES')
   for i = 1, #blocked, 2 do
     local id, due = blocked[i], blocked[i + 1]
@@ -115,9 +118,11 @@ if string.sub(naming, 1, 1) == 'b' then
       unblock(id, lane)
       redis.call('ZADD', LANES[lane], due, id)
       wake_for(tonumber(due))
+    else
+      stay = stay + 1
     end
   end
-  naming = #blocked < 400 and '' or 'b' .. int(from + 200)
+  naming = #blocked < 400 and '' or 'b' .. int(from + stay)
   if redis.call('EXISTS', k_names, k_holders, k_blocked) == 0 then
     redis.call('HDEL', k_meta, 'named')
   end

@@ -10,7 +10,8 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.record import ClaimedJob
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Claim
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.error_pause import ErrorPause
@@ -20,6 +21,7 @@ from django_delayq.worker.line import Line
 from django_delayq.worker.process.adopter import Adopter
 from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.settler import Settles
+from django_delayq.worker.process.turns import Turns
 from django_delayq.worker.run import Run
 
 logger = Logger("django_delayq.worker")
@@ -45,7 +47,6 @@ class _Watch:
         self.holds_timer = False  # perhaps
         self.dry_at = -1  # the round of the buffer in which nothing was due when this process held nothing
         self.idle = False  # nothing was due when it was asked last, and nobody has called since
-        self.turns = 0  # one behind the other, of as many as its weight
         self.ground = ""  # what Redis stood on when it last answered, and all that is held here was adopted
         self.seen = ""  # another one, on which that is not done yet
         self.heard = now  # when that was; at first, when this process began to ask
@@ -103,7 +104,7 @@ class Mover:
         self._resume_at = 0.0
         self._tag = secrets.token_hex(5)
         self._claims = 0
-        self._first = 0  # whose turn it is, counted on and on
+        self._turns = Turns([line.queue for line in lines], [line.weight for line in lines])
         self._deaf = False  # the last pass ended without room, so that nobody listens to calls
         self._spare = others * MOST  # rows that are left free for the claims of the other movers
         self._round = 0  # of the buffer, when the pass began
@@ -184,10 +185,8 @@ class Mover:
             if room < least:
                 self._deaf = True
                 return self._full(now)
-            self._first = watch.number + 1
             self._try(watch, room, holding)
-            if self._has_another_turn(watch):
-                self._first = watch.number
+            self._turns.had(watch.number, more=not watch.idle and not watch.trouble.failures)
         self._deaf = False
         self._full_since = 0.0
         failpoint("mover.arm")
@@ -195,23 +194,14 @@ class Mover:
         failpoint("mover.armed")
         return max(0.0, min(watch.at for watch in self._watches) - self._monotonic())
 
-    def _has_another_turn(self, watch: _Watch) -> bool:
-        """Whether the line that was just asked is the first of the next pass, too. What it leaves unused is not kept for later."""
-        watch.turns += 1
-        if watch.turns < watch.line.weight and not watch.idle and not watch.trouble.failures:
-            return True
-        watch.turns = 0
-        return False
-
     def _in_turn(self, now: float, holding: bool) -> Sequence[_Watch]:
-        """The lines to ask, beginning behind the one that has had its turns, so that each with due jobs gets some however much the
-        others have. Those that were found empty a moment ago come last: what one queue has to do costs no calls about another.
+        """The lines to ask, in their turns. Those that were found empty a moment ago come last: what one queue has to do costs no calls
+        about another.
         """
-        count = len(self._watches)
         due: list[_Watch] = []
         empty: list[_Watch] = []
-        for step in range(self._first, self._first + count):
-            watch = self._watches[step % count]
+        for number in self._turns.order():
+            watch = self._watches[number]
             looked = now - watch.heard < LOOK
             heard_of = looked or not self._deaf or watch.trouble.failures
             if watch.at > now and heard_of and (not self._burst or holding or self._is_dry(watch)):

@@ -11,7 +11,8 @@ from django_delayq import clock
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST
 from django_delayq.worker.holdings import RUNNING, SETTLING, Held
 from django_delayq.worker.line import Line
@@ -89,7 +90,7 @@ class Keeper:
         # Servers that did not answer, or late, come last, that of the last failure behind the others, and one is waited for in a pass:
         # the leases of what is on healthy ones must not run out meanwhile. Of the lines of such a server each has its turn.
         for line, kept in sorted(by_line.items(), key=lambda each: self._place(each[0])):
-            node = line.store.link
+            node = line.store.link.server
             if down is not None and node in self._failed:
                 refused[line] = down
                 continue
@@ -119,7 +120,7 @@ class Keeper:
         return self._pass
 
     def _place(self, line: Line) -> tuple[float, float]:
-        failed = self._failed.get(line.store.link, 0.0)
+        failed = self._failed.get(line.store.link.server, 0.0)
         return failed, self._asked[line] if failed else 0.0
 
     def _extend(self, line: Line, kept: Sequence[Kept]) -> None:

@@ -19,14 +19,14 @@ class ServerLinks:
         self._places = places
         self._held = list(dict.fromkeys(line.store.link for line in lines)) or [places.shared]
         self._all = list(dict.fromkeys([places.shared, *self._held]))
+        several = len(self._all) > 1 or self._all[0].moves
         for link in self._all:
-            link.rest.seconds = RESTS
-            link.rest.late = SLOW if len(self._all) > 1 else 0.0
+            link.leave_alone(RESTS, SLOW if several else 0.0)
 
     @property
     def where(self) -> str:
-        """The addresses of all."""
-        return " ".join(link.where for link in self._all)
+        """The addresses of all; the same while masters change and slots move."""
+        return " ".join(dict.fromkeys(link.home for link in self._all))
 
     @property
     def count(self) -> int:
@@ -40,7 +40,7 @@ class ServerLinks:
 
     def lost(self, queues: Sequence[str]) -> bool:
         """Whether none answers that has one of these queues; of none of them: as `away`."""
-        return all(self._places.of(queue).away for queue in queues) if queues else self.away
+        return all(self._places.of(queue, 0).away for queue in queues) if queues else self.away
 
     def hurry(self, deadline: float) -> None:
         """See `Link.hurry`."""

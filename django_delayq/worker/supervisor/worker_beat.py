@@ -98,13 +98,14 @@ class Tidy:
             return TIDY_EVERY * self._rand()
         away: dict[Link, StoreUnavailable] = {}
         for store, cursor in self._cursors.items():
-            if store.link in away:
+            node = store.link.server
+            if node in away:
                 continue
             failpoint("beat.tidy")
             try:
                 self._cursors[store] = store.tidy(cursor=cursor).cursor
             except StoreUnavailable as error:
-                away[store.link] = error
+                away[node] = error
             failpoint("beat.tidied")
         for unavailable in away.values():
             raise unavailable

@@ -73,7 +73,7 @@ def test_a_job_is_told_as_the_command_tells_it(caller, run):
 
 def test_who_has_asked_to_cancel_a_run_is_not_told(caller):
     id = caller.post("jobs", {"task": PING}).json()["id"]
-    stores.queue("redis").claim("w", "n1", want=1, lease_ms=30_000, max_crashes=3)
+    stores.queue("redis", 0).claim("w", "n1", want=1, lease_ms=30_000, max_crashes=3)
     assert delayq.cancel(ids.full(id), actor="anna", reason="private") == "running"
     answer = caller.get(f"jobs/{id}")
     assert answer.json()["redis"]["cancel_requested"] is True

@@ -367,3 +367,10 @@ def test_too_many_pulls_in_a_minute_are_429(caller, make):
     answer = eager.post(f"{MAIL}/pull")
     refused(answer, 429, "rate")
     assert answer["Retry-After"]
+
+
+def test_a_pull_with_an_idempotency_key_is_refused_and_takes_nothing(caller):
+    id = caller.post(f"{MAIL}/messages", {"body": 1}).json()["id"]
+    refused(caller.post(f"{MAIL}/pull", {"n": 1}, key="one"), 400, "idempotency_unkept")
+    assert state(id) == "scheduled"
+    assert [message["id"] for message in pulled(caller)] == [id]

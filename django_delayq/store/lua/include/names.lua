@@ -9,11 +9,12 @@
 -- Mostly no job of a queue has ever had a name, as `named` of begin.lua says. Then nothing of this is made, since to make functions costs
 -- time; who calls them asks `named` before. Needs begin, bulk and lanes, and the keys jobs high normal low meta names holders blocked waiters.
 local read_names, name_of, forget_name, hold_name, free_name
-local note_freed, may_be_next, take_room, waiter, unblock, date_of, withdraw, call_waiters
+local note_freed, may_be_next, take_room, waiter, unblock, forget_waiter, date_of, withdraw, call_waiters
 
 if named then
   local LANE_RANKS, RANKED = {h = '1', n = '2', l = '3', H = '1', N = '2', L = '3'}, {['1'] = 'h', ['2'] = 'n', ['3'] = 'l'}
-  local values, begun, full, freed, doubtful = {}, {}, {}, {}, {}
+  local values, read, begun, full, freed, doubtful, padded = {}, 0, {}, {}, {}, {}, {}
+  local held -- of each name how many hold it, where all were read at once
 
   -- Reads those of these jobs at once.
   function read_names(ids)
@@ -21,9 +22,10 @@ if named then
     for i = 1, #ids do
       values[ids[i]] = found[i]
     end
+    read = read + #ids
   end
 
-  -- Name, most, turn and date of a job; nil without a name, or with one that is none of ours.
+  -- Name, most, and as text turn and date of a job; nil without a name, or with one that is none of ours.
   function name_of(id)
     local value = values[id]
     if value == nil then
@@ -34,7 +36,7 @@ if named then
     if not most or #most > 4 or #turn > 16 or #due > 15 then
       return nil
     end
-    return name, math.max(1, tonumber(most)), tonumber(turn), tonumber(due)
+    return name, most == '1' and 1 or math.max(1, tonumber(most)), turn, due
   end
 
   -- Its record goes, and all that is known of its name with it.
@@ -45,7 +47,23 @@ if named then
 
   -- What stands under a name in `holders` or `waiters`, behind the first `skipped`; at most `count`.
   local function under_name(key, name, skipped, count)
-    return redis.call('ZRANGE', key, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', skipped, count)
+    return redis.call('ZRANGE', key, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', int(skipped), int(count))
+  end
+
+  -- How many hold each name, if that are not eight times as many as the jobs whose names were read: to look for one takes as long as to
+  -- read eight.
+  local function read_holders()
+    held = false
+    if redis.call('ZCARD', k_holders) <= 8 * read then
+      held = {}
+      local members = redis.call('ZRANGE', k_holders, 0, -1)
+      for i = 1, #members do
+        local member = members[i]
+        local stop = string.find(member, '\0', 1, true)
+        local name = stop and string.sub(member, 1, stop - 1) or ''
+        held[name] = (held[name] or 0) + 1
+      end
+    end
   end
 
   -- Whether less than so many hold it; then the caller is counted as one who does. Of a name that is full it is looked once a call. What is
@@ -54,13 +72,22 @@ if named then
     if most <= (full[name] or 0) then
       return false
     end
-    local room = most - (begun[name] or 0)
-    if room > 0 and #under_name(k_holders, name, room - 1, 1) == 0 then
-      begun[name] = most - room + 1
-      return true
+    if held == nil then
+      read_holders()
     end
-    full[name] = most
-    return false
+    local room = most - (begun[name] or 0)
+    local taken
+    if held then
+      taken = (held[name] or 0) >= room
+    else
+      taken = room <= 0 or #under_name(k_holders, name, room - 1, 1) > 0
+    end
+    if taken then
+      full[name] = most
+      return false
+    end
+    begun[name] = most - room + 1
+    return true
   end
 
   -- One holder less: see call_waiters.
@@ -74,21 +101,25 @@ if named then
     note_freed(name)
   end
 
-  -- Its run begins: it was claimed at that date, or (nil) taken over. Returns its number, which is the time in us, so that it rises over a
-  -- wipe, too; or more.
+  -- The run of a job begins: it was claimed at that date, or (nil) taken over. Its name and most are told by who knows them. Returns its
+  -- number, which is the time in us, so that it rises over a wipe, too; or more.
   local last
-  function hold_name(id, date)
-    local name, most, _, due = name_of(id)
+  function hold_name(id, date, name, most)
     if not name then
-      return nil
+      local _, due
+      name, most, _, due = name_of(id)
+      if not name then
+        return nil
+      end
+      date = tonumber(due)
     end
     if not last then
       last = redis.call('HGET', k_meta, 'turn') or ''
       last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it
     end
     last = math.max(last + 1, now * 1000)
-    gather('ZADD', k_holders, 0, name .. '\0' .. id)
-    gather('HSET', k_names, id, int(most) .. ':' .. int(last) .. ':' .. int(date or due) .. ':' .. name)
+    gather('ZADD', k_holders, '0', name .. '\0' .. id)
+    gather('HSET', k_names, id, int(most) .. ':' .. int(last) .. ':' .. int(date) .. ':' .. name)
     return last
   end
 
@@ -101,7 +132,12 @@ if named then
   end
 
   function waiter(id, letter, due, name)
-    return name .. '\0' .. LANE_RANKS[letter] .. as_text('%015.0f', due) .. '\0' .. id
+    local date = padded[due] -- many have the same
+    if not date then
+      date = as_text('%015.0f', due)
+      padded[due] = date
+    end
+    return name .. '\0' .. LANE_RANKS[letter] .. date .. '\0' .. id
   end
 
   -- A job that waits for its name does so no more. Returns whether it did.
@@ -114,6 +150,15 @@ if named then
       end
     end
     return due and true
+  end
+
+  -- The same of one whose record is gone, and with it the lane to which it would have come back.
+  function forget_waiter(id)
+    local due, name = tonumber(redis.call('ZSCORE', k_blocked, id) or ''), name_of(id)
+    if due and name then
+      redis.call('ZREM', k_blocked, id)
+      redis.call('ZREM', k_waiters, waiter(id, 'h', due, name), waiter(id, 'n', due, name), waiter(id, 'l', due, name))
+    end
   end
 
   -- When a job that waits was due, be it in its lane or for its name; nil when it does not wait.
@@ -138,7 +183,7 @@ if named then
   function call_waiters()
     local earliest
     if next(freed) and redis.call('ZCARD', k_blocked) > 0 then -- mostly nobody waits
-      begun, full = {}, {}
+      begun, full, held = {}, {}, false
       local dropped = 0
       for name, left in pairs(freed) do
         local seen, count = 0, left -- mostly the first read is the last

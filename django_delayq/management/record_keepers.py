@@ -1,0 +1,90 @@
+"""The processes of a worker that keep records: which there are, and what each runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from django.db import close_old_connections, connections
+
+from django_delayq.conf import Config
+from django_delayq.console import samples
+from django_delayq.console.samples import Sample
+from django_delayq.management.records_report import RecordsReport
+from django_delayq.mirror.service import LoopRunner, Service
+from django_delayq.periodic import tick_loop
+from django_delayq.periodic.old_ticks import OldTicksLoop
+from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
+from django_delayq.store.places import Nodes
+from django_delayq.worker.hanging_calls import PatientThread
+from django_delayq.worker.latest_text import LatestText
+from django_delayq.worker.loop import Stop
+from django_delayq.worker.loop_process import LoopProcess
+from django_delayq.worker.spec import Hooks
+
+NODE_RESTS: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
+APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
+
+
+def links_of(config: Config, name: str) -> Nodes:
+    """The servers of the queues, for a process of that name."""
+    return Nodes(config.redis, config.own_servers, name=name)
+
+
+def record_keepers(
+    config: Config,
+    queues: Iterable[str],
+    shares: Mapping[str, range],
+    roles: Sequence[str],
+    options: Mapping[str, Any],
+    measured: Hooks,
+) -> list[tuple[LoopProcess, LatestText | None]]:
+    """A process per server, for none is to wait for another one; with where it reports, if somebody measures. What belongs to no queue
+    the only one does; where there are several, one more does that, and waits for no server of theirs.
+    """
+    places, groups = links_of(config, "delayq-records"), dict[int, list[str]]()
+    for queue in queues:
+        groups.setdefault(places.number(queue), []).append(queue)
+    alone = len(groups) == 1
+    found = []
+    for number, (_, names) in enumerate(sorted(groups.items()), 1):
+        report = None if measured.metrics is None else LatestText()
+        counted = samples.of_all if options["metrics_queues"] and number == 1 else None
+        name = "records" if number == 1 else f"records-{number}"
+        kept = partial(_keep_records, config, names, shares, roles, report, counted, alone)
+        found.append((LoopProcess(name, kept, tuple(names)), report))
+    if not alone:
+        found.append((LoopProcess("operations", partial(_keep_records, config, (), {}, roles, None, None, True)), None))
+    return found
+
+
+def _keep_records(
+    config: Config,
+    queues: Sequence[str],
+    shares: Mapping[str, range],
+    roles: Sequence[str],
+    report: LatestText | None,
+    counted: Callable[[], list[Sample]] | None,
+    common: bool,
+    stop: Stop,
+) -> None:
+    """What one of these processes runs; `common`: also what belongs to no queue."""
+    places = links_of(config, "delayq-records")
+    if any(places.number(queue) for queue in queues):
+        places.shared.leave_alone(APART)
+    for link in {places.of(queue, partition) for queue in queues for partition in config.queue(queue).served}:
+        if link.moves:  # its nodes, of which one may hang
+            link.leave_alone(NODE_RESTS)
+    patiently = PatientThread(close_old_connections).run
+    service = Service(
+        places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=common, shares=shares
+    )
+    if common and "relay" in roles:
+        service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
+    if common and "mirror" in roles:
+        service.add(LoopRunner("prune of ticks", OldTicksLoop(config)))
+    if report is not None:
+        service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
+    service.run(stop=stop.is_set, wait=stop.wait)
+    connections.close_all()

@@ -1,0 +1,405 @@
+"""Redis Cluster: which master serves a slot just now, and links that follow their slot. The client library has this too; its
+cluster client sends again by itself, and knows no script in a pipeline.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from redis.connection import Connection
+from redis.exceptions import ResponseError
+
+from django_delayq import clock
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store import cluster_slots, keys
+from django_delayq.store.cluster_slots import SLOTS, Address, slot_of
+from django_delayq.store.connection import Link, Reply
+from django_delayq.store.error_replies import StoreError, StoreRefused
+from django_delayq.store.rest import Rest
+
+MOST_HOPS: Final = 5  # redirects that one command follows: more of them are a circle
+LOOK: Final = 1.0  # seconds between looks at the map, at least
+PATIENCE: Final = 0.5  # seconds for one node to tell of the map: another knows it too
+SHORTEST: Final = 0.05  # seconds; the first pause of who waits for what passes, the next ones are twice as long
+
+MakesConnection = Callable[[str, int, float], Connection]  # host, port, seconds for the connection and for a reply
+
+
+class Node(Link):
+    """A master of the Cluster, by its address."""
+
+    misplaced = "redis_slot"
+
+    def __init__(self, make: MakesConnection, address: Address, timeout: float) -> None:
+        super().__init__(lambda: make(*address, timeout), f"{address[0]}:{address[1]}, node of a Cluster")
+        self.address = address
+
+
+class Cluster:
+    """The map of a Cluster: which node serves which slot. Thread-safe; survives a fork. A place, see `store/places.py`.
+
+    Args:
+        make: makes an unconnected client connection.
+        seeds: some of its nodes; they tell of the others.
+        timeout: see `connect`.
+        patience: seconds for which a call waits for what passes by itself, such as an election; 0: the caller has a loop for that.
+    """
+
+    def __init__(self, make: MakesConnection, seeds: Sequence[Address], *, timeout: float, patience: float = 0.0) -> None:
+        self.patience = patience
+        self._make = make
+        self._timeout = timeout
+        self._seeds = list(seeds)
+        self.where = f"the Cluster of {', '.join(f'{host}:{port}' for host, port in seeds)}"
+        self._nodes: dict[Address, Node] = {}
+        self._links: dict[int, SlotLink] = {}
+        self._served: list[Node | None] = [None] * SLOTS
+        self._heard_of: list[Address] = []  # all nodes as told last, replicas behind: whom to ask next
+        self._teller: list[Address] = []  # who told that, if anybody did
+        self._known = False
+        self._looked_at = -LOOK
+        self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
+        self._rests = 0.0, 0.0
+        self._deadline: float | None = None
+        self._pid = os.getpid()
+        self._looking = threading.Lock()
+        self._making = threading.Lock()
+
+    @property
+    def shared(self) -> SlotLink:
+        """See `Places`: of the workers."""
+        return self.link(slot_of(keys.workers_key("")))
+
+    def of(self, queue: str, partition: int) -> SlotLink:
+        """See `Places`: the link of the slot in which that partition stands."""
+        return self.link(slot_of(f"{{{keys.tag(queue, partition)}}}"))
+
+    def on_shared(self, queue: str, partition: int) -> SlotLink:
+        """See `Places`."""
+        return self.of(queue, partition)
+
+    def link(self, slot: int) -> SlotLink:
+        """The link that follows that slot."""
+        found = self._links.get(slot)
+        if found is None:
+            with self._making:
+                found = self._links.setdefault(slot, SlotLink(self, slot))
+        return found
+
+    def nodes(self, queue: str = "") -> Sequence[Link]:
+        """See `Places`: all masters that serve slots."""
+        if not self._known:
+            self.look(anew=True)
+            self._raise_unknown()
+        return list(dict.fromkeys(node for node in self._served if node is not None))
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def leave_alone(self, seconds: float, late: float) -> None:
+        """See `Link.leave_alone`: each node."""
+        self._rests = seconds, late
+        for node in list(self._nodes.values()):
+            node.leave_alone(seconds, late)
+
+    def hurry(self, deadline: float) -> None:
+        """See `Link.hurry`."""
+        self._deadline = deadline
+        for node in list(self._nodes.values()):
+            node.hurry(deadline)
+
+    def serving(self, slot: int) -> Node:
+        """The node that serves the slot, as far as is known.
+
+        Raises:
+            StoreUnavailable: nobody knows; StoreRefused if the Cluster says that none does.
+        """
+        node = self._served[slot]
+        if node is None:
+            self.look()
+            node = self._served[slot]
+            if node is None:
+                self._raise_unknown()
+                refused = StoreRefused(code="redis_slot", where=self.where, cause=f"slot {slot} is served by no node")
+                refused.soon = True
+                raise refused
+        return node
+
+    def known(self, slot: int, *, asks: bool = False) -> Node | None:
+        """The same; None where nobody knows. `asks`: nodes, if none has told of the map."""
+        if asks and not self._known:
+            self.look()
+        return self._served[slot]
+
+    def node_at(self, address: Address) -> Node:
+        """The node at that address."""
+        node = self._nodes.get(address)
+        if node is None:
+            with self._making:
+                node = self._nodes.get(address)
+                if node is None:
+                    node = Node(self._make, address, self._timeout)
+                    node.leave_alone(*self._rests)
+                    if self._deadline is not None:
+                        node.hurry(self._deadline)
+                    self._nodes[address] = node
+        return node
+
+    def note(self, slot: int, node: Node) -> None:
+        """That node serves the slot from now on."""
+        self._served[slot] = node
+
+    def look(self, away: Node | None = None, *, anew: bool = False) -> None:
+        """Asks some node for the map, once a second at most, and one thread at a time: the others go by what is known. `away`: one that
+        does not answer, which is asked last. `anew`: also if that was done a moment ago.
+        """
+        if self._pid != os.getpid():  # the lock may have been held by a thread that this process has not
+            self._pid, self._looking, self._making = os.getpid(), threading.Lock(), threading.Lock()
+        if not self._looking.acquire(blocking=not self._known):
+            return
+        try:
+            now = clock.monotonic()
+            if now - self._looked_at < LOOK and not (anew and not self._known):
+                return
+            self._looked_at = now
+            self._ask(away)
+        finally:
+            self._looking.release()
+
+    def _ask(self, away: Node | None) -> None:
+        # Whoever told something old, since it is cut off from the others, is not asked again at once.
+        last = [*self._teller, *([away.address] if away is not None else [])]
+        self._trouble = None
+        until = clock.monotonic() + max(self._timeout, 2 * PATIENCE)
+        for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
+            asked = Node(self._make, address, PATIENCE)
+            try:
+                told = cluster_slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
+            except (StoreUnavailable, StoreError, ValueError) as error:
+                self._trouble = self._trouble or StoreUnavailable(code="redis_away", where=self.where, cause=str(error).rstrip("."))
+                if clock.monotonic() > until:
+                    return
+                continue
+            finally:
+                asked.close()
+            if told:
+                self._trouble = None
+                self._take(told, address)
+                return
+            self._trouble = StoreUnavailable(code="redis_away", where=self.where, cause=f"{asked.where}, knows of no slots")
+
+    def _take(self, told: Iterable[cluster_slots.SlotRange], teller: Address) -> None:
+        served: list[Node | None] = [None] * SLOTS
+        masters: list[Address] = []
+        replicas: list[Address] = []
+        for part in told:
+            served[part.first : part.last + 1] = [self.node_at(part.master)] * (part.last + 1 - part.first)
+            masters.append(part.master)
+            replicas += part.replicas
+        self._served = served
+        self._heard_of, self._teller = [*masters, *replicas], [teller]
+        self._known = True
+        for address in [address for address in self._nodes if address not in masters]:
+            self._nodes.pop(address).close()
+
+    def _raise_unknown(self) -> None:
+        if not self._known:
+            raise self._trouble or StoreUnavailable(code="redis_rests", where=self.where)
+
+
+class SlotLink(Link):
+    """What leads to one slot, wherever that is. A node that says that the slot is elsewhere is believed, and the same bytes go there:
+    any of our calls may be sent again.
+
+    A pipeline goes to the node of this slot, also with what is about others that are there; what is not is led to its own.
+    """
+
+    moves = True
+    misplaced = "redis_slot"
+
+    def __init__(self, cluster: Cluster, slot: int) -> None:
+        super().__init__(self._unconnected, cluster.where)
+        self.slot = slot
+        self._cluster = cluster
+
+    @property
+    def server(self) -> Link:
+        """See `Link`: the node, for which the map is asked if nobody has; this link itself where nobody knows."""
+        return self._cluster.known(self.slot, asks=True) or self
+
+    @property
+    def where(self) -> str:
+        """See `Link`."""
+        node = self._cluster.known(self.slot)
+        return self._cluster.where if node is None else node.where
+
+    @where.setter
+    def where(self, value: str) -> None:
+        pass  # that of its node
+
+    @property
+    def rest(self) -> Rest:
+        """See `Link`: of its node."""
+        node = self._cluster.known(self.slot)
+        return self._unknown if node is None else node.rest
+
+    @rest.setter
+    def rest(self, value: Rest) -> None:
+        self._unknown = value
+
+    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
+        """See `Link`; all nodes."""
+        self._cluster.leave_alone(seconds, late)
+
+    @property
+    def away(self) -> bool:
+        """See `Link`."""
+        node = self._cluster.known(self.slot)
+        return node is None or node.away
+
+    @property
+    def home(self) -> str:
+        """See `Link`."""
+        return self._cluster.where
+
+    def beside(self, key: str) -> Link:
+        """See `Link`."""
+        return self._cluster.link(slot_of(key))
+
+    def hurry(self, deadline: float) -> None:
+        """See `Link`."""
+        self._cluster.hurry(deadline)
+
+    def close(self) -> None:
+        """See `Link`; those of all nodes."""
+        self._cluster.close()
+
+    def leads(self, connection: Connection) -> bool:
+        """See `Link`."""
+        node = self._cluster.known(self.slot)
+        return node is None or node.address == (connection.host, int(connection.port))
+
+    def dedicated(self) -> Connection:
+        """See `Link`."""
+        node = self._cluster.serving(self.slot)
+        try:
+            return node.dedicated()
+        except StoreUnavailable:
+            self._cluster.look(node)
+            raise
+
+    def heard(self, error: Exception) -> None:
+        """See `Link`: of a slot that has moved, and of a node that is gone."""
+        told = cluster_slots.redirect(error) if isinstance(error, ResponseError) else None
+        node = self._cluster.known(self.slot)
+        if told is None:
+            self._cluster.look(node)
+        elif told.moved and node is not None:
+            self._cluster.note(told.slot, self._cluster.node_at((told.host or node.address[0], told.port)))
+
+    def execute_many(self, commands: Sequence[tuple[Any, ...]]) -> list[Reply]:
+        """See `Link`."""
+        node = self._cluster.serving(self.slot)
+        replies = self._sent(commands, node)
+        for reply in replies:
+            if isinstance(reply, StoreRefused):
+                return self._resent(commands, replies, node)
+        return replies
+
+    def start(self, command: tuple[Any, ...]) -> Callable[[], Reply]:
+        """See `Link`."""
+        node = self._cluster.serving(self.slot)
+        try:
+            receive = node.start(command)
+        except StoreUnavailable:
+            self._cluster.look(node)
+            raise
+
+        def answer() -> Reply:
+            try:
+                return receive()
+            except StoreRefused as refused:
+                reply = self._resent([command], [refused], node)[0]
+            except StoreUnavailable:
+                self._cluster.look(node)
+                raise
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        return answer
+
+    def _resent(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
+        """The replies, when all redirects are followed, and who has patience has waited for what passes."""
+        until, pause = clock.monotonic() + self._cluster.patience, SHORTEST
+        replies = self._led(commands, replies, node)
+        while any(isinstance(reply, StoreRefused) and reply.soon for reply in replies):
+            left = until - clock.monotonic()
+            if left <= 0:
+                break
+            clock.sleep(min(pause, left))
+            pause *= 2
+            self._cluster.look()
+            refused = [number for number, reply in enumerate(replies) if isinstance(reply, StoreRefused) and reply.soon]
+            again = [commands[number] for number in refused]
+            node = self._cluster.serving(self.slot)
+            answers = self._led(again, self._sent(again, node), node)
+            for number, answer in zip(refused, answers, strict=True):
+                replies[number] = answer
+        return replies
+
+    def _sent(self, commands: Sequence[tuple[Any, ...]], node: Node) -> list[Reply]:
+        try:
+            return node.execute_many(commands)
+        except StoreUnavailable:
+            self._cluster.look(node)
+            raise
+
+    def _led(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
+        """Follows redirects. Once this slot has moved, all goes there anew: what is said of a server must not be of another."""
+        for _ in range(MOST_HOPS):
+            moved = self._moved(replies, node)
+            if moved is None:
+                break
+            node = moved
+            replies = self._sent(commands, node)
+        for number, reply in enumerate(replies):
+            told = reply.redirect if isinstance(reply, StoreRefused) else None
+            if told is not None and not (told.moved and told.slot == self.slot):
+                replies[number] = self._follow(commands[number], reply, node)
+        return replies
+
+    def _moved(self, replies: Sequence[Reply], node: Node) -> Node | None:
+        for reply in replies:
+            told = reply.redirect if isinstance(reply, StoreRefused) else None
+            if told is not None and told.moved and told.slot == self.slot:
+                found = self._cluster.node_at((told.host or node.address[0], told.port))
+                self._cluster.note(told.slot, found)
+                return found
+        return None
+
+    def _follow(self, command: tuple[Any, ...], refused: StoreRefused, node: Node) -> Reply:
+        reply: Reply = refused
+        try:
+            for _ in range(MOST_HOPS):
+                told = reply.redirect if isinstance(reply, StoreRefused) else None
+                if told is None:
+                    return reply
+                node = self._cluster.node_at((told.host or node.address[0], told.port))
+                if told.moved:
+                    self._cluster.note(told.slot, node)
+                    reply = node.execute_many((command,))[0]
+                else:
+                    reply = node.execute_many((("ASKING",), command))[1]
+        except StoreUnavailable as error:
+            self._cluster.look(node)
+            return error
+        return reply
+
+    def _unconnected(self) -> Connection:
+        raise NotImplementedError("a link to a slot has no connections of its own: its node has them")

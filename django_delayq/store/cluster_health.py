@@ -1,0 +1,150 @@
+"""What speaks against a Redis Cluster, by what its masters tell of themselves. Nothing here decides where a command goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store import cluster_slots
+from django_delayq.store.address import RedisSpec, is_cluster
+from django_delayq.store.cluster import Node
+from django_delayq.store.cluster_slots import SLOTS, SlotRange
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError, StoreRefused
+from django_delayq.store.fitness import Finding
+from django_delayq.store.places import place
+
+OPEN: Final = re.compile(r"\[(?P<slot>\d+)-(?P<way>[<>])-(?P<other>[0-9a-f]+)\]")  # in the line of the node itself
+SHOWN: Final = 5  # slots or nodes that a message names at most
+COVERAGE: Final = "cluster-require-full-coverage"
+
+
+def cluster_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
+    """What is wrong with the Cluster at that value of `DELAYQ["REDIS"]`; nothing where it leads to a server of its own.
+
+    Raises:
+        ConfigError: the value leads nowhere.
+        StoreUnavailable: no node of the Cluster tells who they are.
+    """
+    if not is_cluster(redis):
+        return []
+    there = place(redis, name="delayq:check", timeout=timeout)
+    try:
+        masters = there.nodes()
+        return list(_findings(masters))
+    finally:
+        there.close()
+
+
+def _findings(masters: Sequence[Link]) -> Iterator[Finding]:
+    away: list[str] = []
+    told: list[SlotRange] = []
+    opened: dict[int, str] = {}
+    alone: list[str] = []
+    strict = False
+    for link in masters:
+        try:
+            told = told or _served(link)
+            lines = _lines(link)
+            opened |= _open(lines)
+            alone = alone or _alone(lines)
+            strict = strict or _needs_all(link)
+        except StoreRefused:
+            continue
+        except StoreUnavailable:
+            away.append(_place(link))
+    if away:
+        yield Finding(
+            "E019",
+            "error",
+            f"Nodes of the Cluster that cannot be reached from here: {_some(away)}.",
+            "Look whether they run. If they do, let them announce what leads to them from here: cluster-announce-ip, "
+            "cluster-announce-hostname, cluster-preferred-endpoint-type.",
+        )
+    lacking = sorted(set(range(SLOTS)) - {slot for one in told for slot in range(one.first, one.last + 1)})
+    if lacking and told:
+        yield Finding(
+            "E018",
+            "error",
+            f"{len(lacking):,} slots of the Cluster are served by no node: {_some(map(str, lacking))}. Queues there stand still.",
+            f"redis-cli --cluster fix {_place(masters[0])}",
+        )
+    if opened:
+        yield Finding(
+            "W024",
+            "warning",
+            f"Slots that are being moved, or whose move has stopped half-way: {_some(map(_way, opened.items()))}. Until the move has "
+            "ended, queues there stand still.",
+            f"If nobody moves them now: redis-cli --cluster fix {_place(masters[0])}",
+        )
+    if alone:
+        yield Finding(
+            "W025",
+            "warning",
+            f"Masters of the Cluster without a replica: {_some(alone)}. When one dies, its queues stand still.",
+            "redis-cli --cluster add-node NEW OLD --cluster-slave",
+        )
+    if strict:
+        yield Finding(
+            "W026",
+            "warning",
+            f"With {COVERAGE} one master that is away stops the queues of all others too.",
+            f"Set it to no on every node: CONFIG SET {COVERAGE} no, then CONFIG REWRITE.",
+        )
+
+
+def _served(link: Link) -> list[SlotRange]:
+    with suppress(ValueError, StoreError):
+        return cluster_slots.served(link.execute("CLUSTER", "SLOTS"), _place(link).rpartition(":")[0])
+    return []
+
+
+def _lines(link: Link) -> list[list[str]]:
+    """What the node says of all nodes: id, address, flags, id of its master and more, its slots. Nothing if our user may not ask."""
+    with suppress(StoreError):
+        told = link.execute("CLUSTER", "NODES").decode("utf-8", "replace")
+        return [line.split(" ") for line in told.splitlines() if line]
+    return []
+
+
+def _open(lines: Sequence[Sequence[str]]) -> dict[int, str]:
+    """By slot, between which nodes it is moved, as far as the node tells that has said these lines."""
+    addresses = {line[0]: line[1].partition("@")[0] for line in lines}
+    own = next((line for line in lines if "myself" in line[2].split(",")), ())
+    found: dict[int, str] = {}
+    for one in filter(None, map(OPEN.fullmatch, own[8:])):
+        there, here = addresses.get(one["other"], "?"), addresses[own[0]]
+        found[int(one["slot"])] = f"from {here} to {there}" if one["way"] == ">" else f"from {there} to {here}"
+    return found
+
+
+def _alone(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The masters that serve slots and have no replica. By these lines, since CLUSTER SLOTS leaves out replicas that are new."""
+    followed = {line[3] for line in lines if "slave" in line[2].split(",") and "fail" not in line[2].split(",")}
+    return sorted(line[1].partition("@")[0] for line in lines if line[8:] and line[0] not in followed)
+
+
+def _needs_all(link: Link) -> bool:
+    with suppress(StoreError, IndexError):  # a managed server hides CONFIG
+        return bool(link.execute("CONFIG", "GET", COVERAGE)[1] == b"yes")
+    return False
+
+
+def _way(opened: tuple[int, str]) -> str:
+    return f"{opened[0]} {opened[1]}"
+
+
+def _place(link: Link) -> str:
+    return _text(link.address) if isinstance(link, Node) else link.where
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def _some(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:SHOWN]) + ", …" * (len(found) > SHOWN)

@@ -1,0 +1,81 @@
+"""The slots of a Redis Cluster: in which one a key lies, and what nodes say of where they are. Nothing is sent here."""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+SLOTS: Final = 16_384
+# Newer clients turn the code into a class and cut it off; a node that does not know the other's name leaves it out, or says "?".
+REDIRECT: Final = re.compile(r"(?:(?P<kind>MOVED|ASK) )?(?P<slot>\d{1,5}) (?P<host>\S*):(?P<port>\d{1,5})")
+KINDS: Final = {"MovedError": "MOVED", "AskError": "ASK"}
+UNKNOWN: Final = ("", "?")
+
+Address = tuple[str, int]  # host and port
+
+
+class Redirect(NamedTuple):
+    """Where a node says that a key is. `moved`: from now on; else only what it was asked just now is to be asked there. `host`: "" for
+    that of the node that says it.
+    """
+
+    moved: bool
+    slot: int
+    host: str
+    port: int
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key: by what stands in its first braces, if there is something, else by all of it."""
+    _, opened, rest = key.partition("{")
+    tag, closed, _ = rest.partition("}")
+    return crc_hqx((tag if opened and closed and tag else key).encode(), 0) % SLOTS
+
+
+def redirect(error: Exception) -> Redirect | None:
+    """What that answer of a node says of where a key is; None if it says something else."""
+    found = REDIRECT.fullmatch(str(error))
+    kind = KINDS.get(type(error).__name__) or (found and found["kind"])
+    if found is None or not kind:
+        return None
+    slot, port = int(found["slot"]), int(found["port"])
+    if slot >= SLOTS or not 0 < port < 65_536:
+        return None
+    return Redirect(kind == "MOVED", slot, "" if found["host"] in UNKNOWN else found["host"], port)
+
+
+class SlotRange(NamedTuple):
+    """Slots, the first and the last, that one master serves, and where it and its replicas are."""
+
+    first: int
+    last: int
+    master: Address
+    replicas: tuple[Address, ...]
+
+
+def served(reply: Any, asked: str) -> list[SlotRange]:
+    """The answer to CLUSTER SLOTS of the node at the host `asked`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        found = [SlotRange(int(first), int(last), *_nodes(nodes, asked)) for first, last, *nodes in reply]
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ValueError(f"it tells of its slots in an unknown form: {error}") from None
+    for one in found:
+        if not 0 <= one.first <= one.last < SLOTS:
+            raise ValueError(f"it tells of slots {one.first} to {one.last}")
+    return found
+
+
+def _nodes(nodes: Sequence[Any], asked: str) -> tuple[Address, tuple[Address, ...]]:
+    master, *replicas = (_address(node, asked) for node in nodes)
+    return master, tuple(replicas)
+
+
+def _address(node: Any, asked: str) -> Address:
+    host = "" if node[0] is None else node[0].decode()
+    return asked if host in UNKNOWN else host, int(node[1])
