@@ -215,6 +215,7 @@ class Mould:
     payload: dict[str, Any] | None
     carriers: bool
     horizon_ms: int
+    divided: bool  # their queue has, or had, several partitions
     named: NameFormat | None
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
@@ -306,6 +307,7 @@ def _mould(task: Planned, options: Options, using: str | None, config: conf.Conf
         payload=_payload(options, where),
         carriers=bool(config.carriers),
         horizon_ms=queue.horizon_ms if durable else 0,
+        divided=queue.divided,
         named=_named(options, task, where),
         check=task.check_typed if config.check_types else task.check_arguments,
     )

@@ -27,7 +27,7 @@ def by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K, 
 def by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, str, int], list[Plan]]]:
     """By queue, database and partition."""
     for (queue, using), group in by(plans, lambda mould: (mould.queue.name, mould.using)):
-        if not group[0].mould.queue.divided:
+        if not group[0].mould.divided:
             yield (queue, using, 0), group
             continue
         parts: dict[int, list[Plan]] = {}

@@ -152,7 +152,7 @@ class Link:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self.close()
-        if self.rest.holds:
+        if self.rest.seconds and self.rest.holds:
             raise StoreUnavailable(code="redis_rests", where=self.where)
         wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
