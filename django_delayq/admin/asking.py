@@ -82,12 +82,13 @@ def page(
 def _example(job: Job, args: Any, kwargs: Any, *, sensitive: bool) -> Example:
     if not sensitive:
         args, kwargs = masking.arguments(job.task, args, kwargs)
+    given = masking.by_name(job.task, args or (), kwargs or {})
     return Example(
         job=job,
         state=badge(job.derived),
         task=task_name(job.task),
         key=visible(job.key),
-        arguments=_short(", ".join([*map(_json, args or ()), *(f"{name}={_json(value)}" for name, value in (kwargs or {}).items())])),
+        arguments=_short(", ".join(f"{name}={_json(value)}" if name else _json(value) for name, value in given)),
         error=_short(job.error.strip().split("\n", 1)[0]),
         label=now("finished") if job.finished_at else now("run at"),
         date=job.finished_at or job.run_at,

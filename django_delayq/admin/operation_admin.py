@@ -31,7 +31,7 @@ from django_delayq.admin.listing import chosen, strange
 from django_delayq.admin.operation_preview import Preview
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
-from django_delayq.admin.show import badge, breakable, cut, duration, second, visible, word
+from django_delayq.admin.show import badge, breakable, cut, duration, moment, visible, word
 from django_delayq.console import counting, keyset, search_hints
 from django_delayq.console.error_texts import told
 from django_delayq.console.overview import leased
@@ -142,7 +142,7 @@ class OperationAdmin(ReadOnlyAdmin):
     @admin.display(description=_("created"))
     def created_shown(self, operation: Operation) -> str:
         """To the second, in the time zone of the admin."""
-        return second(operation.created_at)
+        return moment(operation.created_at)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list, which follows by itself."""
@@ -205,7 +205,7 @@ class OperationAdmin(ReadOnlyAdmin):
             title,
             verb=verb,
             form=form,
-            words=visible(wanted.words),
+            words=visible(readable(wanted.words)),
             complaints=complaints,
             examples=asking.examples(looked, sensitive=self.allows(request, "view_sensitive")),
             and_so_on=bool(looked) and (count is None or count > len(looked)),

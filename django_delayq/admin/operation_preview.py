@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from django_delayq import ids
+from django_delayq import conf, ids
 from django_delayq.console import overview
 from django_delayq.console.selection import Selection
 from django_delayq.states import State
@@ -30,7 +30,10 @@ class Preview:
         """Of this moment."""
         tasks = json.dumps(wanted.tasks)
         only = None if wanted.only is None else tuple(wanted.only)
-        return cls(wanted.at_ms, ids.new(), hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
+        newest = ids.new()
+        if conf.get().partitions:  # others of this millisecond may sort behind it, though they were there before
+            newest = ids.end_of(newest)
+        return cls(wanted.at_ms, newest, hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
 
     @classmethod
     def read(cls, text: str, wanted: Selection) -> Preview | None:

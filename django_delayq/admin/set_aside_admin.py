@@ -17,7 +17,7 @@ from django_delayq import conf, ids
 from django_delayq.admin.operation_admin import LatestPages
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import log
-from django_delayq.admin.show import second, visible
+from django_delayq.admin.show import moment, visible
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
 from django_delayq.mirror import set_aside
@@ -102,12 +102,12 @@ class SetAsideAdmin(ReadOnlyAdmin):
     @admin.display(description=_("at"))
     def at_shown(self, kept: SetAside) -> str:
         """When it happened."""
-        return second(kept.at)
+        return moment(kept.at)
 
     @admin.display(description=_("noticed"))
     def noticed_shown(self, kept: SetAside) -> str:
         """When it was first refused."""
-        return second(kept.noticed_at)
+        return moment(kept.noticed_at)
 
     @admin.display(description=_("bytes"))
     def length_shown(self, kept: SetAside) -> str:

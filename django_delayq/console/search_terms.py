@@ -22,7 +22,7 @@ from django_delayq.models import DERIVED, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, State
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 
 UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
 STATES: Final = (*(state.value for state in State), *DERIVED)

@@ -37,10 +37,6 @@ class DatabaseFarRows:
         """Whether a bring-in loop has noted that all workers know far rows."""
         return QueueState.objects.using(using).filter(queue=queue, partition=0, brings_in__isnull=False).exists()
 
-    def add_far(self, items: Sequence[ScheduleItem], using: str) -> None:
-        """Inserts far rows without keys."""
-        outbox_insert.insert(items, transaction.get_connection(using), far=True)
-
     def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
         """Under the lock of the row that holds the key."""
         taken = far_key(item.queue, item.key)
@@ -223,8 +219,8 @@ def _in_time(what: object, using: str) -> Iterator[None]:
             yield
     except OperationalError as error:
         cause = error.__cause__
-        said = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
-        if said in LOCKED:
+        said = {getattr(cause, "sqlstate", None), getattr(cause, "pgcode", None), *getattr(cause, "args", ())[:1]}
+        if not said.isdisjoint(LOCKED):
             raise StoreUnavailable(code="far_locked", what=str(what), seconds=WAIT) from error
         raise
 

@@ -23,7 +23,6 @@ from django_delayq.models import CANCELLED_HERE, UNPUBLISHED, Checkpoint, Event,
 from django_delayq.producer.database import Ending, OutboxRow, Told
 from django_delayq.states import REQUEUEABLE, UNFINISHED, EndingKind, EventKind, State
 from django_delayq.store.events import position
-from django_delayq.store.items import ScheduleItem
 
 TRIES: Final = 3  # the mirror may fold another event of the job in the meantime, but not often
 EDITED: Final = "edited"  # an event that no script writes: the arguments were changed, and its detail says what they were
@@ -34,29 +33,9 @@ class _TakenBack(Exception):
 
 
 class DatabaseOutbox(DatabaseFarRows):
-    """Rows in the caller's transaction."""
+    """Rows in the caller's transaction. They count as unpublished until the mirror sees Redis' event."""
 
-    def add(self, items: Sequence[ScheduleItem], using: str) -> None:
-        """Inserts rows. They count as unpublished until the mirror sees Redis' event."""
-        connection = transaction.get_connection(using)
-        if connection.vendor in outbox_insert.VENDORS:
-            outbox_insert.insert(items, connection)
-            return
-        now = database_clock.now(connection)
-        Job.objects.using(using).bulk_create(
-            rows.model_of(
-                rows.new_row(
-                    item,
-                    item.queue,
-                    clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
-                    priority=item.priority,
-                    on_conflict=item.on_conflict,
-                    delay_ms=item.delay_ms,
-                    created_at=now,
-                )
-            )
-            for item in items
-        )
+    add = staticmethod(outbox_insert.insert)
 
     def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:
         """The rows of these jobs that can be read, oldest first by the database's clock; no stubs."""

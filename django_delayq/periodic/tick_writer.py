@@ -10,7 +10,6 @@ from typing import Any, Final
 from django.db import IntegrityError, connections, transaction
 from django.db.models import F
 
-from django_delayq import ids
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import checkpoint
@@ -18,6 +17,7 @@ from django_delayq.models import Periodic, Tick
 from django_delayq.periodic.declarations import Declaration
 from django_delayq.periodic.portion import Portion, portion
 from django_delayq.periodic.schedule_rows import dates_of, note
+from django_delayq.producer import homes
 from django_delayq.producer.options import NONE, moulds
 from django_delayq.producer.schedule import Binding, schedule_many
 from django_delayq.producer.task import registry
@@ -116,8 +116,9 @@ class TickWriter:
         for at in found.jobs:
             there = known.get(at)
             if there is None or there.fate == Fate.CANCELLED:
-                job, run_at = ids.new(), dates.jittered(row.name, at)
+                run_at = dates.jittered(row.name, at)
                 options = OPTIONS._replace(run_at=run_at, using=self.using)
+                job = homes.drawn(task, options, tuple(row.args), dict(row.kwargs))
                 batch.bindings.append(Binding(task, options, tuple(row.args), dict(row.kwargs), job, told(row, at)))
                 tick = Tick(schedule_id=row.pk, at=at, run_at=run_at, fate=Fate.SCHEDULED, job_id=job, written_at=now)
                 if there is not None:
@@ -146,7 +147,9 @@ class TickWriter:
         ticks.bulk_create(batch.ticks)
         for tick in batch.retaken:
             tick.save(using=self.using, update_fields=["job_id", "run_at", "fate", "written_at", "actor"])
-        schedule_many(batch.bindings)
+        for binding, job in zip(batch.bindings, schedule_many(batch.bindings), strict=True):
+            if job.id != binding.id:  # jobs of its name are in a partition where it had its home before
+                ticks.filter(job_id=binding.id).update(job_id=job.id)
         schedules.bulk_update(batch.rows, ["decided_to", "write_at", "problem"])
         for row, found in batch.missed:
             note(row, "periodic_missed", batch.now, self.using, **_missed(found))

@@ -93,9 +93,6 @@ class FarRows(Protocol):
     def brings_in(self, queue: str, using: str) -> bool:
         """Whether far rows of a queue may be written: they are brought in, and no worker is there that does not know them."""
 
-    def add_far(self, items: Sequence[ScheduleItem], using: str) -> None:
-        """Inserts far rows without keys."""
-
     def contest_far(self, item: ScheduleItem, horizon_ms: int, using: str, *, far: bool) -> ScheduleReply | None:
         """Applies the policy of an item with a key to the far row that holds it. None: no far row does (any more), and a `far` item was
         inserted. Else what schedule.lua would answer; "moved" with a date of 0: the holder is near by that, and is to be published.
@@ -131,8 +128,8 @@ class FarRows(Protocol):
 class Outbox(FarRows, Protocol):
     """The database side, installed by the mirror's package when the app is ready."""
 
-    def add(self, items: Sequence[ScheduleItem], using: str) -> None:
-        """Inserts rows in the caller's transaction."""
+    def add(self, items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> None:
+        """Inserts rows in the caller's transaction; far ones have no keys."""
 
     def rows(self, jobs: Sequence[UUID], using: str) -> list[OutboxRow]:
         """The rows of these jobs that can be read, oldest first by the database's clock."""

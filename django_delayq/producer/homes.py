@@ -69,11 +69,11 @@ def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
 def placed(mould: Mould, key: str, name: SharedName | None, id: UUID | None, turn: int | None) -> UUID:
     """The id of a job of a queue with several partitions, see `plan`. Raises: as `of`."""
     home = of(mould, key, name)
+    if home is None and turn is not None:
+        home = turn % mould.queue.partitions
     if id is not None:
         return id if home is None else ids.placed(id, home)
-    if home is None:
-        home = anywhere(mould.queue) if turn is None else turn % mould.queue.partitions
-    return ids.new(home)
+    return ids.new(anywhere(mould.queue) if home is None else home)
 
 
 def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> UUID:

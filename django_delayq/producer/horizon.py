@@ -104,7 +104,7 @@ class Written:
         self.near = [plan for plan in plans if plan not in taken]
         self.far += free
         if free:
-            outbox.add_far(free, using)
+            outbox.add(free, using, far=True)
         if self.near:
             outbox.add(self.near, using)
 

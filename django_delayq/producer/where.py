@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -115,6 +115,14 @@ def row_of(id: UUID) -> OutboxRow | None:
     """The row of a job; None if there is none that can be read, or no database side."""
     found = database.installed()
     rows = [] if found is None else found.rows([id], conf.get().database)
+    return rows[0] if rows else None
+
+
+def row_in_any(id: UUID, partitions: Iterable[int]) -> OutboxRow | None:
+    """The row of a job that was drawn under that id, whichever partition it has been given."""
+    found = database.installed()
+    drawn = {id, *(ids.placed(id, partition) for partition in partitions)}
+    rows = [] if found is None else found.rows(list(drawn), conf.get().database)
     return rows[0] if rows else None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -20,9 +19,9 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
-from django_delayq.store.cluster_slots import Redirect, redirect
+from django_delayq.store.error_replies import CODED, StoreError, StoreRefused, answered, cause_of
 from django_delayq.store.packing import packed
 from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
@@ -35,38 +34,6 @@ IDLE = 30.0
 RESTED = 1.0  # seconds after which the Sentinels are asked before it is used
 KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
 HURRIED = 0.25  # seconds that a call may wait when there is no time left
-# Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
-# codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
-PASSING_CODES = re.compile(r"\b(OOM|READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS|TRYAGAIN|BUSY)\b")
-CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
-PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownError"})
-# What only a node of a Redis Cluster says, of where keys lie. No answer about a job: whoever took it for one would give the job up.
-# Older clients leave it as it is.
-CLUSTER_CODES = re.compile(r"(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|CROSSSLOT) ")
-CLUSTER_CLASSES = frozenset({"MovedError", "AskError", "TryAgainError", "ClusterDownError", "ClusterCrossSlotError"})
-# What passes by itself, within seconds, while a master is replaced or a slot moves.
-SOON_CODES = re.compile(r"(TRYAGAIN|CLUSTERDOWN|READONLY|NOREPLICAS|MASTERDOWN) ")
-SOON_CLASSES = frozenset({"TryAgainError", "ClusterDownError", "ReadOnlyError", "MasterDownError"})
-
-
-class StoreError(DelayqError):
-    """Redis answered with an error that is no passing trouble: a wrong type, a refused command, a broken script. `reply`: its code
-    and what follows, as it came; "" for an error of ours.
-    """
-
-    code = "store_error"
-    reply = ""
-
-
-class StoreRefused(StoreUnavailable):
-    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached. `redirect`: a
-    node of a Cluster says where that is done; `soon`: it may be done there in a moment.
-    """
-
-    replica = False
-    full = False
-    soon = False
-    redirect: Redirect | None = None
 
 
 class ScriptMissing(StoreError):
@@ -282,10 +249,10 @@ class Link:
             wire.discard()
 
     def _still_leads(self, connection: Connection, idle: float) -> bool:
-        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Who calls all
-        the time hears that it is away, so only what has rested is looked at.
+        """A master that was cut off from its Sentinels takes writes for a while, and forgets them when it is found again. Nobody who
+        can reach it hears of that, so they are asked once a second, and before what has rested is used.
         """
-        if idle > RESTED and self._sentinels is not None:
+        if self._sentinels is not None and max(idle, self._sentinels.told_for) > RESTED:
             self._sentinels.look()
         return self.leads(connection)
 
@@ -332,31 +299,7 @@ class Link:
             code = "redis_loading"
         else:
             code = "redis_away"
-        return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
-
-
-def answered(error: ResponseError, where: str, misplaced: str = Link.misplaced) -> StoreRefused | StoreError:
-    """What an error stands for that the server at `where` has answered with. `misplaced`: see `Link`."""
-    kind, cause = type(error).__name__, _cause(error)
-    soon = kind in SOON_CLASSES or SOON_CODES.match(str(error)) is not None
-    if kind in CLUSTER_CLASSES or CLUSTER_CODES.match(str(error)):
-        refused = StoreRefused(code=misplaced, where=where, cause=cause)
-        refused.redirect, refused.soon = redirect(error), soon
-        return refused
-    if kind in PASSING_CLASSES or PASSING_CODES.search(str(error)):
-        refused = StoreRefused(code="redis_away", where=where, cause=cause)
-        refused.soon = soon
-        refused.replica = kind == "ReadOnlyError" or "READONLY" in str(error)
-        refused.full = kind == "OutOfMemoryError" or "OOM" in str(error)
-        return refused
-    wrong = StoreError(code="redis_answered", where=where, cause=str(error))
-    wrong.reply = str(error)
-    return wrong
-
-
-def _cause(error: BaseException) -> str:
-    text = str(error).strip().rstrip(".")
-    return text or type(error).__name__
+        return StoreUnavailable(code=code, where=self.where, cause=cause_of(error))
 
 
 def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> Link:

@@ -45,7 +45,7 @@ class Sentinels:
         self.name = name
         self._entrances = list(entrances)
         self.places = ", ".join(sorted(map(_place, entrances)))  # by which one master is told from another of the same name
-        self._look_at = 0.0
+        self._look_at = self._told_at = 0.0
         self.master: tuple[str, int] | None = None  # as told last
 
     def ask(self) -> tuple[str, int]:
@@ -65,15 +65,20 @@ class Sentinels:
                 continue
             if found is not None:
                 self._entrances = [entrance, *(other for other in self._entrances if other is not entrance)]
-                self.master = found
+                self.master, self._told_at = found, clock.monotonic()
                 return found
             answered = True
         if answered:
             raise MasterUnknown(f"its Sentinels know no master of the name {self.name!r}")
         raise ConnectionError(f"no Sentinel answers ({'; '.join(troubles)})")
 
+    @property
+    def told_for(self) -> float:
+        """Seconds since one of them has told who the master is."""
+        return clock.monotonic() - self._told_at
+
     def look(self) -> None:
-        """Asks by the way, before a connection is used that has rested: while none answers, what was told last holds."""
+        """Asks by the way, before a connection is used: while none answers, what was told last holds."""
         if clock.monotonic() < self._look_at:
             return
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -12,7 +13,7 @@ import django_delayq as delayq
 from django_delayq import clock, conf, ids
 from django_delayq.admin import show
 from django_delayq.console.overview import look
-from django_delayq.models import Event, Job
+from django_delayq.models import Event, Job, Operation
 from django_delayq.producer.stores import stores
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, WORKERS, act, beat, choose, lose_redis, page, said
@@ -322,3 +323,31 @@ def test_a_date_says_in_which_time_zone_it_is_meant(orders, staff, settings):
         described = re.search(r'id="id_run_at_helptext">([^<]*)<', client.get(address).content.decode())
         assert described, address
         assert described[1] == "Time zone: Asia/Kolkata"
+
+
+# dates
+
+
+FAR = re.compile(r'<time datetime="[^"]+" title="[^"]+ \(UTC[+-]\d{4}\)">[-\d]+ [:\d]+</time> <span class="delayq-soft">([^<]+)</span>')
+
+
+def test_every_page_that_tells_a_date_says_how_far_off_it_is(orders, staff):
+    job, client = orders.ended("fail", max_attempts=1), staff()
+    Job.objects.update(finished_at=clock.now() - timedelta(days=3, hours=1))
+    delayq.pause("orders", actor="admin:clerk", reason="flood")
+    orders.fold()
+    operation = begin(selection={"queue": "orders"})
+    Operation.objects.update(created_at=clock.now() - timedelta(days=2, minutes=1))
+    pages = {
+        f"{JOBS}failures/": "3d1h ago",
+        f"{JOBS}?state=failed": "3d1h ago",
+        page(job): "3d1h ago",
+        f"{JOBS}task/{close_order.name.replace('_', '_5F')}/?span=7d": "",  # a moment ago
+        f"{QUEUES}orders/change/": "",
+        OPERATIONS: "2d ago",
+        f"{OPERATIONS}{operation.pk}/change/": "2d ago",
+        f"{OPERATIONS}start/requeue/?state=failed": "3d1h ago",
+    }
+    for address, far in pages.items():
+        found = FAR.findall(client.get(address).content.decode())
+        assert [said for said in found if said.endswith(far)], (address, found)

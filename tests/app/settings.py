@@ -18,6 +18,7 @@ from django_delayq import setting_readers
 from django_delayq.worker.supervisor import worker_beat
 
 setting_readers.SHORTEST_LEASE = 1.0  # so that tests see many leases end
+setting_readers.MOST_PARTITIONS = 512  # which no project may have as yet
 worker_beat.EVERY = 1.0  # and need not wait to be heard
 SECRET_KEY = "only for tests"
 USE_TZ = True

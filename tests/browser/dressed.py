@@ -14,6 +14,7 @@ from settings import DELAYQ, INSTALLED_APPS, MIDDLEWARE
 DRESS = os.environ.get("DRESS", "")
 QUEUES = int(os.environ.get("QUEUES", "0"))
 
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.browser.every_kind"]
 ROOT_URLCONF = "tests.browser.dressed_urls"
 MIDDLEWARE = [*MIDDLEWARE]
 MIDDLEWARE.insert(2, "django.middleware.locale.LocaleMiddleware")  # after the session, before what answers

@@ -72,6 +72,12 @@ for task, queue, error_class, message, count in CAUSES:
                 error_class=error_class, message=message, traceback=TRACE + f"{{error_class}}: {{message}}",
             )
 
+keep["refused"] = str(Job.objects.create(
+    queue="orders", task="shop.refunds.refund", key="refund:3950", state="failed", run_at=now, created_at=now, started_at=now,
+    finished_at=now, published=now, attempts=1, max_attempts=1, error="ValueError: no such account", fingerprint="noaccount",
+    args=[3950, "Anna Müller", 12.5, "DE02 1203 0000 0000 2020 51", 1, 2],
+    kwargs={{"address": {{"street": "坏主题 7", "zip": "10115"}}}},
+).pk)
 keep["operation"] = str(Operation.objects.create(
     verb="cancel", selection={{"task": "shop.tasks.close_order", "text": "key:close-order:*"}}, stage="paused", actor="admin:admin",
     reason="stock taking", counts={{"done": 120, "finished": 3}}, expected=500, seen=123, seconds=1200, started_at=now,
@@ -260,10 +266,11 @@ def addresses(ids: dict[str, str]) -> dict[str, str]:
         **{f"jobs-{view}": f"{JOBS}?state={view}" for view in VIEWS},
         "jobs-nothing": f"{JOBS}?q=nowhere:to be found",
         "export": f"{JOBS}export/?state=failed",
-        "copy": f"{JOBS}{ids['failed']}/copy/",
+        "copy": f"{JOBS}{ids['refused']}/copy/",
         **{f"job-{name}": f"{JOBS}{id}/change/" for name, id in jobs.items()},
         "failures": f"{JOBS}failures/",
-        "edit": f"{JOBS}{ids['failed']}/edit/",
+        "edit": f"{JOBS}{ids['refused']}/edit/",
+        "edit-as-json": f"{JOBS}{ids['failed']}/edit/",
         "start": f"{OPERATIONS}start/requeue/?state=failed",
         "operations": OPERATIONS,
         "operation": f"{OPERATIONS}{ids['operation']}/change/",

@@ -59,10 +59,10 @@ UNMARKED = {
         "save": "within the transaction of `_fold_batch`, which alone is committed",
     },
     "mirror/outbox.py": {
-        "add": "within the transaction of its caller, who has the failpoints",
         "note_requeue": "a note that stays is good for one requeue, and who asked for it did mean one",
         "forget_requeue": "the same",
     },
+    "mirror/writers/outbox_insert.py": {"insert": "within the transaction of its caller, who has the failpoints"},
     "mirror/far_rows.py": {
         "contest_far": "within the transaction of its caller, who has the failpoints",
         "_changed": "within the transactions of those who call it",

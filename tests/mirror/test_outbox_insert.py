@@ -86,7 +86,7 @@ def test_rows_are_those_of_model_instances(together):
 def test_far_rows_are_those_rows_and_far(together):
     given = items()
     for batch in [given] if together else [[item] for item in given]:
-        DatabaseOutbox().add_far(batch, "default")
+        DatabaseOutbox().add(batch, "default", far=True)
     for item in given:
         assert columns(Job.objects.get(pk=item.id)) == {**columns(row_of(item)), "far": True}
 
@@ -148,9 +148,11 @@ def test_no_column_is_forgotten():
 def test_a_database_of_another_kind_gets_model_instances(monkeypatch):
     monkeypatch.setattr(outbox_insert, "VENDORS", ())
     given = items()
+    far = [replace(items()[0], id=ids.new())]
     with transaction.atomic():
         DatabaseOutbox().add(given, "default")
-    assert Job.objects.count() == len(given)
+        DatabaseOutbox().add(far, "default", far=True)
+    assert {row.id: row.far for row in Job.objects.all()} == {item.id: item in far for item in given + far}
 
 
 @pytest.mark.django_db(transaction=True)

@@ -14,7 +14,7 @@ from django_delayq.store import cluster as room
 from django_delayq.store import offers, scripts
 from django_delayq.store.cluster import Node
 from django_delayq.store.cluster_slots import slot_of
-from django_delayq.store.connection import StoreRefused
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.event_line import EventLines, event_line
 from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector

@@ -11,7 +11,8 @@ from redis.connection import AbstractConnection
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import connection, packing, wire
-from django_delayq.store.connection import IDLE, KEPT, Link, StoreError, connect
+from django_delayq.store.connection import IDLE, KEPT, Link, connect
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine

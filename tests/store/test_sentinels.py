@@ -19,7 +19,7 @@ from django_delayq.store.event_line import EventLine
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.wake import WakeLine
 from tests.links import opened
-from tests.servers import PASSWORD, USER, RedisServer
+from tests.servers import PASSWORD, USER, RedisServer, as_package
 from tests.store.board import Board
 from tests.topologies import SentinelServer, Trio
 from tests.worker.conftest import eventually
@@ -275,6 +275,16 @@ def test_a_connection_that_has_rested_is_used_only_if_it_still_leads_to_the_mast
     trio.wait_promoted(trio.replica)
     assert port_of(link) == trio.replica.port, "it has not been called, so none could time out"
     trio.master.resume()
+
+
+def test_who_calls_all_the_time_leaves_a_master_that_was_cut_off_from_its_sentinels_alone(trio):
+    link = opened(trio.url)
+    assert port_of(link) == trio.master.port
+    trio.wait_synced()
+    # Sentinels and replicas come as another user than the package. The connections that they have are closed by this, too.
+    opened(trio.master.url).execute_many([("ACL", "SETUSER", "default", "off"), ("CLIENT", "KILL", "USER", "default", "SKIPME", "yes")])
+    eventually(lambda: port_of(link) == trio.replica.port, "it goes on at the master that was cut off", patience=60)
+    assert opened(as_package(trio.master.url)).execute("PING") == b"PONG", "which answers still"
 
 
 def test_while_no_sentinel_answers_what_is_connected_goes_on(monkeypatch, own_redis, request):

@@ -75,7 +75,7 @@ class Elsewhere:
     def __init__(self, shared: Link, own: Link) -> None:
         self.shared, self._own = shared, own
 
-    def of(self, queue: str) -> Link:
+    def of(self, queue: str, _partition: int) -> Link:
         return self._own if queue == "own" else self.shared
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
+from zlib import crc32
 
 from django.db import IntegrityError
 
@@ -49,7 +50,7 @@ def put(call: GatewayCall, asked: Proposed) -> GatewayAnswer:
     if call.again and (found := _before(call, queue, policy)) is not None:
         return found
     try:
-        job = put_in(asked.kind, NONE.but(options, asked.kind.name), asked.args, asked.kwargs, call.job)
+        job = put_in(asked.kind, NONE.but(options, asked.kind.name), asked.args, asked.kwargs, call.job, turn=crc32(call.job.bytes))
     except KeyTaken as error:
         raise _held(error.holder) from None
     except PayloadTooLarge as error:
@@ -156,16 +157,18 @@ def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
     """What came of the same request when it was carried out before; None: no row tells of that. Of redis durability none does; the same
     job sent twice is one.
     """
-    row = where.row_of(call.job)
+    partitions = conf.get().queue(queue).served
+    row = where.row_of(call.job) if len(partitions) == 1 else where.row_in_any(call.job, partitions)
     if row is None:
         return None
     if row.ending == EndingKind.MERGED and row.holder is not None:
         if policy in ("error", "replace"):  # the latter where the holder ran and could not be replaced
             raise _held(row.holder)
         return _scheduled(row.holder, queue, row.record.key, False, None)
-    view = _seen(queue, call.job)
+    id = row.record.id
+    view = _seen(queue, id)
     due_ms = view.date_ms if view is not None and view.state == "scheduled" else row.run_at_ms
-    return _scheduled(call.job, queue, row.record.key, True if row.published or view is not None else None, due_ms)
+    return _scheduled(id, queue, row.record.key, True if row.published or view is not None else None, due_ms)
 
 
 def _seen(queue: str, id: UUID) -> JobView | None:

@@ -82,10 +82,9 @@ class DelayqBackend(BaseTaskBackend):
         """
         refuse_loop("task.aenqueue(…)")
         self.validate_task(task)
-        id = ids.new()
         result: TaskResult = TaskResult(
             task=task,
-            id=ids.short(id),
+            id="",  # that of the job, once there is one
             status=TaskResultStatus.READY,
             enqueued_at=None,
             started_at=None,
@@ -98,8 +97,8 @@ class DelayqBackend(BaseTaskBackend):
             worker_ids=[],
         )
         known = registered.register(task)
-        job = put_in(known, self._options(known, task), tuple(plain(result.args)), plain(result.kwargs), id)
-        object.__setattr__(result, "id", ids.short(job.id))  # another one, where the key was taken
+        job = put_in(known, self._options(known, task), tuple(plain(result.args)), plain(result.kwargs))
+        object.__setattr__(result, "id", ids.short(job.id))
         object.__setattr__(result, "enqueued_at", enqueued_at(job.id))
         task_enqueued.send(type(self), task_result=result)
         return result

@@ -1,5 +1,6 @@
-"""The outbox's INSERT without model instances: one statement whose constant columns are literals. It writes exactly the row that
-`rows.new_row` describes; a view that schedules in a transaction waits for nothing else as long as for this.
+"""The outbox's INSERT: one statement whose constant columns are literals, without model instances but on databases that are not known
+here. It writes exactly the row that `rows.new_row` describes; a view that schedules in a transaction waits for nothing else as long as
+for this.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq import clock, codec, ids
@@ -76,15 +78,20 @@ BY_THE_DATABASE: Final = {
 }
 
 
-def insert(items: Sequence[ScheduleItem], connection: BaseDatabaseWrapper, *, far: bool = False) -> None:
+def insert(items: Sequence[ScheduleItem], using: str, *, far: bool = False) -> None:
     """Inserts rows. One is one statement, which needs no transaction around it. `far`: Redis is not to hear of them yet."""
+    connection = connections[using]
     vendor = connection.vendor
+    if vendor not in VENDORS:
+        now = database_clock.now(connection)
+        Job.objects.using(using).bulk_create([rows.model_of(_new_row(item, now, far)) for item in items])
+        return
     split = _split(items)
     with connection.cursor() as cursor:
         if vendor == "postgresql" and len(items) > 1:
-            now = _may_copy(cursor, connection) if len(items) >= COPIED else None
-            if now is not None:
-                _copy(items, cursor, connection, now, far, split)
+            began = _may_copy(cursor, connection) if len(items) >= COPIED else None
+            if began is not None:
+                _copy(items, cursor, connection, began, far, split)
             else:
                 # One parameter of JSON: a driver takes longer to put 3,000 into a text than the server to read this one.
                 values = [_row(item, str, datetime.isoformat, split) for item in items]
@@ -118,6 +125,19 @@ def insert_keyed(item: ScheduleItem, far_key: str, connection: BaseDatabaseWrapp
 def _split(items: Sequence[ScheduleItem]) -> bool:
     """Whether these rows name their partitions: none does that is in the first one."""
     return any(ids.partition(item.id) for item in items)
+
+
+def _new_row(item: ScheduleItem, now: datetime, far: bool) -> rows.JobRow:
+    return rows.new_row(
+        item,
+        item.queue,
+        clock.from_ms(item.due_ms or 0) if item.delay_ms is None else database_clock.later(now, item.delay_ms),
+        priority=item.priority,
+        on_conflict=item.on_conflict,
+        delay_ms=item.delay_ms,
+        created_at=now,
+        far=far,
+    )
 
 
 def _may_copy(cursor: Any, connection: BaseDatabaseWrapper) -> datetime | None:

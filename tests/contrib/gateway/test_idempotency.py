@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import OperationalError, connection
@@ -107,9 +108,9 @@ def test_a_crash_half_way_makes_no_second_job_and_locks_no_key(caller, monkeypat
     body = BODY if durable else {"task": PING, "delay": "1h"}
     real = placement.put_in
 
-    def dying(*args):
+    def dying(*args, **options):
         if where == "after":
-            real(*args)
+            real(*args, **options)
         raise Killed
 
     monkeypatch.setattr(placement, "put_in", dying)
@@ -177,7 +178,7 @@ def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller,
         body = {**BODY, "key": "o:7", "on_conflict": policy}
         # The row was committed while nobody could ask Redis for the holder, and merged then.
         monkeypatch.setattr("django_delayq.producer.put._held", lambda _: None)
-        monkeypatch.setattr(placement, "put_in", lambda *args: die(real, *args))
+        monkeypatch.setattr(placement, "put_in", lambda *args, **options: die(partial(real, **options), *args))
         with pytest.raises(Killed):
             caller.post("jobs", body, key=policy)
         monkeypatch.undo()
@@ -190,7 +191,7 @@ def test_after_a_crash_the_job_is_the_answer_whoever_holds_its_key_since(caller,
     real = placement.put_in
     body = {**BODY, "key": "o:7"}
     with monkeypatch.context() as patch:
-        patch.setattr(placement, "put_in", lambda *args: die(real, *args))
+        patch.setattr(placement, "put_in", lambda *args, **options: die(partial(real, **options), *args))
         with pytest.raises(Killed):
             caller.post("jobs", body, key="one")
     first = KeptAnswer.objects.get().job
@@ -223,7 +224,7 @@ def test_a_503_leaves_no_answer_and_the_next_one_goes_on_with_the_same_job(calle
 def test_a_database_that_goes_away_leaves_no_lock(caller, monkeypatch):
     real = placement.put_in
 
-    def failing(*_):
+    def failing(*_, **__):
         raise OperationalError("gone away")
 
     monkeypatch.setattr(placement, "put_in", failing)
@@ -251,10 +252,10 @@ def test_two_at_once_schedule_one_job(caller, monkeypatch):
         pytest.skip("a database in memory has one connection")
     real, met, go, answers = placement.put_in, threading.Event(), threading.Event(), []
 
-    def slow(*args):
+    def slow(*args, **options):
         met.set()
         assert go.wait(20)
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(placement, "put_in", slow)
 

@@ -1,0 +1,101 @@
+"""Workers as processes of their own that serve a queue of several partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_delayq import codec, ids
+from django_delayq.record import JobRecord
+from django_delayq.store.events import EventLog
+from django_delayq.store.inspector import Inspector
+from django_delayq.store.keys import Keys
+from django_delayq.store.queue import QueueStore, ScheduleItem
+from tests.links import package_link
+from tests.worker.conftest import Shop, eventually
+
+COUNT = "tests.app.shop.tasks.count"
+PARTS = 3
+
+
+@pytest.fixture
+def divided(shop: Shop) -> Shop:
+    shop.settings = {"QUEUES": {"default": {"PARTITIONS": PARTS}, "slow": {}}}
+    return shop
+
+
+def put(shop: Shop, numbers: range, *, delay_ms: int = 0) -> list[str]:
+    """A job a number, dealt to the partitions in turn."""
+    found = []
+    for partition in range(PARTS):
+        records = [
+            JobRecord(
+                id=ids.new(partition), task=COUNT, durable=False, payload=codec.encode_payload((n,), {}, None, limit=65536, task=COUNT)
+            )
+            for n in numbers
+            if n % PARTS == partition
+        ]
+        store = QueueStore(package_link(shop.link), prefix="delayq", queue="default", partition=partition)
+        store.schedule([ScheduleItem.of(record, delay_ms=delay_ms) for record in records])
+        found += [ids.short(record.id) for record in records]
+    return found
+
+
+def test_a_worker_runs_what_is_due_in_all_partitions(divided: Shop) -> None:
+    put(divided, range(60))
+    put(divided, range(60, 63), delay_ms=3_600_000)
+    assert divided.work("--burst").wait() == 0
+    assert divided.counts() == dict.fromkeys(range(60), 1)
+    inspector = Inspector(divided.link, prefix="delayq", partitions={"default": PARTS})
+    assert [depth.scheduled for depth in inspector.by_partition(["default"])[0]] == [1, 1, 1]
+
+
+def test_an_idle_worker_hears_of_a_job_in_each_partition(divided: Shop) -> None:
+    divided.work()
+    for number in range(6):
+        put(divided, range(number, number + 1))
+        eventually(lambda number=number: divided.counts().get(number) == 1)
+
+
+def test_workers_that_are_killed_lose_no_job_of_any_partition(divided: Shop) -> None:
+    divided.settings |= {"LEASE": 2}
+    put(divided, range(90))
+    first = divided.work("--processes", "2")
+    eventually(lambda: len(divided.counts()) > 10)
+    first.kill_tree()
+    divided.work("--processes", "2")
+    eventually(lambda: len(divided.counts()) == 90)
+
+
+def test_a_worker_serves_its_share_of_the_partitions(divided: Shop) -> None:
+    put(divided, range(30))
+    assert divided.work("--burst", "--partitions", "default=1-2").wait() == 0
+    assert sorted(divided.counts()) == [n for n in range(30) if n % PARTS]
+    assert divided.work("--burst", "--partitions", "default=0").wait() == 0
+    assert divided.counts() == dict.fromkeys(range(30), 1)
+
+
+@pytest.mark.parametrize("given", ["default=0-3", "default=2-1", "default=x", "other=0", "default"])
+def test_a_share_that_cannot_be_is_refused(divided: Shop, given: str) -> None:
+    worker = divided.work("--burst", "--partitions", given)
+    assert worker.wait() == 2
+    assert "--partitions" in worker.text()
+
+
+def test_more_partitions_than_one_worker_serves_are_refused_with_the_way_out(shop: Shop) -> None:
+    shop.settings = {"QUEUES": {"default": {"PARTITIONS": 129}, "slow": {}}}
+    worker = shop.work("--burst")
+    assert worker.wait() == 2
+    assert "130 partitions" in worker.text()
+    assert "--partitions orders=0-63" in worker.text()
+
+
+def test_rows_tell_of_the_jobs_of_all_partitions(divided: Shop) -> None:
+    divided.keep_rows()
+    divided.settings |= {"QUEUES": {"default": {"PARTITIONS": PARTS}}}
+    jobs = put(divided, range(12))
+    assert divided.work("--burst", "--roles", "move,mirror,relay").wait() == 0
+    assert divided.counts() == dict.fromkeys(range(12), 1)
+    told = divided.manage("delayq", "list", "--json", "--state", "succeeded", "--limit", "50")
+    assert all(job in told for job in jobs)
+    for partition in range(PARTS):
+        assert EventLog(divided.link, Keys("delayq", "default", partition)).length() == 0
