@@ -12,7 +12,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as now
 from django.utils.translation import gettext_lazy as _
 
-from django_delayq import clock
+from django_delayq import clock, conf, ids
 from django_delayq.admin import arguments, timeline
 from django_delayq.admin.listing import live
 from django_delayq.admin.show import allowed, badge, duration, visible
@@ -54,6 +54,7 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "why": why,
         "error": visible(job.error),
         "key": visible(job.key),
+        "partition": ids.partition(job.pk) if job.queue in conf.get().partitions else None,
         "state": badge(timeline.state_of(job, view)),
         "allowed": allowed(job.max_attempts),
         "asked": asks.fully(job, view),

@@ -45,6 +45,7 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
         "may_see_jobs": may_see_jobs,
         "trouble": trouble,
         "depth": view.depth if view else None,
+        "parts": list(enumerate(view.parts)) if view else [],
         "late": duration(float(int(view.oldest_late))) if view and view.oldest_late >= 1 else "–",
         "lanes": lanes,
         "paused_at": view.paused_at if view else kept.paused_at if kept else None,

@@ -100,7 +100,8 @@ def free_text(text: str, sense: Sense) -> Term:
             return False
         return any(_has_text(value, needle) for value in _shown(row))
 
-    tasks = tuple(dict.fromkeys([*_tasks(text, sense), text]))
+    whole = [text] if "." in text else []  # it may be the name of a task that is not here, and no number or word is
+    tasks = tuple(dict.fromkeys([*_tasks(text, sense), *whole]))
     return Term("", text, Q(), holds, ("id", "key", "error", *ARGUMENTS), rough=True, tasks=tasks, named=named)
 
 

@@ -110,6 +110,11 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     document["trouble"] = trouble
     if redis is not None:
         document["redis"] = redis_document(redis)
+    name = job.queue if job is not None else redis.queue if redis is not None else ""
+    if name in config.queues and config.queue(name).divided:
+        for part in ("job", "redis"):
+            if document[part]:
+                document[part]["partition"] = ids.partition(id)
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
     document["attempts"] = list(
         runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
@@ -167,21 +172,10 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
             known = [(name, *map(overview.count_text, counts.values())) for name, counts in document["rows"].items()]
             print_table(out, ("queue", *State), known)
     else:
-        rows = [
-            (
-                row["queue"],
-                row["scheduled"],
-                row["due"],
-                row["running"],
-                row["retrying"],
-                row["failed"],
-                duration(row["oldest_late_ms"] / 1000),
-                "?" if row["workers"] is None else row["workers"],
-                f"{row['events']} events",
-                f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row)))),
-            )
-            for row in document["queues"]
-        ]
+        rows = []
+        for row in document["queues"]:
+            rows.append(_status_row(row, row["queue"], "?" if row["workers"] is None else row["workers"]))
+            rows += [_status_row(part, f"  {row['queue']}/{part['partition']}", "") for part in row.get("partitions", ())]
         print_table(out, _HEAD, rows)
         for name, why in document["missing"].items():
             out.write(f"\n{one_line(name)} is left out: {one_line(why)}\n")
@@ -207,8 +201,18 @@ def _blocked(row: dict[str, Any]) -> str:
     return f"{row['blocked']:,} wait for a name" if row["blocked"] else ""
 
 
+def _status_row(row: dict[str, Any], name: str, workers: Any) -> tuple[Any, ...]:
+    """The line of a queue, or of one of its partitions."""
+    said = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row))))
+    numbers = (row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"])
+    return (name, *numbers, duration(row["oldest_late_ms"] / 1000), workers, f"{row['events']} events", said)
+
+
 def _queue(queue: overview.QueueView) -> dict[str, Any]:
-    return {**asdict(queue.depth), "mirror_lag_s": round(queue.lag.seconds, 3), "workers": queue.workers}
+    found = {**asdict(queue.depth), "mirror_lag_s": round(queue.lag.seconds, 3), "workers": queue.workers}
+    if len(queue.parts) > 1:
+        found["partitions"] = [{"partition": number, **asdict(part)} for number, part in enumerate(queue.parts)]
+    return found
 
 
 def paused(row: dict[str, Any]) -> str:

@@ -235,6 +235,24 @@ def test_searches_that_are_offered_name_arguments_of_the_project_and_none_of_thi
     assert any(text.startswith("arg:") for text in offered)
 
 
+def test_a_window_is_read_through_in_two_queries(orders):
+    assert keyset.STEP + keyset.MOST_AT_ONCE == keyset.WINDOW + 2
+    orders.scheduled(30)
+    ordered = Job.objects.order_by("-id")
+    with CaptureQueriesContext(connection) as queries:
+        assert len(list(keyset.through(ordered, ("-id",), 4, growing=True))) == 30
+    assert len(queries) == 2
+
+
+def test_only_what_may_name_a_task_that_is_not_here_is_looked_for_as_one(orders):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    Job.objects.update(task="shop.gone")
+    for text, roads in (("5193", 2), ("order:123", 2), ("shop.gone", 3), ("close_order", 3)):
+        assert len(Selection(text=text).roads) == roads, text
+    assert len(everything("shop.gone")) == len(everything("gone")) == 1
+
+
 # what is refused, and what is said
 
 

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from django_delayq import codec, ids
 from django_delayq.record import JobRecord
+from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.events import EventLog
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.keys import Keys
+from django_delayq.store.keys import Keys, tag
 from django_delayq.store.queue import QueueStore, ScheduleItem
+from tests.conftest import missing
 from tests.links import package_link
+from tests.stage import ROOT
+from tests.topologies import ClusterServers, redis_program
 from tests.worker.conftest import Shop, eventually
+from tests.worker.test_restore import Site
 
 COUNT = "tests.app.shop.tasks.count"
 PARTS = 3
+
+
+SCHEDULE = """
+import django
+django.setup()
+import django_delayq as delayq
+from django_delayq.producer.stores import stores
+from tests.app.shop.tasks import write_down
+delayq.schedule_many(write_down.using(key=f"k{number}").bind(number, 0) for number in range(60))
+for number in range(60, 120):
+    delayq.schedule(write_down, number, 0)
+later = delayq.schedule(write_down, 1, 0, delay="1h", key="later")
+assert delayq.get(key="later", queue="default").id == later.id
+assert delayq.schedule(write_down, 2, 0, delay="2h", key="later").id == later.id
+assert delayq.reschedule(key="later", queue="default", delay="2h") == "done"
+assert delayq.cancel(key="later", queue="default") == "done"
+delayq.pause("default")
+assert stores.inspector().depth("default").paused
+delayq.resume("default")
+"""
 
 
 @pytest.fixture
@@ -99,3 +128,16 @@ def test_rows_tell_of_the_jobs_of_all_partitions(divided: Shop) -> None:
     assert all(job in told for job in jobs)
     for partition in range(PARTS):
         assert EventLog(divided.link, Keys("delayq", "default", partition)).length() == 0
+
+
+def test_partitions_of_one_queue_run_on_all_masters_of_a_cluster(shop: Shop, redis_server) -> None:
+    program = redis_program() or missing("no redis")
+    with ClusterServers(program=program, replicas=False, cluster_require_full_coverage="no") as cluster:
+        queues = {"default": {"PARTITIONS": 6}, "slow": {}}
+        site = Site(shop, redis_server, REDIS=cluster.url, QUEUES=queues, DURABILITY="outbox")
+        masters = {cluster.serving(slot_of(f"{{{tag('default', partition)}}}")).port for partition in range(6)}
+        assert len(masters) == 3
+        environment = {**os.environ, **site.shop.project}
+        subprocess.run([sys.executable, "-c", SCHEDULE], cwd=ROOT, env=environment, check=True)
+        site.work()
+        eventually(lambda: site.states() == {"succeeded": 120, "cancelled": 1}, "120 jobs", patience=90)
