@@ -68,12 +68,12 @@ class StoreSet:
     def servers(self) -> dict[tuple[str, int], Link]:
         """The servers, each by a partition that it has, by which it is guarded; ("", 0) for the shared one, which comes first."""
         found, places = {("", 0): self.places.shared}, self.places
-        known = {found["", 0].server}
+        there = {found["", 0].server}
         for name, queue in conf.get().queues.items():
             for partition in queue.served:
                 link = places.of(name, partition)
-                if link.server not in known:
-                    known.add(link.server)
+                if link.server not in there:
+                    there.add(link.server)
                     found[name, partition] = link
         return found
 
