@@ -1,7 +1,8 @@
 """Job ids: UUIDv7, made by the client; their short form is 22 characters of base62 that sort the same: by time.
 
-The id says in which partition of its queue a job is: version 7 in the first, version 8 (RFC 9562) in that of its lowest 10 bits. All
-else is the same in both, so they sort by their milliseconds; within one, version 8 comes behind version 7. Only this module knows.
+The id says in which partition of its queue a job is: version 7 in the first, version 6 in that of its lowest 10 bits. All else is the
+same in both, so they sort by their milliseconds; within one, version 6 comes first. Only this module knows. RFC 9562 has version 8 for
+layouts of one's own, but the UUID type of MariaDB holds none beyond version 7.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _TAIL_BITS: Final = 74  # what UUIDv7 leaves beside 48 bits of milliseconds, 4 o
 _LOW: Final = (1 << 62) - 1
 _PARTITION_BITS: Final = 10
 _PARTITION: Final = (1 << _PARTITION_BITS) - 1
-_LOW_8: Final = _LOW ^ _PARTITION
+_LOW_6: Final = _LOW ^ _PARTITION
 _HEAD_7: Final = 7 << 76 | 2 << 62  # version and variant
 _VERSION: Final = 15 << 76 | 3 << 62
-_HEAD_8: Final = 8 << 76 | 2 << 62
+_HEAD_6: Final = 6 << 76 | 2 << 62
 
 
 class _Sequence:
@@ -51,8 +52,8 @@ class _Sequence:
 
     def several(self, count: int, now: int, partition: int = 0) -> list[UUID]:
         ms, tail, words, made = self.ms, self.tail, self.words, []
-        # The lowest bits of version 8 are taken: it counts above them.
-        head, low, above = (_HEAD_8 | partition, _LOW_8, _PARTITION_BITS) if partition else (_HEAD_7, _LOW, 0)
+        # The lowest bits of version 6 are taken: it counts above them.
+        head, low, above = (_HEAD_6 | partition, _LOW_6, _PARTITION_BITS) if partition else (_HEAD_7, _LOW, 0)
         for _ in range(count):
             # A random step keeps the next id hard to guess.
             if now <= ms:
@@ -105,13 +106,13 @@ def several(count: int, partition: int = 0) -> list[UUID]:
 
 def end_of(id: UUID) -> UUID:
     """What no id of the same millisecond sorts behind, whatever its partition."""
-    return _uuid(id.int | (1 << 80) - 1)
+    return _uuid(id.int >> 80 << 80 | _HEAD_7 | 0xFFF << 64 | _LOW)
 
 
 def derived(seed: str, ms: int, partition: int = 0) -> UUID:
     """The id of that moment and partition whose other bits are made of `seed`: the same for the same."""
     tail = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:10]) >> (80 - _TAIL_BITS)
-    head, low = (_HEAD_8 | partition, _LOW_8) if partition else (_HEAD_7, _LOW)
+    head, low = (_HEAD_6 | partition, _LOW_6) if partition else (_HEAD_7, _LOW)
     return _uuid(ms << 80 | head | (tail >> 62) << 64 | tail & low)
 
 
@@ -189,14 +190,14 @@ def parse(id: UUID | str) -> UUID:
 
 
 def created_ms(id: UUID) -> int:
-    """When the id was made, in milliseconds since 1970; ValueError for a UUID that bears no time (neither version 7 nor 8)."""
+    """When the id was made, in milliseconds since 1970; ValueError for a UUID that bears no time (neither version 6 nor 7)."""
     _of_a_job(id)
     return id.int >> 80
 
 
 def partition(id: UUID) -> int:
     """The partition in which the job of that id is. 0 for a UUID that is no id of ours, too: no partition has such a job."""
-    return id.int & _PARTITION if id.int & _VERSION == _HEAD_8 else 0
+    return id.int & _PARTITION if id.int & _VERSION == _HEAD_6 else 0
 
 
 def by_partition(jobs: Iterable[UUID]) -> dict[int, list[UUID]]:
@@ -209,8 +210,8 @@ def by_partition(jobs: Iterable[UUID]) -> dict[int, list[UUID]]:
 
 def _of_a_job(id: UUID) -> int:
     version = id.version
-    if version is None or version not in (7, 8):
-        raise ValueError(f"{id} is a UUID of version {version}, which bears no time; job ids are version 7 or 8")
+    if version is None or version not in (6, 7):
+        raise ValueError(f"{id} is a UUID of version {version}, which bears no time; job ids are version 6 or 7")
     return version
 
 

@@ -190,19 +190,19 @@ def test_what_is_no_id_is_refused_with_what_to_pass(value: object) -> None:
 
 
 def test_a_uuid_without_a_time_has_no_date() -> None:
-    with pytest.raises(ValueError, match=r"version 4.*version 7 or 8"):
+    with pytest.raises(ValueError, match=r"version 4.*version 6 or 7"):
         ids.created_ms(uuid.uuid4())
-    with pytest.raises(ValueError, match="version 7 or 8"):
+    with pytest.raises(ValueError, match="version 6 or 7"):
         ids.created_ms(UUID(int=0))
 
 
 @pytest.mark.parametrize("partition", [1, 3, 511, 1023])
-def test_an_id_of_version_8_says_its_partition_and_its_time(
+def test_an_id_of_version_6_says_its_partition_and_its_time(
     own: ids._Sequence, monkeypatch: pytest.MonkeyPatch, partition: int
 ) -> None:
     monkeypatch.setattr(clock, "wall_ms", lambda: 1_750_000_000_000)
     made = ids.several(2_000, partition)
-    assert {(id.version, id.variant) for id in made} == {(8, uuid.RFC_4122)}
+    assert {(id.version, id.variant) for id in made} == {(6, uuid.RFC_4122)}
     assert {ids.partition(id) for id in made} == {partition}
     assert {ids.created_ms(id) for id in made} == {1_750_000_000_000}
     assert made == sorted(set(made))
@@ -219,7 +219,7 @@ def test_ids_that_differ_by_their_partition_only_are_never_made(own: ids._Sequen
     monkeypatch.setattr(clock, "wall_ms", lambda: 5_000)
     monkeypatch.setattr(os, "urandom", lambda count: bytes(count))  # the smallest steps that there are
     made = [*ids.several(3, 2), *ids.several(3), *ids.several(3, 1)]
-    assert len({id.int >> 10 for id in made if id.version == 8}) == 6
+    assert len({id.int >> 10 for id in made if id.version == 6}) == 6
     assert len(set(made)) == 9
 
 
@@ -229,7 +229,7 @@ def test_a_used_up_millisecond_of_a_partition_borrows_from_the_next(own: ids._Se
     own.tail = 2**74 - 1024
     second = ids.several(1, 3)[0]
     assert second > first
-    assert (second.version, ids.partition(second), ids.created_ms(second)) == (8, 3, 5_001)
+    assert (second.version, ids.partition(second), ids.created_ms(second)) == (6, 3, 5_001)
 
 
 def test_the_standard_generator_is_asked_for_the_first_partition_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,3 +247,11 @@ def test_a_partition_that_no_id_can_say_is_refused(partition: int) -> None:
 def test_a_uuid_that_is_no_job_id_is_looked_for_in_the_first_partition() -> None:
     foreign = [uuid.uuid4(), uuid.uuid1(), uuid.UUID(int=2**128 - 1), uuid.UUID(int=0)]
     assert [ids.partition(id) for id in foreign] == [0] * 4
+
+
+def test_no_id_of_a_millisecond_sorts_behind_its_end(own: ids._Sequence, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "wall_ms", lambda: 5_000)
+    made = [*ids.several(200), *ids.several(200, 1), *ids.several(200, 1023)]
+    end = ids.end_of(made[0])
+    assert max(made) < end < ids.derived("a seed", 5_001, 1)
+    assert (end.version, end.variant) == (7, uuid.RFC_4122), "a database may refuse others"
