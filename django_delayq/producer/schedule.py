@@ -251,7 +251,7 @@ def plan(
     if shared_name:
         meta = {**(meta or {}), NAMED: [*shared_name]}
     queue, payload = mould.queue, mould.payload_of(args, kwargs, meta)
-    if queue.divided:
+    if mould.divided:
         id = homes.placed(mould, options.key, shared_name, id, turn)
     elif id is None:
         id = ids.new()
