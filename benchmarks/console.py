@@ -218,7 +218,6 @@ def pages(rows: int) -> dict[str, str]:
     for state in ("failed", "running", "scheduled", "succeeded"):
         found[f"a job: {state}"] = f"{jobs}{Job.objects.filter(state=state).order_by('pk')[0].pk}/change/"
     failed = Job.objects.filter(state="failed").order_by("-pk")[0].pk
-    found["a job: history"] = f"{jobs}{failed}/history/"
     found["a job: edit"] = f"{jobs}{failed}/edit/"
     found["preview: requeue all failed"] = f"{start}/requeue/?state=failed"
     found["preview: cancel all scheduled of a queue"] = f"{start}/cancel/?state=scheduled&queue=q7"

@@ -61,7 +61,7 @@ def producers_are_patient(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
     """A busy machine may keep the shared server from its processor for longer than producers wait. Tests that have a server of their
     own may stop it, and wait as a project does.
     """
-    if "own_redis" not in request.fixturenames:
+    if not {"own_redis", "own_cluster"} & set(request.fixturenames):
         monkeypatch.setattr(stores, "_timeout", 20 * TIMEOUT)
 
 

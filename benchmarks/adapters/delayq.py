@@ -124,7 +124,7 @@ def named(names: int | None, count: int) -> float:
     """Puts in so many jobs that do nothing, each with one of so many names, of which one runs at a time; None: each with a name of its
     own; 0: without. All are due at one date, in some seconds, which is answered, in seconds since 1970.
     """
-    due = time.time() + 2 + count / 5000
+    due = time.time() + 4 + count / 4000
     task = TASKS["nothing"].using(run_at=clock.from_ms(round(due * 1000)))
     numbers = range(count)
     if names == 0:

@@ -30,7 +30,7 @@ _PLAIN: Final = {"spellcheck": "false", "autocomplete": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ParameterRow:
     """One argument, as the page shows it. `box`: where it is written; `way`: where one chooses what it is; None where there is nothing
     to write, or to choose. `hidden`: what is shown of one that stays as it is.
     """
@@ -63,10 +63,10 @@ class EditForm(ReasonForm):
         self.fields = {**own, **self.fields}
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ParameterRow]:
         """The arguments one by one; none where they are written as JSON."""
         return [
-            Row(
+            ParameterRow(
                 argument=each,
                 box=self[_box(each)] if _box(each) in self.fields else None,
                 way=self[_way(each)] if _way(each) in self.fields else None,

@@ -98,7 +98,10 @@ class JobAdmin(JobColumns, ReadOnlyAdmin):
             complaints = shown.complaints
             if self.has_export_permission(request):
                 listed["export"] = self.address("delayq_job_export") + shown.get_query_string().removesuffix("?")
-            listed["for_all"] = [(verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if not complaints]
+            some = shown.result_list or shown.earlier or shown.later
+            listed["for_all"] = [
+                (verb, self._start_address(request, verb)) for verb in self.verbs_for_all(request) if some and not complaints
+            ]
             if alone and isinstance(response, TemplateResponse):
                 return live.cut_out(request, response)
         return response

@@ -205,7 +205,7 @@ class OperationAdmin(ReadOnlyAdmin):
             title,
             verb=verb,
             form=form,
-            words=visible(wanted.words),
+            words=visible(readable(wanted.words)),
             complaints=complaints,
             examples=asking.examples(looked, sensitive=self.allows(request, "view_sensitive")),
             and_so_on=bool(looked) and (count is None or count > len(looked)),

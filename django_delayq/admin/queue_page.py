@@ -116,8 +116,9 @@ def line(part: Part) -> Line:
 
 
 def _section(names: list[str], span: Span, ends: Callable[[], NewestJobs], seen: Overview) -> tuple[Section, str]:
-    """The charts; without Redis if it went away meanwhile, which is then said."""
-    trouble = worded(seen.error)
+    """The charts; without Redis if it is away for all of these queues, or went away meanwhile, which is then said."""
+    missing = [seen.missing[name] for name in names if name in seen.missing]
+    trouble = worded(missing[0] if missing and len(missing) == len(names) else seen.error)
     if not trouble:
         try:
             return trend_sections.of_queues(names, span, ends, alive=True), ""

@@ -150,9 +150,19 @@ class ScheduleForm(DatesForm):
     kwargs = forms.CharField(
         label=_("Arguments by name"), required=False, widget=forms.Textarea(attrs={"rows": 5, "spellcheck": "false"})
     )
-    field_order: Sequence[str] = (
-        "name", "task", "args", "kwargs", "cron", "timezone", "every", "spread", "missed", "overlap", "reason",
-    )  # fmt: skip
+    field_order: Sequence[str] = [
+        "name",
+        "task",
+        "args",
+        "kwargs",
+        "cron",
+        "timezone",
+        "every",
+        "spread",
+        "missed",
+        "overlap",
+        "reason",
+    ]
 
     def __init__(self, given: Any = None, *, row: Periodic | None = None, masked: bool = False) -> None:
         self.row, self.masked = row, masked

@@ -182,8 +182,8 @@ def _asked() -> tuple[str, list[dict[str, Any]], list[TargetLength]]:
         with stores.guarded():
             workers = WorkerRegistry(stores.link, prefix=config.prefix).all()
         looks = []
-        for name, link in stores.servers().items():
-            with stores.guarded(name):
+        for part, link in {link.home: (part, link) for part, link in reversed(stores.servers().items())}.values():
+            with stores.guarded(*part):
                 looks.append(target_lengths.look(link, list(config.targets.values())))
         return "", workers, target_lengths.added(looks)
     except DOWN as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,8 +22,10 @@ from django_delayq.models import Job
 
 WINDOW: Final = 10_000  # rows that one request reads through, where no index finds those that are meant
 STEP: Final = 1000  # rows read at a time, where each has to be looked at
-GROWTH: Final = 9  # so many times more are read next, where few of many are meant: a window takes two queries
-MOST_AT_ONCE: Final = 9_001
+GROWTH: Final = 10  # so many times more are read next, where few of many are meant
+MOST_AT_ONCE: Final = (
+    WINDOW - STEP + 2
+)  # behind the first step a window has one row less: finding it smaller, the second query is the last
 Row = TypeVar("Row")
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
@@ -122,9 +125,19 @@ def _places(road: Road, ordered: QuerySet[Job], order: Sequence[str], columns: I
 
 def _lightly(rows: QuerySet[Job], order: Sequence[str], columns: Iterable[str]) -> QuerySet[Job, Any]:
     """Rows with the fields of the order and these columns alone, JSON as it is written."""
+    return rows.annotate(**read_raw(columns)).values_list(*_columns(order, columns)[0], named=True)
+
+
+def _columns(order: Sequence[str], columns: Iterable[str]) -> tuple[tuple[str, ...], type[Any]]:
+    """The names of such fields, those of the order first, and what a row of them is."""
     raw = read_raw(columns)
-    names = dict.fromkeys([*(field.removeprefix("-") for field in order), *sorted({*columns} - JSON), *raw])
-    return rows.annotate(**raw).values_list(*names, named=True)
+    names = tuple(dict.fromkeys([*(field.removeprefix("-") for field in order), *sorted({*columns} - JSON), *raw]))
+    return names, _row_of(names)
+
+
+@cache
+def _row_of(names: tuple[str, ...]) -> type[Any]:
+    return namedtuple("Row", names)
 
 
 def _merged(stretches: Sequence[_Stretch], last: tuple[int, ...] | None) -> Iterator[Place]:
@@ -148,11 +161,12 @@ def _by_key(road: Road, rows: QuerySet[Job], order: Sequence[str], start: Sequen
     """What a search by key finds, and whether there were too many to put them all in order. That is done here: asked for an order, a
     database may rather walk through the whole table by another index.
     """
-    found = list(_lightly(rows.order_by(), order, columns)[: WINDOW + 1])
+    names, named = _columns(order, columns)
+    found = list(rows.order_by().annotate(**read_raw(columns)).values_list(*names)[: WINDOW + 1])
     ranked = sorted(((_rank(order, row), row) for row in found[:WINDOW]), key=itemgetter(0))
     after = None if start is None else _rank(order, start)
-    meant = ((rank, row.id) for rank, row in ranked if (after is None or rank > after) and road.exact(row))
-    return _Stretch(meant, cut=len(found) > WINDOW)
+    seen = ((rank, named(*row)) for rank, row in ranked if after is None or rank > after)  # of thousands a page looks at few
+    return _Stretch(((rank, row.id) for rank, row in seen if road.exact(row)), cut=len(found) > WINDOW)
 
 
 def through(ordered: QuerySet[Job, Row], order: Sequence[str], step: int, *, growing: bool = False) -> Iterator[Row]:
@@ -169,6 +183,8 @@ def through(ordered: QuerySet[Job, Row], order: Sequence[str], step: int, *, gro
 
 def _rank(order: Sequence[str], values: Sequence[Any]) -> tuple[int, ...]:
     """Of values that begin with those of the order."""
+    if len(order) == 1 and order[0] == "-id":  # mostly, and for thousands of rows
+        return (-values[0].int,)
     numbers = (
         value.int if isinstance(value, UUID) else (value - EPOCH) // MICROSECOND if isinstance(value, datetime) else value
         for value in values[: len(order)]

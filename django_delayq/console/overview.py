@@ -18,7 +18,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import UNPUBLISHED, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import State
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import Lag
 from django_delayq.store.queue_depth import QueueDepth, summed
 from django_delayq.store.worker_registry import WorkerRegistry

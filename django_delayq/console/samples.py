@@ -62,9 +62,9 @@ def _redis() -> list[Sample]:
     links = stores.servers()
     several = len(links) > 1
     facts: list[ServerFacts] = []
-    for name, link in links.items():
+    for part, link in links.items():
         try:
-            with stores.guarded(name, schedules=several):
+            with stores.guarded(*part, schedules=several):
                 facts.append(stores.inspector().server(link=link))
         except StoreUnavailable:
             if not several:

@@ -98,7 +98,9 @@ def others(wanted: Selection) -> list[Selection]:
 def _said_otherwise(term: Term, task: str) -> list[str]:
     if term.free:
         kind = "int|float" if _NUMBER.fullmatch(term.value) else "str"
-        names = _arguments([task] if task in registry.names() else registry.names(), kind)
+        known = registry.names()
+        theirs = [name for name in known if not registry.get(name).own]  # a person means an argument of the project
+        names = _arguments([task] if task in known else theirs, kind)
         likely = [name for name, _ in names.most_common(MOST_ARGUMENTS)]
         return [f"error:{_quoted(term.value)}", *(f"arg:{_quoted(f'{name}={term.value}')}" for name in likely)]
     if term.negated:

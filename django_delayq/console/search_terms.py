@@ -22,7 +22,7 @@ from django_delayq.models import DERIVED, meta_of, of_state
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, OFFER, State
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 
 UNENDED: Final = (State.SCHEDULED.value, State.RUNNING.value)
 STATES: Final = (*(state.value for state in State), *DERIVED)
@@ -100,7 +100,8 @@ def free_text(text: str, sense: Sense) -> Term:
             return False
         return any(_has_text(value, needle) for value in _shown(row))
 
-    tasks = tuple(dict.fromkeys([*_tasks(text, sense), text]))
+    whole = [text] if "." in text else []  # it may be the name of a task that is not here, and no number or word is
+    tasks = tuple(dict.fromkeys([*_tasks(text, sense), *whole]))
     return Term("", text, Q(), holds, ("id", "key", "error", *ARGUMENTS), rough=True, tasks=tasks, named=named)
 
 

@@ -56,10 +56,10 @@ def of_redis(seen: Overview) -> list[Vital]:
     shared, others = None, dict[str, ServerFacts]()
     if seen.error is None:
         links = stores.servers()
-        for name, link in links.items():
-            with suppress(*DOWN), stores.guarded(name, schedules=len(links) > 1):
+        for part, link in links.items():
+            with suppress(*DOWN), stores.guarded(*part, schedules=len(links) > 1):
                 facts = stores.inspector().server(TRIPS, link=link)
-                if name:
+                if part[0]:
                     others[link.where] = facts
                 else:
                     shared = facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
@@ -67,6 +68,16 @@ ENDED: Final = "ended"  # the row has ended, and with SIGNING no event leads out
 ASKED: Final = "requeue_asked"  # an event that no script writes: a requeue was asked for, and the mirror has not folded it
 OUT_OF_ENDS: Final = frozenset({EventKind.REQUEUED, EventKind.RESTORED})  # their only meaning is that a job goes on
 _full: Final = lru_cache(maxsize=20_000)(ids.full)  # a batch asks for each id half a dozen times
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedItem:
+    """An item that is not taken in, and why: a code for programs, a text for people."""
+
+    entry: Entry
+    item: Item
+    code: str
+    text: str = ""
 
 
 def job_ids(entries: list[Entry]) -> set[UUID]:

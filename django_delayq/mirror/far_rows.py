@@ -219,8 +219,8 @@ def _in_time(what: object, using: str) -> Iterator[None]:
             yield
     except OperationalError as error:
         cause = error.__cause__
-        said = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or next(iter(getattr(cause, "args", ())), None)
-        if said in LOCKED:
+        said = {getattr(cause, "sqlstate", None), getattr(cause, "pgcode", None), *getattr(cause, "args", ())[:1]}
+        if not said.isdisjoint(LOCKED):
             raise StoreUnavailable(code="far_locked", what=str(what), seconds=WAIT) from error
         raise
 

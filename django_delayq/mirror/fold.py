@@ -38,6 +38,7 @@ from django_delayq.mirror.event_items import (
     SECOND_DATE,
     TOLD,
     UNKNOWN_KIND,
+    RefusedItem,
     aside_code,
     count,
     detail_of,
@@ -57,16 +58,6 @@ from django_delayq.store.events import Entry, Item, position
 # What an event may not change in a row that has ended: all that people read of the end.
 KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")
 NO_PROBLEM: Final = PUT_OFF | {AttemptOutcome.SUCCEEDED}
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedItem:
-    """An item that is not taken in, and why: a code for programs, a text for people."""
-
-    entry: Entry
-    item: Item
-    code: str
-    text: str = ""
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ from django_delayq.mirror import atomic_runs, follow_ups, pauses, prune, set_asi
 from django_delayq.mirror.checkpoint import locked_checkpoint
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
-from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, ids_of, is_strange, job_ids, told_behind
-from django_delayq.mirror.fold import Batch, RefusedItem
+from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, RefusedItem, ids_of, is_strange, job_ids, told_behind
+from django_delayq.mirror.fold import Batch
 from django_delayq.mirror.rows import JOB_COLUMNS, KNOWN, WHOLE, JobRow, RunRow
 from django_delayq.mirror.unfolded import requeues_asked
 from django_delayq.mirror.writers import arrays, values

@@ -27,7 +27,7 @@ from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.models import Job, Operation
 from django_delayq.producer import queues
 from django_delayq.states import Change
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.text import visible
 
 logger = Logger("django_delayq.operations")

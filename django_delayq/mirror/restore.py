@@ -27,7 +27,7 @@ from django_delayq.store import decode
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem
+from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem, fresh_generation
 
 logger = Logger("django_delayq.restore")
 
@@ -243,7 +243,7 @@ class RestoreLoop:
             return False
         if not ground.rolled:
             # Another generation at once: what is published late names the one before, and its row is read again.
-            self.ground.confirm(ground.generation, server=ground.server, phase=FOUND, renew=_generation(), actor=ACTOR)
+            self.ground.confirm(ground.generation, server=ground.server, phase=FOUND, renew=fresh_generation(), actor=ACTOR)
         # The command may have brought all back since the look: a pause behind its end would be lifted by nobody.
         if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore", on_way_back=True):
             logger.error(
@@ -283,7 +283,7 @@ class RestoreLoop:
             self._go_on(ground, ADOPT, renew=given)
         else:
             behind = position(self.log.last_id()) < position(checkpoint.last_event)
-            target, phase = replace(ground, generation=_generation()), SWEEP
+            target, phase = replace(ground, generation=fresh_generation()), SWEEP
             self._note(ground, target.generation)
             self._go_on(ground, SWEEP, renew=target.generation, behind=checkpoint.last_event if behind else "")
             yield from self._sweep(target)
@@ -395,7 +395,3 @@ class RestoreLoop:
             seconds, there = clock.monotonic() - done.began, max(0, done.done - done.back)
             said = "queue %s: restored in %.1f s: %d jobs are back, %d of %d rows were there"
             logger.warning(said, self.queue.name, seconds, done.back, there, done.done)
-
-
-def _generation() -> str:
-    return "r" + secrets.token_hex(8)

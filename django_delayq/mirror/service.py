@@ -25,7 +25,8 @@ from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.upgrade_loop import UpgradeLoop
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.event_line import EventLine, EventLines, event_line
 from django_delayq.store.places import Places
 
@@ -345,7 +346,7 @@ class Service:
                 wait(seconds, self.descriptor)
         if self._line is not None:
             self._line.close()
-        if self.mirrors and any(runner.away for runner in self._runners if runner.link is not None):
+        if self.mirrors and any(runner.away for runner in self._restores):
             logger.warning("the mirror leaves while Redis is away; it goes on when it is started again")
             return
         try:

@@ -10,8 +10,7 @@ from django.db import connections
 from django_delayq import clock
 from django_delayq.logger import Logger
 from django_delayq.mirror import rows
-from django_delayq.mirror.event_items import item_job
-from django_delayq.mirror.fold import RefusedItem
+from django_delayq.mirror.event_items import RefusedItem, item_job
 from django_delayq.models import SetAside
 from django_delayq.store.events import Entry
 

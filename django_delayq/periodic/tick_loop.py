@@ -21,7 +21,7 @@ from django_delayq.periodic.declarations import Declarations, declarations
 from django_delayq.periodic.sightings import BUDGET, Sightings
 from django_delayq.periodic.tick_writer import TickWriter
 from django_delayq.producer.task import registry
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 
 logger = Logger("django_delayq.periodic")
 

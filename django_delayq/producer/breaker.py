@@ -10,7 +10,7 @@ from typing import Any, Final
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
-from django_delayq.store.connection import StoreError, StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 
 REST: Final = 2.0  # seconds for which the breaker stays open
 

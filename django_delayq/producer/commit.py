@@ -50,9 +50,8 @@ class Plan(ScheduleItem):
         self.due_ms = job.due_ms if delay_ms is None else None
         self.started = clock.monotonic()
         self.ground = ""
-        self.partition = (
-            ids.partition(job.id) if mould.divided else 0
-        )  # not that of the job, which may be another one's handle by and by
+        # Not that of the job, which may be another one's handle by and by.
+        self.partition = ids.partition(job.id) if mould.divided else 0
         self.shared_name: SharedName | None = None
         self.withdrawn = False
         if expires_ms or self.key != "":

@@ -196,8 +196,8 @@ class Planned(Protocol):
 class Mould:
     """What a task and its options decide for all jobs that are made with them. `using`: alias of the database whose transaction they
     belong to; `says_using`: the caller has named it; `inline`: they run at once; `payload`: what travels with the arguments;
-    `carriers`: the project has some; `horizon_ms`: what is due later waits as a row, 0: nothing does; `divided`: the queue has
-    several partitions; `named`: what makes the name that they share; `check`: PayloadError for arguments that cannot be the task's.
+    `carriers`: the project has some; `horizon_ms`: what is due later waits as a row, 0: nothing does; `named`: what makes the name that
+    they share; `check`: PayloadError for arguments that cannot be the task's.
     """
 
     task: Planned
@@ -215,7 +215,7 @@ class Mould:
     payload: dict[str, Any] | None
     carriers: bool
     horizon_ms: int
-    divided: bool
+    divided: bool  # their queue has, or had, several partitions
     named: NameFormat | None
     check: Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 

@@ -5,9 +5,8 @@ commit publishes; a Redis that is away raises, or is logged where a transaction 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -23,11 +22,12 @@ from django_delayq.producer.changes import Move, Policy
 from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
-from django_delayq.producer.options import Mould
+from django_delayq.producer.plan_groups import batches, by, by_store
 from django_delayq.producer.publish import Publisher, Sent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
-from django_delayq.store.connection import Link, StoreRefused
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.items import CREATED, ScheduleReply
 from django_delayq.store.queue import MOST
 
@@ -105,7 +105,7 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
         if flight is not None:
             flight.land()  # only then is it known who holds a key
         fresh = _unmerged(plans)
-    for (using, durable), group in _by(fresh, lambda mould: (mould.using, mould.durable)):
+    for (using, durable), group in by(fresh, lambda mould: (mould.using, mould.durable)):
         if durable:
             if flight is not None:
                 flight.land()  # what was given first goes in first
@@ -224,7 +224,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
     refused: list[KeyTaken] = []
     if flight is not None and flight.open:
         flight.land()
-    for (name, using, partition), group in _by_store(plans):
+    for (name, using, partition), group in by_store(plans):
         publisher = _publisher(name, partition, using)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
@@ -347,7 +347,7 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     refused: list[KeyTaken] = []
     away: dict[Link, tuple[StoreUnavailable, int]] = {}  # each with how many jobs it did not take
     try:
-        for (name, using, partition), group in _by_store(plans):
+        for (name, using, partition), group in by_store(plans):
             publisher = _publisher(name, partition, using)
             node = publisher.store.link.server
             if node in away:
@@ -383,32 +383,3 @@ def _send_rows(publisher: Publisher, batch: Sequence[Plan]) -> list[KeyTaken]:
     answers = dict(zip(rows.jobs, rows.replies, strict=True))
     known = [plan for plan in batch if plan.id in answers]
     return _answered(known, ("", [answers[plan.id] for plan in known]))
-
-
-def _by(plans: Sequence[Plan], trait: Callable[[Mould], K]) -> Iterable[tuple[K, list[Plan]]]:
-    mould = plans[0].mould if plans else None
-    if mould is not None and all(plan.mould is mould for plan in plans):  # mostly
-        return [(trait(mould), list(plans))]
-    groups: dict[K, list[Plan]] = {}
-    for plan in plans:
-        groups.setdefault(trait(plan.mould), []).append(plan)
-    return groups.items()
-
-
-def _by_store(plans: Sequence[Plan]) -> Iterable[tuple[tuple[str, str, int], list[Plan]]]:
-    """By queue, database and partition."""
-    for (queue, using), group in _by(plans, lambda mould: (mould.queue.name, mould.using)):
-        if not group[0].mould.queue.divided:
-            yield (queue, using, 0), group
-            continue
-        parts: dict[int, list[Plan]] = {}
-        for plan in group:
-            parts.setdefault(plan.partition, []).append(plan)
-        for partition, part in parts.items():
-            yield (queue, using, partition), part
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

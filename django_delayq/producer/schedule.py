@@ -9,30 +9,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, ParamSpec, TypeVar, Unpack
 from uuid import UUID
 
-from django.db import connections
-
 from django_delayq import clock, conf, ids
-from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
-from django_delayq.producer import carriers, commit, database, equivalents, homes, watchers
+from django_delayq.producer import carriers, database, equivalents, homes, watchers
 from django_delayq.producer.commit import Plan
 from django_delayq.producer.job import Job
 from django_delayq.producer.options import (
     NAMES,
     NONE,
-    OPTIONS,
     Conflict,
     Durability,
     JobOptions,
-    Mould,
     Options,
     Planned,
     date,
-    duration,
-    moment,
     moulds,
 )
-from django_delayq.producer.put import Flight, batches, put_all, put_one
+from django_delayq.producer.plan_groups import batches
+from django_delayq.producer.put import Flight, put_all, put_one
+from django_delayq.producer.schedule_checks import check_transaction, checked_meta, expires_at, label, refuse_options
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import like, refuse_loop, scheduled
 from django_delayq.producer.watchers import Call
@@ -85,7 +81,7 @@ class Bound(Generic[P, R]):
     if not TYPE_CHECKING:  # else any name would pass
 
         def __getattr__(self, name: str) -> Never:
-            meant = equivalents.of_method(_label(self), name)
+            meant = equivalents.of_method(label(self), name)
             said = f". Here it is {meant}" if meant else did_you_mean(name, dir(type(self)), 0.75)
             raise AttributeError(f"A task has no {name!r}{said}", name=name, obj=self)
 
@@ -100,14 +96,14 @@ class Bound(Generic[P, R]):
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Binding:
         """A job to be, for `schedule_many`."""
         if kwargs:
-            _refuse_options(self.task, kwargs)
+            refuse_options(self.task, kwargs)
         return _binding((self.task, self.options, args, kwargs, None, None))
 
     def schedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Puts a job in, with these arguments. See `delayq.schedule`."""
         refuse_loop("task.aschedule(…)")
         if kwargs:
-            _refuse_options(self.task, kwargs)
+            refuse_options(self.task, kwargs)
         return put_in(self.task, self.options, args, kwargs)
 
     async def aschedule(self, *args: P.args, **kwargs: P.kwargs) -> Job:
@@ -164,7 +160,7 @@ def schedule(
     rest = on_conflict, queue, priority, max_attempts, backoff, timeout, using, durability, serial, concurrency
     options = _options(task, _given((delay, run_at, key, expires, meta, *rest)))
     if kwargs:
-        _refuse_options(task.task, kwargs, mixed=True)
+        refuse_options(task.task, kwargs, mixed=True)
     return put_in(task.task, options, args, kwargs)
 
 
@@ -179,7 +175,7 @@ async def aschedule(task: Bound[Any, Any], *args: Any, **kwargs: Any) -> Job:
     given = Options(**{name: kwargs.pop(name) for name in NAMES & kwargs.keys()})
     options = _options(task, given)
     if kwargs:
-        _refuse_options(task.task, kwargs, mixed=True)
+        refuse_options(task.task, kwargs, mixed=True)
     return await _aput(Binding(task.task, options, args, kwargs))
 
 
@@ -231,16 +227,16 @@ def plan(
     if mould.durable:
         database.need()
         if not mould.says_using:
-            _check_transaction(mould.using, mould.where)
+            check_transaction(mould.using, mould.where)
     if not options.key and mould.on_conflict != "keep":
         raise ConfigError(f"{mould.where}: on_conflict={mould.on_conflict!r} is about the holder of a key: give key= as well.")
     delay_ms, due_ms = date(options.delay, options.run_at, mould.where)
-    expires_ms = 0 if options.expires is None else _expires(options.expires, delay_ms, due_ms, mould)
+    expires_ms = 0 if options.expires is None else expires_at(options.expires, delay_ms, due_ms, mould)
     if mould.max_attempts == NO_LIMIT and not expires_ms:
         raise ConfigError(
             f"{mould.where}: max_attempts=0 means that no number of attempts ends the job: give expires= as well, a date that does."
         )
-    meta = None if options.meta is None else _meta(options.meta, mould.where)
+    meta = None if options.meta is None else checked_meta(options.meta, mould.where)
     if tick:
         meta = {**(meta or {}), PERIODIC: tick}
     if carried:
@@ -332,29 +328,6 @@ def _options(task: Any, given: Options) -> Options:
     return task.options._replace(**said) if said else task.options
 
 
-def _refuse_options(task: Any, kwargs: Mapping[str, Any], *, mixed: bool = False) -> None:
-    """Refuses what means an option, and stands among the arguments of a task that takes any. `mixed`: the call takes options as well,
-    so that a word close to one is a slip of the pen.
-    """
-    if not task.takes_any:
-        return  # its signature refuses them
-    for name in kwargs:
-        if name in task.keywords or not (mixed or name in NAMES):
-            continue
-        meant = equivalents.of_keyword(_label(task), name, OPTIONS, cutoff=0.8)
-        if meant:
-            own = f" If the task is to get it, write {_label(task)}.schedule(…, {name}=…)." if mixed else ""
-            raise ConfigError(f"schedule({task.name}): {meant}.{own}")
-
-
-def _label(task: Any) -> str:
-    """What a task is called in the code of a project."""
-    try:
-        return str(object.__getattribute__(task, "task").fn.__name__)
-    except AttributeError:
-        return "task"
-
-
 def _many(bindings: Iterable[Binding], given: tuple[object, ...]) -> Iterable[Binding]:
     if given or isinstance(bindings, Binding) or not isinstance(bindings, Iterable):
         shown = f"{bindings!r} and {given[0]!r}" if given else repr(bindings)
@@ -373,41 +346,3 @@ def _checked(binding: Binding) -> Binding:
             "Pass what bind() makes: task.bind(…), or task.using(delay=…).bind(…)."
         )
     return binding
-
-
-def _expires(value: Any, delay_ms: int | None, due_ms: int, mould: Mould) -> int:
-    """By Redis' clock, which decides; by this host's only if Redis cannot be asked."""
-    now_ms, where = stores.now_ms(mould.queue.name), mould.where
-    expires_ms = moment(value, "expires", where) if isinstance(value, datetime) else now_ms + duration(value, "expires", where)
-    if expires_ms <= (due_ms if delay_ms is None else now_ms + delay_ms):
-        raise ConfigError(
-            f"{where}: expires={value!r} is not behind the date of the job, so it could never run. Both count from now: give an "
-            "expiry that is longer than the delay, or none."
-        )
-    return expires_ms
-
-
-def _meta(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise PayloadError(f"{where}: meta must be a dict with text keys, not {value!r}.")
-    if CARRIED in value:
-        raise PayloadError(f"{where}: meta has the key {CARRIED!r}, under which carriers pack. Name it otherwise.")
-    if NAMED in value:
-        raise PayloadError(f"{where}: meta has the key {NAMED!r}, under which a job's name travels. Give serial= or concurrency=.")
-    if PERIODIC in value:
-        raise PayloadError(f"{where}: meta has the key {PERIODIC!r}, by which jobs of ticks name their schedule. Name it otherwise.")
-    return dict(value)
-
-
-def _check_transaction(alias: str, where: str) -> None:
-    """Refuses a row that would be committed at once while the caller's own transaction, of another database, may be rolled back."""
-    if len(connections.settings) == 1 or commit.is_open(connections[alias]):
-        return
-    for other in connections.all(initialized_only=True):
-        if commit.is_open(other):
-            raise ConfigError(
-                f"{where}: a transaction is open on the database {other.alias!r}, and the row of the job goes into {alias!r} "
-                f"(DELAYQ['DATABASE']): if the transaction is rolled back, the job runs all the same. Open one on {alias!r} "
-                f"around both; pass using={alias!r} if the job shall be published whether or not it is rolled back; or, to have it "
-                f"published by the commit on {other.alias!r}, using={other.alias!r} and durability='redis'."
-            )

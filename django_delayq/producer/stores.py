@@ -18,8 +18,7 @@ from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection import Link
 from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
-from django_delayq.store.keys import Keys
-from django_delayq.store.places import Nodes, Places, by_node
+from django_delayq.store.places import Nodes, Places
 from django_delayq.store.queue import QueueStore
 
 T = TypeVar("T")
@@ -66,13 +65,16 @@ class StoreSet:
         """The shared server itself, without its breaker."""
         return self.places.shared
 
-    def servers(self) -> dict[str, Link]:
-        """The servers, each by one of its queues, by which it is guarded; "" for the shared one, which comes first."""
-        found, places = {"": self.places.shared}, self.places
-        for queue in conf.get().queues:
-            link = places.of(queue, 0)
-            if link.server not in [known.server for known in found.values()]:
-                found[queue] = link
+    def servers(self) -> dict[tuple[str, int], Link]:
+        """The servers, each by a partition that it has, by which it is guarded; ("", 0) for the shared one, which comes first."""
+        found, places = {("", 0): self.places.shared}, self.places
+        known = {found["", 0].server}
+        for name, queue in conf.get().queues.items():
+            for partition in queue.served:
+                link = places.of(name, partition)
+                if link.server not in known:
+                    known.add(link.server)
+                    found[name, partition] = link
         return found
 
     def guarded(
@@ -132,14 +134,18 @@ class StoreSet:
         Raises:
             StoreUnavailable: none of them can be asked.
         """
-        nodes = by_node(self.places, [Keys.of(conf.get().prefix, queue, 0) for queue in queues])
+        groups: dict[frozenset[Link], list[str]] = {}
+        for queue in queues:
+            servers = frozenset(self.places.of(queue, partition).server for partition in conf.get().queue(queue).served)
+            groups.setdefault(servers, []).append(queue)
         found: list[T] = []
         missing: dict[str, StoreUnavailable] = {}
         error: StoreUnavailable | None = None
-        for parts in nodes.values():
-            names = [part.queue for part in parts]
+        for servers, names in groups.items():
+            # Of several servers that are asked at once nobody says which one has failed: none is held against any.
+            breaker = self._breaker(names[0], 0) if len(servers) == 1 else Breaker()
             try:
-                with self.guarded(names[0], schedules=len(nodes) > 1):
+                with breaker.guarded(schedules=len(groups) > 1):
                     found.append(read(names))
             except StoreUnavailable as unavailable:
                 error = unavailable

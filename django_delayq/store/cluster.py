@@ -16,7 +16,8 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import cluster_slots, keys
 from django_delayq.store.cluster_slots import SLOTS, Address, slot_of
-from django_delayq.store.connection import Link, Reply, StoreError, StoreRefused
+from django_delayq.store.connection import Link, Reply
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.rest import Rest
 
 MOST_HOPS: Final = 5  # redirects that one command follows: more of them are a circle
@@ -260,6 +261,11 @@ class SlotLink(Link):
         """See `Link`."""
         node = self._cluster.known(self.slot)
         return node is None or node.away
+
+    @property
+    def home(self) -> str:
+        """See `Link`."""
+        return self._cluster.where
 
     def beside(self, key: str) -> Link:
         """See `Link`."""

@@ -12,7 +12,8 @@ from django_delayq.store import cluster_slots
 from django_delayq.store.address import RedisSpec, is_cluster
 from django_delayq.store.cluster import Node
 from django_delayq.store.cluster_slots import SLOTS, SlotRange
-from django_delayq.store.connection import Link, StoreError, StoreRefused
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.fitness import Finding
 from django_delayq.store.places import place
 

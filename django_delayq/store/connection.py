@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -20,9 +19,9 @@ from redis.exceptions import AuthenticationError, AuthorizationError, BusyLoadin
 from redis.retry import Retry
 
 from django_delayq import clock
-from django_delayq.exceptions import ConfigError, DelayqError, StoreUnavailable
+from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store.address import RedisSpec, resolve, where
-from django_delayq.store.cluster_slots import Redirect, redirect
+from django_delayq.store.error_replies import CODED, StoreError, StoreRefused, answered, cause_of
 from django_delayq.store.packing import packed
 from django_delayq.store.rest import Rest
 from django_delayq.store.sentinels import Sentinels
@@ -35,38 +34,6 @@ IDLE = 30.0
 RESTED = 1.0  # seconds after which the Sentinels are asked before it is used
 KEPT = 32  # connections that one link keeps open at most; what more threads need at once is opened for the call
 HURRIED = 0.25  # seconds that a call may wait when there is no time left
-# Replies that say "not now, perhaps later": to the caller the same as a server that cannot be reached. The client turns some
-# codes into classes and cuts them off the text; Redis 6.2 puts the code of an error inside a script into the middle of it.
-PASSING_CODES = re.compile(r"\b(OOM|READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|MISCONF|NOREPLICAS|TRYAGAIN|BUSY)\b")
-CODED = re.compile(r"[A-Z]{3,} ")  # an error with a code of its own, which has a wording of its own; the client cuts off ERR
-PASSING_CLASSES = frozenset({"OutOfMemoryError", "ReadOnlyError", "MasterDownError"})
-# What only a node of a Redis Cluster says, of where keys lie. No answer about a job: whoever took it for one would give the job up.
-# Older clients leave it as it is.
-CLUSTER_CODES = re.compile(r"(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|CROSSSLOT) ")
-CLUSTER_CLASSES = frozenset({"MovedError", "AskError", "TryAgainError", "ClusterDownError", "ClusterCrossSlotError"})
-# What passes by itself, within seconds, while a master is replaced or a slot moves.
-SOON_CODES = re.compile(r"(TRYAGAIN|CLUSTERDOWN|READONLY|NOREPLICAS|MASTERDOWN) ")
-SOON_CLASSES = frozenset({"TryAgainError", "ClusterDownError", "ReadOnlyError", "MasterDownError"})
-
-
-class StoreError(DelayqError):
-    """Redis answered with an error that is no passing trouble: a wrong type, a refused command, a broken script. `reply`: its code
-    and what follows, as it came; "" for an error of ours.
-    """
-
-    code = "store_error"
-    reply = ""
-
-
-class StoreRefused(StoreUnavailable):
-    """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached. `redirect`: a
-    node of a Cluster says where that is done; `soon`: it may be done there in a moment.
-    """
-
-    replica = False
-    full = False
-    soon = False
-    redirect: Redirect | None = None
 
 
 class ScriptMissing(StoreError):
@@ -104,6 +71,11 @@ class Link:
     def server(self) -> Link:
         """Where it leads just now: by this, servers are told apart."""
         return self
+
+    @property
+    def home(self) -> str:
+        """The address of the server, or of the Cluster of which it is a part: there a key is at one place, and it stays the same."""
+        return self.where
 
     @property
     def shared(self) -> Link:
@@ -180,7 +152,7 @@ class Link:
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self.close()
-        if self.rest.holds:
+        if self.rest.seconds and self.rest.holds:
             raise StoreUnavailable(code="redis_rests", where=self.where)
         wire = self._take() if self._deadline is None else self._hurried(self._deadline)
         try:
@@ -327,31 +299,7 @@ class Link:
             code = "redis_loading"
         else:
             code = "redis_away"
-        return StoreUnavailable(code=code, where=self.where, cause=_cause(error))
-
-
-def answered(error: ResponseError, where: str, misplaced: str = Link.misplaced) -> StoreRefused | StoreError:
-    """What an error stands for that the server at `where` has answered with. `misplaced`: see `Link`."""
-    kind, cause = type(error).__name__, _cause(error)
-    soon = kind in SOON_CLASSES or SOON_CODES.match(str(error)) is not None
-    if kind in CLUSTER_CLASSES or CLUSTER_CODES.match(str(error)):
-        refused = StoreRefused(code=misplaced, where=where, cause=cause)
-        refused.redirect, refused.soon = redirect(error), soon
-        return refused
-    if kind in PASSING_CLASSES or PASSING_CODES.search(str(error)):
-        refused = StoreRefused(code="redis_away", where=where, cause=cause)
-        refused.soon = soon
-        refused.replica = kind == "ReadOnlyError" or "READONLY" in str(error)
-        refused.full = kind == "OutOfMemoryError" or "OOM" in str(error)
-        return refused
-    wrong = StoreError(code="redis_answered", where=where, cause=str(error))
-    wrong.reply = str(error)
-    return wrong
-
-
-def _cause(error: BaseException) -> str:
-    text = str(error).strip().rstrip(".")
-    return text or type(error).__name__
+        return StoreUnavailable(code=code, where=self.where, cause=cause_of(error))
 
 
 def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> Link:

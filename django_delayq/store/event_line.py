@@ -14,7 +14,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import Link, StoreError, answered
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError, answered
 from django_delayq.store.keys import Keys
 
 BLOCK: Final = 30.0  # seconds; a line that is silent for longer is deaf: a firewall may have forgotten the connection

@@ -10,7 +10,8 @@ from uuid import UUID
 from django_delayq import ids
 from django_delayq.record import says_durable
 from django_delayq.store import decode, formats, scripts
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
 from django_delayq.store.worker_registry import WorkerRegistry
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from django_delayq import clock
 from django_delayq.signing import Signer
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 
 FORMAT = 1  # the newest that this release knows
 PREFIX_SIGNED: Final = 1  # from this format on signatures of records cover the prefix

@@ -14,7 +14,8 @@ from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
 from django_delayq.record import JobRecord
 from django_delayq.store import decode, scripts
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
 from django_delayq.store.partitions import ONE, Partitions
 from django_delayq.store.places import Places, by_node

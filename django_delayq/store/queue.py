@@ -18,7 +18,7 @@ from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
 from django_delayq.store import decode, encode, formats, scripts
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, schedule_replies
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places

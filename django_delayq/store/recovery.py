@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -26,6 +27,11 @@ SWEEP: Final = "sweep"
 ADOPT: Final = "adopt"
 REST: Final = "rest"
 ADOPTION_MS: Final = 3000  # what is due waits that long, so that a worker that runs it already can adopt it
+
+
+def fresh_generation() -> str:
+    """One of a restore, unlike all others."""
+    return "r" + secrets.token_hex(8)
 
 
 class RestoreItem(NamedTuple):

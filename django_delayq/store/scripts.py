@@ -14,7 +14,8 @@ from importlib.resources import files
 from typing import Any, Final
 
 from django_delayq.store import formats
-from django_delayq.store.connection import Link, ScriptMissing, StoreError
+from django_delayq.store.connection import Link, ScriptMissing
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import NAMES, Keys
 
 LOADS: Final = 3  # a script may be forgotten again between its loading and its call

@@ -13,7 +13,8 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.address import PORT, RedisSpec, is_embedded, nodes_of, resolve, where
-from django_delayq.store.connection import Link, StoreError, link_to
+from django_delayq.store.connection import Link, link_to
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.fitness import Finding
 from django_delayq.store.sentinels import MasterUnknown, Sentinels
 

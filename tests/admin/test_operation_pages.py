@@ -201,6 +201,7 @@ def test_starting_needs_all_three_permissions(orders, staff, missing):
 
 def test_the_list_offers_what_one_may_do_to_all_of_it(orders, staff):
     orders.scheduled(1)
+    orders.ended("fail", max_attempts=1)
     client = staff()
 
     def offered(query: str, client=client) -> list[str]:
@@ -210,6 +211,7 @@ def test_the_list_offers_what_one_may_do_to_all_of_it(orders, staff):
     assert offered("?state=failed&queue=orders") == ["requeue"]
     assert offered("?q=state:failed") == ["requeue"]
     assert offered("?q=stat:failed") == []
+    assert offered("?state=cancelled") == offered("?q=key:nowhere") == []  # there is none to do it to
     assert offered("?state=failed", staff("view_job", "requeue_job")) == []
 
 

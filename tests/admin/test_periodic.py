@@ -428,9 +428,18 @@ def test_dates_that_cannot_be_are_said_where_they_stand(orders, staff, given, co
 
 
 WHOLE = {
-    "name": "weekly", "task": TASK, "args": "[7]", "kwargs": '{"note": "x"}', "cron": "0 8 * * 1", "timezone": "America/New_York",
-    "every": "", "spread": "5m", "missed": "all", "overlap": "skip", "reason": "asked for",
-}  # fmt: skip
+    "name": "weekly",
+    "task": TASK,
+    "args": "[7]",
+    "kwargs": '{"note": "x"}',
+    "cron": "0 8 * * 1",
+    "timezone": "America/New_York",
+    "every": "",
+    "spread": "5m",
+    "missed": "all",
+    "overlap": "skip",
+    "reason": "asked for",
+}
 
 
 def digest(client: Any, row: Periodic) -> str:

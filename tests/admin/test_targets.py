@@ -18,7 +18,7 @@ from django_delayq.models import Attempt, Job, Operation
 from django_delayq.producer.stores import stores
 from django_delayq.states import DELIVERY, OFFER
 from django_delayq.store import target_lengths
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.admin.conftest import lose_redis, page
 from tests.admin.test_operations import work

@@ -16,7 +16,7 @@ from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
 from django_delayq.store import formats
-from django_delayq.store.connection import StoreRefused
+from django_delayq.store.error_replies import StoreRefused
 from tests.admin.conftest import JOBS, lose_redis
 from tests.tasks_for_tests import close_order
 

@@ -42,7 +42,7 @@ def ask(what: str) -> Sequence[tuple[Any, ...]]:
 def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
     """What is still going on; "" when nothing is."""
     for keys in queues:
-        redis = places.of(keys.queue)
+        redis = places.of(keys.queue, keys.partition)
         counts = {name: redis.execute("ZCARD", keys[name]) for name in (*dumps.LANES, "leases")}
         counts["events"] = redis.execute("XLEN", keys["events"])
         if any(counts.values()):
@@ -77,7 +77,7 @@ def left(select: Select, places: Places, queues: Iterable[Keys], *, quiet: bool 
     final.operations = [(stage, seen, _json(counts)) for stage, seen, counts in select(f"select stage, seen, counts from {OPERATION}")]
     final.orphans = [(t, _hex(job)) for table in (ATTEMPT, EVENT, STEP) for t, job in select(alone.format(table, JOB))]
     for keys in queues:
-        redis = places.of(keys.queue)
+        redis = places.of(keys.queue, keys.partition)
         final.queues[keys.queue] = dumps.read(redis, keys).renamed(_full)
         final.events[keys.queue] = redis.execute("XLEN", keys["events"])
     return final

@@ -3,6 +3,7 @@
 - APP_REDIS: the server's URL. APP_DATABASE: the default database, as JSON
 - APP_DELAYQ: DELAYQ without the URL, as JSON
 - APP_SERVERS: the URLs of queues that are on servers of their own, as JSON by queue
+- APP_HORIZON: the HORIZON of the queues of outbox durability, in seconds; more than the second between looks for what is to come in
 - APP_FOLDER: where tasks record their runs
 - APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
@@ -19,6 +20,7 @@ from django_delayq.worker.supervisor import worker_beat
 
 setting_readers.SHORTEST_LEASE = 1.0  # so that tests see many leases end
 setting_readers.MOST_PARTITIONS = 512  # which no project may have as yet
+setting_readers.SHORTEST_HORIZON = 1.0  # and many far jobs come in
 worker_beat.EVERY = 1.0  # and need not wait to be heard
 SECRET_KEY = "only for tests"
 USE_TZ = True
@@ -38,6 +40,9 @@ APP_CALENDAR = os.environ.get("APP_CALENDAR", "")
 DELAYQ = {"REDIS": os.environ["APP_REDIS"], **json.loads(os.environ["APP_DELAYQ"])}
 for queue, url in json.loads(os.environ.get("APP_SERVERS", "{}")).items():
     DELAYQ["QUEUES"][queue] = {**DELAYQ["QUEUES"][queue], "REDIS": url}
+for options in DELAYQ["QUEUES"].values() if "APP_HORIZON" in os.environ else ():
+    if options.get("DURABILITY") != "redis":
+        options["HORIZON"] = float(os.environ["APP_HORIZON"])
 REDIS_URL = os.environ.get("APP_COUNTS", DELAYQ["REDIS"])
 if "APP_TASKS" in os.environ:
     TASKS = json.loads(os.environ["APP_TASKS"])

@@ -134,6 +134,7 @@ def few(folder: Path) -> None:
             ("queues", "light", QUEUES),
             ("queues-dark", "dark", QUEUES),
             ("job", "light", f"{JOBS}{ids['failed']}/change/"),
+            ("edit-form", "light", f"{JOBS}{ids['refused']}/edit/"),
             ("edit", "light", f"{JOBS}{ids['refund']}/edit/"),
             ("operation", "light", f"{OPERATIONS}{ids['operation']}/change/"),
             ("queues-narrow", "narrow", QUEUES),

@@ -50,8 +50,16 @@ def elsewhere(history: History) -> list[Elsewhere]:
 
 
 def _due(history: History) -> Iterator[tuple[int, float, str, str]]:
-    """When each job was due that nobody has touched since it was scheduled, and by how many seconds it was late."""
+    """When each job was due that nobody has touched since it was scheduled, and by how many seconds it was late; of ticks those that do
+    not wait for each other.
+    """
+    policies = {name: plan.overlap for plans in history.calendar.plans.values() for name, plan in plans.items()}
     for job, runs in history.runs_of.items():
+        tick = history.calendar.of_job.get(job)
+        if tick is not None and policies.get(tick.name) == "allow":
+            late = max(0, runs[0].real - tick.run_at)
+            yield runs[0].at - late * MS, late / 1000, job, history.queue(job)
+            continue
         op = history.scheduled_by.get(job)
         if op is None or op.what != "schedule" or op.given.get("key") or job in history.changes or len(op.ids) > 1:
             continue

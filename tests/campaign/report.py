@@ -25,11 +25,13 @@ def page(history: History, breaches: list[Breach], notes: list[str], heading: st
     runs = Counter(run.how or "cut off" for run in history.runs)
     ledger = Counter(what for what, *_ in history.ledger)
     crashed = sum(row.crashes for row in rows.values())
+    names = [run.name for run in history.runs if run.name]
     said = [
         heading,
         f"operations  {len(history.ops)}: " + _counts({f"{what} {answer}": n for (what, answer), n in ops.items()}),
         f"jobs        {len(rows)}: " + _counts(states) + f"; {crashed} crashes",
         f"runs        {len(history.runs)}: " + _counts(runs) + f"; in the ledger {_counts(ledger)}",
+        f"names       {len(set(names))}, which {len(names)} runs had",
         f"schedules   {len(history.calendar.stretches)}, their ticks {len(history.calendar.ticks)}: "
         + _counts(Counter(tick.fate for tick in history.calendar.ticks))
         + "; "

@@ -38,6 +38,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--webs", type=int, default=3)
     parser.add_argument("--servers", type=int, choices=sorted(QUEUES), default=1, help="how many Redis servers, each with some queues")
+    parser.add_argument("--horizon", type=float, default=0, help="HORIZON in seconds, 1.5 say: what is due later is far; 0: none is")
     parser.add_argument("--schedules", type=int, default=12, help="how many schedules the code declares")
     parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
     parser.add_argument("--without", default="", help="not these kinds")
@@ -62,6 +63,7 @@ def main(words: list[str] | None = None) -> int:
         webs=given.webs,
         schedules=given.schedules,
         servers=given.servers,
+        horizon=given.horizon,
     )
     try:
         stage.open()

@@ -83,12 +83,24 @@ class Stage:
         fsync: of Redis' append only file: always, or everysec.
         schedules: how many the code declares, see tests/app/schedules.py.
         servers: how many Redis servers: one, or another one for some of the queues.
+        horizon: of the queues of outbox durability, in seconds; 0 for none.
     """
 
     def __init__(
-        self, folder: Path, *, database: str, fsync: str, workers: int, threads: int, webs: int, schedules: int = 0, servers: int = 1
+        self,
+        folder: Path,
+        *,
+        database: str,
+        fsync: str,
+        workers: int,
+        threads: int,
+        webs: int,
+        schedules: int = 0,
+        servers: int = 1,
+        horizon: float = 0,
     ) -> None:
         self.folder = folder
+        self.horizon = horizon
         self.schedules = schedules
         self.notes: list[str] = []
         self.fallen: list[str] = []  # what ended without being told to
@@ -131,6 +143,8 @@ class Stage:
             spawned(self.database.start)
         os.environ.update(project(self.folder, self.nodes[0].url, self._database(), SETTINGS))
         os.environ["APP_SERVERS"] = json.dumps({queue: node.url for node in self.nodes[1:] for queue in node.queues})
+        if self.horizon:
+            os.environ["APP_HORIZON"] = str(self.horizon)
         if self.kind == "mysql":
             subprocess.run(
                 ["mariadb", "--no-defaults", "-u", "root", "-S", self.database.socket, "-e", "CREATE DATABASE delayq"],

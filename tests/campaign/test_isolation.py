@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.campaign.isolation import elsewhere, lines, waited
-from tests.laws.history import FaultSeen, History
+from tests.laws.almanac import Plan, TickSeen
+from tests.laws.history import FaultSeen, History, Row
 from tests.laws.judge import judge
-from tests.laws.made_up import add, at, good, op, row, run
+from tests.laws.made_up import add, at, good, op, row, run, wall
 
 
 def harmed(**fault: object) -> History:
@@ -34,6 +35,18 @@ def test_a_job_that_is_late_while_another_server_hangs_has_waited_for_it() -> No
     assert laws(history, 2.0) == []
     assert [round(seconds, 3) for one in elsewhere(history) for seconds, _ in one.late] == [1.3]
     assert any("pause redis" in line and "1.300" in line for line in lines(history))
+
+
+def test_a_tick_that_is_late_while_another_server_hangs_has_waited_for_it() -> None:
+    history = harmed()
+    history.calendar.plans = {"old": {"hourly": Plan(name="hourly", period=1000, dates="")}}
+    history.final.rows["tick"] = Row(id="tick", op="", task="calendar_work")
+    history.runs.append(run("tick", start=3.5, end=3.6))
+    seen = TickSeen(name="hourly", at=wall(2.2), run_at=wall(2.2), written=wall(2.0), fate="scheduled", job="tick")
+    history.calendar.ticks = [seen]
+    assert laws(history) == ["waited for another server"]
+    history.calendar = replace(history.calendar, ticks=[replace(seen, run_at=wall(3.4))])
+    assert laws(history) == []
 
 
 def test_a_job_of_the_server_that_hangs_waits_for_its_own() -> None:

@@ -17,6 +17,7 @@ from django_delayq.admin import JobAdmin
 from django_delayq.console import keyset, search, search_hints
 from django_delayq.console.selection import Selection
 from django_delayq.models import Job
+from django_delayq.producer.task import Task, made, registry
 from django_delayq.store.inspector import Inspector
 from tests.admin.conftest import JOBS, OPERATIONS
 from tests.admin.test_operations import begin, work
@@ -218,6 +219,38 @@ def test_a_search_by_error_and_key_comes_to_all_rows_in_stretches(orders, monkey
     Job.objects.filter(pk__in=[jobs[1].id, jobs[10].id]).update(error="HTTP 503")
     Job.objects.filter(pk=jobs[5].id).update(key="order-5")
     assert numbers("error:503 OR key:order-5") == [1, 5, 10]
+
+
+def test_searches_that_are_offered_name_arguments_of_the_project_and_none_of_this_package(monkeypatch):
+    def deliver(url: str, order_id: str) -> None: ...
+
+    class Own(Task):
+        own = True
+
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    registry.add(made(Own, deliver, where="here", name="django_delayq.deliver"))
+    offered = [each.text for each in search_hints.others(Selection(text="nothing5555"))]
+    assert "error:nothing5555" in offered
+    assert "arg:url=nothing5555" not in offered
+    assert any(text.startswith("arg:") for text in offered)
+
+
+def test_a_window_is_read_through_in_two_queries(orders):
+    assert keyset.STEP + keyset.MOST_AT_ONCE == keyset.WINDOW + 2
+    orders.scheduled(30)
+    ordered = Job.objects.order_by("-id")
+    with CaptureQueriesContext(connection) as queries:
+        assert len(list(keyset.through(ordered, ("-id",), 4, growing=True))) == 30
+    assert len(queries) == 2
+
+
+def test_only_what_may_name_a_task_that_is_not_here_is_looked_for_as_one(orders):
+    delayq.schedule(close_order, 1, delay="1h")
+    orders.fold()
+    Job.objects.update(task="shop.gone")
+    for text, roads in (("5193", 2), ("order:123", 2), ("shop.gone", 3), ("close_order", 3)):
+        assert len(Selection(text=text).roads) == roads, text
+    assert len(everything("shop.gone")) == len(everything("gone")) == 1
 
 
 # what is refused, and what is said

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 import django_delayq as delayq
 from django_delayq import clock, conf, failpoints
@@ -358,3 +359,28 @@ def test_a_far_job_behind_a_near_one_that_redis_has_lost_follows_that(orders, ho
     settle_down(orders, loop)
     relayed(orders)
     assert [row.args for row in Job.objects.filter(state="scheduled")] == [[1]]
+
+
+@pytest.mark.parametrize("ahead", [600_000, -600_000], ids=["ahead", "behind"])
+@pytest.mark.parametrize("minutes", [55, 65, 120])
+def test_a_web_host_whose_clock_is_wrong_makes_no_date_wrong(orders, horizon, monkeypatch, ahead, minutes):
+    date = clock.now() + timedelta(minutes=minutes)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(producer_horizon, "clock", SimpleNamespace(wall_ms=lambda: clock.wall_ms() + ahead, monotonic=clock.monotonic))
+        job = delayq.schedule(close_order, 7, run_at=date)
+    far_by_that_clock = minutes * 60_000 - ahead > 3_600_000
+    assert near(job) is not far_by_that_clock
+    horizon.loop.poll()
+    orders.fold()
+    row = Job.objects.get()
+    assert abs(row.run_at - date) < timedelta(milliseconds=1)
+    if far_by_that_clock:
+        assert near(job) is (minutes < 60), "the next look puts it right, by the clock of the database"
+
+
+def test_a_lock_that_was_not_had_is_told_whatever_the_driver_calls_it(horizon):
+    class Refused(Exception):
+        sqlstate = "HY000"  # as some drivers of MySQL say beside the number
+
+    with pytest.raises(StoreUnavailable), far_rows._in_time("k", "default"):
+        raise OperationalError from Refused(1205, "Lock wait timeout exceeded")

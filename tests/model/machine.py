@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.shared_name import NAMED
 from django_delayq.states import State
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import Changed, ScheduleItem
 from django_delayq.store.keys import NAMES

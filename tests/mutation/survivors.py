@@ -45,8 +45,6 @@ SURVIVORS = {
     " [one more]": NOTHING + "no moment is so early.",
     "store/lua/include/timer_election.lua: owner_until, backup_until = tonumber(owner_until) or 0, tonumber(backup_until) or 0"
     " [one more] 2": NOTHING + "no moment is so early.",
-    "store/lua/include/fresh.lua: local earliest = meta[4] and (tonumber(meta[4]) or math.huge) or -math.huge -- what is due before"
-    " that wakes a mover [or to and]": COSTS + "while a mover sleeps, all jobs go the long way.",
     "store/lua/include/wake.lua: waiting = 0 [one more]": NOTHING + "that is fewer than four, too.",
     "store/lua/schedule.lua: local items = (#ARGV - FIRST + 1) / STRIDE [one more]": NOTHING
     + "a call without jobs goes on, and does nothing.",
@@ -56,8 +54,7 @@ SURVIVORS = {
     "store/lua/include/fresh.lua: if dates.n > 1 then [one more]": NOTHING + "a date comes with its id.",
     "store/lua/include/fresh.lua: until true [true to false]": NOTHING + "a block that is left before, either way.",
     "store/lua/include/fresh.lua: if items > 1 then -- else time is saved on tables [> to >=]": COSTS + "tables for a single job.",
-    "store/lua/include/fresh.lua: local format, generation, surplus = meta[1], meta[2], tonumber(meta[5] or 0) [one more] 4": COSTS
-    + "the last call before the limit goes on below.",
+    "store/lua/include/fresh.lua: surplus = tonumber(surplus or 0) [one more]": COSTS + "the last call before the limit goes on below.",
     "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one less]": SCAN,
     "store/lua/sweep.lua: cursor, found = unpack(redis.call('HSCAN', k_jobs, cursor, 'COUNT', 200)) [one more]": SCAN,
     "store/lua/upgrade.lua: if alone and format >= least and format < FORMAT then [< to <=]": COSTS
@@ -76,6 +73,10 @@ SURVIVORS = {
     "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
     "store/lua/include/names.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",
     "store/lua/include/names.lua: seen, count = seen + #found, 200 [one less]": COSTS + "how many are read at once.",
+    "store/lua/include/names.lua: for i = 1, #ids do [one more]": COSTS + "the first name is looked up alone.",
+    "store/lua/include/names.lua: if most <= (full[name] or 0) then [<= to <]": COSTS + "a name that is full is looked at again.",
+    "store/lua/include/names.lua: values[id] = false [false to true]": NOTHING
+    + "nobody asks for the name of a job whose record has just gone.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more]": NOTHING + "no event is so early.",
     "store/lua/include/position.lua: return tonumber(ms or 0), tonumber(number or 0) [one more] 2": NOTHING + "no event is so early.",
     "store/lua/lock.lua: local last = tonumber(string.match(redis.call('HGET', k_meta, 'fence') or '', '^%d+$')) or 0"

@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 import django_delayq as delayq
-from django_delayq import conf
+from django_delayq import conf, ids, setting_readers
 from django_delayq.console import overview, samples, vitals
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.locks.lease_keeper import keeper
@@ -16,6 +16,7 @@ from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.cluster import Node
 from django_delayq.store.cluster_slots import slot_of
+from django_delayq.store.keys import tag
 from tests.tasks_for_tests import close_order
 from tests.topologies import ClusterNode, ClusterServers
 
@@ -25,23 +26,23 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[ClusterServers]:
+def own_cluster() -> Iterator[ClusterServers]:
     """Of three masters, of which one may be away."""
     with ClusterServers(cluster_require_full_coverage="no", cluster_node_timeout="60000") as running:
         yield running
 
 
 @pytest.fixture
-def cluster(servers, settings) -> Iterator[ClusterServers]:
+def cluster(own_cluster, settings) -> Iterator[ClusterServers]:
     """The same, empty."""
-    for node in servers.masters:
+    for node in own_cluster.masters:
         assert node.call("FLUSHALL") == "+OK"
     queues = {**{queue: {} for queue in QUEUES}, "redis": {"DURABILITY": "redis"}}
-    settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers.url, "QUEUES": queues, "DURABILITY": "outbox"}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": own_cluster.url, "QUEUES": queues, "DURABILITY": "outbox"}
     stores.reset()
-    yield servers
+    yield own_cluster
     stores.reset()
-    for node in servers.masters:
+    for node in own_cluster.masters:
         node.resume()
         node.wait_ready()
 
@@ -147,6 +148,27 @@ def test_people_see_what_is_there_and_what_is_missing(cluster):
     told = {(name, labels.get("queue", "")): value for name, labels, value in samples.of_redis()}
     assert told["delayq_up", ""] == 0
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(QUEUES) - missing
+
+
+def test_a_queue_whose_partitions_are_on_several_masters_is_read_as_a_whole(cluster, settings, monkeypatch, sent):
+    monkeypatch.setattr(setting_readers, "MOST_PARTITIONS", 512)
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": 6}, "redis": {"DURABILITY": "redis"}}}
+    for n in range(40):
+        delayq.schedule(close_order, n, delay="1h", queue="orders", key=str(n))
+    assert len(stores.servers()) == 3
+    of = {partition: cluster.serving(slot_of(f"{{{tag('orders', partition)}}}")) for partition in range(6)}
+    del sent[:]
+    [orders, _] = overview.look().queues
+    assert orders.depth.scheduled == 40
+    assert set(sent) == {node.port for node in cluster.masters}
+    gone = next(node for node in of.values() if node is not masters(cluster)["redis"])
+    gone.pause()
+    seen = overview.look()
+    assert list(seen.missing) == ["orders"]
+    assert [queue.name for queue in seen.queues] == ["redis"]
+    jobs = [delayq.schedule(close_order, n, delay="1h", queue="orders", key=f"new{n}") for n in range(40)]
+    assert {job.created for job in jobs if of[ids.partition(job.id)] is not gone} == {True}
+    assert {job.created for job in jobs if of[ids.partition(job.id)] is gone} == {None}
 
 
 def test_all_is_well_of_a_whole_cluster(cluster):

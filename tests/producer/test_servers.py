@@ -218,7 +218,7 @@ def test_who_gives_no_queue_a_server_sends_what_was_sent_before(delayq_redis):
     lines = delayq_redis.link.execute("INFO", "commandstats").decode().splitlines()
     counts = {line.partition(":")[0].removeprefix("cmdstat_"): int(line.partition("calls=")[2].partition(",")[0]) for line in lines[1:]}
     assert {name: counts.get(name, 0) for name in SENT_BEFORE} == SENT_BEFORE
-    assert list(stores.servers()) == [""]
+    assert list(stores.servers()) == [("", 0)]
 
 
 def test_durable_jobs_come_to_the_server_to_which_their_queue_moves(own_redis, settings):

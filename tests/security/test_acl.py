@@ -9,7 +9,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.figures import Figures
 from tests import servers
 from tests.links import opened

@@ -10,7 +10,7 @@ import django_delayq as delayq
 from django_delayq import clock, ids
 from django_delayq.console import overview
 from django_delayq.models import Event, Job
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.keys import NAMES, Keys
 from tests.admin.conftest import JOBS, QUEUES, WORKERS, staff

@@ -9,7 +9,7 @@ from redis.sentinel import Sentinel
 
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store.address import address
-from django_delayq.store.connection import StoreRefused
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.event_line import EventLine
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.wake import WakeLine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import Outcome, ScheduleItem

@@ -201,13 +201,16 @@ def guard(board, *more: str) -> list[int | None]:
     return [value and int(value) - NOW for value in found]
 
 
-@pytest.mark.parametrize(("gap", "away", "wanted"), [
-    (15_000, 0, [None, None]),
-    (15_001, 0, [0, 20_001]),
-    (1000, 15_000, [None, None]),
-    (1000, 15_001, [-14_001, 31_000]),
-    (20_000, 15_001, [0, 50_000]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gap", "away", "wanted"),
+    [
+        (15_000, 0, [None, None]),
+        (15_001, 0, [0, 20_001]),
+        (1000, 15_000, [None, None]),
+        (1000, 15_001, [-14_001, 31_000]),
+        (20_000, 15_001, [0, 50_000]),
+    ],
+)
 def test_what_lasts_longer_than_half_a_lease_is_silence_or_an_outage(board, gap, away, wanted):
     """Silence holds takeovers up for a breath, an outage for a lease; from when somebody was last here."""
     board.claim("n1", "w1")
@@ -280,13 +283,16 @@ def test_one_host_whose_line_is_bad_keeps_no_lease_good_for_more_than_three(boar
     assert (number, second * 1000 <= 4 * LEASE) == (1, True)
 
 
-@pytest.mark.parametrize(("now", "wanted"), [
-    (13_000, [-15_000, 43_000, 1000, -2001]),
-    (16_000, [-15_000, 46_000, 1000, 999]),
-    (17_000, [-15_000, 47_000, 1000, 999]),
-    (31_000, [-15_000, 61_000, 1000, 999]),
-    (31_001, [999, 61_001, 31_001, 16_000]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("now", "wanted"),
+    [
+        (13_000, [-15_000, 43_000, 1000, -2001]),
+        (16_000, [-15_000, 46_000, 1000, 999]),
+        (17_000, [-15_000, 47_000, 1000, 999]),
+        (31_000, [-15_000, 61_000, 1000, 999]),
+        (31_001, [999, 61_001, 31_001, 16_000]),
+    ],
+)
 def test_a_guard_goes_on_from_the_last_outage_behind_which_redis_was_there_for_half_a_lease(board, now, wanted):
     board.claim("n1", "w1")
     board.claim("n2", "w2", now=NOW + 1000, away=16_000)

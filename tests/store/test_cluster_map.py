@@ -15,7 +15,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import cluster as room
 from django_delayq.store import cluster_slots
 from django_delayq.store.cluster import Cluster, SlotLink
-from django_delayq.store.connection import StoreRefused
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.places import place
 from tests.topologies import ToldNode
 

@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.store import scripts
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.formats import FORMAT
 from django_delayq.store.keys import NAMES, Keys
 from tests.store.board import NOW, job_id, record

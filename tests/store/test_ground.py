@@ -7,7 +7,7 @@ import pytest
 from django_delayq import clock, ids
 from django_delayq.states import Change
 from django_delayq.store import scripts
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.store.board import NOW, job_id, record
@@ -155,12 +155,15 @@ def test_what_is_found_is_noted_and_the_server_is_not_confirmed_by_it(board, gro
     assert meta == [b"found", None]
 
 
-@pytest.mark.parametrize(("first", "second", "wanted"), [
-    ("1000-5", "999-7", "1000-5"),
-    ("1000-5", "1000-4", "1000-5"),
-    ("1000-5", "1000-6", "1000-6"),
-    ("1000-5", "1001-0", "1001-0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        ("1000-5", "999-7", "1000-5"),
+        ("1000-5", "1000-4", "1000-5"),
+        ("1000-5", "1000-6", "1000-6"),
+        ("1000-5", "1001-0", "1001-0"),
+    ],
+)
 def test_a_slower_mirror_takes_nothing_back(board, first, second, wanted):
     board.log.trim(first)
     board.log.trim(second)

@@ -11,7 +11,8 @@ from redis.connection import AbstractConnection
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import connection, packing, wire
-from django_delayq.store.connection import IDLE, KEPT, Link, StoreError, connect
+from django_delayq.store.connection import IDLE, KEPT, connect
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine
@@ -144,16 +145,17 @@ def test_a_link_that_may_rest_does_so_behind_a_late_answer_and_its_server_is_not
     link = connect(server.url)
     link.rest.seconds, link.rest.late = 5.0, 0.5
     now = [100.0]
-    real = Link._read
+    real = AbstractConnection.read_response
     monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("django_delayq.store.connection.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    link.execute("PING")
     took = [0.4, 0.6, 0.4]
 
-    def late(link, connection):
+    def late(connection):
         now[0] += took.pop(0)
-        return real(link, connection)
+        return real(connection)
 
-    monkeypatch.setattr(Link, "_read", late)
+    monkeypatch.setattr(AbstractConnection, "read_response", late)
     assert [link.execute("PING") for _ in range(2)] == [b"PONG"] * 2
     with pytest.raises(StoreUnavailable, match="not a moment ago"):
         link.execute("PING")

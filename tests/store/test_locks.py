@@ -7,7 +7,8 @@ import select
 import pytest
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import StoreRefused, connect
+from django_delayq.store.connection import connect
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.keys import Keys
 from django_delayq.store.lock_store import LockStore, Taken
 from tests.store.board import NOW, Board

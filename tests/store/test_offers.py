@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from django_delayq import ids
-from django_delayq.store.connection import StoreError, StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.recovery import GroundStore
 from django_delayq.target import OfferTarget

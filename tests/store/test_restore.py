@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.recovery import ADOPTION_MS, GroundStore, RestoreItem
 from tests.store.board import LEASE, NOW, job_id, record
 

@@ -6,7 +6,7 @@ import pytest
 
 from django_delayq import ids
 from django_delayq.record import JobRecord
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import ScheduleItem
 from tests.store.board import NOW, job_id, record
 

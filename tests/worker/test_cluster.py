@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from django_delayq import setting_readers
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.keys import tag
 from tests.conftest import missing
@@ -35,8 +36,8 @@ for queue, numbers, delay, seconds in json.loads(sys.argv[1]):
 class ClusterSite(Site):
     """A shop with a database whose queues are on a Cluster. Its ledger is not there."""
 
-    def __init__(self, shop: Shop, redis_server, cluster: ClusterServers, **settings) -> None:
-        super().__init__(shop, redis_server, REDIS=cluster.url, QUEUES={queue: {} for queue in QUEUES}, **settings)
+    def __init__(self, shop: Shop, redis_server, cluster: ClusterServers, queues: dict[str, dict] | None = None) -> None:
+        super().__init__(shop, redis_server, REDIS=cluster.url, QUEUES=queues or {queue: {} for queue in QUEUES})
         self.cluster = cluster
 
     def put(self, *those: tuple[str, tuple[int, int], float, float]) -> None:
@@ -44,8 +45,8 @@ class ClusterSite(Site):
         environment = {**os.environ, **self.shop.project}
         subprocess.run([sys.executable, "-c", SCHEDULE, json.dumps(those)], cwd=ROOT, env=environment, check=True)
 
-    def master_of(self, queue: str) -> ClusterNode:
-        return self.cluster.serving(slot_of(f"{{{tag(queue, 0)}}}"))
+    def master_of(self, queue: str, partition: int = 0) -> ClusterNode:
+        return self.cluster.serving(slot_of(f"{{{tag(queue, partition)}}}"))
 
     def all_run(self, count: int) -> None:
         eventually(lambda: self.states() == {"succeeded": count}, f"{count} jobs", patience=90)
@@ -68,6 +69,33 @@ def test_queues_are_spread_over_the_masters_and_their_jobs_run(shop: Shop, redis
     site.all_run(100)
     site.none_ran_twice()
     assert {site.master_of(queue).port for queue in QUEUES} == {node.port for node in cluster.masters}
+    worker.signal(15)
+    assert worker.wait() == 0, worker.text()
+    assert "Traceback" not in worker.text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(setting_readers.MOST_PARTITIONS == 1, reason="the settings refuse more than one partition")
+def test_the_partitions_of_one_queue_are_spread_over_the_masters_of_which_one_hangs(
+    shop: Shop, redis_server, cluster: ClusterServers
+) -> None:
+    parts = 6
+    site = ClusterSite(shop, redis_server, cluster, queues={"default": {"PARTITIONS": parts}})
+    worker = site.work("--processes", "2")
+    site.put(("default", (0, 1200), 1.0, 0.0))
+    site.all_run(1200)
+    site.none_ran_twice()
+    hung = site.master_of("default")
+    there = {partition for partition in range(parts) if site.master_of("default", partition) is hung}
+    assert 0 < len(there) < parts
+    assert {site.master_of("default", partition).port for partition in range(parts)} == {node.port for node in cluster.masters}
+    hung.pause()
+    site.put(("default", (2000, 3200), 0.0, 0.0))
+    assert site.rows("SELECT partition, count(*) FROM delayq_job GROUP BY partition") == [(n, 400) for n in range(parts)]
+    eventually(lambda: len(site.runs()) == 1200 + 200 * (parts - len(there)), "the jobs of the other partitions")
+    hung.resume()
+    site.all_run(2400)
+    site.none_ran_twice()
     worker.signal(15)
     assert worker.wait() == 0, worker.text()
     assert "Traceback" not in worker.text()

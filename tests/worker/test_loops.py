@@ -12,7 +12,7 @@ import pytest
 
 from django_delayq import clock, ids, signals
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.rest import Rest
 from django_delayq.worker.holdings import RUNNING, WAITING
 from django_delayq.worker.supervisor.keeper import Keeper, longest_pause

@@ -14,7 +14,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, made, registry
 from django_delayq.producer.twins import like, refuse_loop
 from django_delayq.states import OFFER
-from django_delayq.store.connection import StoreError, StoreRefused
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.offers import OfferReply, OfferStore
 from django_delayq.target import OfferTarget
 from django_delayq.text import nearest

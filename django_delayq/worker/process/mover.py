@@ -10,7 +10,8 @@ from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.record import ClaimedJob
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Claim
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.error_pause import ErrorPause

@@ -13,7 +13,8 @@ from django_delayq import ids, signals
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.store.connection import Link, StoreError
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import UNKNOWN_TASK, WAITING, Held

@@ -25,8 +25,8 @@ class ServerLinks:
 
     @property
     def where(self) -> str:
-        """The addresses of all."""
-        return " ".join(link.where for link in self._all)
+        """The addresses of all; the same while masters change and slots move."""
+        return " ".join(dict.fromkeys(link.home for link in self._all))
 
     @property
     def count(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.connection import StoreError
+from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST
 from django_delayq.worker.holdings import SETTLING, WAITING
 from django_delayq.worker.process import settler as module

@@ -15,16 +15,17 @@ repeat
   else
     now = tonumber(now)
   end
-  local meta = redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus')
-  local format, generation, surplus = meta[1], meta[2], tonumber(meta[5] or 0)
-  local ground = (generation or '') .. ':' .. (meta[3] or '')
+  local format, generation, server, armed, surplus =
+    unpack(redis.call('HMGET', k_meta, 'format', 'generation', 'server', 'armed', 'surplus'))
+  surplus = tonumber(surplus or 0)
+  local ground = (generation or '') .. ':' .. (server or '')
   if not generation or (known_ground ~= '' and known_ground ~= ground)
     or (format and not (string.find(format, '^[1-9]$') and tonumber(format) <= FORMAT))
   then
     break
   end
 
-  local earliest = meta[4] and (tonumber(meta[4]) or math.huge) or -math.huge -- what is due before that wakes a mover
+  local earliest = armed and (tonumber(armed) or math.huge) or -math.huge -- what is due before that wakes a mover
   local stamp = string.format('%.0f', now)
   local entry = format and {'at', stamp, 'by', by, 'f', format, '', ''} or {'at', stamp, 'by', by, '', ''}
   local told = #entry - 2

@@ -97,7 +97,15 @@ def test_each_run_is_heard_of(
             remind.schedule(new_order().pk)
     words = [record.getMessage().split()[0] for record in caplog.records if record.name == "orders.runs"]
     assert words == [
-        "job_scheduled", "job_started", "job_snoozed", "job_started", "job_retried", "job_started", "job_succeeded",
-        "job_scheduled", "job_started", "job_failed",
+        "job_scheduled",
+        "job_started",
+        "job_snoozed",
+        "job_started",
+        "job_retried",
+        "job_started",
+        "job_succeeded",
+        "job_scheduled",
+        "job_started",
+        "job_failed",
         "store_unavailable",
-    ]  # fmt: skip
+    ]

@@ -1,0 +1,72 @@
+"""Pages of the admin while one of two servers is away: each comes, tells what it lacks, and tries that server once."""
+
+from __future__ import annotations
+
+import pytest
+
+import django_delayq as delayq
+from django_delayq import conf
+from django_delayq.mirror.mirror_loop import MirrorLoop
+from django_delayq.models import Job, Operation
+from django_delayq.producer.stores import stores
+from django_delayq.store.connection import Link
+from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, SET_ASIDE, WORKERS, Staff, beat
+from tests.tasks_for_tests import close_order
+
+PAGES = {
+    "jobs": JOBS,
+    "running": f"{JOBS}?state=running",
+    "due": f"{JOBS}?state=due",
+    "retrying": f"{JOBS}?state=retrying",
+    "unpublished": f"{JOBS}?state=unpublished",
+    "blocked": f"{JOBS}?q=is:blocked",
+    "jobs, fresh": f"{JOBS}?live=1",
+    "failures": f"{JOBS}failures/",
+    "a job of the shared server": JOBS + "{default}/change/",
+    "a job of the other server": JOBS + "{own}/change/",
+    "preview": f"{OPERATIONS}start/cancel/?state=scheduled",
+    "operations": OPERATIONS,
+    "an operation": OPERATIONS + "{operation}/change/",
+    "dashboard": QUEUES,
+    "dashboard, fresh": f"{QUEUES}?live=1",
+    "a queue of the shared server": f"{QUEUES}default/change/",
+    "a queue of the other server": f"{QUEUES}own/change/",
+    "purge": f"{QUEUES}own/purge/",
+    "remedies": f"{QUEUES}remedies/",
+    "trends": f"{QUEUES}trends/",
+    "workers": WORKERS,
+    "schedules": "/admin/delayq/periodic/",
+    "targets": "/admin/delayq/target/",
+    "set aside": SET_ASIDE,
+}
+
+
+@pytest.fixture
+def site(orders, own_redis, settings):
+    servers = {"shared": own_redis(), "own": own_redis()}
+    queues = {"default": {}, "orders": {}, "own": {"REDIS": servers["own"].url}}
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": servers["shared"].url, "QUEUES": queues}
+    jobs = {queue: delayq.schedule(close_order, 1, queue=queue, delay="1h") for queue in ("default", "own")}
+    for name in queues:
+        MirrorLoop(stores.places, conf.get().queue(name), prefix="delayq", using="default").drain()
+    beat("default", "own")
+    operation = Operation.objects.create(verb="cancel", selection={"view": "scheduled"}, actor="kim")
+    return servers, {**{queue: Job.objects.get(pk=job.id).pk for queue, job in jobs.items()}, "operation": operation.pk}
+
+
+@pytest.mark.parametrize("away", ["shared", "own"])
+def test_every_page_comes_while_one_server_is_away(site, staff: Staff, monkeypatch, away):
+    servers, names = site
+    tries: list[str] = []
+    real = Link._send
+    monkeypatch.setattr(Link, "_send", lambda link, commands: (tries.append(link.where), real(link, commands))[1])
+    client = staff()
+    servers[away].kill()
+    found = {}
+    for page, address in PAGES.items():
+        stores.forget()
+        tries.clear()
+        answer = client.get(address.format(**names))
+        found[page] = answer.status_code, sum(servers[away].socket in where for where in tries)
+    assert {page: status for page, (status, _) in found.items() if status != 200} == {}
+    assert {page: times for page, (_, times) in found.items() if times > 1} == {}
