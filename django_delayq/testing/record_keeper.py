@@ -28,7 +28,9 @@ class RecordKeeper:
         self._config = config
         self._link = link
         common: Any = {"prefix": config.prefix, "using": config.database, "signer": config.signer}
-        self._mirrors = [MirrorLoop(link, queue, **common) for queue in config.queues.values()]
+        self._mirrors = [
+            MirrorLoop(link, queue, partition=partition, **common) for queue in config.queues.values() for partition in queue.served
+        ]
         self._common = common
         self._unpublished = FixedQuery(self._rows().values_list("id", "queue"))
         self.may_lack = True  # Redis may lack rows: some were there before the test began, it was away, or a job waits behind another
@@ -48,8 +50,8 @@ class RecordKeeper:
             return False
         self.fold()
         before = set(self._lacking())
-        for queue in {queue for _, queue in before}:
-            relay = RelayLoop(self._link, self._config.queues[queue], young=YOUNG, **self._common)
+        for queue, partition in {(queue, ids.partition(id)) for id, queue in before}:
+            relay = RelayLoop(self._link, self._config.queues[queue], partition=partition, young=YOUNG, **self._common)
             while relay.poll() == 0.0:
                 pass
         return bool(before - set(self._lacking()))
@@ -85,8 +87,9 @@ class RecordKeeper:
             return []
         self.may_lack = self._link.lacks_rows = False
         found = [(id, queue) for id, queue in self._unpublished.rows() if queue in self._config.queues]
-        keys = {mirror.queue.name: mirror.log.keys["jobs"] for mirror in self._mirrors}
-        there = self._link.execute_many([("HEXISTS", keys[queue], ids.short(id)) for id, queue in found])
+        keys = {(mirror.queue.name, mirror.partition): mirror.log.keys["jobs"] for mirror in self._mirrors}
+        found = [(id, queue) for id, queue in found if (queue, ids.partition(id)) in keys]
+        there = self._link.execute_many([("HEXISTS", keys[queue, ids.partition(id)], ids.short(id)) for id, queue in found])
         unknown = [job for job, known in zip(found, there, strict=True) if not known]
         self.may_lack = bool(unknown)
         return [job for job in unknown if not Pending.find(job[0])]
