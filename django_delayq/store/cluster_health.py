@@ -10,7 +10,7 @@ from typing import Final
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import cluster_slots
 from django_delayq.store.address import RedisSpec, is_cluster
-from django_delayq.store.cluster import Node
+from django_delayq.store.cluster_map import Node
 from django_delayq.store.cluster_slots import SLOTS, SlotRange
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, StoreRefused

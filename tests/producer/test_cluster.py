@@ -14,7 +14,7 @@ from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.locks.lease_keeper import keeper
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.store.cluster import Node
+from django_delayq.store.cluster_map import Node
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.keys import tag
 from tests.tasks_for_tests import close_order

@@ -10,9 +10,9 @@ import pytest
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.record import JobRecord
-from django_delayq.store import cluster as room
+from django_delayq.store import cluster as cluster_links
 from django_delayq.store import offers, scripts
-from django_delayq.store.cluster import Node
+from django_delayq.store.cluster_map import Node
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.event_line import EventLines, event_line
@@ -245,7 +245,7 @@ def test_who_has_patience_waits_for_a_slot_that_is_open(fresh, places, monkeypat
 
     monkeypatch.setattr(clock, "sleep", moves_meanwhile)
     assert board.put(2) == "created"
-    assert waited == [room.SHORTEST, 2 * room.SHORTEST]
+    assert waited == [cluster_links.SHORTEST, 2 * cluster_links.SHORTEST]
     moved(fresh, "q")
 
 

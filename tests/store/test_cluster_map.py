@@ -12,7 +12,8 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store import cluster as room
+from django_delayq.store import cluster as cluster_links
+from django_delayq.store import cluster_map as room
 from django_delayq.store import cluster_slots
 from django_delayq.store.cluster import Cluster, SlotLink
 from django_delayq.store.error_replies import StoreRefused
@@ -92,7 +93,7 @@ def test_who_is_sent_in_a_circle_stops_after_five_times_and_has_no_answer_about_
     with pytest.raises(StoreRefused) as caught:
         link.execute("GET", "x")
     assert caught.value.code == "redis_slot"
-    assert first.refused.count("GET") + second.refused.count("GET") == 1 + room.MOST_HOPS
+    assert first.refused.count("GET") + second.refused.count("GET") == 1 + cluster_links.MOST_HOPS
 
 
 def test_an_asked_node_is_asked_once_and_the_map_stays(nodes, cluster):
@@ -133,11 +134,11 @@ def test_what_passes_by_itself_is_waited_for_by_who_has_patience_and_raised_to_o
     patient = cluster(patience=1.0).link(5)
     assert ask(patient) is None
     assert first.refused.count("GET") == 2
-    assert time[0] == pytest.approx(1_000.0 + room.SHORTEST)
+    assert time[0] == pytest.approx(1_000.0 + cluster_links.SHORTEST)
     first.refuse("GET", said, 100)
     with pytest.raises(StoreRefused):
         ask(patient)
-    assert time[0] == pytest.approx(1_001.0 + room.SHORTEST), "no longer than it has patience"
+    assert time[0] == pytest.approx(1_001.0 + cluster_links.SHORTEST), "no longer than it has patience"
     assert first.refused.count("GET") == 2 + 1 + 5
 
 
