@@ -40,10 +40,11 @@ PAIRED := -q -n 2 --dist loadfile --no-loadscope-reorder
 # Django's source distribution, as `pip download --no-binary :all: --no-deps django` gives it; its tests of tasks are put to our backend.
 DJANGO ?=
 
-.PHONY: help demo test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest test-django-tasks has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest test-django-tasks has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop, whom it works with, and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
+	@echo "make demo-cluster  the same on six servers, whose masters are killed in turn (DEMO_SECONDS=60 ends by itself)"
 	@echo "make test        run the tests on servers they start themselves"
 	@echo "make test-all    the same on PostgreSQL, MariaDB, Redis 6.2, Valkey 9, Python 3.13, the oldest dependencies and in Chromium"
 	@echo "make bench       how fast it is here, in about ten minutes; bench-peers: beside other queues, which it installs"
@@ -116,6 +117,10 @@ has-py313:
 
 demo: $(STAMPS)/demo
 	$(BIN)/python example_project/demo.py
+
+# Three masters, three replicas; a master is killed every minute, and the ledgers are audited behind each round of orders.
+demo-cluster: $(STAMPS)/demo
+	$(BIN)/python example_project/demo_cluster.py
 
 # With TESTS=… just these, in one process.
 test: $(STAMPS)/test

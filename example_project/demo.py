@@ -23,6 +23,9 @@ ELSEWHERE = ("DEMO_HOME", "DELAYQ_REDIS", "DATABASE_URL")  # what another termin
 class Demo:
     """Starts things in order, shows what they say, and ends them in reverse."""
 
+    worker_options = ("--grace", "5")
+    servers = "the embedded Valkey"
+
     def __init__(self):
         self.seconds = float(os.environ.get("DEMO_SECONDS", "0"))
         self.url = free_url(f"http://127.0.0.1:{os.environ.get('DEMO_PORT', '8000')}")
@@ -67,7 +70,7 @@ class Demo:
 
         self.processes.partner(self.partner, settings.PARTNER_LEDGER, settings.PARTNER_SECRET)
         self.processes.web(self.url)
-        self.processes.worker("--grace", "5")
+        self.processes.worker(*self.worker_options)
         for name, url in (("partner", self.partner), ("web", f"{self.url}{READY}")):
             if not self.processes.wait_for(name, url):
                 if not self.processes.leaving.is_set():
@@ -88,7 +91,7 @@ class Demo:
             f"\n    {self.command('simulate', '--orders', '1000')}     a busy day, and an audit"
             f"\n    {self.command('delayq', 'status')}"
             f"\n    {self.command('delayq', 'list', '--task', 'django_delayq.deliver')}"
-            "\n\n  Ctrl-C ends all of it, the embedded Valkey, too.\n",
+            f"\n\n  Ctrl-C ends all of it, {self.servers}, too.\n",
             flush=True,
         )
 

@@ -51,6 +51,7 @@ class Processes:
         self.start("warehouse", "warehouse.py", "--ledger", str(ledger), QUEUE_URL=f"{url}{GATEWAY}", QUEUE_TOKEN=token)
 
     def start(self, name, script, *words, quiet=False, **environment):
+        """Starts a script of this folder; returns its process."""
         log = subprocess.PIPE if self.logs is None else open(self.logs / f"{name}.log", "ab")  # noqa: SIM115  # closed below
         paths = os.pathsep.join(filter(None, [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]))
         process = subprocess.Popen(
@@ -68,6 +69,11 @@ class Processes:
             threading.Thread(target=self._show, args=(name, lines), daemon=True).start()
         else:
             log.close()
+        return process
+
+    def forget(self, process):
+        """One that has ended, as it was to."""
+        self.started = [one for one in self.started if one[1] is not process]
 
     def _show(self, name, lines):
         for line in lines:
