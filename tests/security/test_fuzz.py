@@ -132,7 +132,7 @@ values = st.tuples(st.sampled_from([ID, "no id", ""]), st.lists(words, max_size=
 def test_an_entry_is_folded_or_refused(pairs, audit):
     raw = [part for kind, value in pairs for part in (kind.encode("utf-8", "replace"), value)]
     entry = events._entry(b"1700000000000-0", raw)
-    batch = Batch(queue="orders", audit=audit, jobs={}, attempts={}, records={})
+    batch = Batch(queue="orders", partition=0, audit=audit, jobs={}, attempts={}, records={})
     job_ids([entry])
     try:
         batch.fold(entry)
