@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_delayq import setting_readers
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.keys import tag
 from tests.conftest import missing
@@ -75,7 +74,6 @@ def test_queues_are_spread_over_the_masters_and_their_jobs_run(shop: Shop, redis
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(setting_readers.MOST_PARTITIONS == 1, reason="the settings refuse more than one partition")
 def test_the_partitions_of_one_queue_are_spread_over_the_masters_of_which_one_hangs(
     shop: Shop, redis_server, cluster: ClusterServers
 ) -> None:
