@@ -117,6 +117,8 @@ def former_partitions(value: Any) -> tuple[int, ...]:
     """`FORMER_PARTITIONS`: each once, as they were given."""
     if not isinstance(value, (list, tuple)):
         raise Wrong(f"must be a list of what PARTITIONS was before, such as [4], not {value!r}.")
+    if value and MOST_PARTITIONS == 1:
+        raise Wrong("must be empty in this version, in which PARTITIONS is 1.", "Leave it out.")
     return tuple(dict.fromkeys(partitions(one) for one in value))
 
 

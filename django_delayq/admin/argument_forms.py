@@ -19,10 +19,12 @@ from django_delayq.admin.argument_fields import ABSENT, DATA, LEFT, NUMBER, WRIT
 from django_delayq.admin.forms import ReasonForm, parsed
 from django_delayq.admin.show import indented, visible
 from django_delayq.console.error_texts import worded
-from django_delayq.exceptions import DelayqError, PayloadError
+from django_delayq.exceptions import DelayqError, PayloadError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.task import registry
+
+HIDDEN: Final = _("The task or its queue does not take these arguments; some of them are hidden from you.")
 
 ONE_LINE: Final = 80  # characters of a text for which a box of one line is enough
 MOST_LINES: Final = 12  # of a box
@@ -164,11 +166,16 @@ class EditForm(ReasonForm):
     def _complain(self, error: DelayqError) -> None:
         """At the field that an error is about, without saying what of it is hidden."""
         name = str(error.fields.get("argument", ""))
+        said = self.told(error, name)
+        self.add_error(None if said == HIDDEN else self._place(name), said)
+
+    def told(self, error: DelayqError, argument: str = "") -> Any:
+        """What an error says of arguments of which some may be hidden from this person, or of one of them: neither a hidden value, nor
+        how long it is.
+        """
         hidden = [each.name for each in self.arguments or () if each.hidden is not None]
-        if hidden and (name in hidden or not name):
-            self.add_error(None, _("The task or its queue does not take these arguments; some of them are hidden from you."))
-        else:
-            self.add_error(self._place(name), worded(error))
+        about = argument in hidden or not argument
+        return HIDDEN if hidden and about and not isinstance(error, StoreUnavailable) else worded(error)
 
     def _place(self, name: str) -> str | None:
         """The field of an argument; None for the form as a whole."""

@@ -22,7 +22,6 @@ from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import visible
 from django_delayq.console import masking
-from django_delayq.console.error_texts import worded
 from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
 from django_delayq.producer import edit
@@ -141,7 +140,7 @@ def _edit(request: HttpRequest, job: Job, form: EditForm) -> UUID:
             job.pk, form.cleaned_data["args"], form.cleaned_data["kwargs"], actor=actor(request), reason=reason
         )
     except DelayqError as error:
-        messages.error(request, worded(error))
+        messages.error(request, form.told(error))
         return job.pk
     if change is Change.DONE:
         said = now("Edit and requeue")
@@ -170,7 +169,7 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
         messages.error(request, text % {"holder": ids.short(error.holder), "key": visible(job.key)})
         return job.pk
     except DelayqError as error:
-        messages.error(request, worded(error))
+        messages.error(request, form.told(error))
         return job.pk
     sentence = f"{said}: {given['reason']}" if given["reason"] else said
     note(request, "copied", given["reason"], of=job, copy=made.short_id)

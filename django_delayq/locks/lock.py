@@ -117,7 +117,8 @@ class Lock:
         """Looks, and yields for how long to sleep before the next look. It ends when the lock is held."""
         store = stores.queue(self.queue, 0)
         link = stores.places.of(self._node, 0) if self._node else stores.places.on_shared(self.queue, 0)
-        holding = Holding(LockStore(link, store.keys), self.name, self._lease_ms, self._node)
+        guard = self.queue if link.moves else self._node  # on a Cluster it stands where that queue does
+        holding = Holding(LockStore(link, store.keys), self.name, self._lease_ms, guard)
         until = clock.monotonic() + self._wait
         while True:
             left = until - clock.monotonic()

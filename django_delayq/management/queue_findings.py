@@ -188,7 +188,7 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
 def _left_behind(name: str) -> list[dict[str, str]]:
     """Jobs of a queue with a server of its own that are on the shared one: it was there before."""
     parts = stores.parts(name)
-    if any(store.link is stores.link for store in parts):
+    if name not in conf.get().own_servers or any(store.link.home == stores.link.home for store in parts):
         return []
     count = sum(stores.link.execute("HLEN", store.keys["jobs"]) for store in parts)
     if not count:

@@ -26,6 +26,7 @@ from django_delayq.logger import Logger
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.models import Job, Operation
 from django_delayq.producer import queues
+from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.error_replies import StoreError
 from django_delayq.text import visible
@@ -84,7 +85,7 @@ class OperationLoop:
             try:
                 pauses.append(self._turn(operation))
             except (StoreUnavailable, StoreError) as hindrance:
-                if not conf.get().own_servers:
+                if not (conf.get().own_servers or stores.link.moves):
                     raise
                 error = hindrance  # of the server of its queue: those on others go on
                 self._hindered[operation.pk] = now + AGAIN

@@ -92,7 +92,7 @@ class StoreSet:
             found = self._guards[queue, partition] = link if link.moves else self._breakers.get(queue, self.breaker)
         if isinstance(found, Breaker):
             return found
-        return self._of_nodes.setdefault(found.server, Breaker())
+        return self._of_nodes.setdefault(found.met, Breaker())
 
     def queue(self, name: str, partition: int) -> QueueStore:
         """The store of one partition of a queue.

@@ -44,6 +44,11 @@ class SlotLink(Link):
         return self._cluster.known(self.slot, asks=True) or self
 
     @property
+    def met(self) -> Link:
+        """See `Link`."""
+        return self._cluster.known(self.slot) or self._cluster.shared
+
+    @property
     def where(self) -> str:
         """See `Link`."""
         node = self._cluster.known(self.slot)
@@ -127,8 +132,8 @@ class SlotLink(Link):
         node = self._cluster.serving(self.slot)
         try:
             receive = node.start(command)
-        except StoreUnavailable:
-            self._cluster.look(node)
+        except StoreUnavailable as error:
+            self._look(node, error)
             raise
 
         def answer() -> Reply:
@@ -136,8 +141,8 @@ class SlotLink(Link):
                 return receive()
             except StoreRefused as refused:
                 reply = self._resent([command], [refused], node)[0]
-            except StoreUnavailable:
-                self._cluster.look(node)
+            except StoreUnavailable as error:
+                self._look(node, error)
                 raise
             if isinstance(reply, Exception):
                 raise reply
@@ -152,6 +157,7 @@ class SlotLink(Link):
         while any(isinstance(reply, StoreRefused) and reply.soon for reply in replies):
             left = until - clock.monotonic()
             if left <= 0:
+                self._cluster.look(node)  # it may have a successor by now; who has no patience finds it with the next call
                 break
             clock.sleep(min(pause, left))
             pause *= 2
@@ -167,9 +173,13 @@ class SlotLink(Link):
     def _sent(self, commands: Sequence[tuple[Any, ...]], node: Node) -> list[Reply]:
         try:
             return node.execute_many(commands)
-        except StoreUnavailable:
-            self._cluster.look(node)
+        except StoreUnavailable as error:
+            self._look(node, error)
             raise
+
+    def _look(self, node: Node, error: StoreUnavailable) -> None:
+        if error.code != "redis_rests":  # that was not waited for, and this would be
+            self._cluster.look(node)
 
     def _led(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
         """Follows redirects. Once this slot has moved, all goes there anew: what is said of a server must not be of another."""
@@ -240,6 +250,6 @@ class Cluster(ClusterMap):
         """The link that follows that slot."""
         found = self._links.get(slot)
         if found is None:
-            with self._making:
+            with self._locks.making:
                 found = self._links.setdefault(slot, SlotLink(self, slot))
         return found

@@ -13,7 +13,7 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store import cluster_slots
 from django_delayq.store.cluster_slots import SLOTS, Address
-from django_delayq.store.connection import Link
+from django_delayq.store.connection import HURRIED, Link
 from django_delayq.store.error_replies import StoreError, StoreRefused
 
 LOOK: Final = 1.0  # seconds between looks at the map, at least
@@ -30,6 +30,15 @@ class Node(Link):
     def __init__(self, make: MakesConnection, address: Address, timeout: float) -> None:
         super().__init__(lambda: make(*address, timeout), f"{address[0]}:{address[1]}, node of a Cluster")
         self.address = address
+
+
+class MapLocks:
+    """Those of a process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.looking = threading.Lock()
+        self.making = threading.Lock()
 
 
 class ClusterMap:
@@ -57,9 +66,7 @@ class ClusterMap:
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
         self._rests = 0.0, 0.0
         self._deadline: float | None = None
-        self._pid = os.getpid()
-        self._looking = threading.Lock()
-        self._making = threading.Lock()
+        self._own_locks = MapLocks()
 
     def nodes(self, queue: str = "") -> Sequence[Link]:
         """See `Places`: all masters that serve slots."""
@@ -67,6 +74,13 @@ class ClusterMap:
             self.look(anew=True)
             self._raise_unknown()
         return list(dict.fromkeys(node for node in self._served if node is not None))
+
+    @property
+    def _locks(self) -> MapLocks:
+        locks = self._own_locks
+        if locks.pid != os.getpid():  # a thread of the parent's, which this process has not, may have held them
+            locks = self._own_locks = MapLocks()
+        return locks
 
     def close(self) -> None:
         """Closes the idle connections."""
@@ -112,7 +126,7 @@ class ClusterMap:
         """The node at that address."""
         node = self._nodes.get(address)
         if node is None:
-            with self._making:
+            with self._locks.making:
                 node = self._nodes.get(address)
                 if node is None:
                     node = Node(self._make, address, self._timeout)
@@ -130,26 +144,29 @@ class ClusterMap:
         """Asks some node for the map, once a second at most, and one thread at a time: the others go by what is known. `away`: one that
         does not answer, which is asked last. `anew`: also if that was done a moment ago.
         """
-        if self._pid != os.getpid():  # the lock may have been held by a thread that this process has not
-            self._pid, self._looking, self._making = os.getpid(), threading.Lock(), threading.Lock()
-        if not self._looking.acquire(blocking=not self._known):
+        looking = self._locks.looking
+        if not looking.acquire(blocking=not self._known):
             return
         try:
-            now = clock.monotonic()
-            if now - self._looked_at < LOOK and not (anew and not self._known):
+            if clock.monotonic() - self._looked_at < LOOK and not (anew and not self._known):
                 return
-            self._looked_at = now
-            self._ask(away)
+            try:
+                self._ask(away)
+            finally:
+                self._looked_at = clock.monotonic()  # when it ended: those who have waited for it do not ask again
         finally:
-            self._looking.release()
+            looking.release()
 
     def _ask(self, away: Node | None) -> None:
         # Whoever told something old, since it is cut off from the others, is not asked again at once.
         last = [*self._teller, *([away.address] if away is not None else [])]
         self._trouble = None
-        until = clock.monotonic() + max(self._timeout, 2 * PATIENCE)
+        until, patience = clock.monotonic() + max(self._timeout, 2 * PATIENCE), PATIENCE
+        if self._deadline is not None:  # as `Link.hurry` has it: once for all of them
+            until = min(until, max(self._deadline, clock.monotonic() + HURRIED))
+            patience = min(PATIENCE, HURRIED)
         for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
-            asked = Node(self._make, address, PATIENCE)
+            asked = Node(self._make, address, patience)
             try:
                 told = cluster_slots.served(asked.execute("CLUSTER", "SLOTS"), address[0])
             except (StoreUnavailable, StoreError, ValueError) as error:
@@ -176,9 +193,11 @@ class ClusterMap:
         self._served = served
         self._heard_of, self._teller = [*masters, *replicas], [teller]
         self._known = True
-        for address in [address for address in self._nodes if address not in masters]:
-            self._nodes.pop(address).close()
+        for address in list(self._nodes):  # a copy: who follows a redirect meanwhile puts one in
+            if address not in masters and (node := self._nodes.pop(address, None)) is not None:
+                node.close()
 
     def _raise_unknown(self) -> None:
         if not self._known:
-            raise self._trouble or StoreUnavailable(code="redis_rests", where=self.where)
+            trouble = self._trouble or StoreUnavailable(code="redis_rests", where=self.where)
+            raise StoreUnavailable(code=trouble.code, **trouble.fields)  # one of this thread's: what is raised keeps its frames

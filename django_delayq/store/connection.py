@@ -78,6 +78,11 @@ class Link:
         return self.where
 
     @property
+    def met(self) -> Link:
+        """The same, and nobody is asked for it: where nobody knows, one that stands for all of its place."""
+        return self
+
+    @property
     def shared(self) -> Link:
         """See `store/places.py`: it is the place of all queues."""
         return self

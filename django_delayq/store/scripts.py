@@ -101,7 +101,8 @@ def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[
     def answer() -> Any:
         try:
             return receive()
-        except ScriptMissing:
+        except ScriptMissing as missing:
+            missing.at.rest.end()  # it has answered, if late
             return _run(link, script, keys, command)
         except StoreError as error:
             raise _told(error, keys) from error
@@ -115,7 +116,9 @@ def _run(link: Link, script: Script, keys: Keys, command: tuple[Any, ...]) -> An
             try:
                 return link.execute(*command)
             except ScriptMissing as missing:
+                missing.at.rest.end()  # it has answered, if late: else nobody who rests behind that would ever load it
                 missing.at.execute("SCRIPT", "LOAD", script.text)
+                missing.at.rest.end()
         return link.execute(*command)
     except StoreError as error:
         raise _told(error, keys) from error

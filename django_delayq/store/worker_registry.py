@@ -53,6 +53,7 @@ class WorkerRegistry:
         """Somebody has proof that the processes of this worker are gone: it is silent from now on, and `died` says since when (ms)."""
         raw = self.link.execute("HGET", self._key, worker)
         if raw is not None and not (facts := _read(raw)).get("died"):
+            self.link.rest.end()  # it has answered, if late
             self.link.execute("HSET", self._key, worker, json.dumps({**facts, "died": clock.wall_ms()}))
 
     def dismiss(self, worker: str) -> bool:
@@ -91,6 +92,7 @@ class WorkerRegistry:
 
     def heard(self, worker: str) -> None:
         """The worker knows what it was asked."""
+        self.link.rest.end()  # it has answered, if late
         self.link.execute("HDEL", self._asked, worker)
 
     def all(self, *, silent_ms: int = SILENT_MS) -> list[dict[str, Any]]:

@@ -54,15 +54,15 @@ def breakable(text: object) -> SafeString:
 
 
 @register.filter
-def dated(date: datetime) -> SafeString:
-    """A date to the second, and its zone where the mouse rests."""
-    return show.dated(date)
+def dated(date: datetime | None) -> SafeString | str:
+    """A date to the second, and its zone where the mouse rests; "" for none."""
+    return show.dated(date) if date else ""
 
 
 @register.filter
-def moment(date: datetime) -> SafeString:
+def moment(date: datetime | None) -> SafeString | str:
     """The same, and how far off it is."""
-    return show.moment(date)
+    return show.moment(date) if date else ""
 
 
 @register.filter

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq.admin.argument_forms import EditForm
+from django_delayq.exceptions import PayloadTooLarge
 from django_delayq.models import Event, Job
 from django_delayq.states import MESSAGE
 from tests.admin.arguments_given import sent
@@ -399,3 +400,17 @@ def test_a_copy_takes_along_what_is_hidden(staff, paid):
     given = {**sent(context["form"], order_id="8"), "drawn": context["drawn"], "confirmed": "1"}
     assert said(client.post(address, given, follow=True))[0].startswith("Scheduled a copy")
     assert Job.objects.exclude(pk=paid.id).get().args == [8, SECRET]
+
+
+def test_what_hinders_a_copy_says_nothing_of_what_is_hidden(staff, paid, monkeypatch):
+    def refuses(*_: Any, **__: Any) -> None:
+        raise PayloadTooLarge("DE89 3704 is in it, and that is 2,066 bytes.", size=2066, limit=2000)
+
+    monkeypatch.setattr("django_delayq.admin.editing.schedule_copy", refuses)
+    monkeypatch.setattr("django_delayq.admin.editing.edit.edit_and_requeue", refuses)
+    for client, tells in ((staff(*HIDING), False), (staff(*HIDING, "view_sensitive"), True)):
+        for address in (edit_of(paid), reverse("admin:delayq_job_copy", args=[paid.id])):
+            context = client.get(address).context
+            given = {**sent(context["form"], order_id=9), "drawn": context["drawn"], "confirmed": "1"}
+            texts = said(client.post(address, given, follow=True))
+            assert any("2,066" in text or "DE89" in text for text in texts) == tells, texts

@@ -69,6 +69,8 @@ SURVIVORS = {
     " [one more] 2": SCAN,
     "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one less]": SCAN,
     "store/lua/tidy.lua: local after, told = unpack(redis.call('HSCAN', hash, string.sub(cursor, 2), 'COUNT', 200)) [one more] 2": SCAN,
+    "store/lua/tidy.lua: naming = #holders < 200 and 'b0' or 'h' .. int(from + stay) -- what was removed has moved the others up"
+    " [one less]": COSTS + "one that stays is looked at twice.",
     "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one more]": COSTS + "how many one call drops.",
     "store/lua/include/names.lua: local MOST_DROPPED = 1000 [one less]": COSTS + "how many one call drops.",
     "store/lua/include/names.lua: seen, count = seen + #found, 200 [one more]": COSTS + "how many are read at once.",

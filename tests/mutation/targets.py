@@ -87,6 +87,7 @@ MODULES = {
         "tests/mirror/test_table.py",
         "tests/mirror/test_keys.py",
         "tests/producer/test_outage.py",
+        "tests/producer/test_partitions.py",
     ],
     "producer/acts.py": [
         "tests/producer/test_twins.py",
@@ -103,7 +104,7 @@ MODULES = {
         "tests/mirror/test_far.py",
     ],
     "worker/process/settler.py": ["tests/worker/process/test_settler.py", "tests/worker/test_loops.py"],
-    "worker/process/mover.py": ["tests/worker/test_loops.py"],
+    "worker/process/mover.py": ["tests/worker/test_loops.py", "tests/worker/test_fair.py"],
     "worker/process/executor.py": [
         "tests/worker/process/test_executor.py",
         "tests/worker/process/test_asking.py",

@@ -12,6 +12,7 @@ from django_delayq import conf, ids, setting_readers
 from django_delayq.console import overview, samples, vitals
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.locks.lease_keeper import keeper
+from django_delayq.management.queue_findings import _left_behind
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.cluster_map import Node
@@ -193,3 +194,15 @@ def test_the_test_kit_does_not_go_to_a_cluster(cluster, settings):
         from django_delayq.testing.kit import Kit
 
         Kit()._link(conf.get())
+
+
+def test_doctor_takes_no_queue_of_a_cluster_for_one_that_was_left_behind(cluster):
+    for queue in QUEUES:
+        delayq.schedule(close_order, 1, delay="1h", queue=queue)
+    assert [_left_behind(queue) for queue in QUEUES] == [[]] * len(QUEUES)
+
+
+def test_a_lock_is_guarded_by_the_breaker_of_its_own_node(cluster):
+    with delayq.lock("stock") as lock:
+        assert lock._holding.node == lock.queue
+        assert stores.places.of(lock.queue, 0) is lock._holding.store.link

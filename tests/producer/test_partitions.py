@@ -17,7 +17,10 @@ from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError, KeyTaken
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import Job
+from django_delayq.producer import where
+from django_delayq.producer.options import NONE
 from django_delayq.producer.queues import purge
+from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Outcome
 from tests.partitioned import claim, divide, fold, succeed
@@ -251,3 +254,15 @@ def test_the_relays_publish_each_row_into_its_own_partition(divide, settings, tm
         partitions(jobs)[partition] for partition in range(3)
     ]
     assert {one.id for one in claim()} == {job.short_id for job in jobs}
+
+
+def test_the_row_of_a_job_is_found_under_the_id_that_was_drawn_for_it(divide):
+    divide(3)
+    home = conf.get().queue("orders").homes("order:1")[0]
+    [drawn] = ids.several(1, (home + 1) % 3)
+    job = put_in(close_order, NONE._replace(key="order:1"), (1,), {}, id=drawn)
+    assert (ids.partition(job.id), job.id != drawn) == (home, True)
+    found = where.row_in_any(drawn, range(3))
+    assert found is not None
+    assert found.record.id == job.id
+    assert where.row_in_any(ids.new(), range(3)) is None

@@ -16,6 +16,7 @@ from django_delayq.store import cluster as cluster_links
 from django_delayq.store import cluster_map as room
 from django_delayq.store import cluster_slots
 from django_delayq.store.cluster import Cluster, SlotLink
+from django_delayq.store.connection import HURRIED
 from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.places import place
 from tests.topologies import ToldNode
@@ -192,7 +193,7 @@ def test_one_thread_looks_and_the_others_go_by_what_is_known(nodes, cluster, tim
     link = there.link(5)
     link.execute("PING")
     time[0] += 10
-    with there._looking:
+    with there._locks.looking:
         done: list[object] = []
         thread = threading.Thread(target=lambda: done.append(there.look()))
         thread.start()
@@ -209,7 +210,7 @@ def test_a_copy_of_the_process_looks_for_itself(nodes, cluster, time, monkeypatc
     there = cluster()
     there.link(5).execute("PING")
     time[0] += 10
-    there._looking.acquire()
+    there._locks.looking.acquire()
     monkeypatch.setattr(os, "getpid", lambda: 1)
     there.look()
     assert looks(*nodes) == 2
@@ -297,3 +298,55 @@ def test_redirects_are_read_from_what_new_and_old_clients_make_of_them():
     assert cluster_slots.redirect(new) == cluster_slots.Redirect(False, 12, "node-2.example", 7000)
     for text in ("3999 10.0.0.2:6381", "MOVED 99999 h:1", "MOVED 1 h:99999", "MOVED", "the slot MOVED 1 h:1"):
         assert cluster_slots.redirect(Exception(text)) is None
+
+
+def test_who_has_no_patience_finds_the_successor_of_a_master_that_says_it_is_down(nodes, cluster, time):
+    first, second = nodes
+    link = cluster().link(5)
+    assert link.execute("GET", "there") is None
+    for node in nodes:
+        node.serves((0, 16_383, HERE, second.port))
+    first.refuse("GET", "CLUSTERDOWN The cluster is down", times=100)
+    time[0] += room.LOOK
+    with pytest.raises(StoreRefused):
+        link.execute("GET", "there")
+    assert link.execute("GET", "there") is None
+
+
+def test_whose_breaker_it_is_is_known_without_a_question(nodes, cluster):
+    there = cluster()
+    assert there.link(5).met is there.link(7).met is there.shared
+    assert looks(*nodes) == 0
+    assert there.link(5).server.address == (HERE, nodes[0].port)
+    assert there.link(5).met is there.link(7).met is there.link(5).server
+
+
+def test_who_has_waited_for_a_look_that_took_long_does_not_look_again(nodes, cluster, time, monkeypatch):
+    there = cluster()
+    asked = []
+
+    def nobody_tells(away):
+        asked.append(away)
+        time[0] += 3 * room.LOOK
+
+    monkeypatch.setattr(there, "_ask", nobody_tells)
+    there.look()
+    there.look()
+    assert len(asked) == 1
+
+
+def test_a_hurried_look_takes_no_longer_than_a_hurried_call(nodes, cluster, monkeypatch):
+    there = cluster()
+    given = []
+    make = there._make
+    monkeypatch.setattr(there, "_make", lambda host, port, seconds: given.append(seconds) or make(host, port, seconds))
+    there.hurry(clock.monotonic())
+    there.look()
+    assert given == [HURRIED]
+
+
+def test_a_process_that_was_forked_has_locks_of_its_own(nodes, cluster, monkeypatch):
+    there = cluster()
+    with there._locks.making, there._locks.looking:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        assert there.link(5).execute("GET", "there") is None

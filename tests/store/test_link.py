@@ -343,3 +343,12 @@ def test_events_are_read_in_pages_and_trimmed(board):
 def test_schedule_wants_a_date_or_a_delay(board):
     with pytest.raises(ValueError, match="either due_ms or delay_ms"):
         board.store.schedule([ScheduleItem.of(record(1))])
+
+
+def test_a_script_is_loaded_also_by_who_rests_behind_late_answers(server):
+    link = connect(server.url)
+    board = Board(link, link)
+    link.execute("SCRIPT", "FLUSH")
+    link.leave_alone(60.0, 1e-9)  # any answer is late
+    assert board.put(1) == "created"
+    link.close()

@@ -17,6 +17,7 @@ from django_delayq.store.rest import Rest
 from django_delayq.worker.holdings import RUNNING, WAITING
 from django_delayq.worker.supervisor.keeper import Keeper, longest_pause
 from django_delayq.worker.supervisor.server_links import RESTS, SLOW
+from django_delayq.worker.supervisor.worker_beat import Tidy
 from tests.worker.bench import Bench
 
 
@@ -200,8 +201,8 @@ def test_two_passes_of_the_keeper_may_fail_before_a_lease_runs_out(redis_server:
 class KeptLine:
     """A line on a server whose answers take so long, by a clock of the test."""
 
-    def __init__(self, now: list[float], link: Any, takes: float) -> None:
-        self.queue, self.lease, self.lease_ms = "q", 3.0, 3000
+    def __init__(self, now: list[float], link: Any, takes: float, lease: float = 3.0) -> None:
+        self.queue, self.lease, self.lease_ms = "q", lease, int(lease * 1000)
         self.rest: Rest = link.rest
         self.store = SimpleNamespace(link=link, extend=self._extend)
         self.extended: list[float] = []  # when
@@ -446,3 +447,48 @@ def test_a_line_in_trouble_keeps_nothing_of_other_lines_from_being_given_back(re
 def lambda_named(name: str, fn):
     fn.__name__ = name
     return fn
+
+
+@pytest.mark.parametrize(("lease", "many"), [(30.0, 20), (5.0, 3)])
+def test_each_line_of_a_server_that_answers_late_is_extended_before_its_lease_ends(monkeypatch, lease: float, many: int) -> None:
+    now = [100.0]
+    monkeypatch.setattr("django_delayq.store.rest.clock", SimpleNamespace(monotonic=lambda: now[0]))
+    late = Mock(rest=Rest(), away=False)
+    late.server, late.rest.seconds, late.rest.late = late, RESTS, SLOW
+    lines = [KeptLine(now, late, takes=0.6, lease=lease) for _ in range(many)]
+    held = [
+        SimpleNamespace(line=n, progress_turn=0, progress="", row=n, turn=1, id=f"j{n}", fence="f", state=RUNNING, started=99.0)
+        for n in range(many)
+    ]
+    child: Any = SimpleNamespace(pid=1, holdings=SimpleNamespace(held=lambda: held, extended=lambda *_: None, state=lambda _: RUNNING))
+    served: Any = lines
+    keeper = Keeper(lines=served, children=lambda: [child], worker="w", monotonic=lambda: now[0])
+    while now[0] < 100.0 + 6 * lease:
+        try:
+            now[0] += keeper.poll()
+        except StoreUnavailable:
+            now[0] += longest_pause(served)
+    for line in lines:
+        assert max(after - before for before, after in pairwise([100.0, *line.extended])) < lease
+
+
+def test_tidy_comes_to_each_line_of_a_server_that_answers_late() -> None:
+    late = Mock(rest=Rest())
+    late.server = late
+    calls: list[int] = []
+
+    def line(number: int) -> Any:
+        def tidy(cursor: str) -> Any:
+            if late.busy:
+                raise StoreUnavailable(code="redis_rests", where="there")
+            late.busy = True
+            calls.append(number)
+            return SimpleNamespace(cursor="0")
+
+        return Mock(link=late, tidy=tidy)
+
+    tidy = Tidy([line(n) for n in range(3)], rand=lambda: 0.0)
+    for _ in range(7):
+        late.busy = False
+        tidy.poll()
+    assert calls == [0, 1, 2, 0, 1, 2]

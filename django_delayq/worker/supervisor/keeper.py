@@ -24,6 +24,7 @@ PASS = 1.0  # seconds between passes, at most
 SHARE = 8  # passes in a lease, at least, and after an error, too: two of them may fail
 MISSED = 2.0  # seconds after which a lease that nobody holds counts as lost; its job may be about to be adopted
 LONG = 1.0  # seconds after which a running job counts as a long one
+PATIENCE = 8  # of the shortest lease, the part of a pass in which late servers are called
 
 Kept = tuple[Child, Held]
 
@@ -87,14 +88,18 @@ class Keeper:
                     seen[child.pid, held.row, held.turn] = held.progress_turn
         refused: dict[Line, DelayqError] = {}
         down: StoreUnavailable | None = None
-        # Servers that did not answer, or late, come last, that of the last failure behind the others, and one is waited for in a pass:
-        # the leases of what is on healthy ones must not run out meanwhile. Of the lines of such a server each has its turn.
+        # Servers that did not answer, or late, come last, that of the last failure behind the others, and one that does not answer is
+        # waited for in a pass: the leases of what is on healthy ones must not run out meanwhile. Late ones are called until a pass has
+        # taken long; of the lines of such a server each has its turn.
+        patience = now + min((line.lease for line in by_line), default=0.0) / PATIENCE
         for line, kept in sorted(by_line.items(), key=lambda each: self._place(each[0])):
             node = line.store.link.server
             if down is not None and node in self._failed:
                 refused[line] = down
                 continue
             began = self._monotonic()
+            if began < patience and not node.away:
+                node.rest.end()
             try:
                 for start in range(0, len(kept), MOST):
                     self._extend(line, kept[start : start + MOST])
@@ -107,9 +112,10 @@ class Keeper:
             except StoreError as error:  # about this line; the leases of the others must not run out for it
                 refused[line] = error
             except StoreUnavailable as error:
-                refused[line] = down = error
+                refused[line] = error
                 self._failed[node] = self._monotonic()
                 if error.code != "redis_rests":
+                    down = error
                     self._asked[line] = began
         self._progress = seen
         for line, full_at in self._full_at.items():
