@@ -156,7 +156,7 @@ def test_a_job_whose_task_nobody_knows_fails_a_day_after_it_was_first_put_off_by
     claimed_by_a_new_process()
     assert bench.kinds() == ["scheduled", *["claimed", "snoozed"] * 2]
     assert link.execute("HGET", keys["runs"], id).decode() == past
-    link.execute("HSET", keys["runs"], id, f"0:0:n::u{int(past.rpartition('u')[2]) - 86_400_000}")
+    link.execute("HSET", keys["runs"], id, f"0:0:n::u{int(past.rpartition('u')[2]) - 86_401_000}")
     claimed_by_a_new_process()
     assert bench.kinds()[-1] == "failed"
     assert bench.body("failed")["p"] == "poison-task"
