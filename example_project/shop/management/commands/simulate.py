@@ -9,7 +9,7 @@ each has done its part once, and what was pulled was acked.
 import random
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 
 from django.conf import settings
@@ -76,8 +76,9 @@ class Command(BaseCommand):
         registry = WorkerRegistry(stores.link, prefix=delayq_prefix())
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if any("orders" in worker.get("queues", ()) and not worker["silent"] for worker in registry.all()):
-                return
+            with suppress(delayq.StoreUnavailable):
+                if any("orders" in worker.get("queues", ()) and not worker["silent"] for worker in registry.all()):
+                    return
             time.sleep(0.2)
         raise CommandError("No worker serves the queue 'orders'. Start `make demo` in another terminal, or add --worker.")
 
@@ -126,8 +127,9 @@ class Command(BaseCommand):
         late = len(chosen) - len(paid)
         self.stdout.write(f"{len(paid)} orders paid" + (f", {late} came too late and were not charged." if late else "."))
         with progress(len(paid), "taking their closing back") as advance:
-            for pk in paid:  # a job that is due before that looks at its order, and leaves it alone
-                delayq.cancel(key=f"close-order:{pk}", queue="orders", actor="simulate", reason="paid")
+            for pk in paid:  # a job that is due before that looks at its order, and leaves it alone; so does one that cannot be reached
+                with suppress(delayq.StoreUnavailable):
+                    delayq.cancel(key=f"close-order:{pk}", queue="orders", actor="simulate", reason="paid")
                 advance(1)
         return len(paid)
 
