@@ -138,7 +138,7 @@ class Publisher:
 
     def put_in_waiting(self, key: str) -> bool:
         """The rows of a key that are to be published still; whether there are any."""
-        waits = bool(database.need().waiting(self.store.queue, [key], self.using))
+        waits = self._waits(key)
         if waits:
             self._key(key, lost=False)
         return waits

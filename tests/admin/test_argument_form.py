@@ -26,7 +26,7 @@ def every_kind(
     paid: bool,
     note: str | None = None,
     *,
-    tags: list = ["new"],  # noqa: B006
+    tags: list = ["new"],  # noqa: B006  # a default that the form is to show; nothing calls this
     extra: dict | None = None,
     free=3,
 ) -> None: ...

@@ -13,6 +13,7 @@ import django_delayq as delayq
 from django_delayq import clock
 from django_delayq.admin import failures
 from django_delayq.models import Job
+from django_delayq.templatetags import delayq as filters
 from tests.admin.conftest import JOBS
 from tests.admin.test_job_page import TRACE
 from tests.tasks_for_tests import close_order
@@ -206,3 +207,8 @@ def test_a_long_error_is_cut_alike_in_every_language(orders, staff, language):
     assert f">E: {'x' * 156}…</a>" in text
     assert "u202e" not in text
     assert "\u202e" not in text
+
+
+@pytest.mark.parametrize("absent", [None, ""])
+def test_a_group_without_a_date_has_none_on_its_page(absent):
+    assert (filters.dated(absent), filters.moment(absent)) == ("", "")
