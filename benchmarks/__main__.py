@@ -4,6 +4,8 @@
     python -m benchmarks --peers                  all systems, the metrics that all have; installs what is missing
     python -m benchmarks --peers --minutes 15     as far as it comes; again with --resume: the rest
     python -m benchmarks --systems delayq,bullmq --metrics noop,burst --rounds 5 --size 0.2
+    python -m benchmarks --metrics cluster        partitions on a Cluster, beside one server
+    python -m benchmarks.compare ../older         beside another checkout, in turn
 
 In each round each system is measured in turn, with a fresh server; what counts is the median of the rounds. Each figure is kept as soon
 as it is taken.
@@ -35,7 +37,7 @@ def main() -> int:
     if given.install:
         return int(any("missing" in what for what in systems.values()))
     run.document["ran_on"] = _ran_on()
-    chosen = [metrics.load(name) for name in (given.metrics.split(",") if given.metrics else metrics.NAMES)]
+    chosen = [metrics.load(name) for name in (metrics.named(given.metrics) if given.metrics else metrics.NAMES)]
     if not given.metrics:
         chosen = [one for one in chosen if not one.slow and not (given.peers and one.own_only)]
     try:
@@ -55,7 +57,7 @@ def _options() -> argparse.ArgumentParser:
     )
     options.add_argument("--peers", action="store_true", help="all systems")
     options.add_argument("--systems", default=OWN.name, help=f"of: {', '.join(ALL)}")
-    options.add_argument("--metrics", help=f"of: {', '.join(metrics.NAMES)}")
+    options.add_argument("--metrics", help=f"of: {', '.join(metrics.NAMES)}; {', '.join(metrics.GROUPS)}: a group of them")
     options.add_argument("--rounds", type=int, default=0, help="default: as each metric says")
     options.add_argument("--size", type=float, default=1.0, help="scales the numbers of jobs")
     options.add_argument("--minutes", type=float, default=0.0, help="begins nothing more after so long")

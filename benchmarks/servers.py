@@ -8,12 +8,64 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
+from django_delayq.store.cluster_slots import SLOTS, slot_of
+from django_delayq.store.keys import tag
 from tests.servers import MariaDBServer, PostgresServer, RedisServer, ServerMissing, bound, folder
+from tests.topologies import ClusterServers, valkey_program
 
-__all__ = ["DATABASES", "Database", "MariaDB", "Postgres", "Redis", "SQLite", "ServerMissing", "bound", "folder"]
+__all__ = [
+    "DATABASES", "Database", "MariaDB", "Masters", "Postgres", "Redis", "SQLite", "ServerMissing", "ask", "bound", "folder", "info",
+    "monitored", "slot", "valkey_program",
+]  # fmt: skip
+QUEUE = "default"
+
+
+def ask(port: int, *words: str | int) -> str:
+    """One command to the server on that port of the loopback, on a connection of its own; the whole answer as text, of a list that of
+    its first line.
+    """
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as line:
+        parts = [str(word).encode() for word in words]
+        line.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
+        file = line.makefile("rb")
+        first = file.readline().rstrip()
+        if first[:1] == b"$" and first != b"$-1":
+            return file.read(int(first[1:])).decode()
+        return first[1:].decode()
+
+
+def info(port: int, section: str = "everything") -> dict[str, str]:
+    """INFO as a dictionary."""
+    lines = ask(port, "INFO", section).splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def cpu_of(port: int) -> float:
+    """Seconds of CPU that the server has used."""
+    seen = info(port, "cpu")
+    return float(seen["used_cpu_user"]) + float(seen["used_cpu_sys"])
+
+
+def monitored(port: int, seconds: float) -> list[bytes]:
+    """What MONITOR tells for so long."""
+    found, until = b"", time.monotonic() + seconds
+    with socket.create_connection(("127.0.0.1", port), timeout=0.2) as line:
+        line.sendall(b"MONITOR\r\n")
+        while time.monotonic() < until:
+            with contextlib.suppress(TimeoutError):
+                found += line.recv(1 << 20)
+    return found.split(b"\r\n")[1:-1]
+
+
+def slot(partition: int) -> int:
+    """The slot of that partition of the queue that is measured."""
+    return slot_of(f"{{{tag(QUEUE, partition)}}}")
 
 
 class Database(Protocol):
@@ -55,25 +107,20 @@ class Redis(RedisServer):
             return False
 
     def ask(self, *words: str | int) -> str:
-        """One command on a connection of its own; the whole answer as text."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=120) as line:
-            parts = [str(word).encode() for word in words]
-            line.sendall(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
-            file = line.makefile("rb")
-            first = file.readline().rstrip()
-            if first[:1] == b"$" and first != b"$-1":
-                return file.read(int(first[1:])).decode()
-            return first[1:].decode()
+        """See `ask`."""
+        return ask(self.port, *words)
 
     def info(self, section: str = "everything") -> dict[str, str]:
         """INFO as a dictionary."""
-        lines = self.ask("INFO", section).splitlines()
-        return dict(line.split(":", 1) for line in lines if ":" in line)
+        return info(self.port, section)
 
     def cpu(self) -> float:
         """Seconds of CPU that it has used."""
-        seen = self.info("cpu")
-        return float(seen["used_cpu_user"]) + float(seen["used_cpu_sys"])
+        return cpu_of(self.port)
+
+    def each_cpu(self) -> list[float]:
+        """The same, as `Masters` has it."""
+        return [self.cpu()]
 
     def memory(self) -> int:
         """Bytes that its data takes."""
@@ -85,19 +132,78 @@ class Redis(RedisServer):
 
     def requests(self, seconds: float) -> float:
         """Requests per second that clients send, for so long: what scripts call is not among them."""
-        found, until = b"", time.monotonic() + seconds
-        with socket.create_connection(("127.0.0.1", self.port), timeout=0.2) as line:
-            line.sendall(b"MONITOR\r\n")
-            while time.monotonic() < until:
-                with contextlib.suppress(TimeoutError):
-                    found += line.recv(1 << 20)
-        lines = found.split(b"\r\n")[1:-1]
-        return sum(b" lua] " not in seen for seen in lines) / seconds
+        return sum(b" lua] " not in seen for seen in monitored(self.port, seconds)) / seconds
+
+    def calls(self, sha: str, seconds: float) -> float:
+        """Calls per second of that script."""
+        return sum(sha.encode() in seen for seen in monitored(self.port, seconds)) / seconds
+
+    def empty(self, key: str) -> None:
+        """Takes all entries off that stream."""
+        self.ask("XTRIM", key, "MAXLEN", 0)
 
     def version(self) -> str:
         """Its name and version."""
         seen = self.info("server")
         return f"Valkey {seen['valkey_version']}" if "valkey_version" in seen else f"Redis {seen['redis_version']}"
+
+
+class Masters(ClusterServers):
+    """Three masters of a Cluster, set up like `Redis`. The slots of the first so many partitions are dealt to them in turn, as somebody
+    does it who evens them out; all others by their number.
+
+    Args:
+        program: of the servers; by default as `Redis` has it.
+    """
+
+    def __init__(self, partitions: int = 0, *, replicas: bool = False, program: str = "") -> None:
+        settings: dict[str, Any] = {**Redis.SETTINGS, "cluster-require-full-coverage": "no"}
+        program = program or os.environ.get("BENCH_SERVER", "")
+        super().__init__(masters=3, replicas=replicas, program=program, **settings)
+        owners = [len(self.masters) * number // SLOTS for number in range(SLOTS)]
+        for partition in range(partitions):
+            owners[slot(partition)] = partition % len(self.masters)
+        runs = [(owner, list(numbers)) for owner, numbers in groupby(range(SLOTS), owners.__getitem__)]
+        self.parts = [" ".join(f"{some[0]}-{some[-1]}" for owner, some in runs if owner == one) for one in range(len(self.masters))]
+
+    @property
+    def url(self) -> str:
+        """Of a user who may do all, as on one server."""
+        return self.root_url
+
+    @property
+    def ports(self) -> list[int]:
+        """Of the masters, as they were at the start."""
+        return [node.port for node in self.masters]
+
+    def ready(self) -> bool:
+        """Whether all masters answer."""
+        try:
+            return all(ask(port, "PING") == "PONG" for port in self.ports)
+        except OSError:
+            return False
+
+    def each_cpu(self) -> list[float]:
+        """Seconds of CPU that each master has used."""
+        return [cpu_of(port) for port in self.ports]
+
+    def cpu(self) -> float:
+        """Seconds of CPU that all masters have used."""
+        return sum(self.each_cpu())
+
+    def memory(self) -> int:
+        """Bytes that the data of all masters takes."""
+        return sum(int(info(port, "memory")["used_memory"]) for port in self.ports)
+
+    def calls(self, sha: str, seconds: float) -> float:
+        """Calls per second of that script, on all masters."""
+        with ThreadPoolExecutor(len(self.ports)) as pool:
+            seen = pool.map(partial(monitored, seconds=seconds), self.ports)
+            return sum(sha.encode() in line for lines in seen for line in lines) / seconds
+
+    def empty(self, key: str) -> None:
+        """See `Redis`."""
+        ask(self.serving(slot_of(key)).port, "XTRIM", key, "MAXLEN", 0)
 
 
 class Postgres(PostgresServer):

@@ -12,13 +12,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.servers import Redis, bound
+from benchmarks.servers import QUEUE, Masters, Redis, bound
 from benchmarks.systems import ROOT, System
+from django_delayq.store.keys import Keys
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE = 300.0  # seconds for a program that puts jobs in
@@ -85,23 +86,30 @@ class Worker:
 
 
 class Stage:
-    """Use as a context. `given` goes into the environment of the system's programs."""
+    """Use as a context. `given` goes into the environment of the system's programs. `partitions`: of our queue. `masters`: where it is,
+    in place of one server.
+    """
 
-    def __init__(self, system: System, given: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, system: System, given: Mapping[str, str] | None = None, *, partitions: int = 1, masters: Masters | None = None
+    ) -> None:
         self.system = system
         self.redis = Redis()
+        self.servers: Redis | Masters = masters or self.redis
+        self.partitions = partitions
         self.marks = Path(tempfile.mkdtemp(prefix="dqb-marks-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.environment = {
             **system.environment,
+            "BENCH_QUEUES": json.dumps({QUEUE: {"PARTITIONS": partitions}} if partitions > 1 else None),
             **(given or {}),
-            "BENCH_REDIS": self.redis.url,
+            "BENCH_REDIS": self.servers.url,
             "BENCH_MARKS": str(self.marks),
         }
         self._workers: list[Worker] = []
         self._forgotten: set[float] = set()
 
     def __enter__(self) -> Stage:
-        self.redis.__enter__()
+        self.servers.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -110,7 +118,8 @@ class Stage:
         for worker in self._workers:
             if worker.started.poll() is None:
                 worker.kill()  # nothing is left to be finished, and some take many seconds for leaving
-        self.redis.__exit__()
+        self.servers.__exit__()
+        self.redis.stop()
         shutil.rmtree(self.marks, ignore_errors=True)
 
     def run(self, verb: str, *words: object) -> dict[str, Any]:
@@ -140,10 +149,21 @@ class Stage:
             self.put(min(PORTION, count - first), first=first, due=due, spread=3600, many=True)
             self.forget_events()
 
+    @contextlib.contextmanager
+    def lent(self, **environment: str) -> Iterator[None]:
+        """Programs that begin meanwhile have this in their environment."""
+        before = self.environment
+        self.environment = before | environment
+        try:
+            yield
+        finally:
+            self.environment = before
+
     def forget_events(self) -> None:
         """Ours: what the mirror has written to the database it takes off the stream."""
         if self.system.source == "own":
-            self.redis.ask("XTRIM", "delayq:{default}:events", "MAXLEN", 0)
+            for partition in range(self.partitions):
+                self.servers.empty(Keys.of("delayq", QUEUE, partition)["events"])
 
     def quiet(self, workers: Sequence[Worker], seconds: float = 120.0) -> None:
         """Waits until workers have started, and have nothing to do any more."""

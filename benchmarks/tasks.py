@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import django_delayq as delayq
+from benchmarks import sightings
 from benchmarks.adapters import base
+from django_delayq import ids
 
 nothing = delayq.task(base.nothing, name="bench.nothing")
 late = delayq.task(base.late, name="bench.late")
@@ -39,3 +41,9 @@ def change(row: int) -> None:
 
 
 update = delayq.task(change, name="bench.update")
+
+
+@delayq.task(name="bench.seen")
+def seen(number: int) -> None:
+    """Notes when it runs, which it is, and in which partition that was."""
+    base.marks.add(sightings.mark(number, ids.partition(delayq.current().id), time.time()))

@@ -52,8 +52,8 @@ from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.once import once
 
 if TYPE_CHECKING:
-    from django_delayq.contrib.destinations.offering import aoffer, offer
-    from django_delayq.contrib.http.delivery import adeliver, deliver
+    from django_delayq.targets.delivery import adeliver, deliver
+    from django_delayq.targets.offering import aoffer, offer
 
 __version__ = "0.1.0"
 
@@ -128,12 +128,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Who delivers nothing has nothing of it in memory.
     if name in ("adeliver", "deliver"):
-        from django_delayq.contrib.http import delivery
+        from django_delayq.targets import delivery
 
         return getattr(delivery, name)
     # Who offers nothing has nothing of it in memory.
     if name in ("aoffer", "offer"):
-        from django_delayq.contrib.destinations import offering
+        from django_delayq.targets import offering
 
         return getattr(offering, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

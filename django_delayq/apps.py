@@ -31,9 +31,9 @@ class DelayqConfig(AppConfig):
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
         if conf.speaks_http():
-            import_string("django_delayq.contrib.http.delivery_checks.check_delivery")  # with the task, which workers must know
+            from django_delayq.targets import delivery_checks, delivery_run  # noqa: F401  # the task, which workers must know
         if conf.has_targets():
-            import_string("django_delayq.contrib.destinations.offering.offers")  # by its name, as a project's own: the task
+            from django_delayq.targets import offering  # noqa: F401  # the task
         for path in conf.task_backends():
             _register_tasks_of_django(path)
 

@@ -26,6 +26,8 @@
 | delayq.E017 | --deploy: the address of a Cluster leads to a server of its own |
 | delayq.E018 | --deploy: slots that no node of the Cluster serves |
 | delayq.E019 | --deploy: nodes of the Cluster that cannot be reached |
+| delayq.E020 | --deploy: an address without TLS leads to a server that speaks TLS |
+| delayq.E022 | --deploy: fewer replicas than REPLICAS of a queue |
 | delayq.W010 | --deploy: no persistence |
 | delayq.W011 | --deploy: snapshots only |
 | delayq.W012 | --deploy: clocks differ |
@@ -42,6 +44,8 @@
 | delayq.W024 | --deploy: slots of the Cluster that are being moved |
 | delayq.W025 | --deploy: masters of the Cluster without a replica |
 | delayq.W026 | --deploy: one master that is away stops the whole Cluster |
+| delayq.W027 | --deploy: partitions of a queue that are on too few masters |
+| delayq.W028 | --deploy: partitions that are too large to be moved |
 """
 
 from __future__ import annotations
@@ -72,7 +76,9 @@ from django_delayq.store.fitness import (
     version_findings,
 )
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.partition_health import Divided
 from django_delayq.store.places import place
+from django_delayq.store.replicas import replica_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -168,12 +174,13 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     if unfit:
         return [*found, *messages(unfit)]
     try:
-        found += messages(cluster_findings(redis))
+        found += messages(cluster_findings(redis, config.prefix, divided(config, redis)))
         there = place(redis, name="delayq:check")
         try:
             inspector = Inspector(there, prefix=config.prefix)
             facts = [inspector.server(link=link) for link in there.nodes()]
             found += messages(dict.fromkeys(one for of_server in facts for one in server_findings(of_server)))
+            found += messages(replica_findings(there, replicas_wanted(config, redis)))
             if all(one.role in ("", "master") for one in facts) and redis == config.redis:
                 workers = WorkerRegistry(there, prefix=config.prefix).all()
                 found += messages(probe_findings(workers))
@@ -187,6 +194,18 @@ def _server(config: conf.Config, redis: RedisSpec) -> list[CheckMessage]:
     except DelayqError as error:
         found.append(Warning(str(error), hint="See delayq.E003.", id="delayq.W013"))
     return found
+
+
+def replicas_wanted(config: conf.Config, redis: RedisSpec) -> list[tuple[str, int, int]]:
+    """Queue, partition and `REPLICAS`, of the queues on that server that have it."""
+    queues = [queue for queue in config.queues.values() if queue.replicas and queue.redis == redis]
+    return [(queue.name, partition, queue.replicas) for queue in queues for partition in queue.served]
+
+
+def divided(config: conf.Config, redis: RedisSpec) -> list[Divided]:
+    """The queues on that server that have several partitions."""
+    queues = [queue for queue in config.queues.values() if queue.divided and queue.redis == redis]
+    return [Divided(queue.name, queue.partitions, len(queue.served)) for queue in queues]
 
 
 def installed() -> dict[str, str]:

@@ -29,10 +29,10 @@ from django_delayq.under_test import MAIL, SIGN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
-    """What holds for one queue. Durations in seconds; `retention` maps finished states, and
-    "set_aside", to seconds or None (kept for ever); `redis`: its server, that of the project or one of its own; `horizon`: how far
-    ahead Redis has jobs, None for all; `consumer`: "worker", or "pull" for messages that the project pulls itself; `partitions`: into
-    how many new jobs go, `former_partitions`: how many there were before, of which some may have jobs still.
+    """What holds for one queue. Durations in seconds; `retention` maps finished states, and "set_aside", to seconds or None (for ever);
+    `redis`: its server; `horizon`: how far ahead Redis has jobs, None for all; `replicas`: how many must have what is done to its jobs;
+    `consumer`: "worker", or "pull" for what the project pulls itself; `partitions`, `former_partitions`: how many there are and were;
+    `left`: how many a worker has found jobs in, if the settings name fewer.
     """
 
     name: str
@@ -47,19 +47,21 @@ class QueueConfig:
     audit: str
     retention: Mapping[str, float | None]
     horizon: float | None = None
+    replicas: int = 0
     consumer: str = "worker"
     partitions: int = 1
     former_partitions: tuple[int, ...] = ()
+    left: int = 0
 
-    @property
-    def served(self) -> range:
-        """The numbers of all partitions that may have jobs."""
-        return range(max(self.partitions, *self.former_partitions) if self.former_partitions else self.partitions)
+    served: range = field(init=False)  # the numbers of all partitions that may have jobs
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "served", range(max(self.partitions, self.left, *self.former_partitions)))
 
     @property
     def divided(self) -> bool:
         """Whether it has, or had, more than one partition."""
-        return self.partitions > 1 or bool(self.former_partitions)
+        return len(self.served) > 1 or bool(self.former_partitions)
 
     def label(self, partition: int) -> str:
         """How a partition is called where people read it."""
@@ -112,6 +114,7 @@ class Config:
     inline: bool
     check_types: bool
     horizon: float | None
+    replicas: int
     metrics_token: str | None = field(repr=False)
     object_url: str | None = None
     log_url: str | None = None
@@ -123,6 +126,11 @@ class Config:
     def most_events(self) -> int:
         """By how many jobs the mirror of a queue may be behind; 0 for any number."""
         return self.mirror_max_events if self.mirror_full == "block" else 0
+
+    def most_events_in(self, queue: str) -> int:
+        """By how many each of its partitions may be: all together by as many as a queue may, and each by 1000 at least."""
+        most, count = self.most_events, len(self.queue(queue).served)
+        return most if count == 1 or not most else max(1000, most // count)
 
     @property
     def own_servers(self) -> Mapping[str, str | Mapping[str, Any]]:
@@ -188,6 +196,7 @@ TABLE: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {  # key -> its defa
     "INLINE": (False, readers.flag),
     "CHECK_TYPES": (None, lambda value: settings.DEBUG if value is None else readers.flag(value)),
     "HORIZON": (None, readers.optional(readers.horizon)),
+    "REPLICAS": (0, readers.whole(0)),
     "METRICS_TOKEN": (None, readers.optional(readers.secret)),
     "OBJECT_URL": (None, readers.optional(readers.dotted)),
     "LOG_URL": (None, readers.optional(readers.log_url)),
@@ -216,6 +225,7 @@ PER_QUEUE: Final = (
     "AUDIT",
     "RETENTION",
     "HORIZON",
+    "REPLICAS",
 )
 
 
@@ -229,7 +239,7 @@ def get() -> Config:
     if _config is None or ((_place or SIGN in MAIL) and under_test.place(_config.database) != _place):
         given = getattr(settings, SETTING, {})
         _place = under_test.place(given.get("DATABASE", DEFAULTS["DATABASE"])) if isinstance(given, Mapping) else ""
-        problems, config = _read({**given, **under_test.own(given, _place)} if _place else given)
+        problems, config = _read({**given, **under_test.own(given, _place)} if _place else given, tests=bool(_place))
         if config is None:
             first = problems[0]
             raise ConfigError(f"{first.where}: {first.message}", hint=first.hint)
@@ -292,7 +302,7 @@ def _forget(*, setting: str, **_: Any) -> None:
         _config = None
 
 
-def _read(given: Any) -> tuple[list[Problem], Config | None]:
+def _read(given: Any, *, tests: bool = False) -> tuple[list[Problem], Config | None]:
     if not isinstance(given, Mapping):
         return [Problem("E002", SETTING, f"must be a dict, not {type(given).__name__}.", "Write DELAYQ = {…}.")], None
     found = list(readers.unknown(given, (*READERS, "HTTP", "TARGETS", "QUEUES"), SETTING))
@@ -313,7 +323,9 @@ def _read(given: Any) -> tuple[list[Problem], Config | None]:
         for name, options in queues_given.items():
             wrong_queue, queue = _queue(name, options, values)
             found += wrong_queue
-            if queue:
+            if queue and queue.divided and readers.is_embedded(queue.redis) and not tests:  # these have a server of their own
+                found.append(readers.embedded_and_divided(name))
+            elif queue:
                 queues[name] = queue
     signer = None
     if signing := values.pop("SIGNING", False):
@@ -380,13 +392,9 @@ def _queue(name: Any, options: Any, values: Mapping[str, Any]) -> tuple[list[Pro
     if any(key not in values for key in PER_QUEUE):
         return [], None  # the mistake stands above, with the default
     merged: dict[str, Any] = {key: own.get(key, values[key]) for key in PER_QUEUE}
-    if merged["HORIZON"] is not None and merged["DURABILITY"] == "redis":
-        hint = "Its jobs have no rows in which they could wait: set HORIZON to None there, or DURABILITY to 'outbox'."
-        return [Problem("E002", f'{where}["HORIZON"]', "cannot be with DURABILITY 'redis'.", hint)], None
     merged |= {key: own.get(key, default) for key, (default, _) in OF_QUEUES.items()}
-    if merged["CONSUMER"] == "pull" and (merged["PARTITIONS"] > 1 or merged["FORMER_PARTITIONS"]):
-        hint = "Consumers of your own pull from one partition: leave PARTITIONS out there, or make several queues."
-        return [Problem("E002", f'{where}["PARTITIONS"]', "cannot be with CONSUMER 'pull'.", hint)], None
+    if (conflict := readers.conflict(where, merged)) is not None:
+        return [conflict], None
     merged["RETENTION"] = MappingProxyType({**values["RETENTION"], **own.get("RETENTION", {})})
     fields: dict[str, Any] = {key.lower(): value for key, value in merged.items()}
     return [], QueueConfig(name=name, **fields)

@@ -30,6 +30,8 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "redis_cluster": "Redis at {where} is a node of a Redis Cluster, and DELAYQ['REDIS'] names it as a server of its own: {cause}. "
         "Write redis+cluster://… there; manage.py delayq doctor shows how.",
         "redis_slot": "Redis at {where} does not do this now: {cause}. A master is replaced, or a slot moves; ask again.",
+        "replicas_lack": "The change is in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, so is that. "
+        "Look whether its replicas run, and ask again.",
         "redis_rests": "Redis at {where} is not available: it was not a moment ago.",
         "redis_left_alone": "Redis at {where} failed a moment ago and is left alone for {seconds:.0f} s: {cause}",
         "server_replaced": "The server that answered for job {job} was replaced by another one, where the job is still as it was. "
@@ -41,6 +43,7 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "far_key_contested": "The key {key!r} of queue {queue!r} changes hands faster than it can be asked for. Nothing was changed; "
         "ask again.",
         "far_key_unknown": "Redis lacks jobs of queue {queue!r} just now, so it does not know who holds the key {key!r}. Ask again.",
+        "partitions_away": "It was not done in {partitions}, which cannot be reached: {cause} The others have it; ask again.",
         "redis_answered": "Redis at {where} answered: {cause}",
         "task_unknown": "No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
         "installed app; was it renamed or removed, or is a deploy under way?",
@@ -182,6 +185,11 @@ class StoreUnavailable(DelayqError):
     def __init__(self, *args: object, jobs: tuple[UUID, ...] = (), code: str = "", **fields: Any) -> None:
         super().__init__(*args, code=code, **fields)
         self.jobs = jobs
+
+    @property
+    def job(self) -> UUID | None:
+        """The first of `jobs`, of one call of `schedule()` the only one; None without any."""
+        return self.jobs[0] if self.jobs else None
 
 
 class GaveUp(DelayqError):

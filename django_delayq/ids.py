@@ -104,11 +104,6 @@ def several(count: int, partition: int = 0) -> list[UUID]:
         return sequence.several(count, clock.wall_ms(), partition)
 
 
-def end_of(id: UUID) -> UUID:
-    """What no id of the same millisecond sorts behind, whatever its partition."""
-    return _uuid(id.int >> 80 << 80 | _HEAD_7 | 0xFFF << 64 | _LOW)
-
-
 def derived(seed: str, ms: int, partition: int = 0) -> UUID:
     """The id of that moment and partition whose other bits are made of `seed`: the same for the same."""
     tail = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:10]) >> (80 - _TAIL_BITS)

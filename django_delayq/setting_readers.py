@@ -21,6 +21,7 @@ SHORTEST_LEASE = 5.0  # seconds; the tests of this package, which see many lease
 SHORTEST_HORIZON = 300.0  # seconds
 KEPT: Final = ("succeeded", "cancelled", "failed", "set_aside")  # what RETENTION may name
 SETTING: Final = "DELAYQ"
+MOST_PARTITIONS: Final = 512  # of a queue
 IN_LOG_URL: Final = ("id", "queue", "task", "from", "to")  # what LOG_URL may name in braces
 
 
@@ -35,9 +36,6 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message} {self.hint}"
-
-
-MOST_PARTITIONS: Final = 1  # of a queue; 512 once all of the package goes by partition
 
 
 class Wrong(Exception):
@@ -106,19 +104,41 @@ def partitions(value: Any) -> int:
     """`PARTITIONS`."""
     count = whole(1)(value)
     if count > MOST_PARTITIONS:
-        hint = "Leave it out; one partition serves tens of thousands of jobs per second."
-        raise Wrong(
-            "must be 1 in this version." if MOST_PARTITIONS == 1 else f"must be at most {MOST_PARTITIONS}, not {value!r}.", hint
-        )
+        hint = "16 is right for most: a Cluster moves partitions, so there need not be one for each core."
+        raise Wrong(f"must be at most {MOST_PARTITIONS}, not {value!r}.", hint)
     return count
+
+
+def is_embedded(value: Any) -> bool:
+    """Whether that value of `REDIS` is a server that this project starts."""
+    return value == "embedded" or (isinstance(value, Mapping) and "EMBEDDED" in value)
+
+
+def conflict(where: str, queue: Mapping[str, Any]) -> Problem | None:
+    """The first of the settings of a queue that cannot be beside another one."""
+    if queue["HORIZON"] is not None and queue["DURABILITY"] == "redis":
+        hint = "Its jobs have no rows in which they could wait: set HORIZON to None there, or DURABILITY to 'outbox'."
+        return Problem("E002", f'{where}["HORIZON"]', "cannot be with DURABILITY 'redis'.", hint)
+    if queue["REPLICAS"] and queue["DURABILITY"] != "redis":
+        hint = "The rows of its jobs outlast any failover: set REPLICAS to 0 there, or in queues of redis durability alone."
+        return Problem("E002", f'{where}["REPLICAS"]', "is for DURABILITY 'redis' only.", hint)
+    if queue["CONSUMER"] == "pull" and (queue["PARTITIONS"] > 1 or queue["FORMER_PARTITIONS"]):
+        hint = "Consumers of your own pull from one partition: leave PARTITIONS out there, or make several queues."
+        return Problem("E002", f'{where}["PARTITIONS"]', "cannot be with CONSUMER 'pull'.", hint)
+    return None
+
+
+def embedded_and_divided(name: str) -> Problem:
+    """A queue has partitions on one small server that cannot be more."""
+    hint = "Leave PARTITIONS and FORMER_PARTITIONS out, or name a server, or a Cluster, in REDIS."
+    place = f'{SETTING}["QUEUES"][{name!r}]["PARTITIONS"]'.replace("'", '"')
+    return Problem("E002", place, "cannot be with the embedded server, which is for one machine.", hint)
 
 
 def former_partitions(value: Any) -> tuple[int, ...]:
     """`FORMER_PARTITIONS`: each once, as they were given."""
     if not isinstance(value, (list, tuple)):
         raise Wrong(f"must be a list of what PARTITIONS was before, such as [4], not {value!r}.")
-    if value and MOST_PARTITIONS == 1:
-        raise Wrong("must be empty in this version, in which PARTITIONS is 1.", "Leave it out.")
     return tuple(dict.fromkeys(partitions(one) for one in value))
 
 

@@ -17,7 +17,7 @@ from processes import HERE, READY, Processes, free_url, say
 
 sys.path.append(str(HERE.parent))
 ADMIN = ("admin", "admin")
-ELSEWHERE = ("DEMO_HOME", "DELAYQ_REDIS", "DATABASE_URL")  # what another terminal must be told, if this one was
+ELSEWHERE = ("DEMO_HOME", "DELAYQ_REDIS", "PARTITIONS", "DATABASE_URL")  # what another terminal must be told, if this one was
 
 
 class Demo:

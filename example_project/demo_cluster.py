@@ -1,6 +1,7 @@
-"""`make demo-cluster`: the example on a Cluster of three masters and three replicas, over which its queues are spread. Orders come in
-round by round; every minute a master is killed, and comes back as a replica; behind each round the ledgers are audited. Ctrl-C ends all
-of it. With DEMO_SECONDS=60 it ends by itself behind the round that is then under way, and exits with 1 if an audit has found something.
+"""`make demo-cluster`: the example on a Cluster of three masters and three replicas, over which its queues are spread, and that of the
+orders by its partitions. Orders come in round by round; every minute a master is killed, and comes back as a replica; behind each round
+the ledgers are audited. Ctrl-C ends all of it. With DEMO_SECONDS=60 it ends by itself behind the round that is then under way, and
+exits with 1 if an audit has found something.
 """
 
 import os
@@ -15,6 +16,7 @@ from processes import say
 KILL_EVERY = 60.0
 SPREAD = 40  # seconds over which the orders of a round are due; fewer where DEMO_SECONDS is less
 A_SECOND = 50  # orders
+PARTITIONS = 16  # of their queue
 
 
 class ClusterDemo(Demo):
@@ -29,6 +31,7 @@ class ClusterDemo(Demo):
         say("cluster", "starts six servers")
         with Cluster(HOME / "cluster") as self.cluster:
             os.environ["DELAYQ_REDIS"] = self.cluster.url
+            os.environ["PARTITIONS"] = str(PARTITIONS)
             masters = ", ".join(str(node.port) for node in self.cluster.masters())
             say("cluster", f"its masters are on the ports {masters}; each has a replica")
             return super().run()

@@ -1,6 +1,7 @@
 """A small web shop on django-delayq. The environment may choose other servers than the ones it brings along:
 
 DELAYQ_REDIS    a URL; default: an embedded Valkey, its data in .demo/
+PARTITIONS      over how many partitions the queue of the orders is spread; default 1. More of them take a server, or a Cluster
 DATABASE_URL    postgresql://user@host/name; default: SQLite in .demo/
 PAY_WITHIN      seconds a customer has to pay; default 60
 SHOP_URL        where the shop answers; default http://127.0.0.1:8000
@@ -89,7 +90,7 @@ DELAYQ = {
     "OBJECT_URL": "shop.links.object_url",  # in the admin, the page of a job leads to its order, as that leads to its jobs
     "QUEUES": {
         "default": {},
-        "orders": {},
+        "orders": {"PARTITIONS": int(os.environ.get("PARTITIONS", "1"))},
         "partners": {"BACKOFF": "1s 2s 2s 4s 8s 15s"},
         "warehouse": {"CONSUMER": "pull", "LEASE": "5s", "BACKOFF": "1s 2s 4s 8s 15s"},  # warehouse.py pulls from it over the gateway
     },

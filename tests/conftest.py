@@ -13,8 +13,20 @@ from hypothesis import settings as hypothesis_settings
 from django_delayq.producer.stores import TIMEOUT, stores
 from django_delayq.store.connection import Link, connect
 from django_delayq.testing import plugin
-from tests import links
+from tests import emptying, links
 from tests.servers import RedisServer, ServerMissing
+
+WAITING = (
+    "tests/worker/",
+    "tests/formats/",
+    "tests/testing/test_projects.py",
+    "tests/producer/test_replicas.py",
+    "tests/producer/test_cluster.py",
+    "tests/store/test_sentinels.py",
+    "tests/locks/",
+    "tests/targets/",
+    "tests/security/test_tls_cluster.py",
+)
 
 
 def missing(reason: str) -> None:
@@ -29,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # No deadline: how fast an example runs says something about the machine. The same examples in every run of CI.
     hypothesis_settings.register_profile("tests", deadline=None, derandomize=os.environ.get("CI") == "true")
     hypothesis_settings.load_profile("tests")
+    emptying.begin()
     if not config.pluginmanager.is_registered(plugin):  # its entry point is that of an install which is older than it
         config.pluginmanager.register(plugin, "delayq")
     if reason := getattr(sys.modules.get("tests.settings"), "MISSING", ""):
@@ -37,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files whose tests wait for processes come first, so that none of them is left for the end, when the others have done."""
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/worker/", "tests/formats/")))
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Queues with several partitions, which the settings refuse as yet: tests lift that."""
+"""Queues with several partitions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from django_delayq import conf, ids, setting_readers
+from django_delayq import conf, ids
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.stores import stores
-from django_delayq.record import ClaimedJob
 from django_delayq.store.queue import Outcome
+from django_delayq.store.record import ClaimedJob
 
 Divide = Callable[..., None]
 
 
 @pytest.fixture
-def divide(settings, monkeypatch, delayq_redis) -> Divide:
+def divide(settings, delayq_redis) -> Divide:
     """`divide(16, 4, queue="orders")`: PARTITIONS is 16, and FORMER_PARTITIONS has 4."""
-    monkeypatch.setattr(setting_readers, "MOST_PARTITIONS", 512)
 
     def to(partitions: int, *former: int, queue: str = "orders", **options: Any) -> None:
         queues = settings.DELAYQ["QUEUES"]

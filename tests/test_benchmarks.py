@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import metrics, report
+from benchmarks import compare, metrics, report, sightings
 from benchmarks.metrics import Column, Figures, Metric
 from benchmarks.run import Run
+from benchmarks.servers import Masters, slot, valkey_program
+from benchmarks.sightings import Watch
 from benchmarks.systems import ALL, OWN, ROOT, System
+from django_delayq.store.cluster_slots import SLOTS
+from tests.conftest import missing
 
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text()
 CELERY = ALL["celery"]
@@ -105,3 +109,82 @@ def test_a_table_says_that_there_were_fewer_jobs_and_how_many_times_ours_is_bett
     assert "| delayq | **5** |" in table
     assert "| celery | 8 (0.7×) |" in table
     assert "Numbers of jobs are 0.25 of what is said above: all." in table
+
+
+def test_a_group_stands_for_its_metrics() -> None:
+    assert metrics.named("noop,cluster,burst") == ["noop", *metrics.GROUPS["cluster"], "burst"]
+    assert {name for group in metrics.GROUPS.values() for name in group} <= set(metrics.NAMES)
+
+
+def test_the_partitions_of_a_benchmark_are_dealt_to_the_masters_in_turn_and_all_slots_are_served() -> None:
+    slots: list[set[int]] = [set(), set(), set()]
+    for number, parts in enumerate(Masters(5).parts):
+        for part in parts.split(" "):
+            first, last = map(int, part.split("-"))
+            slots[number] |= set(range(first, last + 1))
+    assert [[slot(partition) in some for some in slots].index(True) for partition in range(5)] == [0, 1, 2, 0, 1]
+    assert sorted(number for some in slots for number in some) == list(range(SLOTS))
+
+
+MOMENT = 1_790_000_123.25
+
+
+@pytest.mark.parametrize("moment", [MOMENT, MOMENT + 700, MOMENT + 899], ids=str)
+@pytest.mark.parametrize(("number", "partition"), [(1, 0), (100_700, 511)])
+def test_a_mark_tells_which_job_ran_where_and_when(number: int, partition: int, moment: float) -> None:
+    [found] = sightings.read([sightings.mark(number, partition, moment)], since=MOMENT)
+    assert (found.number, found.partition) == (number, partition)
+    assert found.moment == pytest.approx(moment, abs=1e-4)
+
+
+def watched(*runs: tuple[int, int, float]) -> Watch:
+    """Runs of that number and partition, so late; all were due behind `MOMENT`."""
+    due = [(number, partition, MOMENT + number * sightings.EVERY + late) for number, partition, late in runs]
+    return Watch([sightings.mark(*one) for one in due], MOMENT)
+
+
+def test_the_latest_job_says_how_long_its_partition_stood_still() -> None:
+    watch = watched((1, 0, 0.001), (2, 1, 0.002), (100, 0, 3.0), (101, 1, 0.1))
+    assert watch.lateness([0]) == pytest.approx([0.001, 3.0], abs=1e-4)
+    assert watch.lateness([1], since=MOMENT + 0.25) == pytest.approx([0.1], abs=1e-4)
+    assert watch.lateness(until=MOMENT + 0.25) == pytest.approx([0.001, 0.002], abs=1e-4)
+
+
+def test_a_partition_runs_again_when_it_runs_what_was_due_later() -> None:
+    killed = MOMENT + 1.0
+    watch = watched((100, 0, 1.0), (300, 0, 2.0), (301, 1, 0.0))  # the first was due before, and runs behind the kill
+    assert watch.again([0], killed) == pytest.approx(2.5, abs=1e-4)
+    assert watch.again([1], killed) == pytest.approx(0.505, abs=1e-4)
+    assert watch.again([0, 2], killed) == float("inf")
+
+
+def test_what_runs_twice_is_counted_once() -> None:
+    watch = watched((1, 0, 0.0), (1, 0, 1.0), (2, 0, 0.0))
+    assert (watch.distinct(), watch.twice()) == (2, 1)
+
+
+def test_ratios_of_two_checkouts_are_those_of_their_rounds() -> None:
+    this: compare.Rounds = {"one": [100, 50, 300], "life_us": [20, None, 22]}
+    other: compare.Rounds = {"one": [200, 50, 310], "life_us": [20, 20, 20]}
+    rate, cpu = compare.lines_of("noop", this, other)
+    assert (rate.this, rate.other, rate.ratio) == (100, 200, pytest.approx(300 / 310))
+    assert [rate.worse(most) for most in (3, 4)] == [True, False]
+    assert (cpu.this, cpu.other, cpu.ratio) == (21, 20, pytest.approx(1.05))
+    assert [cpu.worse(most) for most in (3, 6)] == [True, False]
+    assert "| noop | one process, jobs/s | 100 | 200 | 0.968 | worse by more than 3 % |" in compare.table([rate], 3)
+
+
+def test_a_figure_that_one_checkout_lacks_is_left_out() -> None:
+    assert compare.lines_of("noop", {"one": [1.0]}, {}) == []
+    assert compare.lines_of("noop", {"one": [1.0]}, {"one": [None]}) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", metrics.GROUPS["cluster"])
+def test_each_metric_of_the_cluster_gives_all_its_figures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "benchmarks.settings")  # for the programs that it starts
+    metric = metrics.load(name)
+    found = metric.measure(OWN, 0.02) or missing("no PostgreSQL, or no driver for it")
+    wanted = {figure for figure in metric.columns if not figure.startswith("whole_") or valkey_program()}
+    assert {figure for figure, value in found.items() if value is not None} >= wanted
+    assert all(found.get(figure, 0) == 0 for figure in ("lost", "keys_lost", "whole_lost", "keys_twice", "whole_twice"))

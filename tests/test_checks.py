@@ -13,7 +13,9 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections
 
-from django_delayq import checks
+from django_delayq import checks, conf, under_test
+from django_delayq.exceptions import ConfigError
+from django_delayq.management.queue_findings import redis_findings
 from django_delayq.producer.task import Registry, Task, registry, task
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
@@ -21,7 +23,12 @@ from django_delayq.store.fitness import NEWEST, link_findings, server_findings, 
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
+from tests.security.test_tls import certificates, tls
+from tests.servers import USER, as_package
+from tests.store import test_partition_health
 from tests.topologies import ClusterNode, ClusterServers, SentinelServer, until
+
+__all__ = ["certificates", "tls"]  # fixtures
 
 
 def found(settings, **delayq) -> dict[str, str]:
@@ -81,13 +88,34 @@ def test_e001_in_a_queue_names_the_place(settings):
         ("QUEUES", ["orders"]),
         ("QUEUES", {"a/b": {}}),
         ("QUEUES", {"a": None}),
-        ("QUEUES", {"a": {"PARTITIONS": 2}}),
+        ("QUEUES", {"a": {"PARTITIONS": 513}}),
+        ("QUEUES", {"a": {"PARTITIONS": 0}}),
+        ("QUEUES", {"a": {"FORMER_PARTITIONS": [513]}}),
+        ("QUEUES", {"a": {"FORMER_PARTITIONS": 4}}),
         ("QUEUES", {"a": {"LEASE": "x"}}),
     ],
 )
 def test_e002_a_wrong_value_names_the_place(settings, key, value):
     said = found(settings, **{key: value})["delayq.E002"]
     assert f'DELAYQ["{key}"]' in said
+
+
+@pytest.mark.parametrize("options", [{"PARTITIONS": 2}, {"FORMER_PARTITIONS": [2]}])
+@pytest.mark.parametrize("embedded", ["embedded", {"EMBEDDED": "/nowhere"}])
+def test_e002_several_partitions_on_the_embedded_server(settings, options, embedded):
+    one, queue = {"PARTITIONS": 1, "FORMER_PARTITIONS": [1][:0]}, {"REDIS": embedded, **options}
+    for said in (found(settings, REDIS=embedded, QUEUES={"a": options}), found(settings, QUEUES={"a": queue})):
+        assert 'DELAYQ["QUEUES"]["a"]["PARTITIONS"] cannot be with the embedded server' in said["delayq.E002"]
+        assert "name a server, or a Cluster" in said["delayq.E002"]
+    with pytest.raises(ConfigError, match="cannot be with the embedded server"):
+        conf.get()
+    assert "delayq.E002" not in found(settings, QUEUES={"a": {"REDIS": embedded, **one}})
+
+
+def test_tests_of_a_project_may_go_to_an_embedded_server_whatever_its_partitions(settings, monkeypatch, tmp_path):
+    settings.DELAYQ = {"REDIS": "redis://nowhere:1/0", "TEST_REDIS": {"EMBEDDED": str(tmp_path)}, "QUEUES": {"a": {"PARTITIONS": 4}}}
+    monkeypatch.setattr(under_test, "ISOLATES", True)
+    assert (conf.get().queue("a").partitions, conf.get().redis) == (4, {"EMBEDDED": str(tmp_path)})
 
 
 def test_e007_signing_without_a_secret_key(settings):
@@ -334,6 +362,20 @@ def test_e016_sentinels_that_know_no_such_master(settings, own_redis, request):
     assert "sentinel monitor" in said["delayq.E016"]
 
 
+@pytest.mark.django_db
+def test_e022_more_replicas_wanted_than_there_are(settings, own_redis):
+    server = own_redis(port=True, appendonly="yes", repl_diskless_sync_delay="0")
+    queues = {"pings": {"DURABILITY": "redis", "REPLICAS": 1}, "orders": {}}
+    said = deploy(settings, as_package(server.url), QUEUES=queues)["delayq.E022"]
+    assert "REPLICAS of 'pings' is up to 1, and 0 replicas follow" in said
+    assert any(found["code"] == "E022" for found in redis_findings())
+    own_redis(replicaof=f"127.0.0.1 {server.port}")
+    until(lambda: "state=online" in server.call("INFO", "replication", whole=True), "the replica does not follow")
+    assert "delayq.E022" not in deploy(settings, as_package(server.url), QUEUES=queues)
+    assert server.call("ACL", "SETUSER", USER, "-wait") == "+OK"
+    assert "may not call WAIT" in deploy(settings, as_package(server.url), QUEUES=queues)["delayq.E022"]
+
+
 def test_a_cluster_is_looked_at_as_a_whole(settings):
     with ClusterServers(replicas=True, cluster_require_full_coverage="no", appendonly="yes") as cluster:
         assert list(deploy(settings, cluster.url, SIGNING=True)) == []
@@ -367,6 +409,13 @@ def test_e017_the_address_of_a_cluster_at_a_server_of_its_own(settings, own_redi
     assert f"redis://[user:password@]127.0.0.1:{server.port}/0" in said["delayq.E017"]
 
 
+def test_e020_an_address_without_tls_at_a_server_that_speaks_it(settings, certificates, tls):
+    server = tls(appendonly="yes")
+    said = deploy(settings, f"redis://localhost:{server.tls_port}/2", SIGNING=True)
+    assert list(said) == ["delayq.W015", "delayq.E020"]
+    assert f"rediss://[user:password@]localhost:{server.tls_port}/2" in said["delayq.E020"]
+
+
 def test_w010_no_persistence_and_w011_snapshots_only(settings, own_redis):
     assert list(deploy(settings, own_redis().url)) == ["delayq.W010"]
     assert list(deploy(settings, own_redis(save="60 1000").url)) == ["delayq.W011"]
@@ -388,7 +437,7 @@ def test_e011_and_w012_by_made_up_facts(redis_server):
 
 def test_every_id_is_in_the_table_and_has_a_test():
     table = set(re.findall(r"delayq\.([EW]\d{3}) \|", checks.__doc__ or ""))
-    source = Path(__file__).read_text().lower()
+    source = "".join(path.read_text().lower() for path in (Path(__file__), Path(test_partition_health.__file__)))
     assert {id for id in table if id.lower() not in source} == set()
 
 

@@ -95,6 +95,7 @@ def check_ids() -> set[str]:
         *package.glob("management/**/*.py"),
         *package.glob("contrib/**/*.py"),
         *package.glob("periodic/*.py"),
+        *package.glob("targets/*.py"),
     ]
     return {id for source in sources for id in CHECK.findall(source.read_text())}
 
@@ -130,7 +131,7 @@ def test_every_option_of_deliver_is_described():
 
 
 def test_every_way_in_which_a_delivery_fails_is_described():
-    from django_delayq.contrib.http import answers, webhook
+    from django_delayq.targets import answers, webhook
 
     named = code_words("http")
     missing = [code for code in (*answers.TEXTS, *webhook.TEXTS) if code not in named]

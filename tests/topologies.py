@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from django_delayq.store.cluster_slots import slot_of
-from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, cluster_rules, free_port, redis_program
+from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, ServerMissing, cluster_rules, free_port, redis_program
+from tests.wires import Wires
 
 SLOTS = 16_384
 BUS = 10_000
+REDIS8 = Path(__file__).parents[1] / ".make" / "redis8-server"
 
 
 def valkey_program() -> str:
@@ -31,6 +34,16 @@ def valkey_program() -> str:
     return str(get_binary_path())
 
 
+def redis8_program() -> str:
+    """The Redis 8 that `make .make/redis8` has laid there."""
+    if not REDIS8.exists():
+        raise ServerMissing("no Redis 8: make .make/redis8")
+    return str(REDIS8)
+
+
+PROGRAMS: dict[str, Callable[[], str]] = {"redis7": redis_program, "redis8": redis8_program, "valkey9": valkey_program}
+
+
 @cache
 def key_in(slot: int) -> str:
     """A key that lies in that slot."""
@@ -38,16 +51,27 @@ def key_in(slot: int) -> str:
 
 
 class ClusterNode(RedisServer):
-    """A server in cluster mode. It serves no slot until `serve` is called."""
+    """A server in cluster mode. It serves no slot until `serve` is called. With `tls_cluster="yes"` its port is one by TLS."""
 
     def __init__(self, program: str = "", **options: str) -> None:
         super().__init__(cluster_enabled="yes", cluster_config_file="nodes.conf", **options)
         self.port = _port_with_a_bus()
+        if options.get("tls_cluster") == "yes":
+            self.options |= {"port": "0", "tls-port": str(self.port)}
+        self.announced = (self.port, self.port + BUS)
+        self.address = ""  # from which it calls, on wires
         self.program = program or self.program
         self.id = secrets.token_hex(20)  # where it has not chosen one for itself
 
     def users(self) -> list[str]:
         return [*super().users(), *cluster_rules()]
+
+    def hang_on(self, wires: Wires, address: str) -> None:
+        """Others reach it by these wires alone. Before it starts."""
+        self.address = address
+        self.announced = port, bus = wires.lead(address, self.port), wires.lead(address, self.port + BUS)
+        self.options |= {"cluster-announce-ip": "127.0.0.1", "cluster-announce-port": str(port), "cluster-announce-bus-port": str(bus)}
+        self.options |= {"bind-source-addr": address}
 
     def serve(self, first: int = 0, last: int = SLOTS - 1) -> Self:
         """Gives it these slots."""
@@ -80,20 +104,29 @@ class ClusterServers:
 
     Args:
         program: of the servers; by default that of `redis_program`.
+        wires: between all of them and their clients.
         options: of all servers, as in their configuration file.
     """
 
-    def __init__(self, *, masters: int = 3, replicas: bool = False, program: str = "", **options: str) -> None:
+    def __init__(
+        self, *, masters: int = 3, replicas: bool = False, program: str = "", wires: Wires | None = None, **options: str
+    ) -> None:
         options = {"cluster_node_timeout": "2000", "repl_diskless_sync_delay": "0", **options}
         self.masters = [ClusterNode(program, **options) for _ in range(masters)]
         self.replicas = [ClusterNode(program, **options) for _ in range(masters if replicas else 0)]
         bounds = [SLOTS * number // masters for number in range(masters + 1)]
-        self._parts = [f"{bounds[number]}-{bounds[number + 1] - 1}" for number in range(masters)]
+        self.wires = wires
+        if wires is not None:
+            for number, node in enumerate(self.nodes):
+                node.hang_on(wires, f"127.0.0.{10 + number}")
+        self.parts = [f"{bounds[number]}-{bounds[number + 1] - 1}" for number in range(masters)]
 
     def __enter__(self) -> Self:
         for node in self.nodes:
             (node.directory / "nodes.conf").write_text("".join(self._lines(node)))
         try:
+            if self.wires is not None:
+                self.wires.begin()
             for node in self.nodes:
                 node.start()
             until(self._well, "the Cluster does not come up")
@@ -105,6 +138,8 @@ class ClusterServers:
     def __exit__(self, *_: object) -> None:
         for node in self.nodes:
             node.stop()
+        if self.wires is not None:
+            self.wires.end()
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -113,7 +148,7 @@ class ClusterServers:
     @property
     def places(self) -> str:
         """As in a URL: not of all, since the others are learnt."""
-        return ",".join(f"127.0.0.1:{node.port}" for node in self.masters[:2])
+        return ",".join(f"127.0.0.1:{node.announced[0]}" for node in self.masters[:2])
 
     @property
     def url(self) -> str:
@@ -128,6 +163,16 @@ class ClusterServers:
         """The node that serves the slot, as all that answer tell."""
         [found] = {node.port for node in self.nodes if node.tells(slot) == "me"}
         return next(node for node in self.nodes if node.port == found)
+
+    @property
+    def leading(self) -> list[ClusterNode]:
+        """Those that are masters now."""
+        return [node for node in self.nodes if "role:master" in node.call("INFO", "replication", whole=True)]
+
+    def replica_of(self, master: ClusterNode) -> ClusterNode | None:
+        """The one that has all that this one has, if there is any."""
+        told = master.call("INFO", "replication", whole=True)
+        return next((node for node in self.nodes if f"port={node.port},state=online" in told), None)
 
     def move(self, slot: int, to: ClusterNode) -> None:
         """Moves a slot with what is in it, key by key."""
@@ -153,18 +198,18 @@ class ClusterServers:
     def settle(self, slot: int, to: ClusterNode) -> None:
         """Ends the move: all masters are told."""
         source = self.serving(slot)
-        for node in (to, source, *(one for one in self.masters if one not in (to, source))):
+        for node in (to, source, *(one for one in self.leading if one not in (to, source))):
             assert node.call("CLUSTER", "SETSLOT", str(slot), "NODE", to.id) == "+OK"
         # Who moves it on before all have heard of this may give it an epoch that was given already: which of the two holds is chance.
-        until(lambda: len({node.epoch() for node in self.masters}) == 1, "not all hear of the move")
+        until(lambda: len({node.epoch() for node in self.leading}) == 1, "not all hear of the move")
 
     def _lines(self, own: ClusterNode) -> Iterator[str]:
         for number, node in enumerate(self.nodes):
             role = "myself," if node is own else ""
-            place = f"{node.id} 127.0.0.1:{node.port}@{node.port + BUS}"
+            place = f"{node.id} 127.0.0.1:{node.announced[0]}@{node.announced[1]}"
             master = number % len(self.masters)
             if number < len(self.masters):
-                yield f"{place} {role}master - 0 0 {number + 1} connected {self._parts[number]}\n"
+                yield f"{place} {role}master - 0 0 {number + 1} connected {self.parts[number]}\n"
             else:
                 yield f"{place} {role}slave {self.masters[master].id} 0 0 {master + 1} connected\n"
         yield f"vars currentEpoch {len(self.masters)} lastVoteEpoch 0\n"

@@ -16,7 +16,7 @@ import django
 django.setup()
 
 import django_delayq as delayq
-from benchmarks import tasks
+from benchmarks import sightings, tasks
 from benchmarks.adapters import base
 from django_delayq import clock, conf
 from django_delayq.messages.push import KIND
@@ -151,6 +151,29 @@ def relayed(count: int) -> float:
     return time.perf_counter() - began
 
 
+def seen(count: int) -> float:
+    """Schedules so many that are due one after the other, each for itself, so that its partition is chosen for it alone. Returns the
+    origin of their dates, in seconds since 1970.
+    """
+    origin = time.time() + 3 + count / 150
+    for number in range(1, count + 1):
+        delayq.schedule(tasks.seen, number, run_at=clock.from_ms(round((origin + number * sightings.EVERY) * 1000)))
+    if time.time() > origin:
+        raise SystemExit("the jobs were due before they were in")
+    return origin
+
+
+def at_once(count: int) -> float:
+    """Schedules so many for now, one after the other; the longest of the calls, in seconds."""
+    longest = 0.0
+    for number in range(sightings.FIRST_AT_ONCE, sightings.FIRST_AT_ONCE + count):
+        began = time.perf_counter()
+        delayq.schedule(tasks.seen, number)
+        longest = max(longest, time.perf_counter() - began)
+        time.sleep(sightings.AT_ONCE)
+    return longest
+
+
 class Delayq(base.Adapter):
     """Bulk: schedule_many."""
 
@@ -171,6 +194,8 @@ class Delayq(base.Adapter):
         "named10000": partial(named, 10_000),
         "in_turn": in_turn,
         "relayed": relayed,
+        "seen": seen,
+        "at_once": at_once,
         "wakes50": partial(wakes, 50),
         "wakes99": partial(wakes, 99),
     }

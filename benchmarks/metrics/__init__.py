@@ -28,7 +28,14 @@ NAMES = (
     "growth",
     "workers",
     "deep",
+    "routing",
+    "masters",
+    "failover",
+    "moves",
+    "partitions",
+    "near",
 )
+GROUPS = {"cluster": ("routing", "masters", "failover", "moves", "partitions", "near")}
 SLOW = frozenset({"rq", "django-q2"})  # which get fewer jobs: a run would take minutes
 Figures = Mapping[str, float | None]
 
@@ -63,6 +70,11 @@ def load(name: str) -> Metric:
     """The metric of that name."""
     found: Metric = import_module(f"benchmarks.metrics.{name}").METRIC
     return found
+
+
+def named(text: str) -> list[str]:
+    """The names in that list, with a group for all of its own."""
+    return [name for word in text.split(",") for name in GROUPS.get(word, (word,))]
 
 
 def counted(number: int, size: float, least: int = 100) -> int:

@@ -14,7 +14,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as now
 from django.utils.translation import ngettext
 
-from django_delayq import clock
+from django_delayq import clock, conf
 from django_delayq.admin.charts import bars, sums
 from django_delayq.admin.show import duration, visible
 from django_delayq.console import far_jobs
@@ -26,6 +26,7 @@ from django_delayq.spread import MINUTES, Spread, percentile
 from django_delayq.store.figures import Forecast
 
 PARTS: Final = 6  # of an hour, in the table beside a sparkline
+MOST_NAMED: Final = 20  # of what is left out
 MANY: Final = 0.1  # a failure share that is shown in red
 
 
@@ -52,6 +53,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """The line of a queue whose server does not answer. `away`: its name as the settings have it."""
+
+    away: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
     """One chart of the forecast with its table."""
 
@@ -63,29 +72,33 @@ class Ahead:
     rows: list[tuple[str, int]]
 
 
-def rows(seen: Overview) -> tuple[list[Row], str]:
-    """A row per queue; and why not, if Redis went away meanwhile."""
-    figures = stores.figures()
+def rows(seen: Overview) -> tuple[list[Row | Away], Overview, str]:
+    """A row per queue, in the order of the settings; what was seen, without what went away meanwhile; and why there are none, if all
+    of Redis did.
+    """
+    names = [queue.name for queue in seen.queues]
     try:
-        found, missing = stores.from_each(
-            [queue.name for queue in seen.queues], lambda names: [*zip(names, figures.hours(names), strict=True)]
-        )
+        found, missing = stores.from_each(names, lambda reach: stores.figures(reach).hours(names))
     except DOWN as error:
-        return [], worded(error)
-    hours = {name: hour for of_server in found for name, hour in of_server}
-    rows = [_row(queue, hours[queue.name]) for queue in seen.queues if queue.name in hours]
-    return rows, next((worded(error) for error in missing.values()), "")
+        return [], seen, worded(error)
+    hours = dict(zip(names, found, strict=True))
+    seen = seen.lacking(missing)
+    there = {queue.name: _row(queue, hours[queue.name]) for queue in seen.queues}
+    return [there.get(name) or Away(away=name, name=visible(name)) for name in conf.get().queues], seen, ""
 
 
 def left_out(seen: Overview) -> list[tuple[str, str]]:
-    """The queues of servers that cannot be asked, and why."""
-    return [(", ".join(map(visible, names)), worded(error)) for names, error in seen.left_out]
+    """The queues, and partitions of queues, of servers that cannot be asked, and why."""
+    return [
+        (", ".join(map(visible, names[:MOST_NAMED])) + ", …" * (len(names) > MOST_NAMED), worded(error))
+        for names, error in seen.left_out
+    ]
 
 
 def forecast(queues: Sequence[str]) -> list[Ahead]:
     """What becomes due in these queues; nothing while Redis cannot be asked."""
     try:
-        found = stores.figures().forecast(queues)  # of several servers, so of no one breaker
+        found, _ = stores.from_each(queues, lambda reach: stores.figures(reach).forecast(queues))
     except DOWN:
         return []
     return _ahead(_with_far(found, queues))

@@ -24,7 +24,7 @@ from django_delayq.admin.show import visible
 from django_delayq.console import masking
 from django_delayq.exceptions import DelayqError, KeyTaken
 from django_delayq.models import Job, Periodic
-from django_delayq.producer import edit
+from django_delayq.producer import edit, where
 from django_delayq.producer.job_copy import schedule_copy
 from django_delayq.producer.task import registry
 from django_delayq.states import DELIVERY, FINISHED, OFFER, REQUEUEABLE, Change, State
@@ -157,9 +157,10 @@ def _copy(request: HttpRequest, job: Job, form: EditForm) -> UUID:
     except ValueError:
         messages.error(request, now("Nothing was scheduled: the form was not sent as a whole. Try again."))
         return job.pk
-    if Job.objects.using(conf.get().database).filter(pk=id).exists():
+    before = where.row_in_any(id, conf.get().queue(job.queue).served if job.queue in conf.get().queues else ())
+    if before is not None:
         messages.warning(request, now("This copy is scheduled already."))
-        return id
+        return before.record.id
     try:
         made = schedule_copy(
             job, given["args"], given["kwargs"], id=id, delay=given["delay"], actor=actor(request), reason=given["reason"]

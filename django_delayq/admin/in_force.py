@@ -14,9 +14,11 @@ from django_delayq.admin.show import allowed, visible
 from django_delayq.conf import PER_QUEUE, QueueConfig
 from django_delayq.ladder import POLL, Ladder
 from django_delayq.producer.task import Task
+from django_delayq.store.address import address
 
 DURATIONS: Final = ("LEASE", "TIMEOUT", "HORIZON")
 STEPS: Final = 20  # of a ladder
+EMBEDDED: Final = "embedded"
 
 
 class Setting(NamedTuple):
@@ -77,6 +79,8 @@ def _given(own: Any, usual: Any, shown: Any, here: str, there: str) -> tuple[str
 
 
 def _shown(name: str, value: Any) -> str:
+    if name == "REDIS":
+        return address(value) or EMBEDDED  # without its password
     if name in DURATIONS:
         return _duration(value)
     if name == "MAX_ATTEMPTS":

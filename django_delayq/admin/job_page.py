@@ -20,6 +20,7 @@ from django_delayq.console import asks, job_links, masking, why_not_yet
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
 from django_delayq.models import Job
+from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, EndingKind, State
 from django_delayq.store.inspector import JobView
 
@@ -55,6 +56,7 @@ def gather(request: HttpRequest, job: Job, jobs: QuerySet[Job], *, sensitive: bo
         "error": visible(job.error),
         "key": visible(job.key),
         "partition": ids.partition(job.pk) if job.queue in conf.get().partitions else None,
+        "place": visible(stores.places.of(job.queue, ids.partition(job.pk)).where) if job.queue in conf.get().partitions else "",
         "state": badge(timeline.state_of(job, view)),
         "allowed": allowed(job.max_attempts),
         "asked": asks.fully(job, view),

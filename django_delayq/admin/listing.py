@@ -273,12 +273,11 @@ def live(jobs: Iterable[Job]) -> tuple[dict[UUID, JobView], str]:
             by_queue[job.queue].append(job.pk)
     try:
         views, missing = stores.from_each(
-            by_queue, lambda names: [view for queue in names for view in stores.inspector().jobs(queue, by_queue[queue])]
+            by_queue, lambda reach: [view for queue, jobs in by_queue.items() for view in stores.inspector(reach).jobs(queue, jobs)]
         )
     except overview.DOWN as error:
         return {}, worded(error)
-    found = {view.id: view for of_node in views for view in of_node if view is not None}
-    return found, next((worded(error) for error in missing.values()), "")
+    return {view.id: view for view in views if view is not None}, worded(missing.first) if missing else ""
 
 
 def linked_schedule(jobs: Any, request: HttpRequest, row: Periodic) -> str:

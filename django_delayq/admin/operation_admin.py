@@ -13,6 +13,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db import connections
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -32,12 +33,13 @@ from django_delayq.admin.operation_preview import Preview
 from django_delayq.admin.readonly import ReadOnlyAdmin
 from django_delayq.admin.report import actor, log, note
 from django_delayq.admin.show import badge, breakable, cut, duration, moment, visible, word
-from django_delayq.console import counting, keyset, search_hints
+from django_delayq.console import counting, keyset, operation_loop, operation_parts, search_hints
 from django_delayq.console.error_texts import told
 from django_delayq.console.overview import leased
 from django_delayq.console.selection import Selection
 from django_delayq.console.verbs import VERBS, Verb
-from django_delayq.mirror import operation_loop
+from django_delayq.mirror import database_clock
+from django_delayq.mirror.rows import hindered
 from django_delayq.models import Job, Operation, Queue
 from django_delayq.states import State
 
@@ -165,7 +167,7 @@ class OperationAdmin(ReadOnlyAdmin):
         if not all(self.allows(request, name) for name in ("view_job", "start_operation", verb.permission)):
             raise PermissionDenied
         jobs = self._jobs_to_act_on(request, verb)
-        wanted = chosen(request).fixed(clock.wall_ms())
+        wanted = chosen(request).fixed(clock.to_ms(database_clock.now(connections[conf.get().database])))
         if wanted.view == State.RUNNING:
             wanted = wanted.running(leased(wanted.queue))
         complaints = [*strange(request), *wanted.search.complaints, *filter(None, [search_hints.refusal(wanted.search)])]
@@ -264,6 +266,7 @@ class OperationAdmin(ReadOnlyAdmin):
             reason=visible(operation.reason),
             refreshing=not operation.over,
             trouble=_trouble(operation),
+            later="" if operation.over else ", ".join(operation_parts.labels(operation)),
             options={OPTIONS.get(name, name): value for name, value in operation.options.items()},
         )
         page = TemplateResponse(request, "admin/delayq/operation/page.html", context)
@@ -283,7 +286,7 @@ class OperationAdmin(ReadOnlyAdmin):
         before, after, label, said = STEERING[act]
         fields: dict[str, Any] = {"stage": after}
         if act == "resume":
-            fields |= {"paced_from": None, **operation_loop.hindered(None)}
+            fields |= {"paced_from": None, **hindered(None)}
         if act == "cancel":
             fields["finished_at"] = clock.now()
         mine = Operation.objects.using(conf.get().database).filter(pk=operation.pk, stage__in=before)

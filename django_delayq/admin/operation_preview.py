@@ -10,14 +10,15 @@ from uuid import UUID
 from django_delayq import conf, ids
 from django_delayq.console import overview
 from django_delayq.console.selection import Selection
+from django_delayq.models import Job
 from django_delayq.states import State
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a person has seen before starting: when, up to which job, as a digest for which tasks the words stood, and which jobs ran
-    by Redis' word (`only`, see `Selection`). It comes back with the form; an operation is about nothing that came later, about no other
-    tasks, and about no other jobs that run.
+    """What a person has seen before starting: when, by the database's clock, up to which job, as a digest for which tasks the words
+    stood, and which jobs ran by Redis' word (`only`, see `Selection`). It comes back with the form; an operation is about nothing that
+    came later, about no other tasks, and about no other jobs that run.
     """
 
     at_ms: int
@@ -30,9 +31,8 @@ class Preview:
         """Of this moment."""
         tasks = json.dumps(wanted.tasks)
         only = None if wanted.only is None else tuple(wanted.only)
-        newest = ids.new()
-        if conf.get().partitions:  # others of this millisecond may sort behind it, though they were there before
-            newest = ids.end_of(newest)
+        rows = Job.objects.using(conf.get().database).order_by("-pk")  # ids are of web hosts, whose clocks may be ahead
+        newest = rows.values_list("pk", flat=True).first() or ids.new()
         return cls(wanted.at_ms, newest, hashlib.sha256(tasks.encode()).hexdigest()[:16], only)
 
     @classmethod

@@ -72,7 +72,7 @@ class QueueAdmin(ReadOnlyAdmin):
     def board(self, request: HttpRequest) -> dict[str, Any]:
         """What the dashboard shows."""
         seen, unpublished, names = look(), count_absent(), list(conf.get().queues)
-        rows, trouble = dashboard.rows(seen) if seen.error is None else ([], worded(seen.error))
+        rows, seen, trouble = dashboard.rows(seen) if seen.error is None else ([], seen, worded(seen.error))
         chosen = request.GET.get("queue", "")
         counts = {} if rows else count_rows(names)
         signs = [*vitals(seen, unpublished), *far(far_jobs.far_queues()), *schedule_views.signs(conf.get().database)]

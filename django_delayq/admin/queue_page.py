@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin import dashboard, in_force, trend_charts, trend_sections
+from django_delayq.admin import dashboard, in_force, partition_lines, trend_charts, trend_sections
 from django_delayq.admin.dashboard import MANY, brief, percent
 from django_delayq.admin.show import badge, duration, visible
 from django_delayq.admin.trend_sections import Part, Section
@@ -24,6 +24,7 @@ from django_delayq.store import name_figures
 from django_delayq.store.fitness import unkept
 from django_delayq.store.message_consumers import MessageConsumer, MessageConsumers
 from django_delayq.store.name_figures import NamesSeen
+from django_delayq.store.reach import Reach
 
 MOST_QUEUES: Final = 20  # whose counters one page reads
 MOST_TASKS: Final = 50
@@ -45,13 +46,16 @@ def of_queue(request: HttpRequest, name: str, *, may_see_jobs: bool) -> dict[str
         "may_see_jobs": may_see_jobs,
         "trouble": trouble,
         "depth": view.depth if view else None,
-        "parts": list(enumerate(view.parts)) if view else [],
+        "view": view,
+        "parts": partition_lines.of(view) if view else [],
+        "left_out": dashboard.left_out(_lacking(seen, section).of(name)),
         "late": duration(float(int(view.oldest_late))) if view and view.oldest_late >= 1 else "–",
         "lanes": lanes,
         "paused_at": view.paused_at if view else kept.paused_at if kept else None,
         "paused_by": visible(view.depth.paused_by if view else kept.paused_by if kept else ""),
         "paused_why": visible(view.depth.paused_reason if view else kept.paused_why if kept else ""),
         "workers": [_worker(facts, name) for facts in seen.workers if name in overview.served(facts) or name in _records(facts)],
+        "unseen": seen.unseen is not None,
         "unkept": bool(seen.present and unkept([name], seen.workers)),
         "pulled": config.pulled,
         "consumers": [
@@ -77,6 +81,7 @@ def of_all(request: HttpRequest) -> dict[str, Any]:
     section, trouble = _section(picked, span, lambda: ended, seen)
     return {
         "trouble": trouble,
+        "left_out": [] if trouble else dashboard.left_out(_lacking(seen, section).of(*picked)),
         "names": [(name, visible(name)) for name in names],
         "picked": given if given in names else "",
         "more": len(names) - MOST_QUEUES if picked == names[:MOST_QUEUES] and len(names) > MOST_QUEUES else 0,
@@ -127,14 +132,22 @@ def _section(names: list[str], span: Span, ends: Callable[[], NewestJobs], seen:
     return trend_sections.of_queues(names, span, ends, alive=False), trouble
 
 
+def _lacking(seen: Overview, section: Section) -> Overview:
+    return seen.lacking(section.missing) if section.missing else seen
+
+
 def _in_redis(name: str, *, names: bool) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
     """The lanes of a queue, who pulls it, and, if wanted, the names that its jobs share; nothing if Redis went away meanwhile."""
-    prefix = conf.get().prefix
+
+    def read(reach: Reach) -> tuple[dict[str, int], list[MessageConsumer], NamesSeen | None]:
+        config = conf.get()
+        lanes = stores.figures(reach).lanes(name)
+        pulled = MessageConsumers(stores.places, prefix=config.prefix).of_each([name] if config.queue(name).pulled else [], reach)
+        seen = name_figures.look(stores.places, [store.keys for store in stores.parts(name)], reach) if names else None
+        return lanes, [one for queue in pulled for one in queue.consumers], seen
+
     try:
-        with stores.guarded(name):
-            lanes = stores.figures().lanes(name)
-            consumers = MessageConsumers(stores.places, prefix=prefix).of(name).consumers if conf.get().queue(name).pulled else ()
-            return lanes, list(consumers), name_figures.look_at_all(stores.parts(name)) if names else None
+        return stores.from_each([name], read)[0]
     except DOWN:
         return {}, [], None
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
+from django.contrib.admin.models import CHANGE
 from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext as now
 
 from django_delayq import clock, conf, ids
-from django_delayq.admin.show import visible
+from django_delayq.console import admin_log
 from django_delayq.console.error_texts import worded
 from django_delayq.console.overview import DOWN
 from django_delayq.console.verbs import Verb
@@ -73,19 +72,8 @@ def carry_out(request: HttpRequest, verb: Verb, jobs: Iterable[Job], *, reason: 
 
 
 def log(request: HttpRequest, model: type[Model], objects: Iterable[tuple[str, str]], sentence: str, flag: int = CHANGE) -> None:
-    """One LogEntry per object, given as (id, text). `flag`: Django's number for what was done."""
-    content_type = ContentType.objects.get_for_model(model, for_concrete_model=False)
-    LogEntry.objects.bulk_create(
-        LogEntry(
-            user_id=str(request.user.pk),
-            content_type=content_type,
-            object_id=id,
-            object_repr=visible(text)[:200],
-            action_flag=flag,
-            change_message=visible(sentence),
-        )
-        for id, text in objects
-    )
+    """See `admin_log.write`: for who asks."""
+    admin_log.write(request.user.pk, model, objects, sentence, flag)
 
 
 def note(request: HttpRequest, kind: str, reason: str, *, of: Job | None = None, **detail: Any) -> None:

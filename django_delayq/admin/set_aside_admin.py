@@ -153,7 +153,7 @@ class SetAsideAdmin(ReadOnlyAdmin):
                 mine = queryset.filter(queue=name)
                 for partition in sorted(set(mine.order_by().values_list("partition", flat=True))):
                     chosen = list(mine.filter(partition=partition).values_list("pk", flat=True))
-                    with stores.guarded(name):
+                    with stores.guarded(name, partition):
                         taken, left = retry(MirrorLoop(stores.places, config.queue(name), partition=partition, **common), chosen)
                     done, refused = done + taken, refused + left
         except (*DOWN, DriverError) as error:

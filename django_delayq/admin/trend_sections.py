@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 from django.utils.translation import gettext_lazy as _
 
@@ -14,12 +14,11 @@ from django_delayq import clock
 from django_delayq.admin.show import word
 from django_delayq.admin.trend_charts import Chart, counted, moments, timed
 from django_delayq.console.trends import ENDED, EndedJob, NewestJobs, NewestRuns, Span, quantile, spread_over
-from django_delayq.producer.stores import stores
+from django_delayq.producer.stores import Missing, stores
 from django_delayq.spread import SLOT_MS, percentile
 from django_delayq.states import AttemptOutcome
-from django_delayq.store.figures import Figures, SlotCounts
+from django_delayq.store.figures import EndedCounts, Figures, SlotCounts
 
-T = TypeVar("T")
 LOOKS: Final = {  # of what is counted, from the bottom of a bar upward
     AttemptOutcome.SUCCEEDED.value: "delayq-bar-well",
     AttemptOutcome.RETRIED.value: "delayq-bar-late",
@@ -60,24 +59,31 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """The charts of one span, and its sums. `looked`: the rows that were read for them, None for none; `queues`: each for itself."""
+    """The charts of one span, and its sums. `looked`: the rows that were read for them, None for none; `queues`: each for itself;
+    `missing`: what the counters lack, None where they were not asked.
+    """
 
     charts: Sequence[Chart]
     looked: NewestJobs | NewestRuns | None
     whole: Part
     queues: Sequence[Part] = ()
+    missing: Missing | None = None
 
 
 def of_queues(names: Sequence[str], span: Span, ends: Callable[[], NewestJobs], *, alive: bool) -> Section:
     """Charts of these queues together. `ends`: reads their newest rows, where Redis does not count, or cannot be asked (`alive`).
 
     Raises:
-        StoreUnavailable, StoreError: Redis went away meanwhile.
+        StoreUnavailable, StoreError: none of their servers can be asked any more.
     """
-    slots = _slots(names) if alive and span.length <= timedelta(hours=1) else []
+    missing: Missing | None = None
+    slots: list[SlotCounts] = []
+    if alive:
+        (found, slots), missing = stores.from_each(names, lambda reach: _counted(names, span, stores.figures(reach)))
+        names = [name for name in names if name not in missing.queues]
+        slots = [slot for slot in slots if slot.queue in names]
     looked = None if slots else ends()
-    found = _counted(names, span) if alive else _of_rows(names, span, looked)
-    start, by_queue = found
+    start, by_queue = _by_counters(names, found) if alive else _of_rows(names, span, looked)
     late, ran, times = _of_slots(slots) if slots else _of_ends(span, looked)
     counts = {kind: _added([each[kind] for each in by_queue.values()]) for kind in by_queue[names[0]]}
     each = {slot.queue: _times_of([slot]) for slot in slots} if slots else _times_by_queue(span, looked)
@@ -87,6 +93,7 @@ def of_queues(names: Sequence[str], span: Span, ends: Callable[[], NewestJobs], 
         looked=looked,
         whole=_part("", counts, times),
         queues=[_part(name, of_queue, each.get(name, nothing)) for name, of_queue in by_queue.items()],
+        missing=missing,
     )
 
 
@@ -112,27 +119,16 @@ def of_task(span: Span, ends: NewestJobs, runs: NewestRuns) -> Section:
     return Section(charts=[*_ended(span, start, counts), late, ran], looked=runs, whole=_part("", counts, (lates, rans)))
 
 
-def _figures() -> Figures:
-    return stores.figures()
+def _counted(names: Sequence[str], span: Span, figures: Figures) -> tuple[list[EndedCounts], list[SlotCounts]]:
+    """What has ended; and, of an hour at most, how late and how long."""
+    ended = [figures.ended(name, step=span.step, steps=span.steps) for name in names]
+    return ended, figures.slots(names) if span.length <= timedelta(hours=1) else []
 
 
-def _slots(names: Sequence[str]) -> list[SlotCounts]:
-    return _of_all(names, _figures().slots)
-
-
-def _of_all(names: Sequence[str], read: Callable[[list[str]], list[T]]) -> list[T]:
-    """Of the queues of all servers. Where one cannot be asked, a sum would lack it without a word: rows tell of all, then."""
-    found, missing = stores.from_each(names, read)
-    for error in missing.values():
-        raise error
-    return [one for part in found for one in part]
-
-
-def _counted(names: Sequence[str], span: Span) -> tuple[datetime, dict[str, Counts]]:
-    figures = _figures()
-    found = _of_all(names, lambda some: [figures.ended(name, step=span.step, steps=span.steps) for name in some])
+def _by_counters(names: Sequence[str], found: Sequence[EndedCounts]) -> tuple[datetime, dict[str, Counts]]:
     kinds = ("succeeded", "retried", "failed")
-    return clock.from_ms(found[0].start_ms), {each.queue: {kind: getattr(each, kind) for kind in kinds} for each in found}
+    asked = [each for each in found if each.queue in names]
+    return clock.from_ms(asked[0].start_ms), {each.queue: {kind: getattr(each, kind) for kind in kinds} for each in asked}
 
 
 def _of_rows(names: Sequence[str], span: Span, looked: NewestJobs | None) -> tuple[datetime, dict[str, Counts]]:

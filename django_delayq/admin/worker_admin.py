@@ -196,12 +196,11 @@ def _pulled() -> tuple[list[dict[str, Any]], str]:
     names = [name for name, queue in conf.get().queues.items() if queue.pulled]
     try:
         consumers = MessageConsumers(stores.places, prefix=conf.get().prefix)
-        asked, missing = stores.from_each(names, lambda those: list(map(consumers.of, those)))
+        found, missing = stores.from_each(names, lambda reach: consumers.of_each(names, reach))
     except DOWN as error:
         return [], worded(error)
-    found = [queue for of_server in asked for queue in of_server]
     since = _since([held for queue in found for consumer in queue.consumers for held in consumer.held])
-    return [_pulled_queue(queue, since) for queue in found], next((worded(error) for error in missing.values()), "")
+    return [_pulled_queue(queue, since) for queue in found], worded(missing.first) if missing else ""
 
 
 def _since(held: Sequence[HeldMessage]) -> dict[str, datetime]:

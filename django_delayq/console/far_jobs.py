@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
@@ -12,9 +12,9 @@ from django.db.models import Count, Q
 
 from django_delayq import clock, conf
 from django_delayq.console import counting, overview
+from django_delayq.mirror.far_rows import is_late
 from django_delayq.models import FAR, Job, QueueState
 
-LATE: Final = 4  # far rows are late that are far still when a quarter of the horizon is left
 MOST_AHEAD: Final = 100_000  # far rows that a forecast reads, the first that are due
 
 
@@ -52,11 +52,6 @@ def far_queues() -> list[FarQueue]:
         late = first is not None and is_late(first, at, queue)
         found.append(FarQueue(name=queue.name, horizon=queue.horizon, count=count, first=first, obeyed=queue.name in obeyed, late=late))
     return found
-
-
-def is_late(first: datetime, at: datetime, queue: conf.QueueConfig) -> bool:
-    """Whether a far row of that date should have been brought in by then."""
-    return queue.horizon is not None and first <= at + timedelta(seconds=queue.horizon / LATE)
 
 
 def due_between(queues: Sequence[str], edges_ms: Sequence[int]) -> list[int]:

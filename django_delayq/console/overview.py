@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -16,11 +16,12 @@ from django_delayq import clock, conf
 from django_delayq.console import counting
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.models import UNPUBLISHED, Job
-from django_delayq.producer.stores import stores
+from django_delayq.producer.stores import Missing, stores
 from django_delayq.states import State
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import Lag
 from django_delayq.store.queue_depth import QueueDepth, summed
+from django_delayq.store.reach import Reach
 from django_delayq.store.worker_registry import WorkerRegistry
 
 DOWN: Final = (StoreUnavailable, StoreError)
@@ -35,7 +36,8 @@ FRESH: Final = 10.0  # seconds; a younger row is not yet said to be unpublished
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
     """One queue. `depth` and `lag` come from Redis; `workers` is how many claim from it, None if nobody knows, `slots` how many jobs
-    they run at once; `pulled`: consumers of the project's own do; `parts`: of each partition by itself.
+    they run at once; `pulled`: consumers of the project's own do; `parts`: of each partition by itself; `away`: why those could not
+    be asked that are in no number here.
     """
 
     name: str
@@ -44,7 +46,18 @@ class QueueView:
     workers: int | None
     slots: int
     pulled: bool = False
-    parts: Sequence[QueueDepth] = ()
+    parts: Mapping[int, QueueDepth] = field(default_factory=dict)
+    away: Mapping[int, DelayqError] = field(default_factory=dict)
+
+    @property
+    def partitions(self) -> int:
+        """How many it has, those among them that cannot be asked."""
+        return len(self.parts) + len(self.away)
+
+    @property
+    def paused_parts(self) -> int:
+        """How many of them are paused, where not all are that can be asked: somebody's pause did not reach all."""
+        return 0 if self.depth.paused else sum(part.paused for part in self.parts.values())
 
     @property
     def oldest_late(self) -> float:
@@ -60,8 +73,8 @@ class QueueView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """`error` tells why Redis could not be asked; there are no queues and no workers then. Where queues are on several servers,
-    `missing` has those of servers that could not be asked, which are not among `queues`, and why; and `unseen` tells why nothing is
-    known of workers.
+    `missing` has those of servers that could not be asked, which are not among `queues`, and why; a queue of which only some partitions
+    could be asked is among `queues`, and says so. `unseen` tells why nothing is known of workers.
     """
 
     error: DelayqError | None = None
@@ -77,11 +90,26 @@ class Overview:
 
     @property
     def left_out(self) -> list[tuple[list[str], DelayqError]]:
-        """The queues that are missing, with why, those of one server together."""
+        """The queues and partitions that are missing, with why, those of one server together."""
         found: dict[int, tuple[list[str], DelayqError]] = {}
-        for name, error in self.missing.items():
+        parts = ((conf.get().queue(queue.name).label(number), why) for queue in self.queues for number, why in queue.away.items())
+        for name, error in [*self.missing.items(), *parts]:
             found.setdefault(id(error), ([], error))[0].append(name)
         return list(found.values())
+
+    def of(self, *names: str) -> Overview:
+        """As if there were no other queues."""
+        missing = {name: error for name, error in self.missing.items() if name in names}
+        return replace(self, queues=[queue for queue in self.queues if queue.name in names], missing=missing)
+
+    def lacking(self, missing: Missing) -> Overview:
+        """The same, where a later read has missed these too: its own numbers stay."""
+        queues = [
+            replace(queue, away={**missing.parts.get(queue.name, {}), **queue.away})
+            for queue in self.queues
+            if queue.name not in missing.queues
+        ]
+        return replace(self, queues=queues, missing={**missing.queues, **self.missing})
 
     @property
     def present(self) -> list[dict[str, Any]]:
@@ -102,22 +130,25 @@ def look() -> Overview:
             return Overview(error=error)
         unseen = error
     try:
-        found, missing = stores.from_each(config.queues, stores.inspector().by_partition)
+        found, missing = stores.from_each(config.queues, lambda reach: stores.inspector(reach).parts(list(config.queues)))
     except DOWN as error:
         return Overview(error=error)
-    depths = {parts[0].queue: parts for of_server in found for parts in of_server}
-    queues = [_queue(depths[name], workers) for name in config.queues if name in depths]
-    return Overview(queues=queues, workers=workers or [], missing=missing, unseen=unseen)
+    parts: dict[str, dict[int, QueueDepth]] = {}
+    for keys, depth in found.items():
+        parts.setdefault(keys.queue, {})[keys.partition] = depth
+    queues = [_queue(parts[name], missing.parts.get(name, {}), workers) for name in config.queues if name in parts]
+    return Overview(queues=queues, workers=workers or [], missing=missing.queues, unseen=unseen)
 
 
 def mirror_lags() -> dict[str, Lag]:
     """How far behind the rows are, by queue, the worst first; nothing while Redis cannot be asked."""
     names = list(conf.get().queues)
     try:
-        found, _ = stores.from_each(names, lambda some: list(zip(some, stores.inspector().unread(some), strict=True)))
+        found, missing = stores.from_each(names, lambda reach: stores.inspector(reach).unread(names))
     except DOWN:
         return {}
-    lags = {name: Lag(entries, late_ms / 1000) for of_server in found for name, (entries, late_ms) in of_server}
+    told = ((name, lag) for name, lag in zip(names, found, strict=True) if name not in missing.queues)
+    lags = {name: Lag(entries, late_ms / 1000) for name, (entries, late_ms) in told}
     return dict(sorted(lags.items(), key=lambda lag: -lag[1].seconds))
 
 
@@ -126,10 +157,9 @@ def leased(queue: str = "") -> list[UUID] | None:
     known = conf.get().queues
     queues = [queue] if queue in known else [] if queue else list(known)
     try:
-        found, missing = stores.from_each(queues, lambda some: stores.inspector().leased(some, MOST_LEASED + 1))
+        jobs, missing = stores.from_each(queues, lambda reach: stores.inspector(reach).leased(queues, MOST_LEASED + 1))
     except DOWN:
         return None
-    jobs = [job for of_server in found for job in of_server]
     return None if missing or len(jobs) > MOST_LEASED else jobs
 
 
@@ -171,20 +201,21 @@ def count_absent() -> int:
     for id, queue in (row for end in ends for row in end):
         by_queue.setdefault(queue, set()).add(id)
     try:
-        found, missing = stores.from_each(by_queue.keys() & conf.get().queues.keys(), lambda some: _there(by_queue, some))
+        known = by_queue.keys() & conf.get().queues.keys()
+        there, missing = stores.from_each(known, lambda reach: _there(by_queue, known, reach))
     except DOWN:
         return count
-    asked, there = sum(map(len, by_queue.values())), sum(found)
+    asked = sum(map(len, by_queue.values()))
     return 0 if there == asked and not missing else count - there
 
 
-def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str]) -> int:
+def _there(rows: Mapping[str, Set[UUID]], queues: Iterable[str], reach: Reach) -> int:
     """How many of these rows of these queues Redis has."""
     there = 0
     for queue in queues:
         ids = list(rows[queue])
         for start in range(0, len(ids), 200):
-            there += sum(view is not None for view in stores.inspector().jobs(queue, ids[start : start + 200]))
+            there += sum(view is not None for view in stores.inspector(reach).jobs(queue, ids[start : start + 200]))
     return there
 
 
@@ -238,10 +269,16 @@ def claims(worker: dict[str, Any], queue: str) -> bool:
     return works and not worker["silent"] and queue in served(worker)
 
 
-def _queue(parts: Sequence[QueueDepth], workers: Iterable[dict[str, Any]] | None) -> QueueView:
-    depth = summed(parts)
+def _queue(parts: Mapping[int, QueueDepth], away: Mapping[int, DelayqError], workers: Iterable[dict[str, Any]] | None) -> QueueView:
+    depth = summed(list(parts.values()))
     serving = [worker for worker in workers or () if claims(worker, depth.queue)]
-    lag = Lag(depth.events, depth.events_late_ms / 1000)
-    pulled = conf.get().queue(depth.queue).pulled
-    count = None if workers is None else len(serving)
-    return QueueView(name=depth.queue, depth=depth, lag=lag, workers=count, slots=sum(map(slots, serving)), pulled=pulled, parts=parts)
+    return QueueView(
+        name=depth.queue,
+        depth=depth,
+        lag=Lag(depth.events, depth.events_late_ms / 1000),
+        workers=None if workers is None else len(serving),
+        slots=sum(map(slots, serving)),
+        pulled=conf.get().queue(depth.queue).pulled,
+        parts=parts,
+        away=away,
+    )

@@ -57,8 +57,8 @@ def _redis() -> list[Sample]:
     if seen.error is not None:
         raise seen.error
     names = [queue.name for queue in seen.queues]
-    counted, away = stores.from_each(names, stores.figures().counts)
-    counts = {one.queue: one for of_server in counted for one in of_server}
+    counted, away = stores.from_each(names, lambda reach: stores.figures(reach).counts(names))
+    counts = {one.queue: one for one in counted if one.queue not in away.queues}
     links = stores.servers()
     several = len(links) > 1
     facts: list[ServerFacts] = []
@@ -69,7 +69,7 @@ def _redis() -> list[Sample]:
         except StoreUnavailable:
             if not several:
                 raise
-    whole = not (seen.missing or away) and len(facts) == len(links)
+    whole = not (seen.left_out or away) and len(facts) == len(links)
     found: list[Sample] = [("delayq_up", {"part": "redis"}, int(whole))]
     found += [sample for queue in seen.queues if queue.name in counts for sample in _queue(queue, counts[queue.name])]
     states = Counter(_state(worker) for worker in seen.workers if not worker.get("died"))
@@ -111,6 +111,7 @@ def _queue(queue: QueueView, counts: QueueCounts) -> list[Sample]:
         ("delayq_jobs_failed_lately", {**of, "within": "1d"}, counts.failed_day),
         ("delayq_oldest_late_seconds", of, queue.oldest_late),
         ("delayq_queue_paused", of, depth.paused),
+        *(_partitions(queue) if conf.get().queue(queue.name).divided else []),
         *(
             []
             if queue.pulled or queue.workers is None
@@ -121,6 +122,14 @@ def _queue(queue: QueueView, counts: QueueCounts) -> list[Sample]:
         ("delayq_mirror_lag_seconds", of, queue.lag.seconds),
         ("delayq_tombstones", of, counts.tombstones),
         *(("delayq_jobs_last_minute", {**of, "kind": kind}, count) for kind, count in counts.minute.items()),
+    ]
+
+
+def _partitions(queue: QueueView) -> list[Sample]:
+    """How many it has, and how many of them could not be asked: these are in no other number of the queue."""
+    return [
+        ("delayq_queue_partitions", {"queue": queue.name}, queue.partitions),
+        ("delayq_queue_partitions_away", {"queue": queue.name}, len(queue.away)),
     ]
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
-from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
@@ -84,7 +83,7 @@ def free_text(text: str, sense: Sense) -> Term:
         id = ids.parse(text)
         named |= Q(pk=id)
     except ValueError:
-        named |= Q(queue__in=queues, key__startswith=text)
+        named |= _key_begins(queues, text)
 
     open_tasks: dict[str, bool] = {}
     plain = needle.isascii() and needle.isprintable() and not {'"', "\\"} & {*needle}  # so does JSON write it, too
@@ -117,12 +116,16 @@ def _id(value: str, sense: Sense) -> Term:
     return Term("id", value, Q(pk=id), lambda row: row.id == id, ("id",))
 
 
+def _key_begins(queues: Sequence[str], start: str) -> Q:
+    """That they have one is said for PostgreSQL, whose index may be of such rows alone (`delayq indexes`): a LIKE does not tell it."""
+    return Q(queue__in=queues, key__startswith=start) & ~Q(key="")
+
+
 def _key(value: str, sense: Sense) -> Term:
     queues = list(conf.get().queues)
     if value.endswith("*") and len(value) > 1:
         start = value[:-1]
-        rows = Q(queue__in=queues, key__startswith=start)
-        return Term("key", value, rows, lambda row: row.key.startswith(start), ("key",), rough=True)
+        return Term("key", value, _key_begins(queues, start), lambda row: row.key.startswith(start), ("key",), rough=True)
     return Term("key", value, Q(queue__in=queues, key=value), lambda row: row.key == value, ("key",), rough=True)
 
 
@@ -189,12 +192,13 @@ def _is(value: str, sense: Sense) -> Term:
     if value != BLOCKED:
         raise Refused(now("a job can be: %(words)s.") % {"words": f"{ASKING}, {BLOCKED}"})
     try:
-        found, missing = stores.from_each(list(conf.get().queues), lambda queues: stores.inspector().blocked(queues, MOST_BLOCKED))
-        for error in missing.values():
-            raise error
+        queues = list(conf.get().queues)
+        found, missing = stores.from_each(queues, lambda reach: stores.inspector(reach).blocked(queues, MOST_BLOCKED))
+        if missing:
+            raise missing.first
     except (StoreUnavailable, StoreError):
         raise Refused(now("Redis cannot be asked now, and only Redis knows it.")) from None
-    ids = frozenset(chain.from_iterable(found))
+    ids = frozenset(found)
     rows = Q(state=State.SCHEDULED.value, pk__in=ids)
     return Term("is", BLOCKED, rows, lambda row: row.state == State.SCHEDULED.value and row.id in ids, ("id", "state"), few=True)
 

@@ -100,8 +100,8 @@ class Selection:
         usual = _ORDERS.get(view, ("id",))[0].removeprefix("-")
         if usual == "id" or self.search.value("fingerprint"):
             return ()
-        if self.text or self.queue or self.task or view in DERIVED:
-            return (usual,)
+        if self.text or self.queue or self.task or view in DERIVED or view == State.SCHEDULED:
+            return (usual,)  # of scheduled ones the index of attempts need have no more than those that retry
         return ("run_at", "attempts", "finished_at") if view in _ENDED else ("run_at", "attempts")
 
     @property

@@ -63,7 +63,7 @@ def of_redis(seen: Overview) -> list[Vital]:
                     others[link.where] = facts
                 else:
                     shared = facts
-    found = [_reach(shared, list(seen.missing))]
+    found = [_reach(shared, [name for names, _ in seen.left_out for name in names])]
     if shared is not None or others:
         found += _queues(seen)
     if shared is not None:
@@ -109,8 +109,8 @@ def _reach(facts: ServerFacts | None, missing: Sequence[str]) -> Vital:
 
 
 def _queues(seen: Overview) -> list[Vital]:
-    latest = max((queue for queue in seen.queues if not queue.depth.paused), key=lambda queue: queue.oldest_late, default=None)
-    late = latest.oldest_late if latest else 0.0
+    going = [(part.oldest_late_ms / 1000, queue) for queue in seen.queues for part in queue.parts.values() if not part.paused]
+    late, latest = max(going, key=lambda one: one[0], default=(0.0, None))
     of_late = {"state": "due", **({"queue": latest.name} if latest and late else {})}
     unserved_queues = [queue.name for queue in seen.queues if queue.workers == 0 and not queue.pulled]
     dead = sum(bool(worker.get("died")) for worker in seen.workers)  # known, and what they held was given back: no cause for worry

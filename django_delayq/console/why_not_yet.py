@@ -191,7 +191,7 @@ def _place(job: Job, argument: str) -> str:
 
 def _blocked(job: Job, view: JobView) -> Why:
     """By others of its name."""
-    with stores.guarded(job.queue):
+    with stores.guarded(job.queue, ids.partition(job.pk)):  # where its name is, too
         held = stores.inspector().job(job.queue, view.name_holder) if view.name_holder else None
     if held is None:
         return Why("name_free", {"name": view.name})

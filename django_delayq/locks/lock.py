@@ -16,9 +16,9 @@ from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.options import duration, lease_ms
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import in_thread, readable, refuse_loop, unbroken
-from django_delayq.record import MAX_KEY, validate_key
 from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.lock_store import LockStore, Taken, UnlockLine
+from django_delayq.store.record import MAX_KEY, validate_key
 from django_delayq.worker.current import CURRENT
 
 logger = Logger("django_delayq.locks")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import getpass
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from django.core.management.base import CommandError
@@ -23,6 +23,7 @@ from django_delayq.periodic.old_ticks import OldTicksLoop, old_ticks
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
+from django_delayq.text import one_line
 
 WORDS = {
     Change.DONE: "done",
@@ -123,29 +124,32 @@ def _turn(out: TextIO, options: dict[str, Any], turn: Callable[..., bool], *, pa
 
 
 def purge(out: TextIO, options: dict[str, Any]) -> int:
-    """Cancels every scheduled job of a queue."""
+    """Cancels every scheduled job of a queue that can be reached; partitions that cannot are named before and behind."""
     queue = known_queue(options["queue"]) or ""
-    total = stores.inspector().depth(queue).scheduled + overview.count_unpublished(queue)
+    counted, lacking = stores.from_each([queue], lambda reach: stores.inspector(reach).parts([queue]))
+    total, missing = sum(depth.scheduled for depth in counted.values()) + overview.count_unpublished(queue), lacking.labels
     if options["dry_run"]:
-        return said(
-            out,
-            options,
-            {"queue": queue, "would_cancel": total},
-            f"{total} scheduled jobs of {queue} would be cancelled.",
-        )
-    if total and not options["yes"]:
-        _typed(queue, f"This cancels {total} scheduled jobs of {queue}. Type the queue's name to go on: ")
+        text = f"{total} scheduled jobs of {queue} would be cancelled."
+        return said(out, options, {"queue": queue, "would_cancel": total}, text, missing or None)
+    if (total or missing) and not options["yes"]:
+        without = f", not counting {', '.join(missing)}, which cannot be asked now" if missing else ""
+        _typed(queue, f"This cancels {total} scheduled jobs of {queue}{without}. Type the queue's name to go on: ")
     done = 0
-    with progress(total, f"purging {queue}", quiet=options["json"]) as advance:
-        for cancelled in queues.purge(queue, actor=actor(), reason=options["reason"]):
-            done += cancelled
-            advance(cancelled)
-    return said(
-        out,
-        options,
-        {"queue": queue, "cancelled": done},
-        f"{done} scheduled jobs of {queue} are cancelled; running ones go on.",
-    )
+    try:
+        with progress(total, f"purging {queue}", quiet=options["json"]) as advance:
+            for cancelled in queues.purge(queue, actor=actor(), reason=options["reason"]):
+                done += cancelled
+                advance(cancelled)
+    except StoreUnavailable:
+        if done:
+            _purged(out, options, queue, done, missing)  # what has been done is done, and must be known
+        raise
+    return _purged(out, options, queue, done)
+
+
+def _purged(out: TextIO, options: dict[str, Any], queue: str, done: int, missing: Mapping[str, StoreUnavailable] | None = None) -> int:
+    text = f"{done} scheduled jobs of {queue} are cancelled; running ones go on."
+    return said(out, options, {"queue": queue, "cancelled": done}, text, missing)
 
 
 def prune(out: TextIO, options: dict[str, Any]) -> int:
@@ -172,13 +176,18 @@ def prune(out: TextIO, options: dict[str, Any]) -> int:
     return said(out, options, {"deleted": done}, f"{done} rows are deleted.")
 
 
-def said(out: TextIO, options: dict[str, Any], document: dict[str, Any], text: str) -> int:
-    """Prints the document with --json, else the text; exit code 0."""
+def said(
+    out: TextIO, options: dict[str, Any], document: dict[str, Any], text: str, missing: Mapping[str, StoreUnavailable] | None = None
+) -> int:
+    """Prints the document with --json, else the text; exit code 0. `missing`: queues that were left out, and why; then it is 1."""
     if options["json"]:
-        print_json(out, document)
+        left = {} if missing is None else {"missing": {name: str(why) for name, why in missing.items()}}
+        print_json(out, {**document, **left})
     else:
         out.write(f"{text}\n")
-    return 0
+        for name, why in (missing or {}).items():
+            out.write(f"{name} is left out: {one_line(str(why))}\n")
+    return 1 if missing else 0
 
 
 def confirm(question: str) -> None:

@@ -9,8 +9,9 @@ from django.core.management.base import CommandError
 from django_delayq import conf
 from django_delayq.management.job_filters import USAGE
 from django_delayq.management.output import print_json
+from django_delayq.setting_readers import is_embedded
 from django_delayq.store import embedded
-from django_delayq.store.address import address, is_embedded
+from django_delayq.store.address import address
 
 ACTS: Final = ("status", "stop")
 

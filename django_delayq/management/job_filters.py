@@ -101,8 +101,8 @@ def filtered(options: dict[str, Any]) -> tuple[list[Job], list[str]]:
         said = search_hints.remarks(wanted.search)
         if partly or not jobs:
             said += filter(None, [search_hints.searched(wanted.search, partly=partly)])
-        if not jobs and (others := search_hints.others(wanted)):
-            said.append(f"Try instead: {' | '.join(other.words for other in others)}")
+        if not jobs and (others := [other.words for other in search_hints.others(wanted) if other.words]):  # one without is all jobs
+            said.append(f"Try instead: {' | '.join(others)}")
     return jobs, said
 
 

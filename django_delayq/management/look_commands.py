@@ -42,7 +42,8 @@ def status(out: TextIO, options: dict[str, Any]) -> int:
         print_json(out, document)
     else:
         _print_status(out, document)
-    return 1 if document["redis"] or document["database"] or document["missing"] or document["unseen"] else 0
+    partly = any(queue.away for queue in seen.queues)
+    return 1 if document["redis"] or document["database"] or document["missing"] or document["unseen"] or partly else 0
 
 
 def list_jobs(out: TextIO, options: dict[str, Any]) -> int:
@@ -114,7 +115,7 @@ def inspect(out: TextIO, options: dict[str, Any]) -> int:
     if name in config.queues and config.queue(name).divided:
         for part in ("job", "redis"):
             if document[part]:
-                document[part]["partition"] = ids.partition(id)
+                document[part] |= {"partition": ids.partition(id), "place": _place(name, ids.partition(id))}
     runs = Attempt.objects.using(config.database).filter(job_id=id).order_by("id")
     document["attempts"] = list(
         runs.values("number", "worker", "started_at", "finished_at", "outcome", "error_class", "message", "problem", "traceback")
@@ -175,10 +176,12 @@ def _print_status(out: TextIO, document: dict[str, Any]) -> None:
         rows = []
         for row in document["queues"]:
             rows.append(_status_row(row, row["queue"], "?" if row["workers"] is None else row["workers"]))
-            rows += [_status_row(part, f"  {row['queue']}/{part['partition']}", "") for part in row.get("partitions", ())]
+            rows += [_part_row(part, f"  {row['queue']}/{part['partition']}") for part in row.get("partitions", ())]
         print_table(out, _HEAD, rows)
         for name, why in document["missing"].items():
             out.write(f"\n{one_line(name)} is left out: {one_line(why)}\n")
+        for why, names in _parts_away(document).items():
+            out.write(f"\nIn no sum: {one_line(', '.join(names))}. {one_line(why)}\n")
         if document["unseen"]:
             out.write(f"\nWhich workers there are is not known: {one_line(document['unseen'])}\n")
         elif not document["workers"]:
@@ -201,18 +204,50 @@ def _blocked(row: dict[str, Any]) -> str:
     return f"{row['blocked']:,} wait for a name" if row["blocked"] else ""
 
 
+def _without(row: dict[str, Any]) -> str:
+    """What of a queue is in no sum, or not as the rest of it."""
+    if "partitions" not in row:
+        return ""
+    count, away = len(row["partitions"]), row["partitions_away"]
+    partly = f"{row['partitions_paused']} of {count} partitions are paused" if row["partitions_paused"] and not row["paused_ms"] else ""
+    return ", ".join(filter(None, (f"without {away} of {count} partitions" if away else "", partly)))
+
+
+def _parts_away(document: dict[str, Any]) -> dict[str, list[str]]:
+    """The partitions that cannot be asked, by why not."""
+    found: dict[str, list[str]] = {}
+    for part in (part for row in document["queues"] for part in row.get("partitions", ()) if "error" in part):
+        found.setdefault(part["error"], []).append(f"{part['queue']}/{part['partition']}")
+    return found
+
+
+def _part_row(part: dict[str, Any], name: str) -> tuple[Any, ...]:
+    """The line of a partition: its place stands where workers do."""
+    if "error" in part:
+        return (name, *["?"] * 6, part["place"], "?", "cannot be asked")
+    return _status_row(part, name, part["place"])
+
+
 def _status_row(row: dict[str, Any], name: str, workers: Any) -> tuple[Any, ...]:
     """The line of a queue, or of one of its partitions."""
     said = f"restoring, {row['restoring']} rows" if row["restoring"] else ", ".join(filter(None, (paused(row), _blocked(row))))
+    said = ", ".join(filter(None, (_without(row), said)))
     numbers = (row["scheduled"], row["due"], row["running"], row["retrying"], row["failed"])
     return (name, *numbers, duration(row["oldest_late_ms"] / 1000), workers, f"{row['events']} events", said)
 
 
 def _queue(queue: overview.QueueView) -> dict[str, Any]:
     found = {**asdict(queue.depth), "mirror_lag_s": round(queue.lag.seconds, 3), "workers": queue.workers}
-    if len(queue.parts) > 1:
-        found["partitions"] = [{"partition": number, **asdict(part)} for number, part in enumerate(queue.parts)]
+    if queue.partitions > 1:
+        lines = {number: asdict(part) for number, part in queue.parts.items()}
+        lines |= {number: {"queue": queue.name, "error": str(error)} for number, error in queue.away.items()}
+        found |= {"partitions_away": len(queue.away), "partitions_paused": sum(part.paused for part in queue.parts.values())}
+        found["partitions"] = [{"partition": number, "place": _place(queue.name, number), **lines[number]} for number in sorted(lines)]
     return found
+
+
+def _place(queue: str, partition: int) -> str:
+    return stores.places.of(queue, partition).where
 
 
 def paused(row: dict[str, Any]) -> str:

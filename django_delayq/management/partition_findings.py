@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from django.db import DatabaseError
 
-from django_delayq import conf
+from django_delayq import conf, ids
 from django_delayq.conf import QueueConfig
-from django_delayq.models import Checkpoint
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.management.left_partitions import left_partitions
+from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from django_delayq.shared_name import in_meta
+from django_delayq.states import State
 from django_delayq.store.fitness import Finding
 
 CHUNK: Final = 1000
 
 
-def partition_findings(queue: QueueConfig) -> list[Finding]:
-    """Raises: StoreUnavailable, StoreError: Redis cannot be asked."""
-    return [*_unserved(queue), *_former(queue)]
+def partition_findings(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
+    """`there`: of its partitions those that answer. Raises: StoreUnavailable, StoreError: one of them does not any more."""
+    return [*_unserved(queue), *_former(queue, there)]
 
 
 def _unserved(queue: QueueConfig) -> list[Finding]:
-    """Partitions that were served once, have jobs, and are no more."""
-    known = Checkpoint.objects.using(conf.get().database).filter(queue=queue.name, partition__gt=queue.served[-1])
+    """Partitions that have jobs and that the settings do not name."""
     try:
-        partitions = list(known.values_list("partition", flat=True))
-    except DatabaseError:  # told of the database already
+        held = left_partitions(stores.places, queue)
+    except StoreUnavailable:  # of which others tell
         return []
-    held = {partition: _jobs(queue, partition) for partition in partitions}
-    count, last = sum(held.values()), max((partition for partition, jobs in held.items() if jobs), default=0)
+    count, last = sum(held.values()), max(held, default=0)
     if not count:
         return []
     return [
         Finding(
             code="D026",
             level="error",
-            message=f"{count:,} jobs of {queue.name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not name: nobody "
-            "runs them.",
+            message=f"{count:,} jobs of {queue.name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not name. A worker "
+            "that is started while they are there runs them; no other does.",
             hint=f"Add {last + 1} to FORMER_PARTITIONS of this queue, and deploy, until delayq doctor says that it may go.",
         )
     ]
 
 
-def _former(queue: QueueConfig) -> list[Finding]:
-    """Whether FORMER_PARTITIONS may go."""
+def _former(queue: QueueConfig, there: Collection[int]) -> list[Finding]:
+    """Whether FORMER_PARTITIONS may go. Nothing where that is not known."""
     if not queue.former_partitions:
         return []
-    away = sum(_away_from_home(queue, partition) for partition in queue.served)
-    left = sum(_jobs(queue, partition) for partition in queue.served[queue.partitions :])
-    if away or left:
+    away = sum(_away_from_home(queue, partition) for partition in there)
+    left = sum(_jobs(queue, partition) for partition in there if partition >= queue.partitions)
+    try:
+        rows = _rows_away_from_home(queue)
+    except DatabaseError:  # of which others tell
+        rows = None
+    if away or left or rows:
         return [
             Finding(
                 code="D028",
                 level="warning",
                 message=f"FORMER_PARTITIONS of {queue.name!r} is still needed: {away:,} keys and names are outside their home, and "
-                f"{left:,} jobs are in partitions that get no new ones.",
+                f"{left:,} jobs are in partitions that get no new ones"
+                + (f"; and so are {rows:,} jobs that are far, or not published." if rows else "."),
                 hint="Leave it until they have run.",
             )
         ]
+    if rows is None or len(there) < len(queue.served):
+        return []
     return [
         Finding(
             code="D027",
@@ -71,6 +81,17 @@ def _former(queue: QueueConfig) -> list[Finding]:
 def _jobs(queue: QueueConfig, partition: int) -> int:
     store = stores.queue(queue.name, partition)
     return int(store.link.execute("HLEN", store.keys["jobs"]))
+
+
+def _rows_away_from_home(queue: QueueConfig) -> int:
+    """How many jobs that Redis may not have yet, far ones among them, will come into a partition that is not their home now."""
+    waiting = Job.objects.using(conf.get().database).filter(state=State.SCHEDULED.value, published__isnull=True, queue=queue.name)
+    found = 0
+    for id, key, options in waiting.order_by().values_list("id", "key", "options").iterator(CHUNK):
+        name = in_meta(options.get("meta")) if isinstance(options, dict) else None
+        text, partition = name.text if name else key, ids.partition(id)
+        found += partition >= queue.partitions or (bool(text) and queue.homes(text)[0] != partition)
+    return found
 
 
 def _away_from_home(queue: QueueConfig, partition: int) -> int:

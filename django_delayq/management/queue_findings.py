@@ -8,22 +8,26 @@ from functools import partial
 from typing import Any, Final
 
 from django_delayq import conf
+from django_delayq.checks import divided, replicas_wanted
 from django_delayq.console.overview import DOWN
 from django_delayq.console.vitals import HALF, LAG
-from django_delayq.exceptions import ConfigError
+from django_delayq.exceptions import ConfigError, DelayqError
 from django_delayq.management.look_commands import paused
 from django_delayq.management.output import duration
 from django_delayq.management.partition_findings import partition_findings
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
+from django_delayq.setting_readers import is_embedded
 from django_delayq.store import formats
-from django_delayq.store.address import RedisSpec, is_embedded, way
+from django_delayq.store.address import RedisSpec, is_cluster, way
 from django_delayq.store.cluster_health import cluster_findings
 from django_delayq.store.connection import Link
 from django_delayq.store.events import Lag
 from django_delayq.store.fitness import Finding, probe_findings, server_findings, target_findings, unkept, unmirrored
 from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
+from django_delayq.store.queue import QueueStore
+from django_delayq.store.replicas import replica_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
@@ -39,39 +43,61 @@ def told(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 
 def redis_findings() -> list[dict[str, str]]:
-    """All of it. Of a server that is away, only that."""
+    """All of it. Of a server that is away, only that; of a Cluster, what its other masters tell."""
     config = conf.get()
     found: list[dict[str, str]] = []
     well: list[RedisSpec] = []
+    silent: set[str] = set()  # where nobody answers: each is told once
+
+    def away(name: str, error: Exception) -> None:
+        place = str(error.fields.get("where", error)) if isinstance(error, DelayqError) else str(error)
+        if place not in silent:
+            silent.add(place)
+            found.append(_away(name, error))
+
+    def of_servers(name: str, redis: RedisSpec) -> list[dict[str, str]]:
+        gone: set[Link] = set()
+        of_each: list[dict[str, str]] = []
+        for link in stores.places.nodes(name):
+            try:
+                of_each += [one for one in _server_findings(redis, link) if one not in of_each]
+            except DOWN as error:
+                if not is_cluster(redis):
+                    raise
+                gone.add(link)
+                away(name, error)
+        wanted = [one for one in replicas_wanted(config, redis) if not gone or stores.places.of(*one[:2]).server not in gone]
+        return [*of_each, *told(replica_findings(stores.places, wanted))]
+
     for name, redis in _servers(config):
         try:
             if unfit := kind_findings(redis):
                 found += told(unfit)
                 continue
-            found += told(cluster_findings(redis))
-            of_servers = [one for link in stores.places.nodes(name) for one in _server_findings(redis, link)]
-            found += [one for number, one in enumerate(of_servers) if one not in of_servers[:number]]
+            found += told(cluster_findings(redis, config.prefix, divided(config, redis)))
+            found += of_servers(name, redis)
             well.append(redis)
         except (*DOWN, ConfigError) as error:  # also an embedded server that does not start
-            found.append(_away(name, error))
-    workers: list[dict[str, Any]] = []
+            away(name, error)
+    workers: list[dict[str, Any]] | None = None
 
     def ask(redis: RedisSpec, name: str, read: Callable[[], list[dict[str, str]]]) -> None:
         if redis in well:
             try:
                 found.extend(read())
-            except DOWN as error:  # it has gone meanwhile
-                well.remove(redis)
-                found.append(_away(name, error))
+            except DOWN as error:  # it has gone meanwhile, or is one of several
+                if not is_cluster(redis):
+                    well.remove(redis)
+                away(name, error)
 
     def of_workers() -> list[dict[str, str]]:
-        workers.extend(worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"])
+        nonlocal workers
+        workers = [worker for worker in WorkerRegistry(stores.link, prefix=config.prefix).all() if not worker["silent"]]
         return told(probe_findings(workers))
 
     ask(config.redis, "", of_workers)
-    seen = workers if config.redis in well else None
     for name, queue in config.queues.items():
-        ask(queue.redis, name if name in config.own_servers else "", partial(_queue_findings, name, queue, seen))
+        ask(queue.redis, name if name in config.own_servers else "", partial(_queue_findings, name, queue, workers))
         ask(config.redis, "", partial(_left_behind, name))
     return found
 
@@ -113,12 +139,20 @@ def _rights_findings(inspector: Inspector, redis: RedisSpec, link: Link) -> list
 
 
 def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]] | None) -> list[dict[str, str]]:
-    """`workers`: None where nobody knows them."""
-    if newer := _newer_findings(name):
+    """What is found in the partitions that answer. `workers`: None where nobody knows them."""
+    formats_there: dict[int, int] = {}
+
+    def look(_: Link, there: list[QueueStore]) -> None:
+        formats_there.update({store.partition: FormatStore(store).look() for store in there})
+
+    stores.from_each([name], lambda reach: reach.each(stores.places, stores.parts(name), look))
+    if newer := _newer_findings(name, max(formats_there.values())):
         return newer  # of what stands there this release knows nothing
     config = conf.get()
-    found = [*([] if workers is None else _worker_findings(name, queue, workers)), *told(partition_findings(queue))]
-    depth = stores.inspector().depth(name)
+    there = [store for store in stores.parts(name) if store.partition in formats_there]
+    found = [] if workers is None else _worker_findings(name, queue, workers, there)
+    found += told(partition_findings(queue, list(formats_there)))
+    depth, _ = stores.from_each([name], lambda reach: stores.inspector(reach).depth(name))
     if depth.paused:
         found.append(
             finding(
@@ -139,7 +173,7 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
             )
         )
     common: Any = {"prefix": config.prefix, "using": config.database}
-    lags = [MirrorLoop(stores.places, queue, partition=partition, **common).lag() for partition in queue.served]
+    lags = [MirrorLoop(stores.places, queue, partition=partition, **common).lag() for partition in formats_there]
     lag = Lag(sum(one.entries for one in lags), max(one.seconds for one in lags))
     if lag.seconds > LAG[1]:
         found.append(
@@ -153,7 +187,9 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     return found
 
 
-def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+def _worker_findings(
+    name: str, queue: conf.QueueConfig, workers: Sequence[dict[str, Any]], there: Sequence[QueueStore]
+) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     if queue.pulled and unkept([name], workers):
         found.append(
@@ -182,7 +218,7 @@ def _worker_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[
                 f"Start one: manage.py delayq_worker --roles mirror,relay --queues {name}",
             )
         )
-    return [*found, *_format_findings(name, workers), *_relay_findings(queue, workers)]
+    return [*found, *_format_findings(name, workers, there), *_relay_findings(queue, workers)]
 
 
 def _left_behind(name: str) -> list[dict[str, str]]:
@@ -220,15 +256,14 @@ def _relay_findings(queue: conf.QueueConfig, workers: Sequence[dict[str, Any]]) 
     ]
 
 
-def _newer_findings(name: str) -> list[dict[str, str]]:
-    format = max(FormatStore(store).look() for store in stores.parts(name))
+def _newer_findings(name: str, format: int) -> list[dict[str, str]]:
     if format <= formats.FORMAT:
         return []
     return [finding("D021", "error", str(formats.FormatNewer(name, format)), "Deploy the newer release here, too.")]
 
 
-def _format_findings(name: str, workers: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    used = [store for part in stores.parts(name) if (store := FormatStore(part)).used()]
+def _format_findings(name: str, workers: Sequence[dict[str, Any]], there: Sequence[QueueStore]) -> list[dict[str, str]]:
+    used = [store for part in there if (store := FormatStore(part)).used()]
     format = min((store.look() for store in used), default=formats.FORMAT)
     if format == formats.FORMAT:
         return []

@@ -9,9 +9,11 @@ from typing import Any, Final
 from django.db import close_old_connections, connections
 
 from django_delayq.conf import Config
-from django_delayq.console import samples
+from django_delayq.console import operation_loop, samples
+from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.samples import Sample
 from django_delayq.management.records_report import RecordsReport
+from django_delayq.mirror.prune import OldOperationsLoop
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import tick_loop
 from django_delayq.periodic.old_ticks import OldTicksLoop
@@ -77,9 +79,11 @@ def _keep_records(
         if link.moves:  # its nodes, of which one may hang
             link.leave_alone(NODE_RESTS)
     patiently = PatientThread(close_old_connections).run
-    service = Service(
-        places, config, [config.queue(name) for name in queues], roles, patiently=patiently, operations=common, shares=shares
-    )
+    service = Service(places, config, [config.queue(name) for name in queues], roles, patiently=patiently, shares=shares)
+    if common and "mirror" in roles:
+        operations = OperationLoop(using=config.database)
+        service.add(LoopRunner("operations", operations, idle=operation_loop.IDLE, asleep=operation_loop.ORDERS))
+        service.add(LoopRunner("prune of operations", OldOperationsLoop(config)))
     if common and "relay" in roles:
         service.add(LoopRunner("schedules", UnendingLoop(TickLoop(using=config.database)), idle=tick_loop.IDLE))
     if common and "mirror" in roles:

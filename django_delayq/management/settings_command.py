@@ -29,7 +29,7 @@ class Meaning(NamedTuple):
 RIGHTS: Final = (
     "resetchannels ~delayq:* -@all +evalsha +script|load +time +info +client|setname +select +ping +exists +hget +hmget +hset +hsetnx "
     "+hdel +hexists +hincrby +hlen +hscan +hgetall +zadd +zrem +zcard +zcount +zscore +zmscore +zrange +zrangebyscore +zremrangebyrank "
-    "+xadd +xlen +xrange +xread +xtrim +xinfo|stream +blpop +lpush +llen +unlink +bitfield +setrange +getrange"
+    "+xadd +xlen +xrange +xread +xtrim +xinfo|stream +blpop +lpush +llen +unlink +wait +bitfield +setrange +getrange"
 )
 CLUSTER_RIGHTS: Final = "+cluster|slots +cluster|nodes +asking"
 MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
@@ -106,6 +106,11 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
             "duration of 5 minutes at least, or None",
             "How far ahead Redis has jobs. What is due later waits as a row, and the role relay brings it in in time. With DURABILITY "
             "outbox only. None: Redis has all.",
+        ),
+        "REPLICAS": Meaning(
+            "whole number, at least 0",
+            "Of redis durability only: so many replicas must have a schedule, cancel or reschedule before it is answered (WAIT). "
+            "Fewer: it is sent again for a second, and then raised.",
         ),
         "METRICS_TOKEN": Meaning(
             "text of 16 characters at least, or None",

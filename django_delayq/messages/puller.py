@@ -19,14 +19,15 @@ from django_delayq.messages import settling
 from django_delayq.messages.message import MessageBatch
 from django_delayq.messages.settling import Holder
 from django_delayq.producer.stores import stores
-from django_delayq.record import ClaimedJob, Header, read
 from django_delayq.states import MESSAGE
 from django_delayq.store.message_consumers import TAG
 from django_delayq.store.queue import Claim, Outcome, QueueStore
+from django_delayq.store.record import ClaimedJob, Header, read
 from django_delayq.store.wake import WakeLine
 
 logger = Logger("django_delayq.messages")
 
+LOOK: Final = 1.0  # seconds between looks; consumers come and go, and which of them keeps the timer may be gone
 NOT_HELD: Final = ("lost", "gone", "wait")  # answers to extend
 LEASE_LOST: Final = "the lease of its consumer ran out"
 PUT_AWAY_MS: Final = 600_000  # how long a job of a task is left alone that has come into a queue of messages
@@ -83,7 +84,7 @@ class Puller:
         self._nonce = ""
         self._idle = len(reply.jobs) < ask.want
         self._sort(batch, reply, ask.want if again else len(reply.jobs))
-        pause = 0.0 if again or len(batch) < len(reply.jobs) else reply.wait_ms / 1000
+        pause = 0.0 if again or len(batch) < len(reply.jobs) else min(reply.wait_ms / 1000, LOOK)
         return batch, pause
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -11,16 +11,15 @@ from django.db import connections, transaction
 
 from django_delayq import clock, conf, ids
 from django_delayq.conf import QueueConfig
-from django_delayq.console.far_jobs import is_late
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.mirror import database_clock, far_rows
 from django_delayq.mirror.exists import ExistsQuery
-from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import Job, QueueState
 from django_delayq.producer import horizon
 from django_delayq.producer.publish import Publisher
+from django_delayq.producer.silent import Silent
 from django_delayq.signing import Signer
 from django_delayq.store import formats
 from django_delayq.store.places import Places
@@ -43,7 +42,7 @@ class BringInLoop:
     where their web processes could not. 3. Makes the rows near that are due within the horizon, oldest first, a thousand per commit,
     and publishes them. It may die at any point: what is near and not published is the relay's. Any number of loops may do so at once.
 
-    Without a horizon all that is left far comes in.
+    Without a horizon all that is left far comes in. Of partitions whose server is away rows stay far, and those of the others come in.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class BringInLoop:
         self.queue = queue
         self.using = using
         self._young = timedelta(seconds=young)
-        most = conf.get().most_events
+        most = conf.get().most_events_in(queue.name)
         self._publishers = [
             Publisher(
                 QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer), using, most, actor="relay"
@@ -62,7 +61,6 @@ class BringInLoop:
         self.idle = min(LONGEST, max(SHORTEST, queue.horizon / OFTEN)) if queue.horizon else WITHOUT
         self._workers = WorkerRegistry(places, prefix=prefix)
         self._workers_at = 0.0
-        self._outbox = DatabaseOutbox()
         self._any = ExistsQuery(Job.objects.using(using).filter(far=True, queue=queue.name))
         self._late = False
 
@@ -78,21 +76,21 @@ class BringInLoop:
         if not self._any.found():
             self._say_late(None)
             return self.idle
-        self._publishers[0].store.ground()  # while Redis is away rows stay far, and can be changed
+        away = self._away()
         now = database_clock.now(connections[self.using])
         if self.queue.horizon:
-            self._check_keys(now)
+            self._check_keys(now, away)
             self._say_late(now)
         began = clock.monotonic()
-        brought = self.bring_in(now)
+        brought = self.bring_in(now, away)
         if len(brought) < BATCH:
             return self.idle
         return 0.0 if self.queue.horizon else max(0.0, len(brought) / MOST_A_SECOND - (clock.monotonic() - began))
 
-    def bring_in(self, now: datetime) -> list[UUID]:
-        """The first thousand that are due within the horizon of that moment. Returns their ids."""
+    def bring_in(self, now: datetime, away: Collection[int] = ()) -> list[UUID]:
+        """The first thousand that are due within the horizon of that moment, but for partitions that are away. Returns their ids."""
         before = now + timedelta(seconds=self.queue.horizon) if self.queue.horizon else None
-        brought = far_rows.bring_in_due(self.queue.name, before, BATCH, self.using)
+        brought = far_rows.bring_in_due(self.queue.name, self.queue.served, before, BATCH, self.using, away=away)
         for publisher, jobs in self._dealt(brought):
             for start in range(0, len(jobs), MOST):
                 failpoint("bring_in.publish")
@@ -102,18 +100,35 @@ class BringInLoop:
             logger.info("brought in %d jobs of %s", len(brought), self.queue.name)
         return brought
 
-    def _check_keys(self, now: datetime) -> None:
-        waiting = self._outbox.unchecked(self.queue.name, MOST, self.using)
-        if waiting:
-            young = Job.objects.using(self.using).filter(pk__in=waiting, created_at__gt=now - self._young, far=True)
-            left = set(young.values_list("id", flat=True))
-            for publisher, jobs in self._dealt([id for id in waiting if id not in left]):
-                horizon.check(publisher, jobs)
+    def _away(self) -> list[int]:
+        """The partitions that do not answer: while Redis is away rows stay far, and can be changed.
+
+        Raises:
+            StoreUnavailable: none does.
+        """
+        silent, away = Silent(), list[int]()
+        for partition, publisher in enumerate(self._publishers):
+            link, server = publisher.store.link, publisher.store.link.server
+            if link not in silent:
+                try:
+                    publisher.store.ground()
+                    continue
+                except StoreUnavailable as error:
+                    silent.note(link, server, error)
+            away.append(partition)
+        if len(away) == len(self._publishers):
+            raise next(iter(silent.errors.values()))
+        return away
+
+    def _check_keys(self, now: datetime, away: Collection[int]) -> None:
+        young = database_clock.written(now - self._young, now)
+        waiting = far_rows.unchecked(self.queue.name, self.queue.served, young, MOST, self.using, away=away)
+        for publisher, jobs in self._dealt(waiting):
+            horizon.check(publisher, jobs)
 
     def _dealt(self, jobs: Sequence[UUID]) -> list[tuple[Publisher, list[UUID]]]:
-        """These jobs with the publishers of their partitions. Of one that is not served any more nobody brings in jobs."""
-        dealt = ids.by_partition(jobs).items()
-        return [(self._publishers[partition], some) for partition, some in dealt if partition < len(self._publishers)]
+        """These jobs with the publishers of their partitions."""
+        return [(self._publishers[partition], some) for partition, some in ids.by_partition(jobs).items()]
 
     def _look_at_workers(self) -> None:
         try:
@@ -125,7 +140,7 @@ class BringInLoop:
 
     def _note_workers(self) -> None:
         """Far rows would be published by an older relay, which knows no `far`, and pruned of their dates by nobody."""
-        shown = [worker for worker in self._workers.all() if clock.wall_ms() - worker["beat"] < formats.QUIET_MS]
+        shown = [worker for worker in self._workers.all(silent_ms=formats.QUIET_MS) if not worker["silent"]]
         older = older_workers(shown)
         mine = QueueState.objects.using(self.using).filter(queue=self.queue.name, partition=0)
         noted = mine.values_list("brings_in", flat=True).first() is not None
@@ -141,7 +156,7 @@ class BringInLoop:
     def _say_late(self, now: datetime | None) -> None:
         """Once when it begins, and once when it is over."""
         first = None if now is None else far_rows.first_far(self.queue.name, self.using)
-        late = first is not None and now is not None and is_late(first, now, self.queue)
+        late = first is not None and now is not None and far_rows.is_late(first, now, self.queue)
         if late and not self._late and first is not None:
             text = "far jobs of %s are brought in late: the first is due at %s, and the horizon is %.0f s"
             logger.warning(text, self.queue.name, first.isoformat(), self.queue.horizon or 0)

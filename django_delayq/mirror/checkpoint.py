@@ -55,6 +55,10 @@ def note_restored(queue: str, partition: int, generation: str, using: str) -> No
     failpoint("restore.forgot_way")
 
 
+class CheckpointTaken(Exception):
+    """Somebody else has the turn."""
+
+
 class CheckpointRow:
     """The row of one partition, in statements whose texts are made once: each turn goes through all of them, and through the ORM they
     took longer than what the turn is about.
@@ -74,6 +78,18 @@ class CheckpointRow:
         [row] = values.read(Checkpoint, COLUMNS, self._condition, self._key, self._connection)
         return Checkpoint.from_db(self._connection.alias, COLUMNS, row)
 
+    def take(self) -> None:
+        """As `lock`, for who does not wait. A database that cannot leave out locked rows lets it wait.
+
+        Raises:
+            CheckpointTaken: somebody else has it.
+        """
+        if self._connection.features.has_select_for_update_skip_locked:
+            free = f"{self._condition} {self._connection.ops.for_update_sql(skip_locked=True)}"
+            if not values.read(Checkpoint, ("id",), free, self._key, self._connection):
+                raise CheckpointTaken
+        self.lock()
+
     def lock(self) -> None:
         """Takes the turn: an update takes the lock on all databases."""
         quote = self._connection.ops.quote_name
@@ -87,9 +103,9 @@ class CheckpointRow:
 
 
 @contextmanager
-def locked_checkpoint(queue: str, partition: int, using: str) -> Iterator[tuple[CheckpointRow, Checkpoint]]:
+def locked_checkpoint(queue: str, partition: int, using: str, *, waits: bool = True) -> Iterator[tuple[CheckpointRow, Checkpoint]]:
     """A transaction that holds the checkpoint of a queue. What is read from Redis within it, and written, is no older than what the
-    turn before has written.
+    turn before has written. `waits`: until it is free, else CheckpointTaken says that it is not.
     """
     mine = CheckpointRow(queue, partition, using)
     if not mine.exists():
@@ -97,7 +113,10 @@ def locked_checkpoint(queue: str, partition: int, using: str) -> Iterator[tuple[
         Checkpoint.objects.using(using).bulk_create([new], ignore_conflicts=True)
     with transaction.atomic(using=using):
         end_if_frozen(transaction.get_connection(using))
-        mine.lock()
+        if waits:
+            mine.lock()
+        else:
+            mine.take()
         yield mine, mine.get()
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from django.db.models import Q
+
 from django_delayq import clock
 
 SQL: Final = {
@@ -32,3 +34,10 @@ def now(connection: Any) -> datetime:
 def later(moment: datetime, delay_ms: int) -> datetime:
     """So much later."""
     return moment + timedelta(milliseconds=delay_ms)
+
+
+def written(since: datetime, now: datetime) -> Q:
+    """Rows that were written between then and now. What is dated later than now was dated by another clock, or by one that was put back
+    since: whoever waited until it is old might wait for ever.
+    """
+    return Q(created_at__gte=since, created_at__lte=now)

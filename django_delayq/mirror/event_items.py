@@ -12,9 +12,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, ids
+from django_delayq.codec import MAX_DEPTH
 from django_delayq.mirror import rows
 from django_delayq.mirror.rows import JobRow
-from django_delayq.refusal import MAX_DEPTH
 from django_delayq.states import EventKind
 from django_delayq.store.events import Entry, Item, position
 

@@ -14,8 +14,10 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from django.db import IntegrityError, OperationalError, transaction
+from django.db.models import Exists, OuterRef, Q
 
 from django_delayq import clock
+from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import database_clock, rows
@@ -24,6 +26,7 @@ from django_delayq.models import FAR, Event, Job, QueueState, UncheckedKey
 from django_delayq.states import EndingKind, EventKind, State
 from django_delayq.store.items import ScheduleItem, ScheduleReply
 
+LATE: Final = 4  # far rows are late that are far still when a quarter of the horizon is left
 WAIT: Final = 2  # seconds for which a lock of another's transaction is waited for
 TRIES: Final = 5  # the holder of a key may be ended, and another come, between two statements; but not often
 ACTOR: Final = "schedule"  # who has moved the holder of a key, in its events
@@ -99,33 +102,50 @@ class DatabaseFarRows:
         unknown = found is not None and UncheckedKey.objects.using(using).filter(pk=found).exists()
         return None if unknown else found
 
-    def unchecked(self, queue: str, limit: int, using: str) -> list[UUID]:
-        """By id."""
-        found = UncheckedKey.objects.using(using).filter(queue=queue).order_by("job_id")
-        return list(found.values_list("job_id", flat=True)[:limit])
-
     def checked(self, job: UUID, using: str) -> None:
         """Redis was asked, or the row is not far any more."""
         UncheckedKey.objects.using(using).filter(pk=job).delete()
 
     def purge_far(self, queue: str, limit: int, actor: str, reason: str, using: str) -> int:
         """Oldest due first."""
-        wanted = Job.objects.using(using).filter(FAR, queue=queue).order_by("run_at", "id")
+        wanted = Job.objects.using(using).filter(FAR, queue=queue).order_by("run_at")
         return sum(self.cancel_far(id, queue, actor, reason, using) for id in wanted.values_list("id", flat=True)[:limit])
 
 
-def bring_in_due(queue: str, before: datetime | None, limit: int, using: str) -> list[UUID]:
-    """Makes the first far rows of a queue near, oldest due first; those due behind `before` stay. Returns their ids."""
+def unchecked(queue: str, served: range, young: Q, limit: int, using: str, *, away: Collection[int] = ()) -> list[UUID]:
+    """Jobs, by id, that were written as far ones, of whose keys Redis was not asked. Without far rows that are `young`, of partitions
+    that are not served, and of those that are away.
+    """
+    mine = Job.objects.using(using).filter(pk=OuterRef("job_id"))
+    later = mine.filter(young, far=True) | mine.filter(Q(partition__gt=served[-1]) | Q(partition__in=away))
+    found = UncheckedKey.objects.using(using).filter(~Exists(later), queue=queue).order_by("job_id")
+    return list(found.values_list("job_id", flat=True)[:limit])
+
+
+def bring_in_due(
+    queue: str, served: range, before: datetime | None, limit: int, using: str, *, away: Collection[int] = ()
+) -> list[UUID]:
+    """Makes the first far rows of a queue near, oldest due first; those due behind `before` stay, and those of partitions that are not
+    served, where nobody would run them, or that are away. Returns their ids.
+    """
     found = Job.objects.using(using).filter(far=True, queue=queue)  # also one that an older relay has published, which is near
+    found = found.filter(partition__lte=served[-1])
+    if away:
+        found = found.exclude(partition__in=away)
     if before is not None:
         found = found.filter(run_at__lt=before)
-    return _brought(found.order_by("run_at", "id"), using, limit)
+    return _brought(found.order_by("run_at"), using, limit)  # of one date in any order, which the index need not hold
 
 
 def first_far(queue: str, using: str) -> datetime | None:
     """The date of the far row of a queue that is due first."""
     found = Job.objects.using(using).filter(far=True, queue=queue).order_by("run_at")
     return found.values_list("run_at", flat=True).first()
+
+
+def is_late(first: datetime, at: datetime, queue: QueueConfig) -> bool:
+    """Whether a far row of that date should have been brought in by then."""
+    return queue.horizon is not None and first <= at + timedelta(seconds=queue.horizon / LATE)
 
 
 def far_key(queue: str, key: str) -> str:

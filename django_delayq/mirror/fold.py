@@ -50,10 +50,10 @@ from django_delayq.mirror.event_items import (
 )
 from django_delayq.mirror.rows import JobRow, RunRow
 from django_delayq.models import CANCELLED_HERE, Event
-from django_delayq.record import JobRecord
 from django_delayq.signing import Signer
 from django_delayq.states import FINISHED, PUT_OFF, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
 from django_delayq.store.events import Entry, Item, position
+from django_delayq.store.record import JobRecord
 
 # What an event may not change in a row that has ended: all that people read of the end.
 KEPT = ("state", "run_at", "finished_at", "error", "fingerprint", "result", "cancel_requested", "published", "ending", "merged_into")

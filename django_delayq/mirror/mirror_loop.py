@@ -13,7 +13,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import atomic_runs, follow_ups, pauses, prune, set_aside
-from django_delayq.mirror.checkpoint import locked_checkpoint
+from django_delayq.mirror.checkpoint import CheckpointTaken, locked_checkpoint
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, RefusedItem, ids_of, is_strange, job_ids, told_behind
@@ -34,6 +34,7 @@ ENTRIES: Final = 200  # per transaction; an entry holds up to 200 jobs
 PAGE: Final = 25  # entries per read
 ITEMS: Final = 5000  # a batch ends with the entry that reaches this many items
 IDLE: Final = 0.25  # seconds between looks at an empty stream
+TAKEN: Final = 0.3  # seconds until it looks again whether another mirror has folded what it was about to fold
 CHUNK: Final = 500  # rows per statement, and ids per query: SQLite takes 999 variables in its older builds
 
 JOB_FIELDS: Final = (
@@ -87,7 +88,8 @@ Way = Callable[[list[Entry]], bool]
 
 
 class MirrorLoop:
-    """1. Takes the checkpoint row's lock by updating it, so that two mirrors take turns. 2. Reads the entries behind the checkpoint.
+    """1. Takes the checkpoint row's lock by updating it, so that two mirrors take turns; with several partitions only if it is free,
+    since another may be. 2. Reads the entries behind the checkpoint.
     3. Folds them into rows. 4. Saves the checkpoint and commits. 5. Tells the ends of jobs. 6. Trims the stream up to there.
 
     It dies at any point without harm: before the commit nothing has happened; after it the entries are skipped when read again.
@@ -111,20 +113,26 @@ class MirrorLoop:
         self.partition = partition
         self.ground = GroundStore(store)
         self.log = EventLog(store.link, store.keys)
+        self.asks = (("XLEN", self.log.keys["events"]),)  # see `first_looks`
         self.ends = EndTeller(self.log, queue.name, using, patiently)
         self.folded = 0  # entries, by this object
         self._most = ENTRIES  # half as many after a refusal, so that the one that is refused is soon alone; then more again
 
-    def poll(self) -> float:
-        """One batch. Returns seconds to sleep: 0 when more is there.
+    def poll(self, told: Sequence[Any] = ()) -> float:
+        """One batch. Returns seconds to sleep: 0 when more is there. `told`: the replies to `asks`, if known.
 
         Raises:
             StoreUnavailable, NewerEvents, DatabaseError, InterfaceError: nothing is lost; call again later.
         """
-        return IDLE if self.log.length() == 0 or not self.fold().more else 0.0
+        if (told[0] if told else self.log.length()) == 0:
+            return IDLE
+        try:
+            return 0.0 if self.fold().more else IDLE
+        except CheckpointTaken:
+            return TAKEN
 
     def fold(self) -> Passed:
-        """As `poll`, of a stream that is not empty."""
+        """As `poll`, of a stream that is not empty. Raises CheckpointTaken if another mirror is at it, and the queue has partitions."""
         try:
             passed = self._fold_batch()
             self._most = min(ENTRIES, self._most * 2)
@@ -163,7 +171,8 @@ class MirrorLoop:
         """One transaction: what is behind the checkpoint is written, and the checkpoint moves behind it. `way`: what else to do with
         one entry; the checkpoint moves if it says so.
         """
-        with locked_checkpoint(self.queue.name, self.partition, self.using) as (mine, checkpoint):
+        waits = not self.queue.divided
+        with locked_checkpoint(self.queue.name, self.partition, self.using, waits=waits) as (mine, checkpoint):
             ground = self.ground.look(checkpoint.last_event)
             generation = ground.generation
             after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST

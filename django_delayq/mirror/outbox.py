@@ -65,7 +65,8 @@ class DatabaseOutbox(DatabaseFarRows):
 
     def waiting(self, queue: str, keys: Collection[str], using: str) -> list[tuple[UUID, str]]:
         """The rows of these keys that Redis has not confirmed, with their keys, oldest first."""
-        found = Job.objects.using(using).filter(UNPUBLISHED, queue=queue, key__in=keys, durable=True, settled="")
+        # None is "", which PostgreSQL does not see by itself of more than a hundred; `delayq indexes` leaves rows without a key out.
+        found = Job.objects.using(using).filter(UNPUBLISHED, queue=queue, key__in=keys, durable=True, settled="").exclude(key="")
         return [(id, own) for id, own in found.order_by("created_at", "id").values_list("id", "key") if own in keys]
 
     def find_latest(self, queue: str, key: str, using: str) -> UUID | None:
@@ -239,14 +240,16 @@ def _detail(told: Told) -> Any:
 
 
 def _read(row: Job, now: datetime | None) -> OutboxRow:
-    left = None
+    left, run_at_ms = None, clock.to_ms(row.run_at)
     if row.delay_ms is not None and row.published is None and now is not None:
-        left = clock.to_ms(row.run_at) - clock.to_ms(now)
+        # Never more than all of it, if another clock has dated the row, or this one was put back since.
+        left = min(row.delay_ms, run_at_ms - clock.to_ms(now))
+        run_at_ms = clock.to_ms(now) + left
     return OutboxRow(
         record=rows.record_of(row),
         queue=row.queue,
         state=State(row.state),
-        run_at_ms=clock.to_ms(row.run_at),
+        run_at_ms=run_at_ms,
         left_ms=left,
         on_conflict=row.on_conflict,
         created_at=row.created_at,

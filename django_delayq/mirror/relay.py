@@ -21,8 +21,10 @@ from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint
 from django_delayq.mirror.exists import ExistsQuery
 from django_delayq.mirror.outbox import DatabaseOutbox
 from django_delayq.models import UNPUBLISHED, Job
+from django_delayq.producer import homes
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher, late
+from django_delayq.shared_name import in_payload
 from django_delayq.signing import Signer
 from django_delayq.states import State
 from django_delayq.store.events import FIRST, EventLog, position
@@ -36,6 +38,32 @@ YOUNG: Final = 5.0  # seconds for which a row is left to the process that commit
 IDLE: Final = 1.0  # seconds between looks when nothing is unpublished
 PAUSE: Final = 0.5
 BEHIND: Final = 2.0  # seconds between rounds when all that is left waits behind running holders
+
+
+def unpublished(queue: str, using: str) -> QuerySet[Job]:
+    """The rows of a queue that Redis has not confirmed."""
+    return Job.objects.using(using).filter(UNPUBLISHED, queue=queue, durable=True, settled="")
+
+
+class SharedLook:
+    """Whether anything of a queue is unpublished: one query for the relays of all its partitions, whose looks come together."""
+
+    def __init__(self, queue: str, using: str) -> None:
+        self._any = ExistsQuery(unpublished(queue, using))
+        self._at = -IDLE
+        self._found = False
+
+    def found(self) -> bool:
+        """By a query that is younger than half a pause between looks.
+
+        Raises:
+            DatabaseError: as any query.
+        """
+        now = clock.monotonic()
+        if now >= self._at + IDLE / 2:
+            self._found = self._any.found()
+            self._at = now
+        return self._found
 
 
 class RelayLoop:
@@ -61,14 +89,16 @@ class RelayLoop:
         partition: int = 0,
         young: float = YOUNG,
         signer: Signer | None = None,
+        look: SharedLook | None = None,
     ) -> None:
         self.queue = queue
         self.using = using
+        self._look = look
         self._young = young
         self.store = QueueStore(places, prefix=prefix, queue=queue.name, partition=partition, signer=signer)
         self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
-        self.publisher = Publisher(self.store, using, conf.get().most_events, actor="relay")
+        self.publisher = Publisher(self.store, using, conf.get().most_events_in(queue.name), actor="relay")
         self._outbox = DatabaseOutbox()
         self._any = ExistsQuery(self._rows())
         self._mark: tuple[tuple[int, int], datetime] | None = None
@@ -85,10 +115,10 @@ class RelayLoop:
         """
         if self._mark is None:
             # Mostly there is none at all; then Redis need not be asked.
-            if not self._any.found():
+            if (self._look is not None and not self._look.found()) or not self._any.found():
                 return IDLE
             now = database_clock.now(connections[self.using])
-            if not self._unpublished(now).exists():
+            if not self._unpublished(now, now).exists():
                 return IDLE
             self._mark = position(self.log.last_id()), now
         mark, at = self._mark
@@ -114,17 +144,15 @@ class RelayLoop:
         first = self.log.read(FIRST, 1)
         return bool(first) and position(first[0].id) <= mark
 
-    def _unpublished(self, mark: datetime) -> QuerySet[Job]:
-        return self._rows().filter(created_at__lt=mark - timedelta(seconds=self._young))
+    def _unpublished(self, mark: datetime, now: datetime) -> QuerySet[Job]:
+        return self._rows().exclude(database_clock.written(mark - timedelta(seconds=self._young), now))
 
     def _rows(self) -> QuerySet[Job]:
-        return Job.objects.using(self.using).filter(
-            UNPUBLISHED, queue=self.queue.name, partition=self.partition, durable=True, settled=""
-        )
+        return unpublished(self.queue.name, self.using).filter(partition=self.partition)
 
     def _push(self, mark: datetime) -> int:
         ground = self.store.ground()  # what is read now is true of this one
-        unpublished = self._unpublished(mark)
+        unpublished = self._unpublished(mark, database_clock.now(connections[self.using]))
         if self._after is not None:
             unpublished = unpublished.filter(pk__gt=self._after)
         page = list(unpublished.order_by("id").values_list("id", "key")[:MOST])
@@ -134,6 +162,8 @@ class RelayLoop:
         found = self._outbox.rows(self._with_siblings(page), self.using)
         self._give_up({id for id, _ in page} - {row.record.id for row in found})
         sent = [row for row in found if row.unpublished]
+        if self.queue.former_partitions:
+            sent = self._free_to_go(sent)
         for start in range(0, len(sent), MOST):
             batch = sent[start : start + MOST]
             failpoint("relay.publish")
@@ -146,11 +176,22 @@ class RelayLoop:
         self._after = page[-1][0]
         return len(page)
 
+    def _free_to_go(self, found: list[OutboxRow]) -> list[OutboxRow]:
+        """Those of whose name no unfinished job is in another home: whoever wrote the others could not ask where that is, since Redis
+        was away while the number of partitions changed.
+        """
+        names = {row.record.id: name.text for row in found if (name := in_payload(row.record.payload))}
+        borne = {name for name in set(names.values()) if homes.bears_elsewhere(self.queue, name, self.partition)}
+        return [row for row in found if names.get(row.record.id) not in borne]
+
     def _with_siblings(self, page: list[tuple[UUID, str]]) -> list[UUID]:
         """With the others of their keys: of these the older ones go first, and ids do not say which they are."""
         keys = {key for _, key in page if key}
         ids = {id for id, _ in page}
-        return [*ids, *self._rows().filter(key__in=keys).exclude(pk__in=ids).values_list("id", flat=True)] if keys else [*ids]
+        if not keys:
+            return [*ids]
+        # That none is "" is said for PostgreSQL, as in `DatabaseOutbox.waiting`.
+        return [*ids, *self._rows().filter(key__in=keys).exclude(key="").exclude(pk__in=ids).values_list("id", flat=True)]
 
     def _answered(self, batch: list[OutboxRow], replies: list[ScheduleReply], ground: str) -> None:
         answered = [(row.record.id, reply) for row, reply in zip(batch, replies, strict=True) if reply.id == row.record.id]

@@ -27,7 +27,7 @@ from django_delayq.store import decode
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.places import Places
 from django_delayq.store.queue import MOST, QueueStore
-from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Ground, GroundStore, RestoreItem, fresh_generation
+from django_delayq.store.recovery import ADOPT, FOUND, REST, SWEEP, Confirmed, Ground, GroundStore, RestoreItem, fresh_generation
 
 logger = Logger("django_delayq.restore")
 
@@ -77,6 +77,7 @@ class RestoreLoop:
         self.partition = partition
         self.log = EventLog(self.store.link, self.store.keys)
         self.ground = GroundStore(self.store)
+        self.asks = self.ground.asks  # see `first_looks`
         self.mirror = MirrorLoop(places, queue, prefix=prefix, using=using, partition=partition, signer=signer)
         self.progress = RestoreProgress()
         self._who = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
@@ -90,14 +91,14 @@ class RestoreLoop:
         self._whole_at = 0.0  # when the whole hour is looked at again
         self._seen = 0  # the last Event row of the last time
 
-    def poll(self) -> float:
-        """One look, or one slice of work. Returns seconds to sleep: 0 when more is to do.
+    def poll(self, told: Sequence[Any] = ()) -> float:
+        """One look, or one slice of work. Returns seconds to sleep: 0 when more is to do. `told`: the replies to `asks`, if known.
 
         Raises:
             StoreUnavailable, DatabaseError: nothing is lost; call again later.
         """
         if self._work is None:
-            if self._stands():
+            if self._stands(told):
                 return self._idle()
             ground, checkpoint = self.look()
             if needs_restore(ground, checkpoint) or (ground.generation and ground.confirmed != ground.server):
@@ -180,11 +181,11 @@ class RestoreLoop:
             self._lost = None
         return IDLE if pause is None else pause
 
-    def _stands(self) -> bool:
+    def _stands(self, told: Sequence[Any]) -> bool:
         """Whether Redis stands on the ground that was last found well; this asks the database now and then only."""
         if clock.monotonic() >= self._look_at:
             return False
-        ground = self.ground.look(FIRST)
+        ground = self.ground.read(told) if told else self.ground.look(FIRST)
         return not ground.rolled and (ground.generation, ground.server, ground.confirmed) == self._well
 
     def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
@@ -198,7 +199,13 @@ class RestoreLoop:
         pauses.again(self.store, self.using)
         if ground.confirmed is not None:
             self._send_again(changes_unknown_to(self.log, self.queue.name, self.partition, self.using, checkpoint.last_event))
-        self.ground.confirm(ground.generation, server=ground.server, mirrored=checkpoint.last_event, actor=ACTOR)
+        self._tell(ground, mirrored=checkpoint.last_event)
+
+    def _tell(self, ground: Ground, **said: Any) -> Confirmed:
+        failpoint("restore.confirm")
+        answer = self.ground.confirm(ground.generation, server=ground.server, actor=ACTOR, **said)
+        failpoint("restore.confirmed")
+        return answer
 
     def _remind(self, checkpoint: Checkpoint) -> None:
         """Changes that were told to another server, an old primary that still lived: those that were pending at the last look, and
@@ -243,7 +250,7 @@ class RestoreLoop:
             return False
         if not ground.rolled:
             # Another generation at once: what is published late names the one before, and its row is read again.
-            self.ground.confirm(ground.generation, server=ground.server, phase=FOUND, renew=fresh_generation(), actor=ACTOR)
+            self._tell(ground, phase=FOUND, renew=fresh_generation())
         # The command may have brought all back since the look: a pause behind its end would be lifted by nobody.
         if self.store.pause(actor=ACTOR, reason="run manage.py delayq restore", on_way_back=True):
             logger.error(
@@ -320,16 +327,7 @@ class RestoreLoop:
 
     def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""
-        answer = self.ground.confirm(
-            target.generation,
-            server=target.server,
-            phase=phase,
-            renew=renew,
-            behind=behind,
-            mirrored=mirrored,
-            progress=self._progress,
-            actor=ACTOR,
-        )
+        answer = self._tell(target, phase=phase, renew=renew, behind=behind, mirrored=mirrored, progress=self._progress)
         if answer != "ok":
             raise _Moved
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from django_delayq import clock, codec, ids
-from django_delayq.exceptions import PayloadError
+from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.fingerprint import text_fingerprint
 from django_delayq.lanes import lane_of
 from django_delayq.models import Event, Job, JSONText
-from django_delayq.record import JobRecord
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
+from django_delayq.store.record import JobRecord
 from django_delayq.text import clean as clean
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
@@ -227,3 +227,15 @@ def record_of(job: Job) -> JobRecord:
         key=job.key,
         payload=payload,
     )
+
+
+def hindered(error: Exception | None) -> dict[str, Any]:
+    """The columns of a row that say why it does not go on: what the error says of itself, for `console.error_texts.told`. None: nothing
+    hinders it.
+    """
+    if error is None:
+        return {"problem": None, "trouble": ""}
+    code, fields = (error.code, error.fields) if isinstance(error, DelayqError) and error.fields else ("", {})
+    told = {name: value if isinstance(value, (int, str)) else str(value) for name, value in fields.items()}
+    other = {"code": "unexpected", "fields": {"kind": type(error).__name__, "cause": str(error)}}
+    return {"problem": {"code": code, "fields": told} if code else other, "trouble": ""}

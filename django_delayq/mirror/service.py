@@ -16,13 +16,13 @@ from django_delayq import clock
 from django_delayq.conf import Config, QueueConfig
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
-from django_delayq.mirror import mirror_loop, operation_loop, relay, restore
+from django_delayq.mirror import mirror_loop, relay, restore
 from django_delayq.mirror.bring_in import BringInLoop
 from django_delayq.mirror.ends import Patiently, now_and_here
+from django_delayq.mirror.first_looks import FirstAsks, first_looks
 from django_delayq.mirror.mirror_loop import MirrorLoop
-from django_delayq.mirror.operation_loop import OperationLoop
-from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, TidyLoop
-from django_delayq.mirror.relay import RelayLoop
+from django_delayq.mirror.prune import PruneLoop, TidyLoop
+from django_delayq.mirror.relay import RelayLoop, SharedLook
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.upgrade_loop import UpgradeLoop
 from django_delayq.store.connection import Link
@@ -35,10 +35,10 @@ logger = Logger("django_delayq.mirror")
 MOST_BACKOFF: Final = 10.0
 MOST_EXTRA_WAIT: Final = 1.0
 GROUND: Final = 1.5  # seconds between looks at the ground while the event line stands
+TOGETHER: Final = 0.25  # seconds by which the look at a ground comes earlier than its time, when another one's has come
 STREAM: Final = 15.0  # seconds between looks at a stream of which the event line says nothing
 HELD: Final = 60.0  # seconds for which a connection to the database is used, at least
 ROWS: Final = 4.0  # seconds between looks for unpublished rows while Redis is there; web processes publish, this is for those that died
-ORDERS: Final = 2.0  # seconds between looks for operations that people have started
 AGAIN: Final = 0.25  # seconds after which a broken event line is tried again
 REFUSED: Final = 60.0  # seconds after which one is tried again that Redis does not allow
 ROLES: Final = ("mirror", "relay")
@@ -74,6 +74,7 @@ class LoopRunner:
     ) -> None:
         self.name = name
         self.loop = loop
+        self._first = loop if isinstance(loop, FirstAsks) else None
         self.next = 0.0
         self.failures = 0
         self.link = link
@@ -108,11 +109,18 @@ class LoopRunner:
         """Not in this pass."""
         self.next = clock.monotonic() + AGAIN
 
-    def run_once(self, *, listening: bool = False) -> None:
-        """One pass. Trouble with a server is said once when it begins and once when it is over. `listening`: an event will call it."""
+    @property
+    def asks(self) -> Sequence[tuple[Any, ...]]:
+        """See `FirstAsks`; of loops that say it."""
+        return () if self._first is None else self._first.asks
+
+    def run_once(self, *, listening: bool = False, told: Sequence[Any] = ()) -> None:
+        """One pass. Trouble with a server is said once when it begins and once when it is over. `listening`: an event will call it.
+        `told`: what it asks Redis first, if that is known.
+        """
         raced, self._called, self._raced = self._raced, False, False
         try:
-            sleep = self.loop.poll()
+            sleep = self._first.poll(told) if self._first is not None and told else self.loop.poll()
         except (StoreUnavailable, StoreError, DriverError) as error:  # InterfaceError is no DatabaseError
             self.failures += 1
             self.away = isinstance(error, StoreUnavailable)
@@ -134,15 +142,13 @@ class LoopRunner:
 
 
 class Service:
-    """Restore, mirror, relay, prune and tidy of the queues, which are on one server, or on one Cluster, and the operations that people
-    have started, in turn. While nothing happens it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop
-    looks four times a second.
+    """Restore, mirror, relay, prune and tidy of the queues, which are on one server, or on one Cluster, in turn. While nothing happens
+    it sleeps on the event line; without one (Redis away, or XREAD not allowed) each loop looks four times a second.
 
     Args:
-        roles: "mirror" (with prune, tidy and operations) and "relay".
+        roles: "mirror" (with prune and tidy) and "relay".
         patiently: how the receivers of `job_ended` are called, see `EndTeller`.
         shares: of some queues, of which partitions alone.
-        operations: whether it does the operations that people have started: one service of a worker does.
     """
 
     def __init__(
@@ -153,12 +159,11 @@ class Service:
         roles: Sequence[str] = ROLES,
         *,
         patiently: Patiently = now_and_here,
-        operations: bool = True,
         shares: Mapping[str, Collection[int]] = ALL,
     ) -> None:
         queues = list(queues)
         parts = [(queue, partition) for queue in queues for partition in shares.get(queue.name, queue.served)]
-        links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
+        self._links = links = {(queue.name, partition): places.of(queue.name, partition) for queue, partition in parts}
         several = set(links.values())
         if len(several) > 1 and not all(link.moves for link in several):  # they would wait for each other
             raise ValueError(
@@ -199,10 +204,11 @@ class Service:
         ]
         self._runners += self._folders
         if "relay" in roles:
+            looks = {queue.name: SharedLook(queue.name, config.database) for queue in queues if queue.divided}
             self._runners += [
                 LoopRunner(
                     f"the relay of {queue.label(partition)}",
-                    RelayLoop(places, queue, partition=partition, **signed),
+                    RelayLoop(places, queue, partition=partition, look=looks.get(queue.name), **signed),
                     idle=relay.IDLE,
                     asleep=ROWS,
                     link=links[queue.name, partition],
@@ -210,14 +216,16 @@ class Service:
                 for queue, partition in parts
             ]
             self._runners += [
-                LoopRunner(f"bringing in far jobs of {queue.name}", BringInLoop(places, queue, **signed), link=places.of(queue.name, 0))
+                LoopRunner(
+                    f"bringing in far jobs of {queue.name}",
+                    BringInLoop(places, queue, **signed),
+                    link=None if queue.divided else places.of(queue.name, 0),
+                )
                 for queue in queues
             ]
         self._after_outage = list(self._runners)  # these have something to do when Redis was away
         if "mirror" in roles:
             self._runners += [LoopRunner(f"prune of {queue.name}", PruneLoop(queue, using=config.database)) for queue in queues]
-            if operations:
-                self._runners.append(LoopRunner("prune of operations", OldOperationsLoop(config)))
             self._runners += [
                 LoopRunner(
                     f"tidy of {queue.label(partition)}",
@@ -234,10 +242,6 @@ class Service:
                 )
                 for queue, partition in parts
             ]
-            if operations:
-                self._runners.append(
-                    LoopRunner("operations", OperationLoop(using=config.database), idle=operation_loop.IDLE, asleep=ORDERS)
-                )
         heard = [(links[one.queue.name, one.partition], one.log.keys) for one in self.mirrors]
         self._line = event_line(heard) if heard else None
         self._listen_at = 0.0
@@ -263,6 +267,7 @@ class Service:
             self._listen(self._line)
         now = clock.monotonic()
         away: set[Link] = set()
+        told = self._first_looks(now)
         for runner in self._runners:
             if runner.next > now:
                 continue
@@ -270,10 +275,18 @@ class Service:
             if server in away:
                 runner.put_off()
                 continue
-            runner.run_once(listening=self.descriptor >= 0)
+            runner.run_once(listening=self.descriptor >= 0, told=told.get(runner, ()))
             if runner.away and server is not None:
                 away.add(server)
         return max(0.0, min((runner.next for runner in self._runners), default=1.0) - clock.monotonic())
+
+    def _first_looks(self, now: float) -> dict[LoopRunner, list[Any]]:
+        """Of the restores and mirrors whose time has come; restores come together, since each looks once in a while."""
+        if len(self._restores) > 1 and any(runner.next <= now for runner in self._restores):
+            for runner in self._restores:
+                if runner.next <= now + TOGETHER and not runner.failures:
+                    runner.next = min(runner.next, now)
+        return first_looks([runner for runner in (*self._restores, *self._folders) if runner.next <= now and not runner.failures])
 
     def drain(self) -> None:
         """Folds all events that are there, for burst and for tests.
@@ -346,13 +359,24 @@ class Service:
                 wait(seconds, self.descriptor)
         if self._line is not None:
             self._line.close()
-        if self.mirrors and any(runner.away for runner in self._restores):
-            logger.warning("the mirror leaves while Redis is away; it goes on when it is started again")
-            return
-        try:
-            self.drain()
-        except (StoreUnavailable, StoreError, DriverError) as error:
-            logger.warning("the mirror leaves before it has seen everything; it goes on when it is started again: %s", error)
+        self._fold_the_rest()
+
+    def _fold_the_rest(self) -> None:
+        """Of each server that is there. One that was away a moment ago is not waited for."""
+        away = {runner.link.server for runner in self._restores if runner.away and runner.link is not None}
+        for mirror in self.mirrors:
+            queue, server = mirror.queue.label(mirror.partition), self._links[mirror.queue.name, mirror.partition].server
+            if server in away:
+                logger.warning("the mirror of %s leaves while Redis is away; it goes on when it is started again", queue)
+                continue
+            try:
+                mirror.drain()
+            except (StoreUnavailable, StoreError, DriverError) as error:
+                logger.warning(
+                    "the mirror of %s leaves before it has seen everything; it goes on when it is started again: %s", queue, error
+                )
+                if isinstance(error, StoreUnavailable):
+                    away.add(server)
 
 
 def _drop_broken_connections() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from django_delayq import clock
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
@@ -36,7 +35,7 @@ class UpgradeLoop:
         Raises:
             StoreUnavailable, StoreError: call again later.
         """
-        shown = [worker for worker in self._workers.all() if clock.wall_ms() - worker["beat"] < formats.QUIET_MS]
+        shown = [worker for worker in self._workers.all(silent_ms=formats.QUIET_MS) if not worker["silent"]]
         if formats.older(shown):
             return EVERY
         failpoint("mirror.upgrade")

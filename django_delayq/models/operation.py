@@ -13,10 +13,11 @@ from django_delayq.models.fields import ExactJSONField
 
 
 class Operation(models.Model):
-    """One verb for all jobs that match, in steps: `mirror.operation_loop` carries it out. `selection` is what `Selection` takes;
-    jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done. `problem`:
-    why it does not go on, the code and the fields of an error; NULL for nothing. `trouble`: the same as a text, from workers of the
-    release before.
+    """One verb for all jobs that match, in steps: `console.operation_loop` carries it out. `selection` is what `Selection` takes;
+    jobs scheduled after it was started (`upto`) are none of its own. `last`: the job done last; `chunk`: those being done;
+    `passed_over`: what is left for later, since its server was away, NULL for nothing, see `console.operation_parts`. `problem`: why it
+    does not go on, the code and the fields of an error; NULL for nothing. `trouble`: the same as a text, from workers of the release
+    before.
     """
 
     class Stage(models.TextChoices):
@@ -51,6 +52,7 @@ class Operation(models.Model):
     upto: models.UUIDField[UUID, UUID] = models.UUIDField(default=ids.new)
     last: models.UUIDField[UUID | None, UUID | None] = models.UUIDField(null=True, blank=True)
     chunk = ExactJSONField(default=list)
+    passed_over = ExactJSONField(null=True)
     paced_from: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(null=True, blank=True)
     paced_seen: models.PositiveBigIntegerField[int, int] = models.PositiveBigIntegerField(default=0)
     holder: models.CharField[str, str] = models.CharField(max_length=64, blank=True, default="")

@@ -16,7 +16,7 @@ from django_delayq.exceptions import ConfigError, PayloadError
 from django_delayq.periodic.dates import Dates
 from django_delayq.producer.options import OPTIONS as JOB_OPTIONS
 from django_delayq.producer.task import Task, task
-from django_delayq.record import MAX_TASK
+from django_delayq.store.record import MAX_TASK
 from django_delayq.text import did_you_mean
 
 P = ParamSpec("P")

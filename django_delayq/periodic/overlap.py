@@ -93,8 +93,9 @@ def _take(job: CurrentJob, name: str) -> str:
 
 def _runs(queue: str, id: str, nonce: str) -> bool:
     """Whether that run holds its lease."""
-    with stores.guarded(queue):
-        view = stores.inspector().job(queue, ids.full(id))
+    job = ids.full(id)
+    with stores.guarded(queue, ids.partition(job)):
+        view = stores.inspector().job(queue, job)
     return view is not None and view.state == "running" and view.fence == nonce and view.date_ms > view.now_ms
 
 

@@ -14,7 +14,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.mirror.database_errors import about_data
 from django_delayq.mirror.exists import ExistsQuery
-from django_delayq.mirror.operation_loop import hindered
+from django_delayq.mirror.rows import hindered
 from django_delayq.models import Periodic
 from django_delayq.periodic import schedule_rows, withdrawals
 from django_delayq.periodic.declarations import Declarations, declarations

@@ -11,17 +11,18 @@ from django.db.models import QuerySet
 from django_delayq import ids
 from django_delayq.exceptions import QueueUnknown
 from django_delayq.logger import Logger
-from django_delayq.models import Job, Periodic, Tick
+from django_delayq.models import Attempt, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows
 from django_delayq.periodic.schedule_rows import begin, locked
 from django_delayq.producer import acts
 from django_delayq.producer.stores import stores
-from django_delayq.states import Change, State
+from django_delayq.states import PUT_OFF, AttemptOutcome, Change, State
 
 logger = Logger("django_delayq.periodic")
 
 AT_ONCE: Final = 200  # jobs; a schedule has a few ahead, unless it is retired while its queue is paused
 AWAY: Final = timedelta(days=1)
+NO_RUN: Final = {*PUT_OFF, AttemptOutcome.RUNNING}  # attempts that prove no run: put off, or that may just have been
 
 
 def carry_out(schedule: int, using: str, *, give_up: bool = False) -> bool:
@@ -87,11 +88,15 @@ def _decide_anew(tick: Tick, using: str) -> None:
 
 
 def _has_run(job: UUID, using: str) -> bool:
-    """Whether it waits to be run again: its run has failed or asked, or its worker vanished. Its row hears of that later than Redis."""
+    """Whether it waits to be run again: its run has failed or asked, or its worker vanished. Its row hears of that later than Redis,
+    and Redis may have lost it.
+    """
+    if Attempt.objects.using(using).filter(job_id=job).exclude(outcome__in=NO_RUN).exists():
+        return True
     row = Job.objects.using(using).filter(pk=job).only("queue", "state", "attempts", "crashes", "asked").first()
     if row is None:
         return False
-    with stores.guarded(row.queue):
+    with stores.guarded(row.queue, ids.partition(job)):
         view = stores.inspector().job(row.queue, job)
     if view is None:
         return row.state == State.SCHEDULED and bool(row.attempts or row.crashes or row.asked)

@@ -103,9 +103,9 @@ def requeue(
     reason: str = "",
 ) -> Change:
     """Puts a failed or cancelled job back, due now, with a fresh ladder. `conflict`: it is scheduled already, or succeeded, or its key
-    is held by another job, or the open transaction has scheduled it and must be committed first. If its expiry has passed it has none
-    any more. By job, by id, or by `key` and `queue`: the latest job of that key, however it stands, so that nothing older runs after
-    one that succeeded. Only the database knows which that is.
+    is held by another job, or its name by one in another partition, or the open transaction has scheduled it and must be committed
+    first. If its expiry has passed it has none any more. By job, by id, or by `key` and `queue`: the latest job of that key, however
+    it stands, so that nothing older runs after one that succeeded. Only the database knows which that is.
 
     With SIGNING it is noted in the database before Redis is asked. In an open transaction it happens at the commit, if that comes;
     `done` then says that nothing stood against it at the call.

@@ -11,6 +11,7 @@ from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.store.error_replies import StoreError, StoreRefused
+from django_delayq.store.replicas import ReplicasLack
 
 REST: Final = 2.0  # seconds for which the breaker stays open
 
@@ -20,10 +21,16 @@ class StoreResting(StoreUnavailable):
 
 
 class Breaker:
-    """Open for a while after each call that failed."""
+    """Open for a while after each call that failed.
 
-    def __init__(self) -> None:
+    Args:
+        where: the address of a node of a Cluster. A call may be led on to another node, whose silence is none of this one's. "":
+            whatever fails, counts.
+    """
+
+    def __init__(self, where: str = "") -> None:
         self.open_until = 0.0
+        self._where = where
         self._whole = Guard(self, True, True)  # mostly; a guard has nothing of one call
         self._last: dict[str, Any] = {"where": "?", "cause": "?"}
 
@@ -43,10 +50,10 @@ class Breaker:
         return self._whole if asks and answers else Guard(self, asks, answers)
 
     def note(self, error: StoreUnavailable | None) -> None:
-        """How a call went: an error opens the breaker."""
+        """How a call went: an error opens the breaker, unless it is about another node."""
         if error is None:
             self.open_until = 0.0
-        else:
+        elif not self._where or error.fields.get("where", self._where) == self._where:
             self._last = {"where": error.fields.get("where", "?"), "cause": error.fields.get("cause", str(error))}
             self.open_until = clock.monotonic() + REST
 
@@ -70,7 +77,7 @@ class Guard:
             if self._asks and self._answers:
                 self._breaker.open_until = 0.0
         elif isinstance(error, StoreUnavailable):
-            if not isinstance(error, StoreRefused):
+            if not isinstance(error, (StoreRefused, StoreResting, ReplicasLack)):  # of these the server has answered, or was not asked
                 self._breaker.note(error)
         elif isinstance(error, StoreError):  # callers know one error only
             raise StoreUnavailable(*error.args, code=error.code, **error.fields) from error

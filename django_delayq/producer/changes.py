@@ -18,8 +18,10 @@ from django_delayq.producer.database import OutboxRow, Told
 from django_delayq.producer.publish import TRIES, Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.states import FINISHED, Change, EndingKind, EventKind, State
+from django_delayq.store import decode
 from django_delayq.store.items import Changed
 from django_delayq.store.queue import QueueStore
+from django_delayq.store.replicas import Replicas, ReplicasLack
 
 Policy = Literal["", "earliest", "latest"]
 STRONGEST: Final = (
@@ -40,8 +42,10 @@ class Cancel:
     def __init__(self, actor: str, reason: str, abort: bool) -> None:
         self.actor, self.reason, self._abort = actor, reason, abort
 
-    def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str) -> Changed:
-        return store.cancel_one(target, actor=self.actor, reason=self.reason, lacking=lacking, unless=unless, abort=self._abort)
+    def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str, replicas: Replicas | None = None) -> Changed:
+        return store.cancel_one(
+            target, actor=self.actor, reason=self.reason, lacking=lacking, unless=unless, abort=self._abort, replicas=replicas
+        )
 
     def put_in(self, _publisher: Publisher, _row: OutboxRow) -> str:
         return ""  # Redis has left a tombstone, or a request, and answered with it
@@ -79,7 +83,7 @@ class Move:
         self.actor, self.reason, self._policy = actor, reason, policy
         self._delay_ms, self._due_ms = delay_ms, due_ms
 
-    def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str) -> Changed:
+    def ask(self, store: QueueStore, target: UUID | str, lacking: str, unless: str, replicas: Replicas | None = None) -> Changed:
         due_ms = self._due_ms if self._delay_ms is None else None
         return store.reschedule(
             target,
@@ -90,13 +94,16 @@ class Move:
             lacking=lacking,
             unless=unless,
             policy=self._policy,
+            replicas=replicas,
         )
 
     def put_in(self, publisher: Publisher, row: OutboxRow) -> str:
         """Puts a row that Redis does not have in, with its new date, so that whoever comes late with the old one finds it there. One
         that waits behind another keeps the date in its row. Returns what became of it, as restore.lua or schedule.lua say it.
         """
-        id, due_ms = row.record.id, self._due_ms if self._delay_ms is None else stores.now_ms(row.queue) + self._delay_ms
+        id, due_ms = row.record.id, self._due_ms
+        if self._delay_ms is not None:  # from now by the clock of the node where it will be, be the others' as they may
+            due_ms = decode.time_ms(publisher.store.link.execute("TIME")) + self._delay_ms
         if row.published:
             return next(iter(publisher.bring_back([id], due_ms=due_ms)), "")
         status = next((reply.status for reply in publisher.publish_rows([id], due_ms=due_ms).replies), "")
@@ -199,21 +206,30 @@ def _carried(act: Cancel | Move, id: UUID, name: str, row: OutboxRow | None) -> 
         return Change.FINISHED  # nothing leads out of that; Redis may not have heard, or have forgotten
     lacking = _lacking(row)
     store = stores.with_job(name, id)
+    replicas = None if row is not None and row.record.durable else stores.replicas(name)
     with stores.guarded(name, store.partition):
-        changed = act.ask(store, id, lacking, "")
+        changed = _asked(act, store, id, lacking, replicas)
         for _ in range(TRIES):
             if changed.change is not Change.UNKNOWN or row is None or not row.unfinished:
                 break
             status = act.put_in(Publisher(store, conf.get().database, actor=act.actor), row)
             if status == "behind":
                 return Change.DONE
-            changed = act.ask(store, id, lacking, "")
+            changed = _asked(act, store, id, lacking, replicas)
             begun = changed.change in (Change.RUNNING, Change.FINISHED)
             if begun and status in ("created", "replaced", "restored"):
                 return Change.DONE  # by now, at the date with which it was put in
     if row is not None and row.record.durable and changed.event:
         return _keep(act, row, lacking, changed)
     return _known(act, changed.change, row)
+
+
+def _asked(act: Cancel | Move, store: QueueStore, id: UUID, lacking: str, replicas: Replicas | None) -> Changed:
+    try:
+        return act.ask(store, id, lacking, "", replicas)
+    except ReplicasLack as error:
+        error.jobs = (id,)
+        raise
 
 
 def _lacking(row: OutboxRow | None) -> str:

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from django_delayq.exceptions import ConfigError
-from django_delayq.record import JobRecord
 from django_delayq.states import UNFINISHED, EndingKind, State
 from django_delayq.store.items import ScheduleItem, ScheduleReply
+from django_delayq.store.record import JobRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,6 @@ class FarRows(Protocol):
 
     def far_of_key(self, queue: str, key: str, using: str) -> UUID | None:
         """The far row that holds a key, if Redis was asked whether another job does."""
-
-    def unchecked(self, queue: str, limit: int, using: str) -> list[UUID]:
-        """Far rows with keys of which Redis was not asked whether it holds them."""
 
     def checked(self, job: UUID, using: str) -> None:
         """Redis was asked."""

@@ -15,9 +15,9 @@ from django_delayq.logger import Logger
 from django_delayq.producer import database, horizon, put_back
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from django_delayq.record import JobRecord
-from django_delayq.shared_name import NAMED, SharedName, in_meta
+from django_delayq.shared_name import NAMED, SharedName, in_meta, in_payload
 from django_delayq.states import MESSAGE, REQUEUEABLE, Change, State
+from django_delayq.store.record import JobRecord
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 logger = Logger("django_delayq")
@@ -60,7 +60,8 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return Change.FINISHED if row.state is State.SUCCEEDED else Change.CONFLICT
     check(row.record.task, row.queue, args, kwargs)
     record, options = _edited(row.record, args, kwargs, conf.get().queue(row.queue).max_payload)
-    if put_back.far_holds(row.queue, record.key):
+    _check_home(row.queue, row.record, record)
+    if put_back.far_holds(row.queue, record.key) or put_back.taken_elsewhere(job, row.queue, record):
         return Change.CONFLICT
     if put_back.waits_for_commit():
         _at_commit(job, args, kwargs, actor, reason, using)
@@ -79,9 +80,26 @@ def edit_and_requeue(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return answers[0] if answers else Change.CONFLICT
 
     change = put_back.noted(job, row.queue, actor, reason, edit)
+    if change is Change.DONE:
+        put_back.warn_unserved(job, row.queue)
     if change is Change.DONE and record.key:
         horizon.meet_key(row.queue, record.key)
     return Change.CONFLICT if change is Change.UNKNOWN else change
+
+
+def _check_home(queue: str, before: JobRecord, after: JobRecord) -> None:
+    """A job stays in its partition, and a name is counted in one.
+
+    Raises:
+        PayloadError: other arguments make a name that has its home elsewhere.
+    """
+    name, partition = in_payload(after.payload), ids.partition(after.id)
+    if name is None or name == in_payload(before.payload) or partition in conf.get().queue(queue).homes(name.text):
+        return
+    raise PayloadError(
+        f"With these arguments the job would have the name {name.text!r}, and that is counted in another partition of the queue "
+        f"{queue!r} than the job is in. Leave the name as it is, or schedule a copy with these arguments."
+    )
 
 
 def _at_commit(job: UUID, args: Sequence[Any], kwargs: Mapping[str, Any], actor: str, reason: str, using: str) -> None:

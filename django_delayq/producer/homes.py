@@ -18,7 +18,10 @@ from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.producer import database
 from django_delayq.producer.options import Mould, Options, Planned, moulds
 from django_delayq.producer.stores import stores
-from django_delayq.shared_name import SharedName
+from django_delayq.shared_name import SharedName, in_payload
+from django_delayq.store.events import FIRST
+from django_delayq.store.record import JobRecord, validate_key
+from django_delayq.store.recovery import GroundStore
 
 
 def anywhere(queue: QueueConfig) -> int:
@@ -31,8 +34,11 @@ def of(mould: Mould, key: str, name: SharedName | None) -> int | None:
 
     Raises:
         ConfigError: it has two.
+        PayloadError: that is no key.
     """
     queue = mould.queue
+    if key:
+        validate_key(key)  # what is none has no home
     if name is not None and key and name.text != key and queue.divided:
         raise ConfigError(
             f"{mould.where}: key={key!r} and the name {name.text!r} are each counted in one partition, and the queue {queue.name!r} "
@@ -40,7 +46,7 @@ def of(mould: Mould, key: str, name: SharedName | None) -> int | None:
         )
     if name is not None:
         text = name.text
-        return _settled(queue, text, lambda partition: stores.inspector().names(queue.name, partition, text))
+        return _settled(queue, text, lambda partition: _bears(queue, text, partition))
     if key:
         return _settled(queue, key, lambda partition: _holds(queue, key, partition))
     return None
@@ -51,18 +57,64 @@ def _settled(queue: QueueConfig, text: str, lives: Callable[[int], bool]) -> int
     return next((partition for partition in former if lives(partition)), home)
 
 
-def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
-    """Whether an unfinished job has that key there: by Redis, or by a row that Redis does not have yet. Where Redis cannot be asked,
-    by its row alone.
+def _bears(queue: QueueConfig, text: str, partition: int, *, failed: bool = True) -> bool:
+    """Whether an unfinished job bears that name there; or one that has `failed`, and may be requeued. Where Redis cannot be asked one
+    may: then the next waits there as a row, since elsewhere it might run beside that one.
     """
-    found, using = database.installed(), conf.get().database
     try:
         with stores.guarded(queue.name, partition, schedules=True):
-            if stores.inspector().find(queue.name, key, [partition]) is not None:
-                return True
-        rows = [] if found is None else [id for id, _ in found.waiting(queue.name, [key], using)]
+            return stores.inspector().names(queue.name, partition, text, failed=failed)
     except StoreUnavailable:
-        rows = [] if found is None else found.keyed(queue.name, key, using)
+        return True
+
+
+def bears_elsewhere(queue: QueueConfig, text: str, partition: int) -> bool:
+    """Whether an unfinished one does, or may, in another of that name's homes than this."""
+    return any(_bears(queue, text, other, failed=False) for other in queue.homes(text) if other != partition)
+
+
+def taken_elsewhere(queue: QueueConfig, record: JobRecord) -> bool:
+    """Whether an unfinished job has the key, or the name, of this one in another home of that: a job that is put back stays where its
+    id says, and the script there knows of no other partition.
+
+    Raises:
+        StoreUnavailable: nobody knows.
+    """
+    name = in_payload(record.payload)
+    text, partition = name.text if name else record.key, ids.partition(record.id)
+    for other in queue.homes(text) if text else ():
+        if other != partition:
+            with stores.guarded(queue.name, other):
+                if name and stores.inspector().names(queue.name, other, text, failed=False):
+                    return True
+                if record.key and _held(queue, record.key, other):
+                    return True
+    return False
+
+
+def _holds(queue: QueueConfig, key: str, partition: int) -> bool:
+    """Whether an unfinished job has that key there; where Redis cannot be asked, by its row alone."""
+    try:
+        with stores.guarded(queue.name, partition, schedules=True):
+            return _held(queue, key, partition)
+    except StoreUnavailable:
+        found = database.installed()
+        rows = [] if found is None else found.keyed(queue.name, key, conf.get().database)
+        return any(ids.partition(id) == partition for id in rows)
+
+
+def _held(queue: QueueConfig, key: str, partition: int) -> bool:
+    """By Redis, or by a row that Redis does not have yet; by its row alone where Redis has lost what it held, and restore has not
+    brought it back.
+    """
+    if stores.inspector().find(queue.name, key, [partition]) is not None:
+        return True
+    ground = GroundStore(stores.queue(queue.name, partition)).look(FIRST)
+    found, using = database.installed(), conf.get().database
+    if found is None:
+        return False
+    lacks = ground.rolled or ground.confirmed != ground.server
+    rows = found.keyed(queue.name, key, using) if lacks else [id for id, _ in found.waiting(queue.name, [key], using)]
     return any(ids.partition(id) == partition for id in rows)
 
 
@@ -87,5 +139,5 @@ def drawn(task: Planned, options: Options, args: tuple[Any, ...], kwargs: dict[s
     if not mould.queue.divided:
         return ids.new()
     name = None if mould.named is None else mould.named.name(args, kwargs, mould.where)
-    text = name.text if name else options.key
+    text = name.text if name else options.key and validate_key(options.key)
     return ids.new(mould.queue.homes(text)[0] if text else anywhere(mould.queue))

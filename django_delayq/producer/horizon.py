@@ -26,9 +26,9 @@ from django_delayq.producer.commit import Plan, Withdrawal
 from django_delayq.producer.database import OutboxRow
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.record import JobRecord
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.items import ScheduleItem, ScheduleReply
+from django_delayq.store.record import JobRecord
 
 logger = Logger("django_delayq.producer")
 
@@ -256,4 +256,4 @@ def _created(plan: Plan) -> None:
 
 
 def _publisher(queue: str, partition: int, using: str) -> Publisher:
-    return Publisher(stores.queue(queue, partition), using, conf.get().most_events)
+    return Publisher(stores.queue(queue, partition), using, conf.get().most_events_in(queue))

@@ -11,11 +11,11 @@ from asgiref.sync import sync_to_async
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, wait_for_result, where
+from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import JobRef
 from django_delayq.states import FINISHED, UNFINISHED, Change, State
-from django_delayq.store.connection import Link
 
 
 class Job(JobRef):
@@ -139,16 +139,17 @@ def _find(id: UUID, queue: str | None) -> Job | None:
             created=True,
         )
     names = [queue] if queue else list(conf.get().queues)
-    away: dict[Link, StoreUnavailable] = {}
+    away = Silent()
     for name in names:
-        node = stores.places.of(name, ids.partition(id)).server
-        if node in away:
+        link = stores.places.of(name, ids.partition(id))
+        node = link.server
+        if link in away:
             continue
         try:
             with stores.guarded(name, ids.partition(id)):
                 view = stores.inspector().job(name, id)
         except StoreUnavailable as error:  # another server may have the job
-            away[node] = error
+            away.note(link, node, error)
             continue
         if view is not None:
             record = view.record
@@ -160,7 +161,7 @@ def _find(id: UUID, queue: str | None) -> Job | None:
                 due_ms=view.date_ms if view.state == "scheduled" else None,
                 created=True,
             )
-    for unavailable in away.values():
+    for unavailable in away.errors.values():
         raise unavailable
     return None
 

@@ -10,13 +10,14 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, get_arg
 
 from django.db import connections
 
-from django_delayq import clock, codec, conf, record, setting_readers
+from django_delayq import clock, codec, conf, setting_readers
 from django_delayq.exceptions import ConfigError
 from django_delayq.ladder import Ladder
 from django_delayq.lanes import Lane, lane_of
 from django_delayq.producer import database, equivalents, name_format
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.states import MESSAGE, NO_LIMIT
+from django_delayq.store import record
 
 # The words of schedule(); a task's own parameter of such a name could not be told from them.
 OPTIONS: Final = (

@@ -13,20 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django_delayq import clock, conf, ids
 from django_delayq.failpoints import failpoint
 from django_delayq.producer import database
+from django_delayq.producer.breaker import StoreResting
 from django_delayq.producer.database import OutboxRow
-from django_delayq.record import JobRecord
 from django_delayq.states import FINISHED, EndingKind, State
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import DECIDED, ScheduleItem, ScheduleMode, ScheduleReply
 from django_delayq.store.queue import MOST, QueueStore
+from django_delayq.store.record import JobRecord
 from django_delayq.store.recovery import GroundStore, Restored
+from django_delayq.store.replicas import REST, Replicas
 
+ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 TRIES: Final = 3  # another holder may come between two calls, but not often
 Sent = tuple[str, list[ScheduleReply]]  # the ground, and the replies; none on another ground than the sender's
 
@@ -45,7 +48,7 @@ class Publisher:
 
     Args:
         using: alias of the database that has the rows.
-        max_events: see `QueueStore.start_schedule`.
+        max_events, replicas: see `QueueStore.start_schedule`; `replicas` of redis durability alone, since rows need none.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `QueueStore`; the rows are as they were, and may be published again.
@@ -56,6 +59,7 @@ class Publisher:
     using: str
     max_events: int = 0
     actor: str = ""
+    replicas: Replicas | None = None
 
     def publish(self, items: Sequence[ScheduleItem], ground: str = "") -> Sent:
         """At most 200 jobs, in this order. `ground`: what their rows were read, or written, on ("": there are no rows)."""
@@ -145,7 +149,13 @@ class Publisher:
 
     def send(self, items: Sequence[ScheduleItem], ground: str, mode: ScheduleMode = "") -> Callable[[], Sent]:
         """Only sends the call; returns a function that waits for its answer, which `finish` wants to see."""
-        return self.store.start_schedule(items, actor=self.actor, max_events=self.max_events, ground=ground, mode=mode)
+        replicas = None if mode in ASKS else self.replicas
+        if replicas is not None and replicas.rest:
+            raise StoreResting(
+                code="redis_left_alone", seconds=REST, where=self.store.link.where, cause="its replicas lack what was written"
+            )
+        told: Any = {"actor": self.actor, "max_events": self.max_events, "ground": ground, "mode": mode}
+        return self.store.start_schedule(items, replicas=replicas, **told)
 
     def finish(self, items: Sequence[ScheduleItem], sent: Sent, ground: str = "") -> Sent:
         """What the first call, on the `ground` that its sender had named, could not decide, and what rows must be told."""
@@ -230,9 +240,10 @@ class Publisher:
             for row, reply in zip(batch, replies, strict=False):  # no replies on another ground: the next round comes back to it
                 if reply.status == "displaced":
                     database.need().end(row.record.id, EndingKind.REPLACED, last.record.id, self.using)
-        earliest = min(row.run_at_ms for row in older)
-        if earliest < last.run_at_ms:
-            database.need().move(last.record.id, earliest, None, self.actor, "", self.using)
+        first = min(older, key=lambda row: row.run_at_ms)
+        if first.run_at_ms < last.run_at_ms:  # what is left of a delay stays one
+            left = None if first.left_ms is None else max(0, first.left_ms)
+            database.need().move(last.record.id, first.run_at_ms, left, self.actor, "", self.using)
 
     def _followers(self, behind: Mapping[UUID, str]) -> list[list[OutboxRow]]:
         """Per key the rows that wait behind its holder, up to the last of these, oldest first."""

@@ -5,6 +5,7 @@ commit publishes; a Redis that is away raises, or is logged where a transaction 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -24,12 +25,14 @@ from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
 from django_delayq.producer.plan_groups import batches, by, by_store
 from django_delayq.producer.publish import Publisher, Sent
+from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.items import CREATED, ScheduleReply
 from django_delayq.store.queue import MOST
+from django_delayq.store.replicas import ReplicasLack
 
 logger = Logger("django_delayq.producer")
 
@@ -63,6 +66,8 @@ class Flight:
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
                 answer = publisher.send(batch, "")
+        except StoreResting as error:  # nothing was sent
+            raise _named(error, batch) from error.__cause__
         except StoreUnavailable as error:
             raise _unsure(error, batch) from error
         self._under_way = publisher, batch, answer
@@ -85,7 +90,7 @@ def put_one(plan: Plan) -> Job:
     if not plan.durable and not plan.key:
         connection = connections[plan.mould.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
-            publisher = _publisher(plan.queue, plan.partition, plan.mould.using)
+            publisher = _publisher(plan.queue, plan.partition, plan.mould.using, durable=False)
             _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
             refused = _answer(plan, reply)
             if refused is not None:
@@ -179,7 +184,8 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     """Those that no unfinished job has taken in; the handles of the others point to it. Nothing is changed before it is known that
     none is refused. In a transaction nobody knows yet: the holder may end before the commit, and the script decides then.
     """
-    replies = {plan: reply for plan in plans if (reply := _held(plan)) is not None}
+    away = Silent()
+    replies = {plan: reply for plan in plans if (reply := _held(plan, away)) is not None}
     for plan, reply in replies.items():
         if reply.status in ("taken", "running"):
             raise _refused(plan, reply)
@@ -189,20 +195,24 @@ def _unmerged(plans: Sequence[Plan]) -> list[Plan]:
     return [plan for plan in plans if plan not in merged]
 
 
-def _held(plan: Plan) -> ScheduleReply | None:
+def _held(plan: Plan, away: Silent) -> ScheduleReply | None:
     """What becomes of a job whose key another one holds; None if it is to be put in. Redis is asked before a row is written."""
     if not plan.key or commit.is_open(connections[plan.mould.using]):
         return None
-    try:
-        with stores.guarded(plan.queue, plan.partition, schedules=True):
-            reply = _publisher(plan.queue, plan.partition, plan.mould.using).ask(plan)
-    except StoreUnavailable:
-        if not plan.durable or plan.on_conflict not in ("keep", "error"):
-            return None
-        # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
-        waiting = database.need().waiting(plan.queue, [plan.key], plan.mould.using)
-        return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0][0], 0) if waiting else None
-    return None if reply.id == plan.id or reply.status in ("behind", "asked") else reply
+    publisher = _publisher(plan.queue, plan.partition, plan.mould.using)
+    link, node = publisher.store.link, publisher.store.link.server
+    if link not in away:
+        try:
+            with stores.guarded(plan.queue, plan.partition, schedules=True):
+                reply = publisher.ask(plan)
+            return None if reply.id == plan.id or reply.status in ("behind", "asked") else reply
+        except StoreUnavailable as error:
+            away.note(link, node, error)
+    if not plan.durable or plan.on_conflict not in ("keep", "error"):
+        return None
+    # Rows that wait like this one decide; one that Redis had may have ended there, and must not swallow a call.
+    waiting = database.need().waiting(plan.queue, [plan.key], plan.mould.using)
+    return ScheduleReply("taken" if plan.on_conflict == "error" else "kept", waiting[0][0], 0) if waiting else None
 
 
 def _moved(plan: Plan, holder: UUID) -> bool:
@@ -215,8 +225,9 @@ def _moved(plan: Plan, holder: UUID) -> bool:
         return False
 
 
-def _publisher(queue: str, partition: int, using: str) -> Publisher:
-    return Publisher(stores.queue(queue, partition), using, conf.get().most_events)
+def _publisher(queue: str, partition: int, using: str, *, durable: bool = True) -> Publisher:
+    replicas = None if durable else stores.replicas(queue)
+    return Publisher(stores.queue(queue, partition), using, conf.get().most_events_in(queue), replicas=replicas)
 
 
 def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool) -> None:
@@ -225,7 +236,7 @@ def _publish(plans: Sequence[Plan], flight: Flight | None = None, *, alone: bool
     if flight is not None and flight.open:
         flight.land()
     for (name, using, partition), group in by_store(plans):
-        publisher = _publisher(name, partition, using)
+        publisher = _publisher(name, partition, using, durable=False)
         for start in range(0, len(group), MOST):
             batch = group[start : start + MOST]
             horizon.meet_in_redis(batch, name)
@@ -262,13 +273,13 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
             return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
     except (StoreRefused, StoreResting) as error:
         raise _named(error, batch) from error.__cause__
+    except ReplicasLack as error:
+        raise _unsure(error, batch) from error
     except StoreUnavailable:
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition):
                 return _pointed(publisher, batch, publisher.publish(batch))
-        except StoreRefused as error:
-            raise _named(error, batch) from error.__cause__
-        except StoreUnavailable as error:
+        except StoreUnavailable as error:  # refused or not: it may have been done the first time
             raise _unsure(error, batch) from error
 
 
@@ -293,11 +304,13 @@ def _named(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
 
 def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
     jobs = tuple(plan.id for plan in batch)
-    return StoreUnavailable(
-        f"{error} Whether {f'the job {ids.short(jobs[0])} is' if len(jobs) == 1 else f'{len(jobs)} jobs are'} in Redis is not known: "
-        "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job.",
-        jobs=jobs,
-    )
+    which = f"the job {ids.short(jobs[0])} is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+    then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job."
+    if isinstance(error, ReplicasLack):
+        where, found, wanted = (error.fields[name] for name in ("where", "found", "wanted"))
+        said = f"Now {which} in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, nobody has that. "
+        return ReplicasLack(f"{said}Look whether its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
+    return StoreUnavailable(f"{error} Whether {which} in Redis is not known: {then}", jobs=jobs)
 
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:
@@ -345,13 +358,13 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
     if late:
         logger.warning("%d jobs were committed after more than %.0f s; the relay publishes them", len(late), LATE_PUBLISH)
     refused: list[KeyTaken] = []
-    away: dict[Link, tuple[StoreUnavailable, int]] = {}  # each with how many jobs it did not take
+    away, lacking = Silent(), Counter[Link]()  # servers, and how many jobs each did not take
     try:
         for (name, using, partition), group in by_store(plans):
             publisher = _publisher(name, partition, using)
-            node = publisher.store.link.server
-            if node in away:
-                away[node] = away[node][0], away[node][1] + len(group)
+            link, node = publisher.store.link, publisher.store.link.server
+            if link in away:
+                lacking[node] += len(group)
                 continue
             try:
                 for batch in batches((plan for plan in group if plan not in late), MOST):
@@ -361,9 +374,10 @@ def _publish_rows(plans: Sequence[Plan], *, alone: bool) -> None:
                             publisher.publish_before(batch)
                         refused += _send_rows(publisher, batch)
             except StoreUnavailable as error:  # about this server; what another has is published there
-                away[node] = error, len(group)
-        for unavailable, count in away.values():
-            logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", count, unavailable)
+                away.note(link, node, error)
+                lacking[node] += len(group)
+        for node, unavailable in away.errors.items():
+            logger.warning("Redis did not take %d committed jobs; the relay publishes them: %s", lacking[node], unavailable)
             signals.store_unavailable.send_robust(sender=None, error=unavailable)
     except Error as error:
         logger.warning("%d committed jobs are left to the relay, the database does not answer: %s", len(plans), error)

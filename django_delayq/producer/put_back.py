@@ -10,18 +10,18 @@ from django.db import transaction
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError
 from django_delayq.logger import Logger
-from django_delayq.producer import database, horizon, where
+from django_delayq.producer import database, homes, horizon, where
 from django_delayq.producer.commit import Pending
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
-from django_delayq.record import JobRecord
 from django_delayq.states import REQUEUEABLE, UNFINISHED, Change, State
+from django_delayq.store.record import JobRecord
 
 logger = Logger("django_delayq")
 
 
 def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
-    """See `verbs.requeue`. `queue`: where it must be, if that is known."""
+    """See `acts.requeue`. `queue`: where it must be, if that is known."""
     if Pending.find(job) is not None:
         return Change.CONFLICT
     id, name, row, elsewhere = where.find(job, queue)
@@ -33,6 +33,8 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         return Change.CONFLICT
     record = row.record.revived(clock.wall_ms()) if row is not None else None
     if record is not None and far_holds(name, record.key):
+        return Change.CONFLICT
+    if taken_elsewhere(id, name, record):
         return Change.CONFLICT
     if waits_for_commit():
         return _requeue_at_commit(id, name, record, actor, reason)
@@ -48,6 +50,8 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
         with stores.guarded(name, ids.partition(id)):
             Publisher(stores.with_job(name, id), conf.get().database, actor=actor).complete(record.key)  # whoever holds it by its row
     change = noted(id, name, actor, reason, act)
+    if change is Change.DONE:
+        warn_unserved(id, name)
     if change is Change.DONE and record is not None and record.key:
         horizon.meet_key(name, record.key)
     return Change.CONFLICT if change is Change.UNKNOWN and row is not None else change
@@ -56,6 +60,37 @@ def requeue(job: UUID, queue: str | None, actor: str, reason: str) -> Change:
 def far_holds(queue: str, key: str) -> bool:
     """Whether a far row holds that key, which Redis does not know. One that comes later meets the job that is back, see `horizon`."""
     return bool(key) and database.need().far_of_key(queue, key, conf.get().database) is not None
+
+
+def taken_elsewhere(job: UUID, queue: str, record: JobRecord | None) -> bool:
+    """Whether an unfinished job has its key, or its name, in another partition, of which the script knows nothing. `record`: None for
+    that which Redis has.
+
+    Raises:
+        StoreUnavailable: nobody knows.
+    """
+    config, partition = conf.get().queue(queue), ids.partition(job)
+    if not (config.divided or partition):
+        return False
+    if record is None:
+        with stores.guarded(queue, partition):
+            view = stores.inspector().job(queue, job)
+        record = None if view is None else view.record
+    return record is not None and homes.taken_elsewhere(config, record)
+
+
+def warn_unserved(job: UUID, queue: str) -> None:
+    """Says of a job that is back where nobody may look for it."""
+    config, partition = conf.get().queue(queue), ids.partition(job)
+    if partition not in config.served:
+        logger.warning(
+            "job %s is back in partition %d of %s, which PARTITIONS and FORMER_PARTITIONS do not name: a worker that is started from "
+            "now on runs it. Add %d to FORMER_PARTITIONS, and deploy.",
+            ids.short(job),
+            partition,
+            queue,
+            partition + 1,
+        )
 
 
 def _requeue_at_commit(id: UUID, queue: str, record: JobRecord | None, actor: str, reason: str) -> Change:

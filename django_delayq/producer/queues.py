@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from django_delayq import conf
+from django_delayq import conf, ids
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.producer import acts, database
+from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.producer.twins import refuse_loop, twin
 from django_delayq.producer.where import check_words
 from django_delayq.states import Change
-from django_delayq.store.queue import MOST
+from django_delayq.store.queue import MOST, QueueStore
+
+T = TypeVar("T")
 
 
 def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
@@ -18,18 +23,19 @@ def pause(queue: str, *, actor: str = "", reason: str = "") -> bool:
     when Redis loses its contents; if the database is away, Redis alone knows it.
 
     Raises:
-        QueueUnknown, StoreUnavailable.
+        QueueUnknown, StoreUnavailable: of several partitions, the others are paused; ask again.
     """
     refuse_loop("delayq.apause(…)")
     check_words("pause()", actor, reason)
-    found, using, paused = database.installed(), conf.get().database, False
-    for store in stores.parts(queue):
-        with stores.guarded(queue, store.partition):
-            changed = store.pause(actor=actor, reason=reason)
+    found, using = database.installed(), conf.get().database
+
+    def in_one(store: QueueStore) -> Iterator[bool]:
+        changed = store.pause(actor=actor, reason=reason)
         if found is not None:  # after a lost reply, too, when it is paused already
             found.note_pause(queue, store.partition, actor, reason, using, first=changed)
-        paused = paused or changed
-    return paused
+        yield changed
+
+    return any([*_each(queue, in_one)])
 
 
 def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
@@ -43,11 +49,11 @@ def resume(queue: str, *, actor: str = "", reason: str = "") -> bool:
     named, found, using = conf.get().queue(queue).name, database.installed(), conf.get().database
     if found is not None:
         found.forget_pause(named, using)
-    resumed = False
-    for store in stores.parts(named):
-        with stores.guarded(named, store.partition):
-            resumed = store.resume(actor=actor, reason=reason) or resumed
-    return resumed
+
+    def in_one(store: QueueStore) -> Iterator[bool]:
+        yield store.resume(actor=actor, reason=reason)
+
+    return any([*_each(named, in_one)])
 
 
 apause, aresume = twin(pause), twin(resume)
@@ -61,23 +67,75 @@ def purge(queue: str, *, actor: str = "", reason: str = "") -> Iterator[int]:
         QueueUnknown, StoreUnavailable.
     """
     check_words("purge()", actor, reason)
-    named = conf.get().queue(queue).name
-    yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
-    for store in stores.parts(named):
+    config, away = conf.get().queue(queue), None
+    named = config.name
+    try:
+        yield from _purge_rows(named, actor, reason)  # first: what the relay publishes meanwhile is in Redis afterwards
+    except StoreUnavailable as error:
+        if not config.divided:
+            raise
+        away = error
+
+    def empty(store: QueueStore) -> Iterator[int]:
         left = cancelled = 1
         while left and cancelled:
-            with stores.guarded(named, store.partition):
-                cancelled, left = store.purge(actor=actor, reason=reason)
+            cancelled, left = store.purge(actor=actor, reason=reason)
             yield cancelled
+
+    yield from _each(named, empty)
+    if away is not None:
+        raise away
+
+
+def _each(queue: str, act: Callable[[QueueStore], Iterator[T]]) -> Iterator[T]:
+    """What `act` gives, step by step, of all partitions; those whose server is away keep it from no other. To do it again is safe.
+
+    Raises:
+        StoreUnavailable: names the partitions that were not reached, where there are several.
+    """
+    config = conf.get().queue(queue)
+    away, missed = Silent(), list[str]()
+    for store in stores.parts(queue):
+        node = store.link.server
+        try:
+            if store.link not in away:
+                steps = act(store)
+                while True:
+                    with stores.guarded(queue, store.partition):
+                        step = next(steps, None)
+                    if step is None:
+                        break
+                    yield step
+                continue
+        except StoreUnavailable as error:
+            if not config.divided:
+                raise
+            away.note(store.link, node, error)
+        missed.append(config.label(store.partition))
+    if missed:
+        first = next(iter(away.errors.values()))
+        raise StoreUnavailable(code="partitions_away", partitions=", ".join(missed), cause=str(first)) from first
 
 
 def _purge_rows(queue: str, actor: str, reason: str) -> Iterator[int]:
-    found, using, last = database.installed(), conf.get().database, None
+    found, using, last, away = database.installed(), conf.get().database, None, Silent()
     while found is not None and (cancelled := found.purge_far(queue, MOST, actor, reason, using)):
         yield cancelled
     while found is not None and (rows := found.unpublished(queue, last, MOST, using)):
         last = rows[-1]
-        with stores.guarded(queue):  # most rows are merely not mirrored yet: Redis has them
-            views = stores.inspector().jobs(queue, rows)
-        lacking = [id for id, view in zip(rows, views, strict=True) if view is None]
-        yield [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
+        for partition, there in ids.by_partition(rows).items():
+            link = stores.places.of(queue, partition)
+            node = link.server
+            if link in away:
+                continue
+            try:
+                with stores.guarded(queue, partition):  # most rows are merely not mirrored yet: Redis has them
+                    views = stores.inspector().jobs(queue, there)
+                lacking = [id for id, view in zip(there, views, strict=True) if view is None]
+                yield [acts.cancel(id, queue=queue, actor=actor, reason=reason) for id in lacking].count(Change.DONE)
+            except StoreUnavailable as error:
+                if not conf.get().queue(queue).divided:
+                    raise
+                away.note(link, node, error)
+    for unavailable in away.errors.values():
+        raise unavailable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -13,18 +13,49 @@ from django.dispatch import receiver
 
 from django_delayq import clock, conf, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.producer.breaker import Breaker, Guard
+from django_delayq.producer.breaker import REST, Breaker, Guard
 from django_delayq.setting_readers import SETTING
 from django_delayq.store.connection import Link
 from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.places import Nodes, Places
 from django_delayq.store.queue import QueueStore
+from django_delayq.store.reach import WHOLE, PartialReach, Reach
+from django_delayq.store.replicas import Replicas
 
 T = TypeVar("T")
 
 TIMEOUT: Final = 1.0  # seconds a request waits for Redis, at most, before it goes on without
 CLOCK_KEPT: Final = 60.0  # seconds for which a reading of Redis' clock serves, with what has passed since
+
+
+class Missing:
+    """What a read lacks. `queues`: of which nothing is known, and why; `parts`: of each queue its partitions that are lacking, and why.
+
+    Args:
+        errors: by queue and partition.
+        served: of each queue that was read, its partitions.
+    """
+
+    def __init__(self, errors: Mapping[tuple[str, int], StoreUnavailable], served: Mapping[str, Collection[int]]) -> None:
+        self.parts: dict[str, dict[int, StoreUnavailable]] = {}
+        for (queue, partition), error in errors.items():
+            self.parts.setdefault(queue, {})[partition] = error
+        self.queues = {queue: parts[min(parts)] for queue, parts in self.parts.items() if len(parts) == len(served[queue])}
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def labels(self) -> dict[str, StoreUnavailable]:
+        """The same parts, as people call them."""
+        config = conf.get()
+        return {config.queue(queue).label(number): why for queue, parts in self.parts.items() for number, why in parts.items()}
+
+    @property
+    def first(self) -> StoreUnavailable:
+        """Why, of the first one, where there is any."""
+        return next(error for parts in self.parts.values() for error in parts.values())
 
 
 class StoreSet:
@@ -43,7 +74,9 @@ class StoreSet:
             tuple[str, int], Breaker | Link
         ] = {}  # of a partition its breaker, or on a Cluster the link whose node has one
         self._of_nodes: WeakKeyDictionary[Link, Breaker] = WeakKeyDictionary()
+        self._replicas: dict[str, Replicas] = {}
         self._grounds: dict[tuple[str, int], str] = {}
+        self._unasked: dict[Breaker, float] = {}  # until when no ground is asked of that server, since one was not told
         # By the breaker of its server: when the clock of that was read, and what it showed, in seconds.
         self._clocks: dict[Breaker, tuple[float, float]] = {}
 
@@ -92,7 +125,8 @@ class StoreSet:
             found = self._guards[queue, partition] = link if link.moves else self._breakers.get(queue, self.breaker)
         if isinstance(found, Breaker):
             return found
-        return self._of_nodes.setdefault(found.met, Breaker())
+        node = found.met
+        return self._of_nodes.setdefault(node, Breaker("" if node.moves else node.where))
 
     def queue(self, name: str, partition: int) -> QueueStore:
         """The store of one partition of a queue.
@@ -113,57 +147,64 @@ class StoreSet:
         """The store in which that job of a queue is. Raises: as `queue`."""
         return self.queue(name, ids.partition(job))
 
+    def replicas(self, name: str) -> Replicas | None:
+        """Those that are to have what is done to jobs of redis durability of that queue; None where none are wanted, and in tests whose
+        server has none.
+        """
+        count = conf.get().queue(name).replicas
+        if not count or self.places.of(name, 0).stands_still:
+            return None
+        found = self._replicas.get(name)
+        if found is None or found.count != count:
+            found = self._replicas[name] = Replicas(count, self._timeout)
+        return found
+
     def parts(self, name: str) -> list[QueueStore]:
         """The stores of all partitions of a queue that may have jobs. Raises: as `queue`."""
         return [self.queue(name, partition) for partition in conf.get().queue(name).served]
 
-    def inspector(self) -> Inspector:
+    def inspector(self, reach: Reach = WHOLE) -> Inspector:
         """Reads for people."""
         config = conf.get()
-        return Inspector(self.places, prefix=config.prefix, partitions=config.partitions)
+        return Inspector(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
 
-    def figures(self) -> Figures:
+    def figures(self, reach: Reach = WHOLE) -> Figures:
         """Numbers over time, for people."""
         config = conf.get()
-        return Figures(self.places, prefix=config.prefix, partitions=config.partitions)
+        return Figures(self.places, prefix=config.prefix, partitions=config.partitions, reach=reach)
 
-    def from_each(self, queues: Iterable[str], read: Callable[[list[str]], T]) -> tuple[list[T], dict[str, StoreUnavailable]]:
-        """What `read` says, for people, of the queues of each server; and of those whose server cannot be asked, why. Where there are
-        several, one that did not answer a moment ago is not waited for again.
+    def from_each(self, queues: Iterable[str], read: Callable[[Reach], T]) -> tuple[T, Missing]:
+        """What `read` says, for people, of these queues, without the partitions whose server cannot be asked; and which these are.
+        Where there are several servers, one that did not answer a moment ago is not waited for again.
 
         Raises:
             StoreUnavailable: none of them can be asked.
         """
-        groups: dict[frozenset[Link], list[str]] = {}
-        for queue in queues:
-            servers = frozenset(self.places.of(queue, partition).server for partition in conf.get().queue(queue).served)
-            groups.setdefault(servers, []).append(queue)
-        found: list[T] = []
-        missing: dict[str, StoreUnavailable] = {}
-        error: StoreUnavailable | None = None
-        for servers, names in groups.items():
-            # Of several servers that are asked at once nobody says which one has failed: none is held against any.
-            breaker = self._breaker(names[0], 0) if len(servers) == 1 else Breaker()
-            try:
-                with breaker.guarded(schedules=len(groups) > 1):
-                    found.append(read(names))
-            except StoreUnavailable as unavailable:
-                error = unavailable
-                missing |= dict.fromkeys(names, unavailable)
-        if error is not None and not found:
-            raise error
+        served = {queue: conf.get().queue(queue).served for queue in queues}
+        servers = {self.places.of(queue, partition).server for queue, parts in served.items() for partition in parts}
+        several = len(servers) > 1
+        reach = PartialReach(lambda queue, partition: self.guarded(queue, partition, schedules=several))
+        found = read(reach)
+        missing = Missing(reach.missing, served)
+        if missing and len(missing.queues) == len(served):
+            raise missing.first
         return found, missing
 
     def ground(self, name: str, partition: int) -> str:
         """Where a partition of a queue stands, as far as this process knows (it comes with every answer); asked once. "" if Redis
-        cannot be asked.
+        cannot be asked. Then its server is left alone for a while: what is refused for a moment is waited for, and many jobs of one
+        call, each of which wants to know, would wait one behind the other.
         """
         known = self._grounds.get((name, partition))
         if known is None:
+            breaker = self._breaker(name, partition)
+            if clock.monotonic() < self._unasked.get(breaker, 0.0):
+                return ""
             try:
                 with self.guarded(name, partition, schedules=True):
                     known = self._grounds[name, partition] = self.queue(name, partition).ground()
             except StoreUnavailable:
+                self._unasked[breaker] = clock.monotonic() + REST
                 return ""
         return known
 
@@ -172,18 +213,23 @@ class StoreSet:
         self._grounds[store.queue, store.partition] = ground
 
     def now_ms(self, queue: str) -> int:
-        """The clock of the server of that queue, asked once a minute at most; this host's if it cannot be asked."""
-        now, places = clock.monotonic(), self.places
-        breaker = self._breaker(queue, 0)
-        known = self._clocks.get(breaker)
-        if known is None or now - known[0] > CLOCK_KEPT:
-            try:
-                with breaker.guarded(schedules=True):
-                    seconds, us = places.of(queue, 0).execute("TIME")
-            except StoreUnavailable:
-                return clock.wall_ms()
-            known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6
-        return int((known[1] + now - known[0]) * 1000)
+        """The clock of the first server of that queue that answers, asked once a minute at most; this host's if none can be asked."""
+        now, tried = clock.monotonic(), set[Breaker]()
+        for partition in conf.get().queue(queue).served:
+            breaker = self._breaker(queue, partition)
+            if breaker in tried:
+                continue
+            known = self._clocks.get(breaker)
+            if known is None or now - known[0] > CLOCK_KEPT:
+                try:
+                    with breaker.guarded(schedules=True):
+                        seconds, us = self.places.of(queue, partition).execute("TIME")
+                except StoreUnavailable:
+                    tried.add(breaker)
+                    continue
+                known = self._clocks[breaker] = now, int(seconds) + int(us) / 1e6
+            return int((known[1] + now - known[0]) * 1000)
+        return clock.wall_ms()
 
     def reset(self) -> None:
         """Forgets the links and the breakers; the settings have changed."""
@@ -198,7 +244,7 @@ class StoreSet:
         """Forgets what is known of Redis: that it was away, its clock, where queues stand."""
         for breaker in {self.breaker, *self._breakers.values(), *self._of_nodes.values()}:
             breaker.note(None)
-        self._grounds = {}
+        self._grounds, self._unasked, self._replicas = {}, {}, {}
         self.forget_clock()
 
     def forget_clock(self) -> None:

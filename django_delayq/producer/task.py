@@ -12,11 +12,11 @@ from django_delayq.exceptions import ConfigError, PayloadError, UnknownTask
 from django_delayq.ladder import Ladder
 from django_delayq.producer import equivalents, name_format, task_options
 from django_delayq.producer.annotations import Annotations
+from django_delayq.producer.misfit import misfit
 from django_delayq.producer.name_format import NameFormat
 from django_delayq.producer.options import NONE, OPTIONS
 from django_delayq.producer.schedule import Bound
 from django_delayq.producer.task_options import Backoff, ObjectUrl
-from django_delayq.refusal import misfit
 from django_delayq.states import MESSAGE
 
 P = ParamSpec("P")

@@ -11,10 +11,10 @@ from django_delayq import clock, conf, ids
 from django_delayq.exceptions import ConfigError, PayloadError, StoreUnavailable
 from django_delayq.producer import database
 from django_delayq.producer.database import OutboxRow
+from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
-from django_delayq.record import validate_key
 from django_delayq.states import Change
-from django_delayq.store.connection import Link
+from django_delayq.store.record import validate_key
 
 
 class JobRef:
@@ -148,25 +148,30 @@ def latest_of_key(queue: str, key: str) -> UUID | None:
 
 def holder(queue: str, key: str) -> UUID | None:
     """The job that holds a key in Redis: in its home, or in one that it had before."""
-    with stores.guarded(queue):
-        return stores.inspector().find(queue, key, conf.get().queue(queue).homes(key))
+    for partition in conf.get().queue(queue).homes(key):
+        with stores.guarded(queue, partition):
+            found = stores.inspector().find(queue, key, [partition])
+        if found is not None:
+            return found
+    return None
 
 
 def everywhere(job: UUID, ask: Callable[[str], Change]) -> Change:
     """The first answer of a queue that knows the job. A server that is away is passed over, and raised where no other one has it."""
-    away: dict[Link, StoreUnavailable] = {}
+    away = Silent()
     for name in conf.get().queues:
-        node = stores.places.of(name, ids.partition(job)).server
-        if node in away:
+        link = stores.places.of(name, ids.partition(job))
+        node = link.server
+        if link in away:
             continue
         try:
             change = ask(name)
         except StoreUnavailable as error:
-            away[node] = error
+            away.note(link, node, error)
             continue
         if change is not Change.UNKNOWN:
             return change
-    for unavailable in away.values():
+    for unavailable in away.errors.values():
         raise unavailable
     return Change.UNKNOWN
 

@@ -16,6 +16,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDoma
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from django_delayq.exceptions import ConfigError
+from django_delayq.setting_readers import is_embedded
 from django_delayq.store import embedded, sentinels
 from django_delayq.store.sentinels import Entrance, Sentinels, SentinelUrl
 
@@ -69,11 +70,6 @@ def address(spec: RedisSpec) -> str:
         ConfigError: it leads nowhere.
     """
     return "" if is_embedded(spec) else where(resolve(spec)[1])
-
-
-def is_embedded(spec: RedisSpec) -> bool:
-    """Whether the server is the project's own."""
-    return spec == "embedded" or (isinstance(spec, Mapping) and "EMBEDDED" in spec)
 
 
 def embedded_fault(spec: RedisSpec) -> str:

@@ -68,9 +68,9 @@ class SlotLink(Link):
     def rest(self, value: Rest) -> None:
         self._unknown = value
 
-    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
+    def leave_alone(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
         """See `Link`; all nodes."""
-        self._cluster.leave_alone(seconds, late)
+        self._cluster.leave_alone(seconds, late, longest)
 
     @property
     def away(self) -> bool:
@@ -127,26 +127,22 @@ class SlotLink(Link):
                 return self._resent(commands, replies, node)
         return replies
 
-    def start(self, command: tuple[Any, ...]) -> Callable[[], Reply]:
+    def start(self, *commands: tuple[Any, ...]) -> Callable[[], list[Reply]]:
         """See `Link`."""
         node = self._cluster.serving(self.slot)
         try:
-            receive = node.start(command)
+            receive = node.start(*commands)
         except StoreUnavailable as error:
             self._look(node, error)
             raise
 
-        def answer() -> Reply:
+        def answer() -> list[Reply]:
             try:
-                return receive()
-            except StoreRefused as refused:
-                reply = self._resent([command], [refused], node)[0]
+                replies = receive()
             except StoreUnavailable as error:
                 self._look(node, error)
                 raise
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
+            return self._resent(commands, replies, node) if any(isinstance(reply, StoreRefused) for reply in replies) else replies
 
         return answer
 
@@ -162,7 +158,8 @@ class SlotLink(Link):
             clock.sleep(min(pause, left))
             pause *= 2
             self._cluster.look()
-            refused = [number for number, reply in enumerate(replies) if isinstance(reply, StoreRefused) and reply.soon]
+            parts = [_part(commands, number) for number, reply in enumerate(replies) if isinstance(reply, StoreRefused) and reply.soon]
+            refused = [number for part in parts for number in part]
             again = [commands[number] for number in refused]
             node = self._cluster.serving(self.slot)
             answers = self._led(again, self._sent(again, node), node)
@@ -192,7 +189,8 @@ class SlotLink(Link):
         for number, reply in enumerate(replies):
             told = reply.redirect if isinstance(reply, StoreRefused) else None
             if told is not None and not (told.moved and told.slot == self.slot):
-                replies[number] = self._follow(commands[number], reply, node)
+                part = slice(number, _part(commands, number).stop)
+                replies[part] = self._follow(commands[part], replies[part], node)
         return replies
 
     def _moved(self, replies: Sequence[Reply], node: Node) -> Node | None:
@@ -204,26 +202,32 @@ class SlotLink(Link):
                 return found
         return None
 
-    def _follow(self, command: tuple[Any, ...], refused: StoreRefused, node: Node) -> Reply:
-        reply: Reply = refused
+    def _follow(self, commands: Sequence[tuple[Any, ...]], replies: list[Reply], node: Node) -> list[Reply]:
+        """Where the first of them is led, what goes with it goes, too."""
         try:
             for _ in range(MOST_HOPS):
-                told = reply.redirect if isinstance(reply, StoreRefused) else None
+                told = replies[0].redirect if isinstance(replies[0], StoreRefused) else None
                 if told is None:
-                    return reply
+                    break
                 node = self._cluster.node_at((told.host or node.address[0], told.port))
                 if told.moved:
                     self._cluster.note(told.slot, node)
-                    reply = node.execute_many((command,))[0]
+                    replies = node.execute_many(commands)
                 else:
-                    reply = node.execute_many((("ASKING",), command))[1]
+                    replies = node.execute_many((("ASKING",), *commands))[1:]
         except StoreUnavailable as error:
             self._cluster.look(node)
-            return error
-        return reply
+            return [error] * len(commands)
+        return replies
 
     def _unconnected(self) -> Connection:
         raise NotImplementedError("a link to a slot has no connections of its own: its node has them")
+
+
+def _part(commands: Sequence[tuple[Any, ...]], number: int) -> range:
+    """Of these the one of that number and what goes with it: WAIT is about what was written before it, by the same connection."""
+    waits = number + 1 < len(commands) and commands[number + 1][0] == "WAIT"
+    return range(number, number + 1 + waits)
 
 
 class Cluster(ClusterMap):

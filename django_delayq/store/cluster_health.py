@@ -15,6 +15,7 @@ from django_delayq.store.cluster_slots import SLOTS, SlotRange
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.fitness import Finding
+from django_delayq.store.partition_health import Divided, partition_health
 from django_delayq.store.places import place
 
 OPEN: Final = re.compile(r"\[(?P<slot>\d+)-(?P<way>[<>])-(?P<other>[0-9a-f]+)\]")  # in the line of the node itself
@@ -22,8 +23,12 @@ SHOWN: Final = 5  # slots or nodes that a message names at most
 COVERAGE: Final = "cluster-require-full-coverage"
 
 
-def cluster_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
+def cluster_findings(redis: RedisSpec, prefix: str, queues: Sequence[Divided], *, timeout: float = 2.0) -> list[Finding]:
     """What is wrong with the Cluster at that value of `DELAYQ["REDIS"]`; nothing where it leads to a server of its own.
+
+    Args:
+        redis, prefix: as in the settings.
+        queues: those there that have several partitions.
 
     Raises:
         ConfigError: the value leads nowhere.
@@ -34,13 +39,15 @@ def cluster_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]
     there = place(redis, name="delayq:check", timeout=timeout)
     try:
         masters = there.nodes()
-        return list(_findings(masters))
+        away: list[Link] = []
+        found = list(_findings(masters, away))
+        return [*found, *partition_health(there, masters, prefix, queues, away)]
     finally:
         there.close()
 
 
-def _findings(masters: Sequence[Link]) -> Iterator[Finding]:
-    away: list[str] = []
+def _findings(masters: Sequence[Link], away: list[Link]) -> Iterator[Finding]:
+    """`away` gets those that do not answer."""
     told: list[SlotRange] = []
     opened: dict[int, str] = {}
     alone: list[str] = []
@@ -55,12 +62,12 @@ def _findings(masters: Sequence[Link]) -> Iterator[Finding]:
         except StoreRefused:
             continue
         except StoreUnavailable:
-            away.append(_place(link))
+            away.append(link)
     if away:
         yield Finding(
             "E019",
             "error",
-            f"Nodes of the Cluster that cannot be reached from here: {_some(away)}.",
+            f"Nodes of the Cluster that cannot be reached from here: {_some(map(_place, away))}.",
             "Look whether they run. If they do, let them announce what leads to them from here: cluster-announce-ip, "
             "cluster-announce-hostname, cluster-preferred-endpoint-type.",
         )

@@ -64,7 +64,7 @@ class ClusterMap:
         self._known = False
         self._looked_at = -LOOK
         self._trouble: StoreUnavailable | None = None  # of the last look, if nobody could tell
-        self._rests = 0.0, 0.0
+        self._rests = 0.0, 0.0, 0.0
         self._deadline: float | None = None
         self._own_locks = MapLocks()
 
@@ -87,11 +87,11 @@ class ClusterMap:
         for node in list(self._nodes.values()):
             node.close()
 
-    def leave_alone(self, seconds: float, late: float) -> None:
-        """See `Link.leave_alone`: each node."""
-        self._rests = seconds, late
+    def leave_alone(self, seconds: float, late: float, longest: float) -> None:
+        """See `Link.leave_alone`: each node, and the way to the map."""
+        self._rests = seconds, late, longest
         for node in list(self._nodes.values()):
-            node.leave_alone(seconds, late)
+            node.leave_alone(*self._rests)
 
     def hurry(self, deadline: float) -> None:
         """See `Link.hurry`."""
@@ -112,7 +112,7 @@ class ClusterMap:
             if node is None:
                 self._raise_unknown()
                 refused = StoreRefused(code="redis_slot", where=self.where, cause=f"slot {slot} is served by no node")
-                refused.soon = True
+                refused.soon = refused.unserved = True
                 raise refused
         return node
 
@@ -161,10 +161,12 @@ class ClusterMap:
         # Whoever told something old, since it is cut off from the others, is not asked again at once.
         last = [*self._teller, *([away.address] if away is not None else [])]
         self._trouble = None
-        until, patience = clock.monotonic() + max(self._timeout, 2 * PATIENCE), PATIENCE
+        longest = min(self._timeout, self._rests[2] or self._timeout)
+        patience = min(PATIENCE, longest / 2)
+        until = clock.monotonic() + longest
         if self._deadline is not None:  # as `Link.hurry` has it: once for all of them
             until = min(until, max(self._deadline, clock.monotonic() + HURRIED))
-            patience = min(PATIENCE, HURRIED)
+            patience = min(patience, HURRIED)
         for address in dict.fromkeys([*(one for one in (*self._heard_of, *self._seeds) if one not in last), *last]):
             asked = Node(self._make, address, patience)
             try:

@@ -61,6 +61,7 @@ class Link:
         self._idle: deque[tuple[Wire, float]] = deque()  # with when it was put there
         self._pid = os.getpid()
         self._deadline: float | None = None
+        self._longest = 0.0
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.rest = Rest()
 
@@ -108,9 +109,12 @@ class Link:
         """Whether the server could not be reached when it was last called."""
         return self.rest.failed
 
-    def leave_alone(self, seconds: float, late: float = 0.0) -> None:
-        """How long calls fail at once behind one that has failed, or was answered later than that; see `Rest`."""
+    def leave_alone(self, seconds: float, late: float = 0.0, longest: float = 0.0) -> None:
+        """How long calls fail at once behind one that has failed, or was answered later than that; see `Rest`. `longest`: seconds for
+        which a call waits at most, where that is less than what it was made with; 0: no less.
+        """
         self.rest.seconds, self.rest.late = seconds, late
+        self._longest = longest
 
     def hurry(self, deadline: float) -> None:
         """From now on no call waits beyond `deadline` (monotonic), nor then for more than a moment: for a process that is to end."""
@@ -137,21 +141,14 @@ class Link:
         """
         return self._receive(self._send(commands), len(commands))
 
-    def start(self, command: tuple[Any, ...]) -> Callable[[], Reply]:
-        """Sends one command, and returns a function that waits for its reply: to be called once, and raises as `execute`.
+    def start(self, *commands: tuple[Any, ...]) -> Callable[[], list[Reply]]:
+        """As `execute_many`, but only sends them; returns a function that waits for their replies, to be called once.
 
         Raises:
             StoreUnavailable: the server cannot be reached.
         """
-        wire = self._send((command,))
-
-        def receive() -> Reply:
-            reply = self._receive(wire, 1)[0]
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
-
-        return receive
+        wire = self._send(commands)
+        return lambda: self._receive(wire, len(commands))
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> Wire:
         if self._pid != os.getpid():
@@ -216,10 +213,13 @@ class Link:
 
     def _made(self) -> Connection:
         try:
-            return self.factory()
+            made = self.factory()
         except (RedisError, OSError) as error:  # of the Sentinels
             self.rest.begin()
             raise self._unavailable(error) from error
+        if self._longest:
+            _shorten(made, self._longest)
+        return made
 
     def _let_in(self, connection: Connection) -> None:
         """Connects, unless it is. What a server answers meanwhile may quote what it was sent, the password: of an answer without a
@@ -263,9 +263,7 @@ class Link:
 
     def _hurried(self, deadline: float) -> Wire:
         connection = self._made()
-        left = max(HURRIED, deadline - clock.monotonic())
-        connection.socket_timeout = min(connection.socket_timeout or left, left)
-        connection.socket_connect_timeout = connection.socket_timeout
+        _shorten(connection, max(HURRIED, deadline - clock.monotonic()))
         self._let_in(connection)
         return Wire(connection)
 
@@ -305,6 +303,11 @@ class Link:
         else:
             code = "redis_away"
         return StoreUnavailable(code=code, where=self.where, cause=cause_of(error))
+
+
+def _shorten(connection: Connection, seconds: float) -> None:
+    connection.socket_timeout = min(connection.socket_timeout or seconds, seconds)
+    connection.socket_connect_timeout = connection.socket_timeout
 
 
 def connect(spec: RedisSpec, *, name: str = "delayq", timeout: float = 2.0) -> Link:

@@ -4,6 +4,7 @@ loop or a page, so it counts as nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -23,6 +24,12 @@ def number(raw: bytes | str | None) -> int:
 def moment_ms(raw: bytes | str | None) -> int:
     """A date in ms since 1970 that a datetime can hold in every time zone; 0 for anything else."""
     return min(number(raw), clock.LAST_MS)
+
+
+def time_ms(reply: Sequence[bytes]) -> int:
+    """What TIME answers, as ms."""
+    seconds, micros = reply
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def text(raw: bytes | None) -> str:

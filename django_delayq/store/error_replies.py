@@ -34,12 +34,14 @@ class StoreError(DelayqError):
 
 class StoreRefused(StoreUnavailable):
     """Redis answered, at once, that it will not do this now: no memory (`full`), loading, a replica. It can be reached. `redirect`: a
-    node of a Cluster says where that is done; `soon`: it may be done there in a moment.
+    node of a Cluster says where that is done; `soon`: it may be done there in a moment; `unserved`: nobody does it now, since the slot
+    has no master, or the Cluster is down.
     """
 
     replica = False
     full = False
     soon = False
+    unserved = False
     redirect: Redirect | None = None
 
 
@@ -50,6 +52,7 @@ def answered(error: ResponseError, where: str, misplaced: str = "redis_cluster")
     if kind in CLUSTER_CLASSES or CLUSTER_CODES.match(str(error)):
         refused = StoreRefused(code=misplaced, where=where, cause=cause)
         refused.redirect, refused.soon = redirect(error), soon
+        refused.unserved = kind == "ClusterDownError" or str(error).startswith("CLUSTERDOWN ")
         return refused
     if kind in PASSING_CLASSES or PASSING_CODES.search(str(error)):
         refused = StoreRefused(code="redis_away", where=where, cause=cause)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.record import says_durable
 from django_delayq.store import decode, formats, scripts
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
+from django_delayq.store.record import says_durable
 from django_delayq.store.worker_registry import WorkerRegistry
 
 FIRST = "0-0"  # before every entry

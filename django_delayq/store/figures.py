@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
-from django_delayq import spread
+from django_delayq import clock, spread
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.lanes import LANES
 from django_delayq.spread import Spread
@@ -19,6 +19,7 @@ from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 from django_delayq.store.partitions import ONE, Partitions
 from django_delayq.store.places import Places
+from django_delayq.store.reach import WHOLE, Reach
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -98,14 +99,15 @@ class Figures:
     """Looks into the queues of one prefix. What is told of a queue is added up over its partitions.
 
     Args:
-        partitions: see `Partitions`.
+        partitions, reach: see `Inspector`; what is left out counts as nothing.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE) -> None:
+    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE, reach: Reach = WHOLE) -> None:
         self._places = places
+        self._reach = reach
         self._parts = Partitions(prefix, partitions)
 
     def hours(self, queues: Sequence[str]) -> list[Spread]:
@@ -230,23 +232,34 @@ class Figures:
         return [spread.joined(raws[queue]) for queue in queues]
 
     def _now_ms(self, queues: Sequence[str]) -> int:
-        """By the clock of the first one's server: one moment for all."""
-        link = self._places.of(queues[0], 0) if queues else self._places.shared
-        seconds, micros = link.execute("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        """By the clock of the first server that answers: one moment for all."""
+        found: list[int] = []
+
+        def look(link: Link, _there: list[Keys]) -> None:
+            if not found:
+                found.append(decode.time_ms(link.execute("TIME")))
+
+        if queues:
+            self._reach.each(self._places, self._parts.of_each(queues), look)
+        else:
+            look(self._places.shared, [])
+        return found[0] if found else clock.wall_ms()
 
     def _ask(self, looks: Sequence[Look], nothing: Any) -> list[Any]:
-        numbers: dict[Link, tuple[Link, list[int]]] = {}
+        numbers: dict[Keys, list[int]] = {}
         for number, (keys, _) in enumerate(looks):
-            link = self._places.of(keys.queue, keys.partition)
-            numbers.setdefault(link.server, (link, []))[1].append(number)
+            numbers.setdefault(keys, []).append(number)
         found = [nothing] * len(looks)
-        for link, those in numbers.values():
+
+        def look(link: Link, there: list[Keys]) -> None:
+            those = [number for keys in there for number in numbers[keys]]
             for number, reply in zip(those, link.execute_many([looks[number][1] for number in those]), strict=True):
                 if isinstance(reply, StoreUnavailable):
                     raise reply
                 if not isinstance(reply, Exception):  # what stands there instead of ours counts as nothing
                     found[number] = reply
+
+        self._reach.each(self._places, numbers, look)
         return found
 
 

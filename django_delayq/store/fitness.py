@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from django_delayq.setting_readers import is_embedded
 from django_delayq.store import formats
-from django_delayq.store.address import RedisSpec, embedded_fault, is_embedded, way
+from django_delayq.store.address import RedisSpec, embedded_fault, way
 from django_delayq.store.inspector import ServerFacts
 from django_delayq.target import OfferTarget
 

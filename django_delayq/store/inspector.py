@@ -12,14 +12,15 @@ from uuid import UUID
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.record import JobRecord
 from django_delayq.store import decode, scripts
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
 from django_delayq.store.partitions import ONE, Partitions
-from django_delayq.store.places import Places, by_node
+from django_delayq.store.places import Places
 from django_delayq.store.queue_depth import QueueDepth, depth_commands, depth_of, summed
+from django_delayq.store.reach import WHOLE, Reach
+from django_delayq.store.record import JobRecord
 from django_delayq.target import OfferTarget
 
 
@@ -77,13 +78,15 @@ class Inspector:
 
     Args:
         partitions: see `Partitions`.
+        reach: with one that leaves servers out, what is in their partitions is not in what is told.
 
     Raises (all methods):
         StoreUnavailable, StoreError: as `Link.execute`.
     """
 
-    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE) -> None:
+    def __init__(self, places: Places, *, prefix: str, partitions: Mapping[str, int] = ONE, reach: Reach = WHOLE) -> None:
         self._places = places
+        self._reach = reach
         self.prefix = prefix
         self._parts = Partitions(prefix, partitions)
 
@@ -97,8 +100,12 @@ class Inspector:
 
     def by_partition(self, queues: Sequence[str]) -> list[list[QueueDepth]]:
         """The counts of the partitions of several queues, of each in order, as `depths`."""
-        found = self._depths(self._parts.of_each(queues))
-        return [[found[keys] for keys in self._parts.of(queue)] for queue in queues]
+        found = self.parts(queues)
+        return [[found[keys] for keys in self._parts.of(queue) if keys in found] for queue in queues]
+
+    def parts(self, queues: Sequence[str]) -> dict[Keys, QueueDepth]:
+        """The counts of the partitions of several queues, by their keys, as `depths`."""
+        return self._depths(self._parts.of_each(queues))
 
     def part(self, queue: str, partition: int) -> QueueDepth:
         """The counts of one partition, whether it is served or not."""
@@ -107,13 +114,16 @@ class Inspector:
 
     def _depths(self, parts: Sequence[Keys]) -> dict[Keys, QueueDepth]:
         found: dict[Keys, QueueDepth] = {}
-        for link, there in by_node(self._places, parts).items():
+
+        def look(link: Link, there: list[Keys]) -> None:
             now_ms = _now_ms(link)
             commands = [depth_commands(keys, now_ms) for keys in there]
             replies = iter(_ask(link, *(command for of_one in commands for command in of_one)))
             for keys, of_one in zip(there, commands, strict=True):
                 found[keys] = depth_of(keys.queue, now_ms, list(islice(replies, len(of_one))))
-        return found
+
+        self._reach.each(self._places, parts, look)
+        return {keys: found[keys] for keys in parts if keys in found}
 
     def jobs(self, queue: str, jobs: Sequence[UUID]) -> list[JobView | None]:
         """The jobs of these ids, at most 200; None for one that Redis does not know."""
@@ -121,12 +131,17 @@ class Inspector:
         for number, job in enumerate(jobs):
             numbers.setdefault(self._parts.with_job(queue, job), []).append(number)
         found: list[JobView | None] = [None] * len(jobs)
-        for keys, those in numbers.items():
-            wanted = [ids.short(jobs[number]) for number in those]
-            reply = scripts.run(self._link(keys), scripts.load("inspect"), keys, "", "", "", *wanted)
-            now_ms = int(reply[0])
-            for n, number in enumerate(those):
-                found[number] = _view(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
+
+        def look(_link: Link, there: list[Keys]) -> None:
+            for keys in there:
+                those = numbers[keys]
+                wanted = [ids.short(jobs[number]) for number in those]
+                reply = scripts.run(self._link(keys), scripts.load("inspect"), keys, "", "", "", *wanted)
+                now_ms = int(reply[0])
+                for n, number in enumerate(those):
+                    found[number] = _view(jobs[number], queue, now_ms, reply[1 + n * 14 : 15 + n * 14])
+
+        self._reach.each(self._places, numbers, look)
         return found
 
     def leased(self, queues: Sequence[str], most: int) -> list[UUID]:
@@ -145,9 +160,12 @@ class Inspector:
 
     def _first(self, queues: Sequence[str], key: str, most: int) -> list[UUID]:
         found: list[UUID] = []
-        for link, parts in self._by_node(queues).items():
-            replies = _ask(link, *(("ZRANGE", keys[key], 0, most - 1) for keys in parts))
-            found += [id for members in replies for member in members if (id := decode.job_id(member)) is not None]
+
+        def look(link: Link, there: list[Keys]) -> None:
+            replies = _ask(link, *(("ZRANGE", keys[key], 0, most - 1) for keys in there))
+            found.extend(id for members in replies for member in members if (id := decode.job_id(member)) is not None)
+
+        self._reach.each(self._places, self._parts.of_each(queues), look)
         return found
 
     def records(self, queue: str) -> Iterator[list[tuple[str, bytes]]]:
@@ -167,11 +185,14 @@ class Inspector:
             if cursor == b"0":
                 return
 
-    def names(self, queue: str, partition: int, name: str) -> bool:
-        """Whether an unfinished job of a partition bears that name. It reads those of all that have one."""
-        wanted = name.encode()
-        for flat in self._scanned(self._parts.at(queue, partition), "names", 1000):
-            if any(value.split(b":", 3)[-1] == wanted for value in flat[1::2]):
+    def names(self, queue: str, partition: int, name: str, *, failed: bool) -> bool:
+        """Whether an unfinished job of a partition bears that name, or one that has `failed` and that Redis has still. It reads those
+        of all that have one.
+        """
+        wanted, keys = name.encode(), self._parts.at(queue, partition)
+        for flat in self._scanned(keys, "names", 1000):
+            bear = [id for id, value in zip(flat[::2], flat[1::2], strict=True) if value.split(b":", 3)[-1] == wanted]
+            if (bear and failed) or any(self._link(keys).execute("ZSCORE", keys["failed"], id) is None for id in bear):
                 return True
         return False
 
@@ -196,19 +217,19 @@ class Inspector:
         server.
         """
         found: dict[str, tuple[int, int]] = dict.fromkeys(queues, (0, 0))
-        for link, parts in self._by_node(queues).items():
-            keys = [part["events"] for part in parts]
+
+        def look(link: Link, there: list[Keys]) -> None:
+            keys = [part["events"] for part in there]
             looks = (("XRANGE", key, "-", "+", "COUNT", 1) for key in keys)
-            (seconds, micros), *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
-            now_ms = int(seconds) * 1000 + int(micros) // 1000
-            for part, length, first in zip(parts, replies[: len(keys)], replies[len(keys) :], strict=True):
+            time, *replies = _ask(link, ("TIME",), *(("XLEN", key) for key in keys), *looks)
+            now_ms = decode.time_ms(time)
+            for part, length, first in zip(there, replies[: len(keys)], replies[len(keys) :], strict=True):
                 date = decode.moment_ms(first[0][0].partition(b"-")[0]) if first else now_ms
                 events, age = found[part.queue]
                 found[part.queue] = (events + length, max(age, now_ms - date))
-        return [found[queue] for queue in queues]
 
-    def _by_node(self, queues: Sequence[str]) -> dict[Link, list[Keys]]:
-        return by_node(self._places, self._parts.of_each(queues))
+        self._reach.each(self._places, self._parts.of_each(queues), look)
+        return [found[queue] for queue in queues]
 
     def _link(self, keys: Keys) -> Link:
         return self._places.of(keys.queue, keys.partition)
@@ -281,8 +302,7 @@ def _snapshots(link: Link) -> bool:
 
 
 def _now_ms(link: Link) -> int:
-    seconds, micros = link.execute("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
+    return decode.time_ms(link.execute("TIME"))
 
 
 def _ask(link: Link, *commands: tuple[Any, ...], strict: bool = True) -> list[Any]:

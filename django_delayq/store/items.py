@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.record import JobRecord
 from django_delayq.shared_name import told_of
 from django_delayq.states import Change, State
 from django_delayq.store import decode
+from django_delayq.store.record import JobRecord
 
 OnConflict = Literal["keep", "replace", "earliest", "latest", "after", "error"]
 ScheduleStatus = Literal[
@@ -123,6 +123,7 @@ ENDS: Final = {
     "displaced": State.CANCELLED,
 }
 CREATED: Final = frozenset({"created", "again", "replaced", *ENDS} - {"displaced"})  # what was displaced never was in
+REPEATS: Final = frozenset({"again", *ENDS})  # what a job answers that is sent once more
 DECIDED: Final = CREATED | ENDS.keys()  # nothing is to be asked or told beside
 
 
@@ -144,6 +145,14 @@ def schedule_replies(
     ]
 
 
+def repeated(answers: Sequence[tuple[str, list[ScheduleReply]]]) -> tuple[str, list[ScheduleReply]]:
+    """What became of items that were sent several times: a repeat that finds them in, or as displaced, tells of the call before it."""
+    ground, replies = answers[-1]
+    for _, before in reversed(answers[:-1]):
+        replies = [earlier if reply.status in REPEATS else reply for earlier, reply in zip(before, replies, strict=True)]
+    return ground, replies
+
+
 _made: Final[Callable[[tuple[ScheduleStatus, UUID, int]], ScheduleReply]] = partial(tuple.__new__, ScheduleReply)  # without Python
 
 
@@ -157,3 +166,23 @@ class Changed(NamedTuple):
     ground: str
     event: str = ""
     due_ms: int = 0
+
+    @classmethod
+    def read(cls, reply: Sequence[Any]) -> Changed:
+        """From what cancel.lua or reschedule.lua says of one job."""
+        ground, event, status, id, due = [*reply, *_UNKNOWN[len(reply) :]]
+        return cls(Change(status.decode()), decode.job_id(id), decode.text(ground), decode.text(event), int(due))
+
+
+_UNKNOWN: Final[list[Any]] = [b"", b"", b"unknown", b"", 0]  # what a reply of the ground alone leaves out
+
+
+def moved(replies: Sequence[Sequence[Any]]) -> Changed:
+    """What became of a job whose change of date was sent so many times: one that has begun since the call that moved it was moved. On
+    another ground nothing is known of that call.
+    """
+    answers = [Changed.read(reply) for reply in replies]
+    last = answers[-1]
+    begun = last.change in (Change.RUNNING, Change.FINISHED)
+    done = (answer for answer in answers if begun and answer.change is Change.DONE and answer.ground == last.ground)
+    return next(done, last)

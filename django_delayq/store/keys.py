@@ -46,6 +46,7 @@ when no worker has known its task; see lua/include/runs.lua.
 | rolled, restoring | on the way back: its phase, see confirm.lua; when, who, and how far a restore is |
 | paused, paused_by, paused_why | ms, by whom, why |
 | timer, timer_until, backup, backup_until | the idle movers who sleep for the next date, and until when they do |
+| others_until | until when one of the other idle movers may sleep |
 | asked | "1" when somebody has asked to cancel what may have begun on the ground before; see cancel.lua |
 | armed | when the timer owner wakes, or the earlier date for which a token was pushed |
 | alive, guard_from, guard_until | when a worker was here last; leases that were good at `from` stay good until `until` |

@@ -12,6 +12,7 @@ from django_delayq.store import decode
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
+from django_delayq.store.reach import WHOLE, Reach
 
 MOST: Final = 200  # consumers, and held messages, that are looked at
 TAG: Final = 10  # characters with which all nonces of one who claims begin
@@ -63,6 +64,13 @@ class MessageConsumers:
         self._places = places
         self._prefix = prefix
 
+    def of_each(self, queues: Sequence[str], reach: Reach = WHOLE) -> list[PulledQueue]:
+        """Who pulls these queues, each of which has one partition."""
+        found: list[PulledQueue] = []
+        parts = [Keys.of(self._prefix, queue, 0) for queue in queues]
+        reach.each(self._places, parts, lambda _link, there: found.extend(self.of(keys.queue) for keys in there))
+        return found
+
     def of(self, queue: str) -> PulledQueue:
         """Who pulls that queue: in two round trips, MOST of each looked at."""
         keys, link = Keys(self._prefix, queue), self._places.of(queue, 0)
@@ -78,7 +86,7 @@ class MessageConsumers:
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
-        (seconds, micros), alive, (cursor, claims), count, leases = replies
+        time, alive, (cursor, claims), count, leases = replies
         held = self._held(link, keys, leases)
         consumers = []
         for name, claim in islice(zip(claims[::2], claims[1::2], strict=True), MOST):
@@ -92,7 +100,7 @@ class MessageConsumers:
             consumers.append(MessageConsumer(name="", claimed_ms=0, held=others))
         return PulledQueue(
             queue=queue,
-            now_ms=int(seconds) * 1000 + int(micros) // 1000,
+            now_ms=decode.time_ms(time),
             asked_ms=decode.moment_ms(alive or b"0"),
             held=count,
             consumers=consumers,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django_delayq.store import decode
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
-from django_delayq.store.queue import QueueStore
+from django_delayq.store.places import Places
+from django_delayq.store.reach import WHOLE, Reach
 
 LOOKED: Final = 2_000  # holders, and as many waiters: however many there are, the look costs the same
 
@@ -33,37 +34,39 @@ class NamesSeen:
     cut: bool
 
 
-def look_at_all(parts: Sequence[QueueStore]) -> NamesSeen:
-    """Those of these partitions of a queue. Raises: as `look`."""
-    seen = [look(part.link, part.keys) for part in parts]
-    figures = sorted((one for part in seen for one in part.figures), key=_most_waited_for)
-    return NamesSeen(figures=figures, cut=any(part.cut for part in seen))
-
-
-def look(link: Link, keys: Keys) -> NamesSeen:
-    """The names that are held or waited for, in one round trip, with the commands that scripts need, too.
+def look(places: Places, parts: Sequence[Keys], reach: Reach = WHOLE) -> NamesSeen:
+    """The names that are held or waited for in these partitions of a queue, in one round trip per server, with the commands that
+    scripts need, too.
 
     Raises:
         StoreUnavailable, StoreError: as `Link.execute`.
     """
-    replies = link.execute_many([("ZRANGE", keys[key], "-", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in ("holders", "waiters")])
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    holding, waiting = replies
+    replies: list[Any] = []
+
+    def ask(link: Link, there: list[Keys]) -> None:
+        keys = [part[key] for part in there for key in ("holders", "waiters")]
+        found = link.execute_many([("ZRANGE", key, "-", "+", "BYLEX", "LIMIT", 0, LOOKED + 1) for key in keys])
+        for reply in found:
+            if isinstance(reply, Exception):
+                raise reply
+        replies.extend(found)
+
+    reach.each(places, parts, ask)
     holders: dict[bytes, list[UUID]] = {}
-    for member in holding[:LOOKED]:
-        name, _, id = member.rpartition(b"\0")
-        if name and (job := decode.job_id(id)) is not None:
-            holders.setdefault(name, []).append(job)
-    waits = Counter(member.partition(b"\0")[0] for member in waiting[:LOOKED])
+    waits = Counter[bytes]()
+    for holding, waiting in zip(replies[::2], replies[1::2], strict=True):
+        for member in holding[:LOOKED]:
+            name, _, id = member.rpartition(b"\0")
+            if name and (job := decode.job_id(id)) is not None:
+                holders.setdefault(name, []).append(job)
+        waits.update(member.partition(b"\0")[0] for member in waiting[:LOOKED])
     figures = [
         NameFigures(name=name.decode("utf-8", "replace"), holders=tuple(holders.get(name, ())), waiting=waits[name])
         for name in {**holders, **waits}
         if name
     ]
     figures.sort(key=_most_waited_for)
-    return NamesSeen(figures=figures, cut=max(len(holding), len(waiting)) > LOOKED)
+    return NamesSeen(figures=figures, cut=max(map(len, replies), default=0) > LOOKED)
 
 
 def _most_waited_for(one: NameFigures) -> tuple[int, int, str]:

@@ -12,16 +12,17 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from uuid import UUID
 
 from django_delayq import clock, ids
-from django_delayq.record import ClaimedJob, JobRecord, with_past
 from django_delayq.shared_name import told_of
 from django_delayq.signing import Signer
 from django_delayq.spread import bucket
 from django_delayq.states import Change
 from django_delayq.store import decode, encode, formats, scripts
 from django_delayq.store.error_replies import StoreError
-from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, schedule_replies
+from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, moved, repeated, schedule_replies
 from django_delayq.store.keys import Keys
 from django_delayq.store.places import Places
+from django_delayq.store.record import ClaimedJob, JobRecord, common_turn, with_past
+from django_delayq.store.replicas import Replicas
 
 MOST: Final = 200  # jobs per script call
 HOUR_MS: Final = 3_600_000
@@ -88,7 +89,8 @@ class QueueStore:
         places: by which it finds the server of its queue; a link leads to that one.
         signer: signs every record that this store writes; None writes them unsigned.
 
-    Every method takes `now_ms`, a time for tests to pass in; by default Redis' own clock counts. At most 200 jobs a call.
+    Every method takes `now_ms`, a time for tests to pass in; by default Redis' own clock counts. At most 200 jobs a call. `replicas`:
+    nothing is answered before they have it, see `Replicas`.
 
     Raises (all methods):
         StoreUnavailable: Redis cannot be reached or refuses for the time being.
@@ -109,9 +111,14 @@ class QueueStore:
         """The generation that a store without one gets: another with each call, for one that is wiped twice must not look the same."""
         return os.urandom(8).hex()
 
-    def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any) -> Any:
+    def run(self, script: str, now_ms: int | str | None, by: str, why: str, *arguments: Any, replicas: Replicas | None = None) -> Any:
         """A script on this partition, with its arguments as they are. Returns the raw reply."""
-        return scripts.run(self.link, scripts.load(script), self.keys, *encode.head(now_ms, by, why), *arguments)
+        return self._sent(script, now_ms, by, why, *arguments, replicas=replicas)[-1]
+
+    def _sent(self, script: str, now_ms: int | str | None, *told: Any, replicas: Replicas | None) -> list[Any]:
+        """The same, of each time that it was sent."""
+        called = self.link, scripts.load(script), self.keys, *encode.head(now_ms, *told[:2]), *told[2:]
+        return [scripts.run(*called)] if replicas is None else replicas.start(*called)()
 
     def written(self, record: JobRecord) -> bytes:
         """The record as this queue keeps it. No other function makes the bytes that go into Redis."""
@@ -149,6 +156,7 @@ class QueueStore:
         max_events: int = 0,
         ground: str = "",
         mode: ScheduleMode = "told",
+        replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Callable[[], tuple[str, list[ScheduleReply]]]:
         """As `schedule`, but only sends the call; returns a function that waits for the ground and the replies, to be called once.
@@ -170,8 +178,12 @@ class QueueStore:
         else:
             del arguments[7::5]
         head = encode.head(self._word.now(now_ms), actor, reason)
-        answer = scripts.start(self.link, scripts.load("schedule"), self.keys, *head, *arguments)
-        return lambda: schedule_replies(items, arguments, answer(), 5 if named else 4)
+        script, stride = scripts.load("schedule"), 5 if named else 4
+        if replicas is not None:
+            answers = replicas.start(self.link, script, self.keys, *head, *arguments)
+            return lambda: repeated([schedule_replies(items, arguments, reply, stride) for reply in answers()])
+        answer = scripts.start(self.link, script, self.keys, *head, *arguments)
+        return lambda: schedule_replies(items, arguments, answer(), stride)
 
     def ground(self) -> str:
         """What a publication names: generation, and the run of the server that was confirmed last. A store without a generation
@@ -214,11 +226,12 @@ class QueueStore:
         reply = self.run("claim", self._word.now(now_ms), worker, "", *told, *pulled)
         generation, server = decode.text(reply[0]), decode.text(reply[1])
         ground = f"{generation}:{server}"
+        turn = common_turn(reply[6])
         jobs = [
-            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, ground)
+            ClaimedJob(id.decode(), int(attempt), int(crashes), int(due), record, nonce, self.queue, ground, 0, 0, 0, turn)
             for id, attempt, crashes, due, record in zip(*[iter(reply[7:])] * 5, strict=True)
         ]
-        if reply[6]:
+        if reply[6] and not turn:
             jobs = with_past(jobs, reply[6], int(reply[2]))
         return Claim(
             jobs=jobs,
@@ -283,12 +296,12 @@ class QueueStore:
         lacking: str = "",
         unless: str = "",
         abort: bool = False,
+        replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Changed:
         """As `cancel`. `job`: an id, or the business key as text. `unless`: on that ground nothing is done: `unknown`."""
-        ground, *found = self.run("cancel", now_ms, actor, reason, lacking, unless, "1" if abort else "", encode.target(job))
-        event, status, id = found or (b"", b"unknown", b"")
-        return Changed(Change(status.decode()), _id(id), decode.text(ground), decode.text(event))
+        told = lacking, unless, "1" if abort else "", encode.target(job)
+        return Changed.read(self.run("cancel", now_ms, actor, reason, *told, replicas=replicas))
 
     def reschedule(
         self,
@@ -301,15 +314,14 @@ class QueueStore:
         lacking: str = "",
         unless: str = "",
         policy: Literal["", "earliest", "latest"] = "",
+        replicas: Replicas | None = None,
         now_ms: int | None = None,
     ) -> Changed:
         """Scheduled -> scheduled at another date, unless that is earlier, or later, already (`policy`). Others: see `cancel_one`;
         `lacking` "waited": another server has made this change before, so the job is moved though it is due here and not confirmed.
         """
-        date = "" if due_ms is None else due_ms, delay_ms or 0
-        ground, *found = self.run("reschedule", now_ms, actor, reason, *date, unless, lacking, policy, encode.target(job))
-        event, status, id, due = found or (b"", b"unknown", b"", b"0")
-        return Changed(Change(status.decode()), _id(id), decode.text(ground), decode.text(event), int(due))
+        told = "" if due_ms is None else due_ms, delay_ms or 0, unless, lacking, policy, encode.target(job)
+        return moved(self._sent("reschedule", now_ms, actor, reason, *told, replicas=replicas))
 
     def requeue(
         self,
@@ -386,7 +398,3 @@ class QueueStore:
 def bounded(items: Sequence[Any]) -> None:
     if len(items) > MOST:
         raise StoreError(f"{len(items)} jobs in one call; a script takes at most {MOST}. Send them in several calls.")
-
-
-def _id(short: bytes) -> UUID | None:
-    return ids.full(short.decode()) if short else None

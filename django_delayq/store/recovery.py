@@ -11,12 +11,11 @@ from uuid import UUID
 
 from django_delayq import ids
 from django_delayq.exceptions import PayloadError
-from django_delayq.failpoints import failpoint
-from django_delayq.record import JobRecord, read
 from django_delayq.shared_name import may_carry, told_of
 from django_delayq.store import decode
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.queue import QueueStore, bounded
+from django_delayq.store.record import JobRecord, read
 
 Restored = Literal["restored", "adopted", "there", "finished", "lost", "merged", "ground", "wait"]
 Confirmed = Literal["ok", "changed", "busy"]
@@ -81,13 +80,21 @@ class GroundStore:
 
     def look(self, seen: str) -> Ground:
         """What the queue stands on. `seen`: the last event that the database has, of which `Ground.older` speaks."""
-        commands: list[tuple[Any, ...]] = [
-            ("HMGET", self._store.keys["meta"], "generation", "server", "mirrored", "rolled", "restoring"),
-            ("INFO", "server"),
-        ]
+        commands = [*self.asks]
         if seen != FIRST:  # an idle mirror looks often, and then asks for no event
             commands.append(("XRANGE", self._store.keys["events"], seen, seen))
-        meta, server, *rest = self._store.link.execute_many(commands)
+        return self.read(self._store.link.execute_many(commands), seen)
+
+    @property
+    def asks(self) -> Sequence[tuple[Any, ...]]:
+        """What `look` asks when the database has seen nothing."""
+        meta = self._store.keys["meta"]
+        return ("HMGET", meta, "generation", "server", "mirrored", "rolled", "restoring"), ("INFO", "server")
+
+    @staticmethod
+    def read(replies: Sequence[Any], seen: str = FIRST) -> Ground:
+        """What the replies to these say."""
+        meta, server, *rest = replies
         found = rest[0] if rest else []
         for reply in (meta, found):
             if isinstance(reply, Exception):
@@ -211,9 +218,7 @@ class GroundStore:
         data that is not believed; `behind`: a stream id that new events must be behind; `mirrored`: the last event that the database
         has. "changed" if the generation, or the run of the `server`, is another by now; "busy" if another restore is at work.
         """
-        failpoint("restore.confirm")
         answer: bytes = self._store.run("confirm", now_ms, actor, "", generation, server, phase, renew, behind, mirrored, progress)
-        failpoint("restore.confirmed")
         return answer.decode()  # type: ignore[return-value]  # one of the three words that confirm.lua has
 
 

@@ -90,38 +90,49 @@ def run(link: Link, script: Script, keys: Keys, *arguments: Any, beside: str = "
         StoreUnavailable, StoreError: as `Link.execute`.
         FormatNewer: the queue has a newer format than this process knows.
     """
-    return _run(link, script, keys, (keys.opening(script.sha, script.keys, beside), *arguments))
+    return _run(link, script, keys, (keys.opening(script.sha, script.keys, beside), *arguments))[0]
 
 
 def start(link: Link, script: Script, keys: Keys, *arguments: Any) -> Callable[[], Any]:
     """As `run`, but only sends the call; returns a function that waits for its reply, to be called once."""
-    command = (keys.opening(script.sha, script.keys), *arguments)
-    receive = link.start(command)
+    answer = start_all(link, script, keys, (keys.opening(script.sha, script.keys), *arguments))
+    return lambda: answer()[0]
 
-    def answer() -> Any:
+
+def start_all(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> Callable[[], list[Any]]:
+    """The same of a call of that script and what goes behind it in the same write, whose replies may be exceptions."""
+    receive = link.start(*commands)
+
+    def answer() -> list[Any]:
         try:
-            return receive()
+            return _answered(receive())
         except ScriptMissing as missing:
             missing.at.rest.end()  # it has answered, if late
-            return _run(link, script, keys, command)
+            return _run(link, script, keys, *commands)
         except StoreError as error:
             raise _told(error, keys) from error
 
     return answer
 
 
-def _run(link: Link, script: Script, keys: Keys, command: tuple[Any, ...]) -> Any:
+def _run(link: Link, script: Script, keys: Keys, *commands: tuple[Any, ...]) -> list[Any]:
     try:
         for _ in range(LOADS):
             try:
-                return link.execute(*command)
+                return _answered(link.execute_many(commands))
             except ScriptMissing as missing:
                 missing.at.rest.end()  # it has answered, if late: else nobody who rests behind that would ever load it
                 missing.at.execute("SCRIPT", "LOAD", script.text)
                 missing.at.rest.end()
-        return link.execute(*command)
+        return _answered(link.execute_many(commands))
     except StoreError as error:
         raise _told(error, keys) from error
+
+
+def _answered(replies: list[Any]) -> list[Any]:
+    if isinstance(replies[0], Exception):
+        raise replies[0]
+    return replies
 
 
 def _told(error: StoreError, keys: Keys) -> StoreError:

@@ -73,6 +73,12 @@ class Sentinels:
         raise ConnectionError(f"no Sentinel answers ({'; '.join(troubles)})")
 
     @property
+    def plain(self) -> list[tuple[str, int]]:
+        """Host and port of those that are asked without TLS."""
+        by_tls = (issubclass(made, SSLConnection) for made, _ in self._entrances)
+        return [(kwargs["host"], int(kwargs["port"])) for (_, kwargs), tls in zip(self._entrances, by_tls, strict=True) if not tls]
+
+    @property
     def told_for(self) -> float:
         """Seconds since one of them has told who the master is."""
         return clock.monotonic() - self._told_at

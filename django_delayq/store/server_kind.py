@@ -5,18 +5,22 @@ Asked before anything else, since to a client that takes it for a server of its 
 from __future__ import annotations
 
 import contextlib
+import socket
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from redis.connection import Connection, SSLConnection
+from redis.connection import SSLConnection
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as TimedOut
 
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.store.address import PORT, RedisSpec, is_embedded, nodes_of, resolve, where
+from django_delayq.setting_readers import is_embedded
+from django_delayq.store.address import PORT, RedisSpec, nodes_of, resolve, where
 from django_delayq.store.connection import Link, link_to
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.fitness import Finding
-from django_delayq.store.sentinels import MasterUnknown, Sentinels
+from django_delayq.store.sentinels import PATIENCE, MasterUnknown, Sentinels
 
 CREDENTIALS: Final = ("username", "password", "credential_provider")
 SHOWN: Final = 5  # names of masters that a hint has at most
@@ -33,25 +37,25 @@ def kind_findings(redis: RedisSpec, *, timeout: float = 2.0) -> list[Finding]:
     if is_embedded(redis):
         return []
     connection_class, kwargs = resolve(redis)
-    if (sentinels := kwargs.get("sentinels")) and _unknown(sentinels):
-        return [
-            Finding(
-                "E016",
-                "error",
-                f"The Sentinels in DELAYQ['REDIS'] know no master of the name {sentinels.name!r}.",
-                "Write the name of their `sentinel monitor`. Those that one knows: redis-cli -p 26379 SENTINEL MASTERS",
-            )
-        ]
+    if (sentinels := kwargs.get("sentinels")) and (found := _of_sentinels(sentinels, kwargs.get("db") or 0)):
+        return [found]
     by_cluster = "cluster" in kwargs
+    tls = issubclass(connection_class, SSLConnection)
     for one in _servers(kwargs):
+        hung_up = False
         for given in _entrances(one):
             link = link_to(connection_class, given, name="", timeout=timeout)
             try:
-                return list(_found(link, one, connection_class, by_cluster))
-            except (StoreUnavailable, StoreError):
-                continue
+                return list(_found(link, one, tls, by_cluster))
+            except StoreUnavailable as error:
+                # What a server does that speaks TLS, and hears something else.
+                hung_up = error.code == "redis_away" and not isinstance(error.__cause__, TimedOut)
+            except StoreError:
+                pass
             finally:
                 link.close()
+        if hung_up and not tls and not kwargs.keys() & {"path", "sentinels"} and _speaks_tls(nodes_of(one)[0], timeout):
+            return [_tls_finding(one, by_cluster)]
     return []
 
 
@@ -65,14 +69,55 @@ def _servers(kwargs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield {**rest, "host": host, "port": port}
 
 
-def _unknown(sentinels: Sentinels) -> bool:
+def _speaks_tls(address: tuple[str, int], timeout: float) -> bool:
+    """Whether what answers there does. Nothing is sent to it beyond the handshake, so whoever it is may be anybody."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with contextlib.suppress(OSError, ValueError), socket.create_connection(address, timeout) as line, context.wrap_socket(line):
+        return True
+    return False
+
+
+def _place(host: str, port: int) -> str:
+    """As a URL has it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tls_finding(kwargs: Mapping[str, Any], by_cluster: bool) -> Finding:
+    scheme = "rediss+cluster" if by_cluster else "rediss"
+    place = _place(*nodes_of(kwargs)[0])
+    database = "" if by_cluster else f"/{kwargs.get('db') or 0}"
+    return Finding(
+        "E020",
+        "error",
+        f"What answers at {place} speaks TLS, and the address is one without.",
+        f"Write {scheme}://[user:password@]{place}{database} in DELAYQ['REDIS'], and the file of its authority as ssl_ca_certs.",
+    )
+
+
+def _of_sentinels(sentinels: Sentinels, database: int) -> Finding | None:
     try:
         sentinels.ask()
     except MasterUnknown:
-        return True
+        return Finding(
+            "E016",
+            "error",
+            f"The Sentinels in DELAYQ['REDIS'] know no master of the name {sentinels.name!r}.",
+            "Write the name of their `sentinel monitor`. Those that one knows: redis-cli -p 26379 SENTINEL MASTERS",
+        )
     except (RedisError, OSError):  # told by who goes on
-        return False
-    return False
+        by_tls = [place for place in sentinels.plain if _speaks_tls(place, PATIENCE)]
+        if by_tls:
+            hosts = ",".join(_place(*place) for place in by_tls)
+            return Finding(
+                "E020",
+                "error",
+                f"The Sentinels at {hosts} speak TLS, and the address is one without.",
+                f"Write rediss+sentinel://[user:password@]{hosts}/{sentinels.name}/{database} in DELAYQ['REDIS'], with all of them, "
+                "and the file of their authority as ssl_ca_certs.",
+            )
+    return None
 
 
 def _entrances(kwargs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -82,11 +127,10 @@ def _entrances(kwargs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {name: value for name, value in kwargs.items() if name not in CREDENTIALS} | {"db": 0}
 
 
-def _found(link: Link, kwargs: Mapping[str, Any], connection_class: type[Connection], by_cluster: bool) -> Iterator[Finding]:
+def _found(link: Link, kwargs: Mapping[str, Any], tls: bool, by_cluster: bool) -> Iterator[Finding]:
     facts = link.execute("INFO").decode("utf-8", "replace").splitlines()
     place = where(kwargs)
     clustered = "redis_mode:cluster" in facts or "cluster_enabled:1" in facts
-    tls = issubclass(connection_class, SSLConnection)
     if clustered and not by_cluster:
         yield Finding(
             "E013",

@@ -9,37 +9,45 @@ from __future__ import annotations
 import contextlib
 import selectors
 from collections.abc import Sequence
-from typing import Any, ClassVar, Never
+from typing import Any, ClassVar, Final, Never
 
 from redis.connection import Connection
 from redis.exceptions import RedisError
 
+from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
 
+PATIENCE: Final = 5.0  # seconds behind the end of a wait, in which its answer must have come
+
 
 class ListeningLine:
     """1. `arm()` sends the command that waits, if none is outstanding. 2. `select()` on `fileno()`. 3. What it has heard is read.
-    It dies with its connection: every method then raises StoreUnavailable, and the next `arm()` connects anew. `what`: it, in errors.
+    It dies with its connection: every method then raises StoreUnavailable, and the next `arm()` connects anew. So it does if nothing
+    was said for longer than the command waits (`waits`, in seconds): a firewall may have forgotten it. `what`: it, in errors.
     """
 
     what: ClassVar[str] = "line"
+    waits: ClassVar[float] = float("inf")
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._connection: Connection | None = None
         self._armed = False
+        self._until = 0.0
 
     def _command(self) -> tuple[str | int, ...]:
-        """What waits, for ever."""
+        """What waits."""
         raise NotImplementedError
 
     def arm(self) -> None:
         """Waits from now on."""
-        if self._connection is not None and not self._link.leads(self._connection):
+        if self._connection is not None and (self._is_deaf or not self._link.leads(self._connection)):
             self.close()  # nobody calls there any more
         if self._connection is None:
+            if self._link.rest.seconds and self._link.rest.holds:
+                raise StoreUnavailable(code="redis_rests", where=self._link.where)
             self._connection = self._link.dedicated()
             self._armed = False
         if not self._armed:
@@ -48,11 +56,21 @@ class ListeningLine:
             except (RedisError, OSError) as error:
                 self._broken(error)
             self._armed = True
+            self._until = clock.monotonic() + self.waits + PATIENCE
+
+    @property
+    def _is_deaf(self) -> bool:
+        return self._armed and clock.monotonic() > self._until
 
     @property
     def listens(self) -> bool:
         """Whether what is told now may come here."""
         return self._armed
+
+    @property
+    def connection(self) -> Connection | None:
+        """The one on which it waits, if there is one."""
+        return self._connection
 
     def fileno(self) -> int:
         """The descriptor to select on; -1 while there is no connection."""
@@ -92,19 +110,20 @@ class ListeningLine:
 class WakeLine(ListeningLine):
     """The line of an idle mover: BLPOP on its wake lists, which takes a token.
 
-    A token popped for a mover that has just died is lost; the others find the jobs by their safety poll within a second.
+    A token popped for a mover that has just died is lost; the others find the jobs by the look of the timer owner, within a second.
     """
 
     what = "wake line"
+    waits = 30.0
 
     def __init__(self, link: Link, partitions: Sequence[Keys]) -> None:
         super().__init__(link)
         self._keys = [keys["wake"] for keys in partitions]
 
     def _command(self) -> tuple[str | int, ...]:
-        return "BLPOP", *self._keys, 0
+        return "BLPOP", *self._keys, int(self.waits)
 
     def drain(self) -> str:
-        """Reads the token that made the descriptor readable. Returns the key of the list it came from."""
+        """Reads the token that made the descriptor readable. Returns the key of its list; "" if none has come for a while."""
         reply = self._heard()
         return reply[0].decode() if reply else ""

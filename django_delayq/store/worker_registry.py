@@ -1,4 +1,6 @@
-"""The workers that are there: each writes a beat into one hash, and readers leave out those that have fallen silent."""
+"""The workers that are there: each writes a beat into one hash, and readers leave out those that have fallen silent. All moments are by
+the clock of Redis, since those of hosts differ.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django_delayq import clock
 from django_delayq.store import decode
 from django_delayq.store.keys import asked_key, workers_key
 from django_delayq.store.places import Places
@@ -33,15 +34,8 @@ class WorkerRegistry:
 
     def beat(self, worker: str, facts: Mapping[str, Any]) -> tuple[str, str] | None:
         """Shows a worker: its facts as JSON, with the moment as `beat` (ms). Returns what `asked` does."""
-        shown, raw = self.link.execute_many(
-            [
-                ("HSET", self._key, worker, json.dumps({**facts, "beat": clock.wall_ms()})),
-                ("HGET", self._asked, worker),
-            ]
-        )
-        for reply in (shown, raw):
-            if isinstance(reply, Exception):
-                raise reply
+        shown = json.dumps({**facts, "beat": self._now_ms()})
+        _, raw = self._replies(("HSET", self._key, worker, shown), ("HGET", self._asked, worker))
         return self._request_of(worker, raw)
 
     def leave(self, worker: str) -> None:
@@ -54,14 +48,14 @@ class WorkerRegistry:
         raw = self.link.execute("HGET", self._key, worker)
         if raw is not None and not (facts := _read(raw)).get("died"):
             self.link.rest.end()  # it has answered, if late
-            self.link.execute("HSET", self._key, worker, json.dumps({**facts, "died": clock.wall_ms()}))
+            self.link.execute("HSET", self._key, worker, json.dumps({**facts, "died": self._now_ms()}))
 
     def dismiss(self, worker: str) -> bool:
         """Takes a worker out that has died or fallen silent. False when there is none of that name, or it is alive. One that hangs, and
         goes on after all, is there again with its next beat.
         """
         raw = self.link.execute("HGET", self._key, worker)
-        if raw is None or not _silent(_read(raw)):
+        if raw is None or not _silent(_read(raw), self._now_ms()):
             return False
         self.leave(worker)
         return True
@@ -73,9 +67,10 @@ class WorkerRegistry:
         if act not in ACTS:
             raise ValueError(f"{act!r} is none of {', '.join(ACTS)}")
         raw = self.link.execute("HGET", self._key, worker)
-        if raw is None or _silent(_read(raw)):
+        now_ms = self._now_ms()
+        if raw is None or _silent(_read(raw), now_ms):
             return False
-        self.link.execute("HSET", self._asked, worker, f"{act} {self._now_ms() + ASKED_MS} {by}")
+        self.link.execute("HSET", self._asked, worker, f"{act} {now_ms + ASKED_MS} {by}")
         return True
 
     def asked(self, worker: str) -> tuple[str, str] | None:
@@ -101,9 +96,9 @@ class WorkerRegistry:
 
         Those silent for a day are dropped.
         """
-        flat = self.link.execute("HGETALL", self._key)
-        requests = self._requests()
-        now_ms, found = clock.wall_ms(), []
+        flat, asked, time = self._replies(("HGETALL", self._key), ("HGETALL", self._asked), ("TIME",))
+        now_ms, found = decode.time_ms(time), []
+        requests = self._requests(asked, now_ms)
         for id, raw in sorted(zip(flat[::2], flat[1::2], strict=True)):
             facts = _read(raw)
             quiet_ms = now_ms - facts["beat"]
@@ -120,11 +115,8 @@ class WorkerRegistry:
             )
         return found
 
-    def _requests(self) -> dict[bytes, str]:
-        flat = self.link.execute("HGETALL", self._asked)
-        if not flat:
-            return {}
-        now_ms, found = self._now_ms(), {}
+    def _requests(self, flat: list[bytes], now_ms: int) -> dict[bytes, str]:
+        found = {}
         for id, raw in zip(flat[::2], flat[1::2], strict=True):
             request = _request(raw, now_ms)
             if request is None:
@@ -133,9 +125,17 @@ class WorkerRegistry:
                 found[id] = request[0]
         return found
 
+    def _replies(self, *commands: tuple[Any, ...]) -> list[Any]:
+        replies = self.link.execute_many(commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
     def _now_ms(self) -> int:
-        seconds, micros = self.link.execute("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        now_ms = decode.time_ms(self.link.execute("TIME"))
+        self.link.rest.end()  # it has answered, if late
+        return now_ms
 
 
 def _request(raw: bytes, now_ms: int) -> tuple[str, str] | None:
@@ -144,8 +144,8 @@ def _request(raw: bytes, now_ms: int) -> tuple[str, str] | None:
     return (act, by) if act in ACTS and now_ms <= decode.moment_ms(until) <= now_ms + ASKED_MS else None
 
 
-def _silent(facts: Mapping[str, Any]) -> bool:
-    return bool(facts.get("died")) or clock.wall_ms() - facts["beat"] > SILENT_MS
+def _silent(facts: Mapping[str, Any], now_ms: int) -> bool:
+    return bool(facts.get("died")) or now_ms - facts["beat"] > SILENT_MS
 
 
 def _read(raw: bytes) -> dict[str, Any]:

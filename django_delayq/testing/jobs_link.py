@@ -39,10 +39,10 @@ class JobsLink(Link):
                 replies[place] = [str(seconds).encode(), str(ms * 1000).encode()]
         return replies
 
-    def start(self, command: tuple[Any, ...]) -> Callable[[], Reply]:
+    def start(self, *commands: tuple[Any, ...]) -> Callable[[], list[Reply]]:
         """See `Link`."""
         self._reach()
-        return super().start(self._dated(command))
+        return super().start(*map(self._dated, commands))
 
     def dedicated(self) -> Any:
         """See `Link`."""

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from django_delayq import clock, codec, ids
 from django_delayq.lanes import LANES
-from django_delayq.record import read
 from django_delayq.store.connection import Link
+from django_delayq.store.record import read
 from django_delayq.worker.line import Line
 
 WAITING: Final = (*LANES, "blocked")  # where jobs wait: for their date, or for their name

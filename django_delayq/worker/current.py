@@ -14,7 +14,7 @@ from django_delayq.shared_name import NAMED, in_meta
 from django_delayq.states import CARRIED, NO_LIMIT
 
 if TYPE_CHECKING:
-    from django_delayq.record import ClaimedJob, Header
+    from django_delayq.store.record import ClaimedJob, Header
     from django_delayq.worker.holdings import Holdings
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from django_delayq import clock, signals
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.formats import FormatNewer
 
 logger = Logger("django_delayq.worker")
@@ -17,9 +18,26 @@ SHORTEST: Final = 0.05  # seconds: the first pause after an error
 LONGEST: Final = 5.0
 
 
+class Together:
+    """Those of several loops that cannot reach the server of all: that is said once for all of them."""
+
+    def __init__(self) -> None:
+        self._away: set[ErrorPause] = set()
+
+    def begins(self, pause: ErrorPause) -> bool:
+        """That one cannot reach it. Returns whether it is the first."""
+        self._away.add(pause)
+        return len(self._away) == 1
+
+    def ends(self, pause: ErrorPause) -> bool:
+        """That one can. Returns whether it was the last that could not."""
+        self._away.discard(pause)
+        return not self._away
+
+
 class ErrorPause:
     """How long to pause after errors in a row: doubling, with jitter so that a hundred workers do not return as one, and
-    what is to be said about it: once when the trouble begins, and once when it is over.
+    what is to be said about it: once when the trouble begins, and once when it is over; with `together`, once for all of these.
     """
 
     def __init__(self, name: str, *, longest: float = LONGEST, rand: Callable[[], float] = random.random) -> None:
@@ -28,6 +46,9 @@ class ErrorPause:
         self._rand = rand
         self._since = 0.0
         self.failures = 0
+        self.error: StoreUnavailable | None = None  # the last one, while nothing has worked since
+        self.together: Together | None = None
+        self._said_with: Together | None = None  # those with whom it began not to reach the server
 
     @property
     def lasts(self) -> float:
@@ -37,9 +58,14 @@ class ErrorPause:
     def failed(self, error: Exception) -> float:
         """Notes an error. Returns the seconds to pause."""
         self.failures += 1
+        self.error = error if isinstance(error, StoreUnavailable) else None
         if self.failures == 1:
             self._since = clock.monotonic()
-            if isinstance(error, (StoreUnavailable, FormatNewer)):
+            unreached = isinstance(error, StoreUnavailable) and not isinstance(error, StoreRefused)
+            self._said_with = self.together if unreached else None
+            if self._said_with is not None and not self._said_with.begins(self):
+                pass  # it was said by another one
+            elif isinstance(error, (StoreUnavailable, FormatNewer)):
                 logger.warning("%s: %s It will be tried again until it works.", self.name, error)
             else:
                 logger.exception("%s: an unexpected error; the next pass follows after a pause", self.name, exc_info=error)
@@ -51,5 +77,6 @@ class ErrorPause:
     def worked(self) -> None:
         """Notes a pass without an error."""
         if self.failures:
-            logger.warning("%s: works again, after %d errors in %.1f s", self.name, self.failures, clock.monotonic() - self._since)
-            self.failures = 0
+            if self._said_with is None or self._said_with.ends(self):
+                logger.warning("%s: works again, after %d errors in %.1f s", self.name, self.failures, clock.monotonic() - self._since)
+            self.failures, self.error = 0, None

@@ -64,7 +64,7 @@ def lines_of(config: Config, queues: Mapping[str, int], shares: Mapping[str, Col
                 max_result=queue.max_payload,
                 backoff=queue.backoff,
                 timeout=queue.timeout,
-                max_events=config.most_events,
+                max_events=config.most_events_in(name),
                 signer=config.signer,
                 weight=weight,
             )

@@ -96,6 +96,19 @@ def said(response: Any) -> list[str]:
     return [str(message) for message in response.context["messages"]]
 
 
+def sent_live(client: Client, address: str) -> tuple[Any, Any]:
+    """The part of a page that follows by itself, and the answer to who has it already. A second may begin between the two, and pages
+    say how long ago something was: then it is asked once more.
+    """
+    part = client.get(address, {"live": "1"})
+    for _ in range(20):
+        again = client.get(address, {"live": "1"}, headers={"If-None-Match": part["ETag"]})
+        if again.status_code != 200:
+            break
+        part = again
+    return part, again
+
+
 def choose(client: Client, action: str, jobs: list[delayq.Job], *, query: str = "", **fields: Any) -> Any:
     """Ticks jobs in the list and chooses an action; with `confirmed=1` the page that asks is answered as well."""
     form = {"action": action, "_selected_action": [str(job.id) for job in jobs], "index": "0", **fields}

@@ -11,6 +11,7 @@ from html import unescape
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
+from django.utils import timezone
 
 import django_delayq as delayq
 from django_delayq import codec
@@ -312,6 +313,21 @@ def test_who_sends_the_form_twice_gets_one_copy(orders, staff):
     assert said(copied(client, job, more={"drawn": drawn})) == ["This copy is scheduled already."]
     assert Job.objects.count() == 2
     assert "not sent as a whole" in said(copied(client, job, more={"drawn": "nothing"}))[0]
+    assert Job.objects.count() == 2
+
+
+@pytest.mark.parametrize("home", [{"key": "k"}, {"serial": "k"}, {}], ids=str)
+def test_so_does_who_copies_a_job_of_a_queue_with_several_partitions(delayq_redis, staff, settings, home):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": 16}}}
+    job, client = delayq.schedule(close_order, 7, delay="1h", **home), staff()
+    Job.objects.update(state="succeeded", published=timezone.now())
+    delayq_redis.link.execute("FLUSHALL")
+    drawn = client.get(copy_of(job)).context["drawn"]
+    first = copied(client, job, more={"drawn": drawn})
+    [made] = Job.objects.exclude(pk=job.id)
+    again = copied(client, job, more={"drawn": drawn})
+    assert (said(first), said(again)) == ([f"Scheduled a copy, the job {made.short_id}."], ["This copy is scheduled already."])
+    assert [answer.redirect_chain for answer in (first, again)] == [[(page(made), 302)]] * 2
     assert Job.objects.count() == 2
 
 

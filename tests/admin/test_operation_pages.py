@@ -15,13 +15,13 @@ from django.utils import translation
 from django.utils.html import escape
 
 import django_delayq as delayq
-from django_delayq import ids
+from django_delayq import clock, ids
 from django_delayq.admin import JobAdmin
 from django_delayq.admin import operation_admin as pages
-from django_delayq.mirror.operation_loop import OperationLoop
+from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer.task import registry
-from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, lose_redis, said
+from tests.admin.conftest import JOBS, OPERATIONS, QUEUES, lose_redis, said, sent_live
 from tests.admin.test_operations import begin, work
 from tests.tasks_for_tests import close_order
 
@@ -237,6 +237,28 @@ def test_it_is_about_nothing_that_came_after_its_preview(orders, staff):
     assert Operation.objects.get().counts == {"done": 2}
 
 
+@pytest.mark.parametrize("minutes", [10, -10], ids=["ahead", "behind"])
+def test_what_came_before_its_preview_does_not_depend_on_the_clock_of_a_web_host(orders, staff, monkeypatch, minutes):
+    """Neither for the jobs of that host, nor for those of others."""
+    client, address, real = staff(), f"{START}cancel/?state=scheduled", clock.wall_ms
+
+    def wrong_host() -> None:
+        drawn = [ids.derived(str(n), real() + minutes * 60_000) for n in range(2)]
+        with monkeypatch.context() as patch:
+            patch.setattr(ids, "new", drawn.pop)
+            orders.scheduled(2)
+
+    wrong_host()
+    orders.scheduled(1)
+    seen = preview(client, address)
+    clock.sleep(0.002)
+    wrong_host()
+    orders.scheduled(1)
+    client.post(address, {"preview": seen})
+    work()
+    assert Operation.objects.get().counts == {"done": 3}
+
+
 def test_of_a_preview_that_is_no_longer_true_nothing_is_started(orders, staff, more_tasks):
     orders.scheduled(2)
     client, address = staff(), f"{START}cancel/?q=task:order"
@@ -380,9 +402,9 @@ def test_its_page_keeps_itself_fresh_until_it_is_over(orders, staff):
     text = client.get(address).content.decode()
     assert "delayq/refresh.js" in text
     assert "data-ended" not in text
-    part = client.get(f"{address}?live=1")
+    part, again = sent_live(client, address)
     assert "data-ended" not in part.content.decode()
-    assert client.get(f"{address}?live=1", headers={"If-None-Match": part["ETag"]}).status_code == 304
+    assert again.status_code == 304
     work()
     changed = client.get(f"{address}?live=1", headers={"If-None-Match": part["ETag"]})
     assert changed.status_code == 200
@@ -415,7 +437,18 @@ def test_the_list_shows_progress_reason_and_jobs_to_click_at_and_follows_by_itse
     assert (
         f'<a href="{JOBS}?q=fingerprint%3A48ab10e1f73b+state%3Afailed"><code>failed for one cause state:<wbr>failed</code></a>' in text
     )
-    part = client.get(OPERATIONS, {"live": "1"})
+    part, again = sent_live(client, OPERATIONS)
     assert "<html" not in part.content.decode()
     assert "live=" not in part.content.decode()
-    assert client.get(OPERATIONS, {"live": "1"}, headers={"If-None-Match": part["ETag"]}).status_code == 304
+    assert again.status_code == 304
+
+
+def test_its_page_says_what_is_left_for_later_and_why(orders, staff):
+    problem = {"code": "redis_away", "fields": {"where": "127.0.0.1:6379", "cause": "it does not answer"}}
+    operation = begin(stage="running", problem=problem, passed_over=[{"parts": [["orders", 0], ["mail", 3]], "last": None}])
+    page = staff("view_operation").get(f"/admin/delayq/operation/{operation.pk}/change/").content.decode()
+    assert "Left for later, since their server is away: mail, orders." in page
+    assert "it does not answer" in page
+    Operation.objects.update(stage="finished")
+    page = staff("view_operation").get(f"/admin/delayq/operation/{operation.pk}/change/").content.decode()
+    assert "Left for later" not in page

@@ -11,10 +11,9 @@ from django.contrib.auth.models import Permission, User
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.console import keyset
+from django_delayq.console import keyset, operation_loop, operation_parts
+from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.mirror import operation_loop
-from django_delayq.mirror.operation_loop import OperationLoop
 from django_delayq.models import Event, Job, Operation
 from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
@@ -417,3 +416,118 @@ def test_an_operation_on_a_server_that_is_away_holds_up_none_on_another(own_redi
     own.start()
     stores.forget()
     assert [delayq.get(job.id) is not None for job in there] == [True, True]
+
+
+@pytest.fixture
+def two_servers(delayq_redis, transactional_db, own_redis, settings):
+    """The queue "redis" has a server of its own, which is returned."""
+    own = own_redis(appendonly="yes")
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "redis": {"REDIS": own.url}}}
+    return own
+
+
+def in_turn(number: int) -> None:
+    """Jobs on both servers, one behind the other."""
+    for n in range(number):
+        delayq.schedule(close_order, n, delay="1h", queue="redis")
+        delayq.schedule(close_order, n, delay="1h")
+
+
+def test_what_is_on_a_server_that_is_away_is_left_for_later_and_the_others_go_on(two_servers, monkeypatch):
+    monkeypatch.setattr(operation_loop, "AGAIN", 0.0)
+    in_turn(5)
+    operation = begin()
+    two_servers.pause()
+    loop = OperationLoop(using="default")
+    with pytest.raises(StoreUnavailable):  # when nothing else is left
+        work(loop)
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts, operation.seen) == (Stage.RUNNING, {"done": 5}, 5)
+    assert operation_parts.labels(operation) == ["redis"]
+    assert operation.problem["code"] == "redis_away"
+    two_servers.resume()
+    stores.forget()
+    work(loop)
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 10})
+    assert (operation.passed_over, operation.problem, operation.expected) == (None, None, 10)
+
+
+def test_whoever_takes_over_goes_on_with_what_was_left_for_later(two_servers):
+    in_turn(5)
+    operation = begin()
+    two_servers.pause()
+    with pytest.raises(StoreUnavailable):
+        work()
+    two_servers.resume()
+    stores.forget()
+    Operation.objects.update(held_until=clock.now() - timedelta(seconds=1))
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 10})
+
+
+def test_what_a_worker_that_knows_nothing_of_it_has_ended_is_taken_up_again(two_servers):
+    in_turn(5)
+    operation = begin()
+    two_servers.pause()
+    with pytest.raises(StoreUnavailable):
+        work()
+    Operation.objects.update(stage=Stage.FINISHED, finished_at=clock.now(), held_until=None)  # as a release before this one
+    two_servers.resume()
+    stores.forget()
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts, operation.passed_over) == (Stage.FINISHED, {"done": 10}, None)
+    ended = operation.finished_at
+    work()
+    operation.refresh_from_db()
+    assert operation.finished_at == ended, "what is over stays so"
+
+
+def test_a_chunk_of_what_was_left_for_later_is_done_again_and_nothing_else_left_out(two_servers, monkeypatch):
+    in_turn(5)
+    operation = begin()
+    two_servers.pause()
+    loop, cancel = OperationLoop(using="default"), acts.cancel
+    with pytest.raises(StoreUnavailable):
+        work(loop)
+    two_servers.resume()
+    stores.forget()
+
+    def power_cut(*args: Any, **kwargs: Any) -> Any:
+        cancel(*args, **kwargs)
+        raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setitem(operation_loop.VERBS, "cancel", power_cut)
+        Operation.objects.update(held_until=None)
+        work()
+    Operation.objects.update(held_until=None)
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts, operation.seen) == (Stage.FINISHED, {"done": 10}, 10)
+
+
+def test_while_both_servers_are_away_it_waits(two_servers, settings, own_redis):
+    other = own_redis()
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {**settings.DELAYQ["QUEUES"], "orders": {"REDIS": other.url}, "default": {}}}
+    in_turn(3)
+    operation = begin(selection={"text": "queue:redis OR queue:orders"})
+    other.pause()
+    two_servers.pause()
+    loop = OperationLoop(using="default")
+    for _ in range(20):
+        try:
+            loop.poll()
+        except StoreUnavailable:
+            break
+    other.resume()
+    two_servers.resume()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.RUNNING, {})
+    stores.forget()
+    Operation.objects.update(held_until=None)
+    work()
+    operation.refresh_from_db()
+    assert (operation.stage, operation.counts) == (Stage.FINISHED, {"done": 6})

@@ -22,7 +22,7 @@ from django_delayq.periodic import schedule_rows, schedules
 from django_delayq.periodic.dates import Dates
 from django_delayq.periodic.declarations import declarations
 from django_delayq.periodic.tick_loop import TickLoop
-from tests.admin.conftest import JOBS, QUEUES, said
+from tests.admin.conftest import JOBS, QUEUES, said, sent_live
 from tests.admin.conftest import page as job_page
 from tests.admin.test_dashboard import test_every_sign_leads_to_its_remedy_here_and_in_the_docs as remedies_are_told
 from tests.tasks_for_tests import close_order
@@ -147,10 +147,10 @@ def test_a_thousand_schedules_are_twenty_pages_and_a_page_takes_as_many_queries_
 def test_it_stays_fresh_and_is_not_sent_again_while_nothing_changes(orders, staff):
     row, client = made(cron="0 3 1 1 *"), staff()
     for address in (SCHEDULES, page(row)):
-        first = client.get(f"{address}?live=1")
-        assert "<html" not in first.content.decode()
-        assert "nightly" in first.content.decode()
-        assert client.get(f"{address}?live=1", headers={"if-none-match": first["ETag"]}).status_code == 304
+        part, again = sent_live(client, address)
+        assert "<html" not in part.content.decode()
+        assert "nightly" in part.content.decode()
+        assert again.status_code == 304
 
 
 def test_dates_that_cannot_be_read_here_do_not_break_a_page(orders, staff):

@@ -54,6 +54,27 @@ def site(orders, own_redis, settings):
     return servers, {**{queue: Job.objects.get(pk=job.id).pk for queue, job in jobs.items()}, "operation": operation.pk}
 
 
+def test_a_queue_whose_server_is_away_keeps_its_place_on_the_dashboard(site, staff: Staff):
+    servers, _ = site
+    servers["shared"].kill()
+    client = staff()
+    seen = client.get(QUEUES)
+    assert [row.name for row in seen.context["queues"]] == ["default", "orders", "own"]
+    page = seen.content.decode()
+    assert page.count(">does not answer</td>") == 2
+    assert f'<a href="{QUEUES}default/change/">default</a>' in page
+    assert "The numbers from Redis are without default, orders." in page
+
+
+def test_trends_are_of_the_queues_that_answer(site, staff: Staff):
+    servers, _ = site
+    servers["own"].kill()
+    for span in ("1h", "7d"):
+        seen = staff().get(f"{QUEUES}trends/?span={span}")
+        assert (seen.context["trouble"], [line["name"] for line in seen.context["queues"]]) == ("", ["default", "orders"])
+        assert "The numbers from Redis are without own." in seen.content.decode()
+
+
 @pytest.mark.parametrize("away", ["shared", "own"])
 def test_every_page_comes_while_one_server_is_away(site, staff: Staff, monkeypatch, away):
     servers, names = site

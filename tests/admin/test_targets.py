@@ -20,7 +20,7 @@ from django_delayq.states import DELIVERY, OFFER
 from django_delayq.store import target_lengths
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.worker_registry import WorkerRegistry
-from tests.admin.conftest import lose_redis, page
+from tests.admin.conftest import lose_redis, page, sent_live
 from tests.admin.test_operations import work
 from tests.links import opened
 
@@ -238,10 +238,9 @@ def test_what_is_looked_at_is_bounded_and_what_is_not_is_said(orders, staff, mon
 
 def test_a_part_of_the_page_is_fetched_anew(orders, staff):
     delivery("bad.example")
-    client = staff()
-    part = client.get(f"{TARGETS}?live=1")
+    part, again = sent_live(staff(), TARGETS)
     assert "<html" not in part.content.decode()
-    assert client.get(f"{TARGETS}?live=1", headers={"If-None-Match": part["ETag"]}).status_code == 304
+    assert again.status_code == 304
 
 
 # the page of a delivery

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.admin import JobAdmin
+from django_delayq.console import operation_loop
 from django_delayq.console.verbs import VERBS
-from django_delayq.mirror import operation_loop
 from django_delayq.models import Job
 from django_delayq.states import Change, State
 

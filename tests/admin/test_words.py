@@ -9,9 +9,10 @@ from django.contrib.auth.models import User
 from django.utils import translation
 
 from django_delayq import codec
+from django_delayq.console import operation_loop
 from django_delayq.console.error_texts import SENTENCES, worded
 from django_delayq.exceptions import DelayqError, StoreUnavailable
-from django_delayq.mirror import operation_loop
+from django_delayq.mirror import rows
 from django_delayq.models import Job
 from django_delayq.producer import edit
 from django_delayq.producer.stores import stores
@@ -58,13 +59,14 @@ def refusals() -> list[DelayqError]:
         operation_loop.refused(SimpleNamespace(**{**vars(gone), "selection": {"text": "nowhere"}}), "default"),
         said(formats.check, "orders", b"99"),
         StoreUnavailable(code="server_replaced", job=user.pk),
+        StoreUnavailable(code="replicas_lack", where="localhost:6379, db 0", found=0, wanted=1),
         stored(ValueError("no")),
     ]
 
 
 def stored(error: Exception) -> DelayqError:
     """What a row keeps of an error, as if it were raised."""
-    kept = operation_loop.hindered(error)["problem"]
+    kept = rows.hindered(error)["problem"]
     return DelayqError(code=kept["code"], **kept["fields"])
 
 
@@ -85,6 +87,7 @@ def test_every_sentence_is_told_in_the_language_of_the_page(orders, settings):
         stores.link.execute("PING")
     errors.append(resting.value)
     errors.append(StoreRefused(code="redis_cluster", where="cache.internal:6379, db 0", cause="3999 10.0.0.2:6379"))
+    errors.append(StoreUnavailable(code="partitions_away", partitions="orders/3, orders/7", cause=str(down.value)))
     errors.append(StoreRefused(code="redis_slot", where="10.0.0.1:6379, node of a Cluster", cause="Multiple keys request"))
     told = {}
     for language in ("en", "de", "zh-hans"):

@@ -13,7 +13,7 @@ from django_delayq.models import Event
 from django_delayq.producer.stores import stores
 from django_delayq.store.keys import workers_key
 from django_delayq.store.worker_registry import WorkerRegistry
-from tests.admin.conftest import QUEUES, WORKERS, beat, lose_redis, said
+from tests.admin.conftest import QUEUES, WORKERS, beat, lose_redis, said, sent_live
 
 NASTY = "<script>alert(1)</script>"
 
@@ -151,7 +151,6 @@ def test_workers_are_not_asked_while_redis_is_away(orders, staff, settings):
 
 def test_only_what_changes_is_sent_live(orders, staff):
     beat("orders")
-    client = staff()
-    first = client.get(WORKERS + "?live=1")
-    assert "<html" not in first.content.decode()
-    assert client.get(WORKERS + "?live=1", headers={"If-None-Match": first["ETag"]}).status_code == 304
+    part, again = sent_live(staff(), WORKERS)
+    assert "<html" not in part.content.decode()
+    assert again.status_code == 304

@@ -17,7 +17,7 @@ from django_delayq import clock, ids
 from django_delayq.models import Attempt, Event, Job, Operation, Periodic, Tick
 from django_delayq.models import Step as OnceStep
 from django_delayq.states import PERIODIC
-from django_delayq.store.keys import Keys
+from django_delayq.store.keys import Keys, tag
 from django_delayq.store.places import Places
 from tests.app.record import lines
 from tests.laws import dump as dumps
@@ -46,7 +46,7 @@ def restless(select: Select, places: Places, queues: Iterable[Keys]) -> str:
         counts = {name: redis.execute("ZCARD", keys[name]) for name in (*dumps.LANES, "leases")}
         counts["events"] = redis.execute("XLEN", keys["events"])
         if any(counts.values()):
-            return f"{keys.queue} in Redis: {counts}"
+            return f"{tag(keys.queue, keys.partition)} in Redis: {counts}"
     # A cancel may be noted, and Redis forget it before it is told: that row never hears that it was published.
     unpublished = "published is null and state not in ('cancelled', 'failed')"
     unfinished = "durable and state in ('scheduled', 'running')"
@@ -77,9 +77,9 @@ def left(select: Select, places: Places, queues: Iterable[Keys], *, quiet: bool 
     final.operations = [(stage, seen, _json(counts)) for stage, seen, counts in select(f"select stage, seen, counts from {OPERATION}")]
     final.orphans = [(t, _hex(job)) for table in (ATTEMPT, EVENT, STEP) for t, job in select(alone.format(table, JOB))]
     for keys in queues:
-        redis = places.of(keys.queue, keys.partition)
-        final.queues[keys.queue] = dumps.read(redis, keys).renamed(_full)
-        final.events[keys.queue] = redis.execute("XLEN", keys["events"])
+        redis, part = places.of(keys.queue, keys.partition), tag(keys.queue, keys.partition)
+        final.queues[part] = dumps.read(redis, keys).renamed(_full)
+        final.events[part] = redis.execute("XLEN", keys["events"])
     return final
 
 
@@ -131,7 +131,7 @@ def history(folder: Path, final: Final, sees: Sees) -> History:
     found.runs.sort(key=lambda run: run.at)
     found.ledger = [(line["what"], line["job"], line["fence"], line["step"]) for line in lines(folder, "ledger-*.jsonl")]
     found.faults = [
-        FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")}, queues=tuple(line["queues"]))
+        FaultSeen(**{name: line[name] for name in ("kind", "at", "since", "until", "detail", "alone")}, parts=tuple(line["parts"]))
         for line in lines(folder, "faults.jsonl")
     ]
     found.steps = [Step(at=line["before"], until=line["t"], offset=line["offset"]) for line in lines(folder, "clock.jsonl")]

@@ -4,6 +4,9 @@
 - APP_DELAYQ: DELAYQ without the URL, as JSON
 - APP_SERVERS: the URLs of queues that are on servers of their own, as JSON by queue
 - APP_HORIZON: the HORIZON of the queues of outbox durability, in seconds; more than the second between looks for what is to come in
+- APP_PARTITIONS: the PARTITIONS of all queues, and behind it their FORMER_PARTITIONS, as in "16 4"
+- APP_REPLICAS: the REPLICAS of the queues of redis durability
+- APP_CALLS_FROM: the address from which it calls, see tests/wires.py
 - APP_FOLDER: where tasks record their runs
 - APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
@@ -17,9 +20,9 @@ import os
 
 from django_delayq import setting_readers
 from django_delayq.worker.supervisor import worker_beat
+from tests.wires import call_from
 
 setting_readers.SHORTEST_LEASE = 1.0  # so that tests see many leases end
-setting_readers.MOST_PARTITIONS = 512  # which no project may have as yet
 setting_readers.SHORTEST_HORIZON = 1.0  # and many far jobs come in
 worker_beat.EVERY = 1.0  # and need not wait to be heard
 SECRET_KEY = "only for tests"
@@ -43,6 +46,15 @@ for queue, url in json.loads(os.environ.get("APP_SERVERS", "{}")).items():
 for options in DELAYQ["QUEUES"].values() if "APP_HORIZON" in os.environ else ():
     if options.get("DURABILITY") != "redis":
         options["HORIZON"] = float(os.environ["APP_HORIZON"])
+if "APP_PARTITIONS" in os.environ:
+    partitions, *former = map(int, os.environ["APP_PARTITIONS"].split())
+    for options in DELAYQ["QUEUES"].values():
+        options |= {"PARTITIONS": partitions, "FORMER_PARTITIONS": former}
+for options in DELAYQ["QUEUES"].values() if "APP_REPLICAS" in os.environ else ():
+    if options.get("DURABILITY") == "redis":
+        options["REPLICAS"] = int(os.environ["APP_REPLICAS"])
+if "APP_CALLS_FROM" in os.environ:
+    call_from(os.environ["APP_CALLS_FROM"])
 REDIS_URL = os.environ.get("APP_COUNTS", DELAYQ["REDIS"])
 if "APP_TASKS" in os.environ:
     TASKS = json.loads(os.environ["APP_TASKS"])

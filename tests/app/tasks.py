@@ -199,7 +199,7 @@ def stepwise(op: str, fails: int = 0, seconds: float = 0.01) -> None:
 @delayq.task(max_attempts=30, backoff=LADDER)
 def offering(op: str, seconds: float = 0.02) -> None:
     """Its effect is an entry of a stream, put there as the task of an offer does it."""
-    from django_delayq.contrib.destinations.offering import push  # where there are no targets, nothing knows of offers
+    from django_delayq.targets.offering import push  # where there are no targets, nothing knows of offers
 
     with _run(op):
         time.sleep(seconds)

@@ -41,8 +41,8 @@ class Fault:
         return True
 
     @property
-    def queues(self) -> tuple[str, ...]:
-        """Of a fault that meets one of several Redis servers, the queues on that; else none."""
+    def parts(self) -> tuple[str, ...]:
+        """Of a fault that meets one of several Redis servers, the partitions on that, as their tags; else none."""
         return ()
 
     def begin(self) -> None:
@@ -65,19 +65,23 @@ class NodeFault(Fault):
 
     meets = "redis"
 
+    @classmethod
+    def possible(cls, stage: Stage) -> bool:
+        return bool(stage.nodes)
+
     def __init__(self, stage: Stage, dice: random.Random) -> None:
         super().__init__(stage, dice)
         self.node = dice.choice(stage.nodes)
         self.detail += self.where
 
     @property
-    def queues(self) -> tuple[str, ...]:
-        return self.node.queues if len(self.stage.nodes) > 1 else ()
+    def parts(self) -> tuple[str, ...]:
+        return self.node.parts if len(self.stage.nodes) > 1 else ()
 
     @property
     def where(self) -> str:
         """Which server, for the report; nothing where there is only one."""
-        return f", server of {' and '.join(self.queues)}" if self.queues else ""
+        return f", server of {' and '.join(self.node.queues)}" if self.parts else ""
 
 
 class KillWorker(Fault):

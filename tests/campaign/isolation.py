@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from django_delayq.store.keys import tag
 from tests.campaign.recovery import MS, percentile
-from tests.laws.history import FOREVER, FaultSeen, History
+from tests.laws.history import FOREVER, FaultSeen, History, Op, partition
 from tests.laws.judge import Breach
 
 WAITED = 1.0  # seconds after which a job, or a call, has waited for another server; on a machine that has nothing else to do
@@ -20,8 +21,8 @@ SHORTEST = 500 * MS  # faults that are over sooner keep nobody waiting
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """One fault: of the queues on other servers, by how many seconds jobs were late that were due meanwhile, and right before; and how
-    long calls about them took.
+    """One fault: of the partitions on other servers, by how many seconds jobs were late that were due meanwhile, and right before; and
+    how long calls about them took.
     """
 
     fault: FaultSeen
@@ -36,36 +37,49 @@ def elsewhere(history: History) -> list[Elsewhere]:
     return [
         Elsewhere(
             fault,
-            [(late, job) for at, late, job, queue in due if fault.at <= at <= fault.until and queue not in fault.queues],
-            [(late, job) for at, late, job, queue in due if fault.at - BEFORE <= at < fault.at and queue not in fault.queues],
+            [(late, job) for at, late, job, part in due if fault.at <= at <= fault.until and part not in fault.parts],
+            [(late, job) for at, late, job, part in due if fault.at - BEFORE <= at < fault.at and part not in fault.parts],
             [
                 ((op.until - op.at) / 1e9, op.id)
                 for op in history.ops.values()
-                if fault.at <= op.at and op.until <= fault.until and op.given.get("queue") not in (None, *fault.queues)
+                if fault.at <= op.at and op.until <= fault.until and _about_others(history, op, fault)
             ],
         )
         for fault in history.faults
-        if fault.alone and fault.queues and fault.until - fault.at >= SHORTEST
+        if fault.alone and fault.parts and fault.until - fault.at >= SHORTEST
     ]
 
 
+def _about_others(history: History, op: Op, fault: FaultSeen) -> bool:
+    """Whether a call was about nothing that the fault met. One about a key says no partition: it may ask several."""
+    queue = op.given.get("queue")
+    if not queue:
+        return False
+    jobs = [*op.ids, *filter(None, [op.given.get("job")])]
+    if not jobs and tag(queue, 1) in history.final.queues:
+        return False
+    return {tag(queue, partition(job)) for job in jobs or [""]}.isdisjoint(fault.parts)
+
+
 def _due(history: History) -> Iterator[tuple[int, float, str, str]]:
-    """When each job was due that nobody has touched since it was scheduled, and by how many seconds it was late; of ticks those that do
-    not wait for each other.
+    """When each job was due that waits for no other and that nobody has touched since it was scheduled, and by how many seconds it was
+    late; of ticks those that do not wait for each other.
     """
     policies = {name: plan.overlap for plans in history.calendar.plans.values() for name, plan in plans.items()}
     for job, runs in history.runs_of.items():
         tick = history.calendar.of_job.get(job)
         if tick is not None and policies.get(tick.name) == "allow":
             late = max(0, runs[0].real - tick.run_at)
-            yield runs[0].at - late * MS, late / 1000, job, history.queue(job)
+            yield runs[0].at - late * MS, late / 1000, job, history.part(job)
             continue
         op = history.scheduled_by.get(job)
-        if op is None or op.what != "schedule" or op.given.get("key") or job in history.changes or len(op.ids) > 1:
+        if op is None or op.what != "schedule" or job in history.changes or len(op.ids) > 1:
+            continue
+        if op.given.get("key") or op.given.get("name"):
             continue
         at = op.at + int(op.given.get("delay", 0) * 1000) * MS
         at = max(at, op.until)  # one that is due at once is put in first
-        yield at, max(0.0, (runs[0].at - at) / 1e9), job, history.queue(job)
+        yield at, max(0.0, (runs[0].at - at) / 1e9), job, history.part(job)
 
 
 def waited(history: History, slack: float) -> Iterator[Breach]:
@@ -92,7 +106,7 @@ def _lost(history: History, fault: FaultSeen) -> Iterator[str]:
         for run, following in pairwise(runs):
             alive = run.at >= fault.at or fault.at <= run.until < FOREVER
             soon = run.at <= fault.until and following.at <= fault.until + LEASE
-            if alive and soon and (job, run.fence.partition("/")[0]) in crashed and history.queue(job) not in fault.queues:
+            if alive and soon and (job, run.fence.partition("/")[0]) in crashed and history.part(job) not in fault.parts:
                 yield job
 
 

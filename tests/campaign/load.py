@@ -24,10 +24,13 @@ django.setup()
 from django.db import DatabaseError, InterfaceError, connection, transaction  # noqa: E402  # Django first
 
 import django_delayq as delayq  # noqa: E402  # Django first
+from django_delayq import clock, conf  # noqa: E402  # Django first
 from django_delayq.producer import acts  # noqa: E402  # Django first
 from tests.app import tasks  # noqa: E402  # Django first
 from tests.app.record import CLOCK, FORGOTTEN, Recorder  # noqa: E402  # Django first
 
+if CLOCK:  # time.sleep cannot be used on a host with another clock
+    clock.sleep = lambda seconds: select.select([], [], [], seconds)
 POLICIES = ("keep", "replace", "earliest", "latest", "after", "error")
 OTHERS = ("flaky", "hopeless", "snoozer", "asynchronous", "atomic", "stepwise")
 DELAYS = (0, 0, 0.2, 0.5, 1, 2, 3)
@@ -112,7 +115,8 @@ class Web:
 
     def with_name(self) -> None:
         """Some jobs of one name, of which one runs at a time, or three. Some names are rare, and some so busy that jobs wait for them
-        all the time; some jobs have a key as well. Some fail or put themselves off, and those of a rare name may outlast a lease.
+        all the time; some jobs have a key as well, which is the name itself where a key and a name may have two homes. Some fail or put
+        themselves off, and those of a rare name may outlast a lease.
         """
         dice = self.random
         busy, key, most, delay = dice.random() < 0.5, dice.random() < 0.2, dice.choice([1, 1, 3]), self._delay()
@@ -123,7 +127,8 @@ class Web:
                 self._next()
             if key:
                 task, arguments = tasks.keyed, (round(dice.uniform(0.01, 0.3), 2),)
-                options |= {"key": f"n{dice.randrange(KEYS)}", "on_conflict": dice.choice(POLICIES)}
+                number, divided = dice.randrange(KEYS), conf.get().queue(ORDERS).divided
+                options |= {"key": name if divided else f"n{number}", "on_conflict": dice.choice(POLICIES)}
             else:
                 task, arguments = dice.choice(self._named(busy))
             self._schedule(task, arguments, delay, inside=dice.random() < 0.3, queue=ORDERS, **options)
@@ -173,7 +178,7 @@ class Web:
         seconds, others = self.random.choice((0.3, 0.6, 3.0)), self.random.randint(1, 3)
         delays = [self._delay() for _ in range(others)]
         self._schedule(tasks.keyed, (seconds,), 0, inside=False, queue=ORDERS, key=key, on_conflict="keep")
-        select.select([], [], [], 0.15)  # it has begun by then, as a rule; time.sleep cannot be used on a host with another clock
+        select.select([], [], [], 0.15)  # it has begun by then, as a rule; not by time.sleep, as above
         for delay in delays:
             self._next()
             self._schedule(tasks.keyed, (), delay, inside=self.random.random() < 0.3, queue=ORDERS, key=key, on_conflict="after")
@@ -262,6 +267,7 @@ class Web:
             key=options.get("key", ""),
             policy=options.get("on_conflict", ""),
             queue=options.get("queue") or task.queue,
+            replicas=conf.get().queue(options.get("queue") or task.queue).replicas,
             **({"probe": True} if probe else {}),
             **_limit(options),
         )

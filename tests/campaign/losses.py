@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.record import ClaimedJob
 from django_delayq.store.events import FIRST, EventLog, position
 from django_delayq.store.keys import NAMES
+from django_delayq.store.record import ClaimedJob
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.campaign.drill import MAX_CRASHES, Scene
 from tests.campaign.situations import FAR

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from django_delayq.store.connection import connect
-from django_delayq.store.keys import Keys
+from django_delayq.store.keys import Keys, tag
 from tests import servers
 from tests.stage import WAIT, Actor, spawned
 
@@ -23,12 +23,16 @@ class Node:
 
     Args:
         folder: where its addresses are. number: 0 for the shared one.
-        queues: those that are on it.
+        queues: those that are on it. partitions: how many each of them has.
         made: makes a server that is not started yet.
     """
 
-    def __init__(self, folder: Path, number: int, queues: tuple[str, ...], made: Callable[[], servers.RedisServer]) -> None:
+    def __init__(
+        self, folder: Path, number: int, queues: tuple[str, ...], made: Callable[[], servers.RedisServer], partitions: int
+    ) -> None:
         self.queues = queues
+        self.parts = tuple(tag(queue, partition) for queue in queues for partition in range(partitions))
+        self.partitions = partitions
         self.made = made
         self.address = folder / f"redis-{number}.sock"  # leads to the server in charge
         self.server = made()
@@ -100,7 +104,7 @@ class Node:
         try:
             seconds, micros = link.execute("TIME")
             now = int(seconds) * 1000 + int(micros) // 1000
-            lanes = [Keys("delayq", queue)[lane] for queue in self.queues for lane in LANES]
-            return sum(link.execute("ZCOUNT", lane, "-inf", now) for lane in lanes)
+            parts = [Keys("delayq", queue, partition) for queue in self.queues for partition in range(self.partitions)]
+            return sum(link.execute("ZCOUNT", keys[lane], "-inf", now) for keys in parts for lane in LANES)
         finally:
             link.close()

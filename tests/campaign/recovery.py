@@ -22,6 +22,8 @@ PROMISED = {
     "lose host": 5.0,
     "kill redis": 2.0,
     "restart redis": 2.0,
+    "kill master": 5.0,
+    "kill master ahead": 5.0,
 }
 
 

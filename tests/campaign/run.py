@@ -20,6 +20,7 @@ from tests.campaign.stage import QUEUES, SETTINGS, Stage
 from tests.laws.history import CAMPAIGN, History
 from tests.laws.judge import Breach, judge
 from tests.stage import project, sqlite
+from tests.topologies import PROGRAMS
 
 FINAL = "final.pickle"
 REST = 15.0  # seconds at most between faults
@@ -39,6 +40,12 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--webs", type=int, default=3)
     parser.add_argument("--servers", type=int, choices=sorted(QUEUES), default=1, help="how many Redis servers, each with some queues")
     parser.add_argument("--horizon", type=float, default=0, help="HORIZON in seconds, 1.5 say: what is due later is far; 0: none is")
+    parser.add_argument("--partitions", type=int, default=1, help="how many partitions each queue has")
+    parser.add_argument("--roll", action="store_true", help="the number of partitions goes from 4 to 16 and back, again and again")
+    parser.add_argument("--cluster", choices=sorted(PROGRAMS), default="", help="a Cluster of three masters, each with a replica")
+    parser.add_argument("--split", action="store_true", help="with --cluster: its network may be split, with clients on both sides")
+    parser.add_argument("--replicas", action="store_true", help="jobs of redis durability are answered for when a replica has them")
+    parser.add_argument("--sentinel", action="store_true", help="a master with its replica, and three Sentinels")
     parser.add_argument("--schedules", type=int, default=12, help="how many schedules the code declares")
     parser.add_argument("--faults", default="", help="only these kinds, parted by commas; 'none' for none")
     parser.add_argument("--without", default="", help="not these kinds")
@@ -64,6 +71,12 @@ def main(words: list[str] | None = None) -> int:
         schedules=given.schedules,
         servers=given.servers,
         horizon=given.horizon,
+        partitions=16 if given.roll else given.partitions,
+        rolls=given.roll,
+        cluster=given.cluster,
+        splits=given.split,
+        sentinel=given.sentinel,
+        replicas=given.replicas,
     )
     try:
         stage.open()
@@ -104,7 +117,7 @@ def _play(stage: Stage, given: argparse.Namespace) -> None:
         if time.monotonic() > end - 2.0:
             break
         print(f"{end - time.monotonic():6.0f} s left: {'one fault at a time' if scene.calm else 'a storm'}", flush=True)
-        script.play(scene, record, end, lambda: _rest(stage))
+        script.play(scene, record, end, lambda: _rest(stage), given.slack)
         stage.mend()
         if not scene.calm:
             time.sleep(min(AFTER_STORM, max(0.0, end - time.monotonic())))
@@ -131,7 +144,6 @@ def _read(folder: Path, final: Any, calendar: Any) -> History:
 
     history = seen.history(folder, final, CAMPAIGN)
     history.calendar.ticks, history.calendar.turns, history.calendar.jobs = calendar
-    history.keeps_all = False  # a server that is killed forgets what it has not written to its disk
     return history
 
 
@@ -152,7 +164,7 @@ def _settle(stage: Stage, played: float) -> History:
 
     stage.end_load()
     redis = Nodes(conf.get().redis, conf.get().own_servers, name="campaign", timeout=10)
-    queues = [Keys(conf.get().prefix, name) for name in conf.get().queues]
+    queues = [Keys(conf.get().prefix, name, partition) for name in conf.get().queues for partition in conf.get().queue(name).served]
     deadline, calm, last = time.monotonic() + 60 + played / 2, 0, ""
     while calm < 3 and time.monotonic() < deadline:
         stage.mend()
@@ -164,12 +176,14 @@ def _settle(stage: Stage, played: float) -> History:
     if calm < 3:
         stage.notes.append(f"never quiet: {last}")
     for keys in queues:
-        QueueStore(redis, prefix=keys.prefix, queue=keys.queue).tidy()  # as workers do about once a minute
+        QueueStore(redis, prefix=keys.prefix, queue=keys.queue, partition=keys.partition).tidy()  # as workers do about once a minute
     final = seen.left(seen.ask, redis, queues, quiet=calm >= 3)
     calendar = seen.calendar_left()
     redis.close()
     (stage.folder / FINAL).write_bytes(pickle.dumps((final, calendar)))
-    return _read(stage.folder, final, calendar)
+    history = _read(stage.folder, final, calendar)
+    history.dated_by_hosts = stage.kind == "sqlite"
+    return history
 
 
 def _turned_off(stage: Stage) -> bool:

@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tests.app.record import Recorder
-from tests.campaign import clocks, crowds, faults, forgetting, migrating, outages
+from tests.campaign import clocks, crowds, failovers, faults, forgetting, migrating, outages, slot_moves
 from tests.campaign.faults import Fault
 from tests.campaign.recovery import PROMISED
+from tests.campaign.rolling import Roll
 from tests.campaign.stage import Stage
 
 CALM = 6  # faults in a calm scene
@@ -60,6 +61,8 @@ ALL: list[type[Fault]] = [
     migrating.MigrateTable,
     migrating.MissingColumn,
     outages.LockDatabase,
+    *failovers.ALL,
+    *slot_moves.ALL,
 ]
 
 
@@ -106,9 +109,11 @@ class Script:
 
     def scenes(self) -> Iterator[Scene]:
         """For ever."""
-        while self.kinds:
-            yield Scene(True, [[(0.0, self._alone.draw(self.stage)) for _ in range(CALM)]])
-            yield Scene(False, [self._lane(bag, place) for bag, place in self._lanes])
+        while self.kinds or self.stage.rolls:
+            rolls = [(0.0, Roll(self.stage, random.Random()))] if self.stage.rolls else []
+            yield Scene(True, [[*rolls, *((0.0, self._alone.draw(self.stage)) for _ in range(CALM if self.kinds else 0))]])
+            if self.kinds:
+                yield Scene(False, [self._lane(bag, place) for bag, place in self._lanes])
 
     def _lane(self, bag: Bag, place: float | None) -> list[tuple[float, Fault]]:
         lane: list[tuple[float, Fault]] = []
@@ -122,8 +127,10 @@ class Script:
         return lane
 
 
-def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None]) -> None:
-    """Plays a scene, until `end` (monotonic) at most. `rest`: called after each fault of a calm scene."""
+def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None], slack: float = 1.0) -> None:
+    """Plays a scene, until `end` (monotonic) at most. `rest`: called after each fault of a calm scene. `slack`: how many times what is
+    promised recovery may take.
+    """
 
     def perform(lane: list[tuple[float, Fault]]) -> None:
         until = min(end, time.monotonic() + STORM)
@@ -133,7 +140,7 @@ def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None]) -
             time.sleep(pause)
             _perform(fault, record, scene.calm)
             if scene.calm:
-                time.sleep(_aftermath(fault))
+                time.sleep(_aftermath(fault, slack))
                 rest()
 
     with ThreadPoolExecutor(len(scene.lanes)) as threads:
@@ -141,11 +148,11 @@ def play(scene: Scene, record: Recorder, end: float, rest: Callable[[], None]) -
             lane.result()
 
 
-def _aftermath(fault: Fault) -> float:
+def _aftermath(fault: Fault, slack: float) -> float:
     """Seconds in which the next fault would not come alone: the recovery; and where Redis could not be reached, one lease, in which
     workers do not take each other's jobs over.
     """
-    return max(PROMISED.get(fault.kind, 0.0), LEASE if fault.meets in ("redis", "proxy") else 0.0)
+    return max(PROMISED.get(fault.kind, 0.0) * max(1.0, slack), LEASE if fault.meets in ("redis", "proxy") else 0.0)
 
 
 def _perform(fault: Fault, record: Recorder, calm: bool) -> None:
@@ -156,6 +163,6 @@ def _perform(fault: Fault, record: Recorder, calm: bool) -> None:
     fault.end()
     until = time.monotonic_ns()
     record.write(
-        kind=fault.kind, at=at, since=since if fault.kills else until, until=until, detail=fault.detail, alone=calm, queues=fault.queues
+        kind=fault.kind, at=at, since=since if fault.kills else until, until=until, detail=fault.detail, alone=calm, parts=fault.parts
     )
     print(f"{'' if calm else '    '}{fault.kind} ({fault.detail})", flush=True)

@@ -13,10 +13,11 @@ from typing import Any
 
 from django_delayq.exceptions import DelayqError
 from django_delayq.worker.supervisor import holdings_files
-from tests.campaign import faketime
+from tests.campaign import faketime, masters
 from tests.campaign.nodes import Node
 from tests.servers import MariaDBServer, PostgresServer, RedisServer
 from tests.stage import MANAGE, WAIT, Actor, manage, project, spawned, sqlite
+from tests.wires import FEW
 
 PYTHON = (sys.executable, "-m")
 SETTINGS = {
@@ -26,6 +27,7 @@ SETTINGS = {
     "QUEUES": {"default": {}, "orders": {"LEASE": 3}, "redis": {"DURABILITY": "redis"}},
 }
 QUEUES = {1: [("default", "orders", "redis")], 2: [("default",), ("orders", "redis")]}  # by the number of servers, those on each
+ROLL = ("4", "4 16", "16 4")  # APP_PARTITIONS of those that know of the fewest partitions, of more, and put jobs into these
 CLOCKS = (600, -600)  # seconds by which the clocks of the second and third web process are ahead
 
 
@@ -84,6 +86,10 @@ class Stage:
         schedules: how many the code declares, see tests/app/schedules.py.
         servers: how many Redis servers: one, or another one for some of the queues.
         horizon: of the queues of outbox durability, in seconds; 0 for none.
+        partitions: of each queue. rolls: whether that changes, see tests/campaign/rolling.py; then it is the most.
+        cluster: redis7 or valkey9, for a Cluster of that; splits: whose network may be split.
+        sentinel: for a master with a replica and Sentinels.
+        replicas: whether jobs of redis durability are on the replica before they are answered for.
     """
 
     def __init__(
@@ -98,16 +104,31 @@ class Stage:
         schedules: int = 0,
         servers: int = 1,
         horizon: float = 0,
+        partitions: int = 1,
+        rolls: bool = False,
+        cluster: str = "",
+        splits: bool = False,
+        sentinel: bool = False,
+        replicas: bool = False,
     ) -> None:
+        if replicas and not cluster and not sentinel:
+            raise ValueError("--replicas is for --cluster and --sentinel: no other stage has any.")
+        if splits and not cluster:
+            raise ValueError("--split is for --cluster.")
         self.folder = folder
         self.horizon = horizon
+        self.rolls = rolls
+        self.replicas = replicas
+        self.settings = ROLL[0] if rolls else str(partitions)  # of workers and web processes, as APP_PARTITIONS has it
         self.schedules = schedules
         self.notes: list[str] = []
         self.fallen: list[str] = []  # what ended without being told to
         self.kind = database
         self.fsync = fsync
-        self.clock = self._clock()
-        self.nodes = [Node(folder, number, queues, self.another_redis) for number, queues in enumerate(QUEUES[servers])]
+        self.masters = masters.made(cluster=cluster, splits=splits, sentinel=sentinel, partitions=partitions, fsync=fsync)
+        self.clock = self._clock() if self.masters is None else None
+        groups = QUEUES[servers] if self.masters is None else []
+        self.nodes = [Node(folder, number, queues, self.another_redis, partitions) for number, queues in enumerate(groups)]
         self.database: Any = None
         self.sqlite = folder / "db.sqlite3"
         if database != "sqlite":
@@ -137,12 +158,13 @@ class Stage:
 
     def open(self) -> None:
         """Starts the servers and makes the tables. Leaves the addresses in this process's environment, too."""
-        for node in self.nodes:
-            node.open()
+        for place in (*self.nodes, *filter(None, [self.masters])):
+            place.open()
         if self.database is not None:
             spawned(self.database.start)
-        os.environ.update(project(self.folder, self.nodes[0].url, self._database(), SETTINGS))
+        os.environ.update(project(self.folder, (self.masters or self.nodes[0]).url, self._database(), SETTINGS))
         os.environ["APP_SERVERS"] = json.dumps({queue: node.url for node in self.nodes[1:] for queue in node.queues})
+        os.environ["APP_PARTITIONS"] = ROLL[1] if self.rolls else self.settings  # of this process, which looks at all
         if self.horizon:
             os.environ["APP_HORIZON"] = str(self.horizon)
         if self.kind == "mysql":
@@ -150,15 +172,22 @@ class Stage:
                 ["mariadb", "--no-defaults", "-u", "root", "-S", self.database.socket, "-e", "CREATE DATABASE delayq"],
                 check=True,
             )
+        if self.replicas:
+            os.environ["APP_REPLICAS"] = "1"
         manage("migrate", "--run-syncdb", "-v", "0", environment={})
         for web, seconds in zip(self.webs[1:], CLOCKS, strict=False):
             web.environment = faketime.ahead(seconds)
         # The first of each kind goes through the proxies, so that some are cut off while others are not.
         others = {queue: node.proxied for node in self.nodes[1:] for queue in node.queues}
-        for one in (self.workers[0], self.webs[0]):
+        for one in (self.workers[0], self.webs[0]) if self.nodes else ():
             one.environment = {"APP_REDIS": self.nodes[0].proxied, "APP_SERVERS": json.dumps(others)}
+        if self.masters is not None and self.masters.wires is not None:
+            for one in (self.workers[0], self.webs[0]):
+                one.environment = {"APP_CALLS_FROM": FEW}
         for worker in self.workers if self.schedules else ():
             self.give(worker, "old")
+        for one in (*self.workers, *self.webs):
+            one.environment["APP_PARTITIONS"] = self.settings
 
     def give(self, worker: Worker, code: str) -> None:
         """From its next start on the worker has that version of the code."""
@@ -196,14 +225,15 @@ class Stage:
 
     def server(self) -> str:
         """Name and version of the server under test."""
-        text = self.nodes[0].server.call("INFO", "server", whole=True)
+        server = self.nodes[0].server if self.masters is None else self.masters.all[0]
+        text = server.call("INFO", "server", whole=True)
         found = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
         return f"Valkey {found['valkey_version']}" if "valkey_version" in found else f"Redis {found['redis_version']}"
 
     def behind(self) -> int:
         """How many jobs are due and not running; many if Redis does not say."""
         try:
-            return sum(node.due() for node in self.nodes)
+            return sum(place.due() for place in (*self.nodes, *filter(None, [self.masters])))
         except DelayqError:
             return 1 << 30
 
@@ -211,18 +241,27 @@ class Stage:
         """Lets the web processes finish the operation that they are at."""
         self.load_over = True
         for web in self.webs:
-            try:
-                web.hang_up()
-                web.process.wait(WAIT)
-            except subprocess.TimeoutExpired:
-                self.notes.append(f"{web.name} did not end, and was killed")
-                web.kill_tree()
+            self._end(web)
+
+    def renew(self, web: Web) -> None:
+        """It finishes the operation that it is at, and another one takes its place."""
+        self._end(web)
+        web.live(self.seed, self.rate)
+
+    def _end(self, web: Web) -> None:
+        assert web.process is not None
+        try:
+            web.hang_up()
+            web.process.wait(WAIT)
+        except subprocess.TimeoutExpired:
+            self.notes.append(f"{web.name} did not end, and was killed")
+            web.kill_tree()
 
     def close(self) -> None:
         """Ends everything."""
         for actor in (*self.webs, *self.workers):
             actor.kill_tree()
-        for node in self.nodes:
-            node.close()
+        for place in (*self.nodes, *filter(None, [self.masters])):
+            place.close()
         if self.database is not None:
             self.database.stop()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from tests.campaign.isolation import elsewhere, lines, waited
 from tests.laws.almanac import Plan, TickSeen
+from tests.laws.dump import Dump
 from tests.laws.history import FaultSeen, History, Row
 from tests.laws.judge import judge
 from tests.laws.made_up import add, at, good, op, row, run, wall
+from tests.store.board import job_id
 
 
 def harmed(**fault: object) -> History:
     """A history in which the server of `orders` hangs from 2 to 4 s; `plain` is on the other one."""
     history = good()
-    values = {"kind": "pause redis", "at": at(2), "since": at(4), "until": at(4), "alone": True, "queues": ("orders",), **fault}
+    values = {"kind": "pause redis", "at": at(2), "since": at(4), "until": at(4), "alone": True, "parts": ("orders",), **fault}
     history.faults = [FaultSeen(**values)]
     return history
 
@@ -53,6 +58,32 @@ def test_a_job_of_the_server_that_hangs_waits_for_its_own() -> None:
     assert laws(late(harmed(), queue="orders")) == []
 
 
+@pytest.mark.parametrize("given", [{"key": "k"}, {"name": "n", "most": 1}, {"delay": 3.0}])
+def test_a_job_that_waits_for_another_one_or_for_its_date_does_not_wait_for_a_server(given: dict[str, Any]) -> None:
+    history = late(harmed())
+    history.ops["op-late"].given |= given
+    assert laws(history) == []
+
+
+@pytest.mark.parametrize(("given", "broken"), [({"key": "k"}, False), ({"job": "a" * 32}, True)])
+def test_in_a_queue_of_several_partitions_a_key_does_not_say_which_one_is_asked(given: dict[str, Any], broken: bool) -> None:
+    history = harmed()
+    add(history, op("c9", "cancel", reply="done", given={"queue": "default", **given}, start=2.1, end=3.4))
+    history.final.queues["default/1"] = Dump()
+    assert bool(laws(history)) is broken
+    history.faults[0].parts = ("default", "default/1")
+    assert laws(history) == []
+
+
+def test_a_job_of_another_partition_of_the_queue_waits_for_no_server_of_its_own() -> None:
+    history = harmed(parts=("default/1",))
+    job = job_id(7, partition=1).hex
+    add(history, op("c9", "cancel", reply="done", given={"queue": "default", "job": job}, start=2.1, end=3.4))
+    assert laws(history) == []
+    history.faults[0].parts = ("default/2",)
+    assert laws(history) == ["waited for another server"]
+
+
 def test_a_job_that_was_as_late_before_is_not_late_because_of_it() -> None:
     history = harmed()
     add(history, op("op-before", given={"delay": 0.0, "queue": "default"}, ids=["before"], jobs=[("before", True, None)], start=0.1))
@@ -80,8 +111,8 @@ def test_a_run_that_is_taken_for_dead_has_lost_its_lease_to_another_server() -> 
 
 
 def test_nothing_is_said_of_faults_in_a_storm_nor_of_a_server_that_is_the_only_one() -> None:
-    assert laws(late(harmed(alone=False))) == laws(late(harmed(queues=()))) == []
-    assert lines(harmed(queues=())) == []
+    assert laws(late(harmed(alone=False))) == laws(late(harmed(parts=()))) == []
+    assert lines(harmed(parts=())) == []
 
 
 def test_what_one_server_forgets_excuses_nothing_on_another() -> None:
@@ -95,7 +126,7 @@ def test_what_one_server_forgets_excuses_nothing_on_another() -> None:
     wipe = FaultSeen(kind="wipe redis", at=at(1), since=at(1), until=at(1))
     history.faults = [wipe]
     assert judge(history) == []
-    history.faults = [replace(wipe, queues=("orders",))]
+    history.faults = [replace(wipe, parts=("orders",))]
     assert {breach.law for breach in judge(history)} == {"a cancel is somebodys"}
-    history.faults = [replace(wipe, queues=("default", "redis"))]
+    history.faults = [replace(wipe, parts=("default", "redis"))]
     assert judge(history) == []

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.app.record import Recorder, lines
 from tests.app.seen import history as read
+from tests.campaign import failovers, slot_moves
+from tests.campaign.faults import NodeFault
+from tests.campaign.masters import ClusterMasters, Masters, SentinelMasters
 from tests.campaign.recovery import by_kind, recoveries
 from tests.campaign.report import details, page, too_slow
+from tests.campaign.rolling import Roll
 from tests.campaign.script import ALL, Script
-from tests.campaign.stage import SETTINGS
-from tests.laws.history import CAMPAIGN, FaultSeen, Final
+from tests.campaign.stage import ROLL, SETTINGS
+from tests.laws.history import CAMPAIGN, ROLLING, FaultSeen, Final
 from tests.laws.judge import judge
 from tests.laws.made_up import add, at, good, op, run
 from tests.stage import ROOT, project, sqlite
+from tests.wires import Wires
 
 
 def test_recovery_lasts_until_every_job_has_run_again() -> None:
@@ -132,14 +139,14 @@ def test_what_was_recorded_is_read_again(tmp_path: Path) -> None:
     web.write(op="0.1:2", say="invoked", what="cancel", job="a")
     runs.write(run="began", job="a", fence="f", op="0.1:1", task="quick", attempt=1, due=0, pid=7, name="order:1", turn=3)
     runs.write(run="ended", job="a", fence="f", how="ok")
-    faults.write(kind="kill worker", at=1, since=2, until=3, detail="", alone=False, queues=["orders"])
+    faults.write(kind="kill worker", at=1, since=2, until=3, detail="", alone=False, parts=["orders"])
     with open(runs.path, "a") as file:
         file.write('{"run": "beg')  # the writer was killed
     history = read(tmp_path, Final(), CAMPAIGN)
     assert (history.ops["0.1:1"].answer, history.ops["0.1:2"].answer) == ("ok", "unknown")
     assert history.ops["0.1:1"].ids == ["a"]
     assert [(one.job, one.how, one.name, one.turn) for one in history.runs] == [("a", "ok", "order:1", 3)]
-    assert history.faults == [FaultSeen(kind="kill worker", at=1, since=2, until=3, queues=("orders",))]
+    assert history.faults == [FaultSeen(kind="kill worker", at=1, since=2, until=3, parts=("orders",))]
     assert len(json.loads(web.path.read_text().splitlines()[0])["op"]) == 5
 
 
@@ -159,12 +166,26 @@ class Empty:
     kind = "postgres"
     workers = (1, 2, 3)
     schedules = 1
-    clock = object()
-    nodes = (object(),)
+    clock: Any = object()
+    nodes: tuple[Any, ...] = (object(),)
+    masters: Any = None
+    rolls = False
+    settings = ""
 
 
-def sequence(seed: int) -> list[Any]:
-    script = Script(Empty(), f"faults/{seed}")
+class OnMasters(Empty):
+    """The same with masters that have replicas."""
+
+    clock, nodes = None, ()
+
+    def __init__(self, masters: type[Masters], *, splits: bool = False) -> None:
+        self.masters = masters.__new__(masters)  # not made: it would have servers
+        self.masters.atomic = True
+        self.masters.wires = Wires() if splits else None
+
+
+def sequence(seed: int, stage: Any = None) -> list[Any]:
+    script = Script(stage or Empty(), f"faults/{seed}")
     return [
         (
             scene.calm,
@@ -196,7 +217,7 @@ def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, 
 
 
 def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
-    first = rehearsed(tmp_path, "7", "400")
+    first = rehearsed(tmp_path, "7", "150")
     assert {line["what"] for line in first if line["say"] == "invoked"} == {
         "schedule",
         "cancel",
@@ -205,8 +226,8 @@ def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
         "run_now",
         "requeue",
     }
-    assert rehearsed(tmp_path, "7", "400", hashes="2") == first
-    assert rehearsed(tmp_path, "8", "400") != first
+    assert rehearsed(tmp_path, "7", "150", hashes="2") == first
+    assert rehearsed(tmp_path, "8", "150") != first
 
     def independent(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What is invoked, whether or not there is a job to change."""
@@ -214,14 +235,44 @@ def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
             line for line in said if line["say"] == "invoked" and line["what"] in ("schedule", "cancel_key") and "repeat" not in line
         ]
 
-    down = rehearsed(tmp_path, "7", "400", "down")
+    down = rehearsed(tmp_path, "7", "150", "down")
     assert not [line for line in down if line["say"] == "ok"]
     assert independent(down) == independent(first)  # whatever is answered
 
 
+def kinds(stage: Any = None) -> set[str]:
+    return {kind for _, lanes in sequence(7, stage) for lane in lanes for _, kind, *_ in lane}
+
+
+OF_MASTERS = {kind.kind for kind in (*failovers.ALL, *slot_moves.ALL)}
+OF_NODES = {kind.kind for kind in ALL if issubclass(kind, NodeFault)} | {"clock forward", "clock back"}
+
+
 def test_every_kind_of_fault_comes() -> None:
-    seen = {kind for _, lanes in sequence(7) for lane in lanes for _, kind, *_ in lane}
-    assert seen == {kind.kind for kind in ALL if kind.kind != "lock database"}  # that is for SQLite
+    everywhere = {kind.kind for kind in ALL} - OF_MASTERS - OF_NODES - {"lock database"}  # that is for SQLite
+    assert kinds() == everywhere | OF_NODES
+    of_clusters = OF_MASTERS - {"fail over by sentinel"}
+    assert kinds(OnMasters(ClusterMasters)) == everywhere | of_clusters - {"split network"}
+    assert kinds(OnMasters(ClusterMasters, splits=True)) == everywhere | of_clusters
+    of_sentinel = {kind.kind for kind in failovers.ALL} - {"fail over by hand", "split network"}
+    assert kinds(OnMasters(SentinelMasters)) == everywhere | of_sentinel
+
+
+def test_in_a_roll_each_scene_of_single_faults_begins_with_one() -> None:
+    stage = Empty()
+    stage.rolls, stage.settings = True, ROLL[0]
+    scenes = sequence(7, stage)
+    assert all(lanes[0][0][1] == ROLLING for calm, lanes in scenes if calm)
+    assert not any(kind == ROLLING for calm, lanes in scenes if not calm for lane in lanes for _, kind, *_ in lane)
+
+
+def test_a_roll_goes_up_in_two_deploys_and_down_in_one() -> None:
+    actor = SimpleNamespace(environment={}, terminate=lambda: None, start=lambda: None)
+    stage = SimpleNamespace(settings=ROLL[0], workers=[actor], webs=[actor], renew=lambda web: seen.append(web.environment.copy()))
+    seen: list[dict[str, str]] = []
+    for _ in range(3):
+        Roll(stage, random.Random(1)).begin()
+    assert [one["APP_PARTITIONS"] for one in seen] == ["4 16", "16 4", "4 16", "4 16", "16 4"]
 
 
 def test_what_is_recorded_is_told_by_the_clock_of_redis(tmp_path: Path) -> None:

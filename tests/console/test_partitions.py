@@ -11,8 +11,11 @@ from django.urls import reverse
 
 import django_delayq as delayq
 from django_delayq import conf, ids
+from django_delayq.admin import in_force
 from django_delayq.console import overview
+from django_delayq.models import Checkpoint, Job
 from django_delayq.producer.stores import stores
+from tests.management.conftest import lose_redis
 from tests.partitioned import claim, divide, fold
 from tests.tasks_for_tests import close_order
 
@@ -38,7 +41,7 @@ def test_the_overview_has_sums_and_each_partition(divide):
     jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(30)]
     queue = next(queue for queue in overview.look().queues if queue.name == "orders")
     assert queue.depth.scheduled == 30
-    assert [part.scheduled for part in queue.parts] == [sum(ids.partition(job.id) == n for job in jobs) for n in range(3)]
+    assert [queue.parts[n].scheduled for n in range(3)] == [sum(ids.partition(job.id) == n for job in jobs) for n in range(3)]
 
 
 def test_status_has_a_line_per_partition(divide):
@@ -65,7 +68,8 @@ def test_inspect_and_the_job_page_say_the_partition(divide, admin_client):
     found = json.loads(said("inspect", job.short_id, "--json"))
     assert found["job"]["partition"] == found["redis"]["partition"] == home
     page = admin_client.get(reverse("admin:delayq_job_change", args=[job.id])).content.decode()
-    assert f"<dt>partition</dt><dd>{home}</dd>" in page
+    assert f"<dt>partition</dt><dd>{home} <span" in page
+    assert found["job"]["place"] == found["redis"]["place"] == stores.link.where in page
     divide(1)
     other = delayq.schedule(close_order, 1, delay="1h")
     assert "<dt>partition</dt>" not in admin_client.get(reverse("admin:delayq_job_change", args=[other.id])).content.decode()
@@ -106,6 +110,36 @@ def test_doctor_says_when_former_partitions_are_still_needed_and_when_they_may_g
     assert not {"D026", "D027", "D028"} & findings().keys()
 
 
+@pytest.mark.parametrize("bound", [{"key": "o:1"}, {"serial": "o:1"}, {}], ids=["key", "name", "neither"])
+def test_doctor_says_that_former_partitions_are_needed_by_jobs_that_only_the_database_has(divide, bound, settings):
+    divide(8)
+    assert conf.get().queue("orders").homes("o:1") == (4,)
+    redis = settings.DELAYQ["REDIS"]
+    lose_redis(settings)
+    jobs = [delayq.schedule(close_order, n, delay="1h", **bound) for n in range(1 if bound else 30)]
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis}
+    divide(4, 8)
+    apart = sum(ids.partition(job.id) >= 4 for job in jobs)
+    assert f"; and so are {apart} jobs that are far, or not published." in findings()["D028"]
+    assert "D027" not in findings()
+    Job.objects.filter(partition__gte=4).update(state="cancelled")
+    assert "may go" in findings()["D027"]
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+def test_doctor_finds_jobs_that_are_left_by_their_rows_and_by_redis(divide, redis_server, wiped):
+    divide(4)
+    jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(40)]
+    left = sum(ids.partition(job.id) > 0 for job in jobs)
+    fold()
+    if wiped:
+        redis_server.link.execute("FLUSHALL")
+    else:
+        Checkpoint.objects.filter(partition__gt=0).delete()  # as without a mirror
+    divide(1)
+    assert findings()["D026"].startswith(f"{left} jobs of 'orders' are in partitions")
+
+
 def test_records_of_all_partitions_are_restored_by_the_command(divide, redis_server):
     divide(3)
     delayq.schedule_many(close_order.using(delay="1h").bind(n) for n in range(600))
@@ -115,3 +149,19 @@ def test_records_of_all_partitions_are_restored_by_the_command(divide, redis_ser
     said("restore", "--yes")
     assert [depth.scheduled for depth in stores.inspector().by_partition(["orders"])[0]] == [200, 200, 200]
     assert claim() == []
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"REDIS": "redis+cluster://ann:s3cret@n1:1,n2:1"}, {"REDIS": {"URL": "redis://ann:s3cret@n1:1/0"}}]
+)
+def test_settings_in_force_tell_no_password(settings, own):
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": "redis://bob:s3cret@n0:1/3", "QUEUES": {"orders": own}}
+    told = {setting.name: setting.value for setting in in_force.of_queue(conf.get().queue("orders"))}
+    assert "s3cret" not in str(told)
+    assert ("n1:1" if own else "n0:1, db 3") in told["REDIS"]
+
+
+@pytest.mark.parametrize("redis", ["embedded", {"EMBEDDED": "/nowhere"}])
+def test_settings_in_force_of_an_embedded_server(settings, redis):
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": redis, "QUEUES": {"orders": {}}}
+    assert ("REDIS", "embedded", "") in in_force.of_queue(conf.get().queue("orders"))

@@ -16,8 +16,9 @@ from tests.laws.history import CRASHPOINTS
 from tests.laws.judge import unjudged
 from tests.servers import RedisServer
 from tests.stage import manage, project, sqlite
+from tests.topologies import PROGRAMS, ClusterServers
 
-SETTINGS = {"LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50, "RETENTION": {"set_aside": "30d"}}
+SETTINGS = {"QUEUES": {"default": {}}, "LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50, "RETENTION": {"set_aside": "30d"}}
 PAUSE = 0.05  # seconds between looks
 
 
@@ -27,6 +28,8 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tenth", action="store_true", help="at most one case in ten, always the same")
     parser.add_argument("--only", default="", help="a part of the name, as in 'mover.claimed / atomic'")
     parser.add_argument("--at-once", type=int, default=8 * (os.cpu_count() or 2), help="cases side by side")
+    parser.add_argument("--partitions", type=int, default=1, help="how many partitions the queue of each case has")
+    parser.add_argument("--cluster", choices=sorted(PROGRAMS), default="", help="on a Cluster of that, of one master")
     parser.add_argument("--keep", action="store_true", help="keep the folder when all is well, too")
     return parser.parse_args(words)
 
@@ -35,12 +38,8 @@ def main(words: list[str] | None = None) -> int:
     """Returns the exit code: 0 when nothing is wrong."""
     given = options(words)
     folder = Path(tempfile.mkdtemp(prefix="crashpoints-"))
-    server = RedisServer()
-    server.start()
-    try:
+    with ClusterServers(masters=1, program=PROGRAMS[given.cluster]()) if given.cluster else RedisServer() as server:
         failed = _play(given, folder, server)
-    finally:
-        server.stop()
     if failed or given.keep:
         print(f"folder: {folder}")
     else:
@@ -48,19 +47,20 @@ def main(words: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
+def _play(given: argparse.Namespace, folder: Path, server: RedisServer | ClusterServers) -> bool:
     template = folder / "template.sqlite3"
     database = sqlite(template, pragmas="PRAGMA synchronous=OFF;")  # processes are killed here, hosts are not
-    os.environ |= project(folder, server.url, database, SETTINGS)
+    url = server.root_url if isinstance(server, ClusterServers) else server.url
+    os.environ |= project(folder, url, database, SETTINGS) | {"APP_PARTITIONS": str(given.partitions)}
     manage("migrate", "--run-syncdb", "-v", "0", environment={})
     import django
 
     django.setup()
-    from django_delayq.store.connection import connect
+    from django_delayq.store.places import place
     from tests.crashpoints.play import Play
 
     chosen = [case for case in (tenth() if given.tenth else cases()) if given.only in case.name]
-    link = connect(server.url, name="crashpoints", timeout=20)
+    there = place(url, name="crashpoints", timeout=20)
     began = time.monotonic()
     waiting = deque(enumerate(chosen))
     playing: list[tuple[Play, object]] = []
@@ -69,7 +69,9 @@ def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
     while waiting or playing:
         while waiting and len(playing) < given.at_once:
             number, case = waiting.popleft()
-            play = Play(case, folder=folder / str(number), template=template, prefix=f"c{number}", link=link)
+            play = Play(
+                case, folder=folder / str(number), template=template, prefix=f"c{number}", places=there, partitions=given.partitions
+            )
             playing.append((play, play.steps()))
         for play, steps in list(playing):
             if next(steps, play) is play:
@@ -81,7 +83,7 @@ def _play(given: argparse.Namespace, folder: Path, server: RedisServer) -> bool:
                 elif not given.keep:
                     shutil.rmtree(play.folder, ignore_errors=True)
         time.sleep(PAUSE)
-    link.close()
+    there.close()
     print("not judged: " + ", ".join(unjudged(CRASHPOINTS)))
     points = len({case.point.name for case in chosen})
     print(

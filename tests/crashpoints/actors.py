@@ -19,7 +19,7 @@ from django.core.signals import setting_changed
 from django.db import connections
 
 from django_delayq import failpoints
-from django_delayq.mirror import operation_loop, service
+from django_delayq.console import operation_loop
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.worker.supervisor import worker_beat
 
@@ -112,7 +112,7 @@ def _configure(folder: Path, prefix: str) -> None:
     RelayLoop._give_up = noting  # called when rows have been read
     worker_beat.TIDY_EVERY = 0.5
     operation_loop.LEASE = 1.0
-    service.ORDERS = 0.3
+    operation_loop.ORDERS = 0.3
 
 
 def worker(roles: str = "move,mirror,relay") -> Callable[[], None]:

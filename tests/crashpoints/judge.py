@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.places import Places
 from tests.app import seen
 from tests.app.record import lines
 from tests.crashpoints.cases import OFFERING, Case
@@ -41,9 +41,9 @@ def parts(folder: Path, *names: str) -> list[str]:
     return [line["job"] for line in lines(folder, "parts-*.jsonl") if line["part"] in names]
 
 
-def restless(folder: Path, link: Link, keys: Keys) -> str:
+def restless(folder: Path, places: Places, keys: Sequence[Keys]) -> str:
     """What is still going on; "" when nothing is."""
-    return seen.restless(lambda what: select(folder, what), link, [keys])
+    return seen.restless(lambda what: select(folder, what), places, keys)
 
 
 def calls(folder: Path) -> dict[str, Op]:
@@ -51,9 +51,9 @@ def calls(folder: Path) -> dict[str, Op]:
     return seen.history(folder, seen.Final(), CRASHPOINTS).ops
 
 
-def breaches(case: Case, folder: Path, link: Link, keys: Keys) -> list[Breach]:
+def breaches(case: Case, folder: Path, places: Places, keys: Sequence[Keys]) -> list[Breach]:
     """What is wrong when it is over."""
-    final = seen.left(lambda what: select(folder, what), link, [keys])
+    final = seen.left(lambda what: select(folder, what), places, keys)
     history = seen.history(folder, final, CRASHPOINTS)
     history.unharmed = case.action == "lose" and case.point.stage not in SOMEBODY_DIES
     history.asked = len(parts(folder, "later")) if case.point.stage == "operation" else None
@@ -62,11 +62,11 @@ def breaches(case: Case, folder: Path, link: Link, keys: Keys) -> list[Breach]:
     return judge(history)
 
 
-def offers(case: Case, folder: Path, link: Link, key: str) -> list[str]:
+def offers(case: Case, folder: Path, places: Places, key: str) -> list[str]:
     """What is wrong with the entries that jobs have offered: each that has succeeded has one, and nobody else has any."""
     if case.kind not in OFFERING:
         return []
-    there = Counter(ids.full(fields[1].decode()) for _, fields in link.execute("XRANGE", key, "-", "+"))
+    there = Counter(ids.full(fields[1].decode()) for _, fields in places.shared.beside(key).execute("XRANGE", key, "-", "+"))
     wanted = Counter(UUID(id) for (id,) in select(folder, "select id from delayq_job where state = 'succeeded'"))
     return [] if there == wanted and wanted else [f"offered: {dict(there)}; succeeded: {dict(wanted)}"]
 

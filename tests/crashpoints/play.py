@@ -11,10 +11,11 @@ from pathlib import Path
 
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys, workers_key
+from django_delayq.store.places import Places
 from tests.crashpoints import judge
 from tests.crashpoints.actors import READ, Actor, fork, target, worker
 from tests.crashpoints.cases import LEASE, Case
-from tests.crashpoints.web import Web
+from tests.crashpoints.web import Web, forget_all
 
 REACHED = 40.0  # seconds for a process to come to the failpoint
 QUIET = 60.0  # seconds for everything to come to its end
@@ -34,12 +35,12 @@ class Play:
     4. When nothing goes on any more, both are told to leave. 5. The judge looks at what is left.
     """
 
-    def __init__(self, case: Case, *, folder: Path, template: Path, prefix: str, link: Link) -> None:
+    def __init__(self, case: Case, *, folder: Path, template: Path, prefix: str, places: Places, partitions: int = 1) -> None:
         self.case = case
         self.folder = folder
         self.prefix = prefix
-        self.link = link
-        self.keys = Keys(prefix, "default")
+        self.places = places
+        self.parts = [Keys(prefix, "default", partition) for partition in range(partitions)]
         self.actors: list[Actor] = []
         self.wrong: list[str] = []
         self.seconds = 0.0
@@ -51,8 +52,8 @@ class Play:
         began = time.monotonic()
         try:
             yield from self._play()
-            self.wrong += map(str, judge.breaches(self.case, self.folder, self.link, self.keys))
-            self.wrong += judge.offers(self.case, self.folder, self.link, str(target(self.prefix)["KEY"]))
+            self.wrong += map(str, judge.breaches(self.case, self.folder, self.places, self.parts))
+            self.wrong += judge.offers(self.case, self.folder, self.places, str(target(self.prefix)["KEY"]))
         except Trouble as trouble:
             self.wrong.append(str(trouble))
         finally:
@@ -79,7 +80,8 @@ class Play:
             if self._reached():
                 raise Trouble("something was at the failpoint too early")
             if stage == "untold":
-                self.link.execute("XTRIM", self.keys["events"], "MAXLEN", 0)
+                for keys in self.parts:
+                    self._link(keys).execute("XTRIM", keys["events"], "MAXLEN", 0)
             if stage == "wiped":  # it comes there before as well, when the queue is new
                 (self.folder / "once").write_text("not yet")
             first = self._start("worker-1", worker("move" if stage == "sweep" else "move,mirror,relay"), armed)
@@ -112,10 +114,11 @@ class Play:
         elif stage == "wiped":
             yield from self._until(self._running_by_its_row, REACHED, "a run that the mirror knows of")
             (self.folder / "once").unlink()
-            self.link.execute("DEL", *self.link.execute("KEYS", f"{self.prefix}:*"))
+            forget_all(self.places, self.prefix)
         elif stage == "rolled":
             yield from self._until(self._running_by_its_row, REACHED, "a run that the mirror knows of")
-            self.link.execute("HSET", self.keys["meta"], "mirrored", "0-0")
+            for keys in self.parts:
+                self._link(keys).execute("HSET", keys["meta"], "mirrored", "0-0")
         elif stage == "moved":
             yield from self._until((self.folder / READ).exists, REACHED, "the look of the relay")
             *_, (last,) = judge.select(self.folder, "select id from delayq_job order by id")
@@ -157,22 +160,25 @@ class Play:
 
     def _beats(self, actor: Actor) -> bool:
         """Whether it has come so far that it obeys signals."""
-        return any(f":{actor.pid}:".encode() in name for name in self.link.execute("HKEYS", workers_key(self.prefix)))
+        return any(f":{actor.pid}:".encode() in name for name in self.places.shared.execute("HKEYS", workers_key(self.prefix)))
 
     def _running_by_its_row(self) -> bool:
         if self.case.kind == "atomic":  # on SQLite nobody else can write while it runs
             unknown = judge.select(self.folder, "select count(*) from delayq_job where published is null")
             return unknown == [(0,)] and bool(judge.runs(self.folder))
         ((count,),) = judge.select(self.folder, "select count(*) from delayq_job where state = 'running'")
-        return bool(count) and not self.link.execute("XLEN", self.keys["events"])
+        return bool(count) and not any(self._link(keys).execute("XLEN", keys["events"]) for keys in self.parts)
+
+    def _link(self, keys: Keys) -> Link:
+        return self.places.of(keys.queue, keys.partition)
 
     def _quiet(self) -> bool:
-        return not judge.restless(self.folder, self.link, self.keys)
+        return not judge.restless(self.folder, self.places, self.parts)
 
     def _until(self, check: Callable[[], bool], seconds: float, what: str) -> Iterator[None]:
         deadline = time.monotonic() + seconds
         while not check():
             if time.monotonic() > deadline:
-                rest = judge.restless(self.folder, self.link, self.keys)
+                rest = judge.restless(self.folder, self.places, self.parts)
                 raise Trouble(f"{what} did not come within {seconds:.0f} s; {rest}")
             yield

@@ -18,7 +18,8 @@ NAMED = ("store", "self.log", "_registry", "ground")  # what these are called on
 BESIDES = {"mirror/restore.py": {"pause", "confirm"}, "mirror/pauses.py": {"pause"}}
 # What of the one road asks Redis, and those who call it, or scripts, and are themselves called under the breaker.
 PUBLISHER = {".publish", ".publish_rows", ".bring_back", ".send", ".finish", "answer"}
-ASKED_UNDER_IT = {".ask", ".put_in", "_send_rows"}
+# The last five: what acts on a partition is given to `queues._each`, which goes through it under the breaker.
+ASKED_UNDER_IT = {".ask", "_asked", ".put_in", "_send_rows", "pause", "resume", "purge", "in_one", "empty"}
 TRANSACTIONS = ("atomic(", "locked_checkpoint(", "_in_time(")
 WRITES = {
     "update",
@@ -85,11 +86,11 @@ UNMARKED = {
     "mirror/relay.py": {"_note": "within the turn of `_answered`"},
     "mirror/restore.py": {"poll": "a turn that only reads"},
     "mirror/checkpoint.py": {"locked_checkpoint": "the failpoints are in the turns; an empty checkpoint says nothing"},
-    "mirror/operation_loop.py": {
+    "console/operation_loop.py": {
         "_pause": "after trouble; a person looks at it",
         "_held": "a text beside an operation that is tried again",
-        "_log": "the admin's log, which promises nothing",
     },
+    "console/admin_log.py": {"write": "the admin's log, which promises nothing"},
 }
 UNMARKED |= {
     "periodic/old_ticks.py": {"_step": "what is left goes ten minutes later"},
@@ -128,6 +129,7 @@ UNMARKED |= {
     "contrib/gateway/idempotency.py": {
         "_note": "unnoted, the key is held for a minute; who sends the request again goes on with the same job; tests/contrib/gateway",
         "_hold": "an old answer, which the next request deletes as well",
+        "_take_over": "as `_inserted`",
         "_inserted": "held by nobody who lives, it is given up after a minute; tests/contrib/gateway plays that",
         "prune": "old answers, which the next request deletes as well",
     },

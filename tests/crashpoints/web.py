@@ -21,6 +21,8 @@ from django_delayq.models import Job as Row
 from django_delayq.periodic import schedules
 from django_delayq.producer import edit, put
 from django_delayq.producer.stores import stores
+from django_delayq.store.connection import Link
+from django_delayq.store.places import Places
 from tests.app import tasks
 from tests.app.record import own
 from tests.crashpoints.cases import Case
@@ -39,6 +41,15 @@ WHAT = {"withdraw": "cancel", "postpone": "reschedule", "revive": "reschedule", 
 WHAT |= dict.fromkeys(("besides", "deaf", "redate", "merge"), "schedule")
 MENDED = {"cancel": "cancel", "requeue": "requeue", "edit": "edit"}
 KEYED = {"keyed": {"key": "order", "queue": "default"}}
+
+
+def forget_all(places: Places, prefix: str) -> None:
+    """All that Redis has of a case; what is in one slot, at once."""
+    found: dict[Link, list[bytes]] = {}
+    for key in places.shared.execute("KEYS", f"{prefix}:*"):
+        found.setdefault(places.shared.beside(key.decode()), []).append(key)
+    for link, keys in found.items():
+        link.execute("DEL", *keys)
 
 
 class Web:
@@ -146,14 +157,14 @@ class Web:
 
     def _all_keys(self) -> dict[bytes, bytes]:
         link = stores.queue("default", 0).link
-        return {key: link.execute("DUMP", key) for key in link.execute("KEYS", f"{conf.get().prefix}:*")}
+        return {key: link.beside(key.decode()).execute("DUMP", key) for key in link.execute("KEYS", f"{conf.get().prefix}:*")}
 
     def _replace_server(self, before: dict[bytes, bytes]) -> None:
         """As if another had taken over with what was there before the cancel."""
-        store = stores.queue("default", 0)
         for key, value in before.items():
-            store.link.execute("RESTORE", key, 0, value, "REPLACE")
-        store.link.execute("HSET", store.keys["meta"], "server", "another")
+            stores.places.shared.beside(key.decode()).execute("RESTORE", key, 0, value, "REPLACE")
+        for store in stores.parts("default"):
+            store.link.execute("HSET", store.keys["meta"], "server", "another")
 
     @contextmanager
     def _kept_from_redis(self, kept: bool = True) -> Iterator[None]:
@@ -207,10 +218,10 @@ class Web:
 
     def _lose_all(self) -> None:
         """All that the queue has, when the database knows it."""
-        store = stores.queue("default", 0)
-        prefix = conf.get().prefix
-        MirrorLoop(store.link, conf.get().queue("default"), prefix=prefix, using="default").drain()
-        store.link.execute("DEL", *store.link.execute("KEYS", f"{prefix}:*"))
+        queue, prefix = conf.get().queue("default"), conf.get().prefix
+        for partition in queue.served:
+            MirrorLoop(stores.places, queue, prefix=prefix, using="default", partition=partition).drain()
+        forget_all(stores.places, prefix)
 
     def mend(self, jobs: Iterable[tuple[str, str]]) -> None:
         """What somebody does who was not answered: asks again. `jobs`: operation and id."""

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from django_delayq.contrib.http import webhook
+from django_delayq.targets import webhook
 from tests.servers import Server, free_port
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"

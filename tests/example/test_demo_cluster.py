@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -35,3 +37,6 @@ def test_masters_are_killed_and_the_audit_finds_nothing(tmp_path):
     assert "cluster   | a replica had its place after " in said, said
     assert "unpaid orders that were not closed" in said, "the audit"
     assert "WRONG" not in said, said
+    with closing(sqlite3.connect(tmp_path / "shop.sqlite3")) as shop:
+        [(partitions,)] = shop.execute("SELECT COUNT(DISTINCT partition) FROM delayq_job WHERE queue = 'orders'")
+    assert partitions == 16

@@ -136,10 +136,13 @@ class Calendar:
         plan: Plan | None = None
         declared: Plan | None = None
         since = 0
+        off = False  # by hand: then it has no ticks, whatever is declared, until it is turned on
         for turn in turns:
             if turn.kind in (CREATED, DECLARED):
                 declared = self._declared(turn)
-            following = None if turn.kind in (OFF, RETIRED) else declared
+            elif turn.kind in (OFF, ON):
+                off = turn.kind == OFF
+            following = None if off or turn.kind == RETIRED else declared
             same = plan is not None and following is not None and plan.dates == following.dates and turn.reason != AGAIN
             if not same:
                 yield Stretch(plan, since, turn.at, turn.kind == RETIRED)

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from django_delayq.record import JobRecord
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.record import JobRecord
 
 LANES: Final = ("high", "normal", "low")
 WAITING: Final = (*LANES, "blocked")  # where jobs wait: for their date, or for their name

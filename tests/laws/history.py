@@ -8,20 +8,32 @@ in ms of the clock of Redis' host, which due dates are told in. A web process th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from functools import cached_property
 from typing import Any
+from uuid import UUID
 
+from django_delayq import ids
 from django_delayq.store.events import Entry
+from django_delayq.store.keys import tag
 from tests.laws.almanac import Calendar
 from tests.laws.dump import Dump
 from tests.laws.story import Page
 
 FOREVER = 1 << 62
 FINISHED = ("succeeded", "failed", "cancelled")
-FORGETTING = ("fail over", "roll back redis", "wipe redis")
+ROLLING = "roll partitions"  # producers know different numbers of partitions
+FORGETTING = (
+    *("fail over", "roll back redis", "wipe redis"),
+    *("kill master", "kill master ahead", "pause master", "pause master ahead", "pause all others", "split network"),
+    "fail over by sentinel",
+)
+WITH_REPLICAS = ("fail over", "roll back redis", "wipe redis")  # also of what replicas had: a copy that is older takes over, or none
+LOSING = (*FORGETTING, "kill redis")  # a killed server forgets what it has not written to its disk
+VOLATILE = "redis"  # the queue of redis durability: what is lost of it has no row to come back from
+MOVING = ("fail over by hand", "move slot", "half a move", "move slot at once")  # to another server, with all that Redis has
 # Tasks of tests/app that can end in nothing but a failure, and the effects that others leave.
 HOPELESS = ("hopeless", "deaf")
 STEPS = {"atomic": ("",), "stepwise": ("reserve", "charge")}
@@ -114,7 +126,8 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class FaultSeen:
-    """One fault. Recovery counts from `since`: the kill, or the end of an outage. `queues`: it met the server of these alone."""
+    """One fault. Recovery counts from `since`: the kill, or the end of an outage. `parts`: it met
+    the server of these partitions alone, called by their tags."""
 
     kind: str
     at: int
@@ -122,11 +135,11 @@ class FaultSeen:
     until: int
     detail: str = ""
     alone: bool = False  # no other fault was about
-    queues: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
-    def forgets(self, queue: str) -> bool:
-        """Whether Redis forgets something of that queue by it; of any, where none is named."""
-        return self.kind in FORGETTING and (not queue or not self.queues or queue in self.queues)
+    def forgets(self, part: str, kinds: Collection[str] = FORGETTING) -> bool:
+        """Whether Redis forgets something of that partition by it; of any, where none is named."""
+        return self.kind in kinds and (not part or not self.parts or part in self.parts)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +179,8 @@ class Row:
 class Final:
     """Where everything stands in the end. `attempts`: job, number, fence, outcome; `acts`: kind, job, actor of Event rows;
     `effects`: job, fence and step of the rows that tasks made; `operations`: stage, seen and counts; `orphans`: table and job of
-    what belongs to a job that has no row; `queues`, `events`: what Redis holds of each queue, and how many events.
+    what belongs to a job that has no row; `queues`, `events`: what Redis holds of each partition of a queue, and how
+    many events, by its tag.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -204,8 +218,8 @@ class Look:
 class History:
     """All of it. Its indexes are made when they are first asked for: who changes it afterwards takes a copy (`dataclasses.replace`).
 
-    `keeps_all`: Redis keeps all that it has acknowledged, whatever happens; `unharmed`: replies are lost, and nobody dies; `fates`: the
-    state that each job must end in; `asked`: for how many jobs an operation was started, None without one.
+    `dated_by_hosts`: the database has no clock of its own; `unharmed`: replies are lost, and nobody dies; `fates`: the state that each
+    job must end in; `asked`: for how many jobs an operation was started, None without one.
     """
 
     sees: Sees = NOTHING
@@ -217,7 +231,7 @@ class History:
     faults: list[FaultSeen] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     final: Final = field(default_factory=Final)
-    keeps_all: bool = True
+    dated_by_hosts: bool = False
     unharmed: bool = False
     fates: dict[str, str] = field(default_factory=dict)
     asked: int | None = None
@@ -274,41 +288,70 @@ class History:
         """A moment in ns as wall ms, by a clock that is never stepped."""
         return next((run.real - (run.at - at) // 1_000_000 for run in self.runs if run.real), 0)
 
+    def ahead(self, at: int) -> bool:
+        """Whether the clock of Redis is ahead of all others at that wall ms."""
+        before = [step.offset for step in self.steps if self.real(step.until) <= at]
+        return bool(before) and before[-1] > 0
+
     def troubled(self, kinds: Set[str], after: int, before: int) -> bool:
         """Whether a fault of these kinds was about between these wall ms."""
         return any(fault.kind in kinds and self.real(fault.at) <= before and self.real(fault.until) >= after for fault in self.faults)
 
     def left(self, job: str) -> Dump | None:
-        """What Redis holds of the queue of that job, in the end."""
-        row, op = self.rows.get(job), self.scheduled_by.get(job)
-        name = row.queue if row else op.given.get("queue", "default") if op else "default"
-        return self.final.queues.get(name)
+        """What Redis holds of the partition of that job, in the end."""
+        return self.final.queues.get(self.part(job) or tag("default", partition(job)))
 
     def requeued(self, job: str, after: int, before: int = FOREVER) -> bool:
         """Whether a requeue of it may have taken effect in between."""
         again = (op for op in self.changes.get(job, ()) if op.what in ("requeue", "edit") and op.perhaps)
         return any(op.until > after and op.at < before for op in again)
 
-    def queue(self, job: str) -> str:
-        """The one that it is in; "" if nobody says."""
+    def part(self, job: str) -> str:
+        """The tag of the partition that it is in; "" if nobody says of which queue."""
         row, op = self.rows.get(job), self.scheduled_by.get(job)
-        return row.queue if row else str(op.given.get("queue", "")) if op else ""
+        queue = row.queue if row else str(op.given.get("queue", "")) if op else ""
+        return tag(queue, partition(job)) if queue else ""
 
     def forgot(self, after: int, job: str = "") -> bool:
-        """Whether Redis forgot something since, of the queue of that job, or of any."""
-        queue = self.queue(job)
-        return any(fault.forgets(queue) and fault.until > after for fault in self.faults)
+        """Whether Redis forgot something since, of the partition of that job, or of any."""
+        part = self.part(job)
+        return any(fault.forgets(part) and fault.until > after for fault in self.faults)
 
-    def rolled_over(self, after: int, before: int, job: str) -> bool:
-        """Whether a copy that may be older than `before` has taken over since `after`, of the queue of that job."""
-        queue = self.queue(job)
-        return any(fault.forgets(queue) and fault.at <= before and fault.until > after for fault in self.faults)
+    def kept(self, job: str) -> bool:
+        """Whether it must be there: it is a row's, or no server that had it may have forgotten what it had acknowledged."""
+        row, op = self.rows.get(job), self.scheduled_by.get(job)
+        durable = row.durable if row else op is not None and op.given.get("queue") != VOLATILE
+        since, part = op.at if op else 0, self.part(job)
+        losing = WITH_REPLICAS if self.replicated(job) else LOSING
+        return durable or not any(fault.forgets(part, losing) and fault.until >= since for fault in self.faults)
+
+    def replicated(self, job: str) -> bool:
+        """Whether replicas had it when it was acknowledged, and have what is answered of it."""
+        op = self.scheduled_by.get(job)
+        return op is not None and op.answer == "ok" and bool(op.given.get("replicas"))
+
+    def rolled_over(self, after: int, before: int, job: str, kinds: Collection[str] = FORGETTING) -> bool:
+        """Whether a copy that may be older than `before` has taken over since `after`, of the partition of that job."""
+        part = self.part(job)
+        return any(fault.forgets(part, kinds) and fault.at <= before and fault.until > after for fault in self.faults)
 
     def rolled_over_between(self, end: int, begin: int, job: str) -> bool:
         """Whether a copy that was made before this `end`, or while it happened, has taken over between it and this `begin`."""
-        queue = self.queue(job)
-        return any(fault.forgets(queue) and fault.at <= end <= fault.until <= begin for fault in self.faults)
+        part = self.part(job)
+        return any(fault.forgets(part) and fault.at <= end <= fault.until <= begin for fault in self.faults)
+
+    def rolled(self, after: int, before: int) -> bool:
+        """Whether producers of different settings were about in between."""
+        return any(fault.kind == ROLLING and fault.at <= before and fault.until >= after for fault in self.faults)
 
     def stepped(self, after: int, before: int) -> bool:
         """Whether the clock was stepped in between."""
         return any(step.at <= before and step.until >= after for step in self.steps)
+
+
+def partition(job: str) -> int:
+    """In which its id puts it; a made-up one in the first."""
+    try:
+        return ids.partition(UUID(hex=job))
+    except ValueError:
+        return 0

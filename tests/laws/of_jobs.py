@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.laws.dump import HELD
-from tests.laws.history import FINISHED, FOREVER, HOPELESS, STEPS, History, Op, Row, Run, Sees
+from tests.laws.history import FINISHED, FOREVER, FORGETTING, HOPELESS, STEPS, WITH_REPLICAS, History, Op, Row, Run, Sees
 from tests.laws.law import Findings, law
 
 TOLERANCE = 5  # ms by which a clock may be read apart
@@ -34,8 +34,7 @@ def nothing_acknowledged_is_lost(history: History) -> Findings:
         if op.what == "schedule" and op.answer == "ok":
             told = {job: created for job, created, _ in op.jobs}
             for job in op.ids:
-                kept = history.keeps_all or op.given.get("queue") != "redis"
-                if kept and told.get(job, False) is not False and job not in history.rows:
+                if history.kept(job) and told.get(job, False) is not False and job not in history.rows:
                     yield job, f"acknowledged by {op.id}, and there is no row of it"
 
 
@@ -64,7 +63,7 @@ def every_job_comes_to_its_end(history: History) -> Findings:
         if row.state not in FINISHED:
             left = history.left(row.id)
             here = left is not None and row.id in left.jobs
-            if here or history.keeps_all or row.durable:
+            if here or history.kept(row.id):
                 yield row.id, f"its row says {row.state}, it is {'still' if here else 'not'} in Redis, and nothing happens"
 
 
@@ -137,7 +136,7 @@ def a_merged_job_is_followed(history: History) -> Findings:
 def only_the_hopeless_fail(history: History) -> Findings:
     """Only those tasks fail that never succeed, and jobs whose workers vanished too often, or that Redis alone had, and lost."""
     for row in history.rows.values():
-        lost = not row.durable and row.error.startswith("Redis lost this job") and history.forgot(0, row.id)
+        lost = not history.kept(row.id) and row.error.startswith("Redis lost this job") and history.forgot(0, row.id)
         doomed = row.task in HOPELESS or history.fates.get(row.id) == "failed"
         if row.state == "failed" and not doomed and not lost and not row.error.startswith("Poison"):
             yield row.id, f"{row.task}, {row.attempts} attempts: {row.error[:200]}"
@@ -157,9 +156,7 @@ def every_run_was_scheduled(history: History) -> Findings:
 def every_run_is_of_a_row(history: History) -> Findings:
     """What runs has a row in the end."""
     for job, runs in history.runs_of.items():
-        op = history.scheduled_by.get(job)
-        kept = history.keeps_all or (op is not None and op.given.get("queue") != "redis")
-        if kept and job not in history.rows:
+        if job not in history.rows and history.kept(job):
             yield job, f"a run of a job that has no row: {runs[0]}"
 
 
@@ -269,7 +266,8 @@ def never_after_a_cancel(history: History) -> Findings:
             if not (op.what in ("cancel", "cancel_key") and op.done):
                 continue
             row = history.rows.get(job)
-            if row is not None and not row.durable and history.rolled_over(op.at, op.until, job):
+            forgetting = WITH_REPLICAS if history.replicated(job) else FORGETTING
+            if row is not None and not row.durable and history.rolled_over(op.at, op.until, job, forgetting):
                 continue  # Redis forgot the cancel, and perhaps the job, before the row had heard of it
             for run in history.runs_of.get(job, ()):
                 if run.at > op.until and not history.requeued(job, op.at, run.at):
@@ -288,7 +286,8 @@ def a_cancel_by_key_means_all_of_the_key(history: History) -> Findings:
                 runs = history.runs_of.get(job, [])
                 for cancel in cancels:
                     waited = op.until < cancel.at and not any(run.at < cancel.until for run in runs)
-                    if waited and runs and not history.requeued(job, cancel.at):
+                    twin = history.rolled(op.at, op.until)  # perhaps: then it means one of the two
+                    if waited and runs and not twin and not history.requeued(job, cancel.at):
                         after = (runs[0].at - cancel.until) / 1e6
                         yield job, f"{cancel.id} cancelled {key} of {queue}, and answered done {after:.0f} ms before it began"
 
@@ -308,6 +307,11 @@ def who_cancels_again_hears_done(history: History) -> Findings:
                 yield job, f"{op.id} heard finished, and {row.error or 'a cancel'} ended it"
 
 
+def _dated_by_two(history: History, one: Op, other: Op) -> bool:
+    """Whether two clocks have dated their rows, so that nobody can tell which is older."""
+    return history.dated_by_hosts and one.given.get("clock") != other.given.get("clock")
+
+
 @law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
 def after_means_behind_the_running_one(history: History) -> Findings:
     """Who schedules "after" a running job has a run behind that one, with arguments that are not older than his own."""
@@ -322,7 +326,7 @@ def after_means_behind_the_running_one(history: History) -> Findings:
                 before, last = last, row.holder
                 seen.add(last)
                 one, other = history.scheduled_by.get(before), history.scheduled_by.get(last)
-                if one is not None and other is not None and other.until < one.at:
+                if one is not None and other is not None and other.until < one.at and not _dated_by_two(history, one, other):
                     yield job, f"{before} gave way to {last}, which is older"
             runs = history.runs_of.get(last, [])
             for holder in _holders(history, op):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from django_delayq.states import PUT_OFF
 from tests.laws.almanac import AGAIN, CREATED, DECLARED, ENDLESS, OFF, RETIRED, Calendar, Pass, Plan, Stretch, TickSeen
-from tests.laws.history import FINISHED, FOREVER, FORGETTING, History, Run, Sees
+from tests.laws.history import FINISHED, FOREVER, FORGETTING, MOVING, History, Run, Sees
 from tests.laws.law import Findings, law
 from tests.laws.of_jobs import TOLERANCE
 
@@ -29,10 +29,11 @@ REDIS_AWAY = frozenset(
     {
         *("kill redis", "restart redis", "pause redis", "redis full", "kill connections", "clock forward", "clock back"),
         *("proxy resets", "proxy swallows", "proxy delays", *FORGETTING),
+        *("slow master", "kill replica", *MOVING),
     }
 )
 # Faults behind which what is due may be running, as far as anybody knows, and for how long in ms, mostly: so it is not cancelled.
-MOVING = frozenset({"kill redis", "restart redis", *FORGETTING})
+UNPROVEN = frozenset({"kill redis", "restart redis", *FORGETTING, *MOVING})
 UNCONFIRMED = 5_000
 # Faults in which a lease may end while its run goes on.
 FREEZING = REDIS_AWAY | {"pause worker", "pause supervisor", "pause task process"}
@@ -142,10 +143,13 @@ def _begun(history: History) -> set[str]:
 
 
 def _retired_with(history: History, stretch: Stretch, tick: TickSeen, begun: set[str]) -> bool:
-    """Whether its job waited when the schedule was retired. Where the clock of Redis was stepped, its end does not say when
-    it came.
+    """Whether its job waited when the schedule was retired, be it that it had been turned off before. Where the clock of Redis was
+    stepped, its end does not say when it came.
     """
-    return stretch.retired and tick.job not in begun and (bool(history.steps) or tick.ended >= stretch.until)
+    off = (one for one in history.calendar.stretches[tick.name] if one.since >= stretch.until)
+    following = [stretch, *takewhile(lambda one: one.plan is None, off)]
+    ends = next((one.until for one in following if one.retired), None)
+    return ends is not None and tick.job not in begun and (bool(history.steps) or tick.ended >= ends)
 
 
 @law(Sees.CALENDAR)
@@ -200,7 +204,10 @@ def the_policy_of_missed_holds(history: History) -> Findings:
 
 @law(Sees.CALENDAR | Sees.RUNS)
 def what_is_not_in_force_does_not_run(history: History) -> Findings:
-    """No tick begins that its schedule does not have: it is retired, off, or declared otherwise, and a loop had time to cancel it."""
+    """No tick begins that its schedule does not have: it is retired, off, or declared otherwise, and a loop had time to cancel it.
+
+    With the clock of Redis ahead, a tick is due when it is written, and may be running, as far as anybody knows.
+    """
     calendar = history.calendar
     for job, runs in history.runs_of.items():
         tick, began = calendar.of_job.get(job), runs[0].real
@@ -210,7 +217,8 @@ def what_is_not_in_force_does_not_run(history: History) -> Findings:
         if stretch.has(tick.at):
             continue
         hindered = history.troubled(HOLDING | REDIS_AWAY, stretch.since, began)
-        unsure = history.troubled(MOVING, stretch.since - UNCONFIRMED, began)
+        unsure = history.troubled(UNPROVEN, stretch.since - UNCONFIRMED, began)
+        unsure = unsure or (tick.written < stretch.since and history.ahead(stretch.since))
         if not hindered and not unsure and _time_enough(calendar, stretch.since, began):
             yield job, f"the tick {tick.at} of {tick.name} ran, which was not in force since {stretch.since}: {stretch.plan}"
 
@@ -307,7 +315,7 @@ def runs_of_a_schedule_do_not_overlap(history: History) -> Findings:
 def who_is_skipped_met_another(history: History) -> Findings:
     """A tick is skipped only under "skip", before its first run, and while another one of its schedule ran, or seemed to. Where the
     clock of Redis was stepped, a tick may begin as soon as it is written; and a run that Redis has forgotten before the database heard
-    of it is known to nobody.
+    of it is known to nobody. A run seems to go on until Redis has heard of its end, which it cannot while it is away.
     """
     calendar, begun = history.calendar, _begun(history)
     policies = {name: plan.overlap for plans in calendar.plans.values() for name, plan in plans.items()}
@@ -320,5 +328,6 @@ def who_is_skipped_met_another(history: History) -> Findings:
             ended = ENDLESS if history.steps else tick.ended + 1000
             runs = [run for job in others - {tick.job} for run in history.runs_of.get(job, ()) if run.real < ended]
             began = min(tick.run_at, tick.written) if history.steps else tick.run_at
-            if not any(run.until == FOREVER or history.real(run.until) >= began for run in runs) and not others & crashed:
+            heard = any(began <= calendar.of_job[run.job].ended < ENDLESS for run in runs)
+            if not any(run.until == FOREVER or history.real(run.until) >= began for run in runs) and not heard and not others & crashed:
                 yield tick.job, f"the tick {tick.at} of {name} was skipped, and no other one ran"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.laws import of_jobs
-from tests.laws.history import CAMPAIGN, CRASHPOINTS, MODEL, WITNESS, FaultSeen, History, Row
+from tests.laws.history import CAMPAIGN, CRASHPOINTS, LOSING, MODEL, MOVING, ROLLING, WITH_REPLICAS, WITNESS, FaultSeen, History, Row
 from tests.laws.judge import judge, judged, unjudged
 from tests.laws.law import LAWS
 from tests.laws.made_up import CANCELLED, RECORD, SUCCEEDED, WALL, add, at, broken, good, left, op, row, run, scheduled, wall
@@ -614,11 +614,51 @@ def test_what_is_allowed_is_not_reported(change: Callable[[History], None]) -> N
     assert judge(history) == []
 
 
-def test_a_redis_that_forgets_is_no_loss_for_jobs_of_redis_durability_only() -> None:
+@pytest.mark.parametrize("kind", LOSING)
+def test_a_redis_that_forgets_may_lose_jobs_of_redis_durability_and_no_others(kind: str) -> None:
     history = good()
     add(history, scheduled("volatile", queue="redis"))
-    assert "nothing acknowledged is lost" in broken(history)
-    assert judge(replace(history, keeps_all=False)) == []
+    assert broken(history) == {"nothing acknowledged is lost"}
+    history.runs.append(run("volatile", start=5, end=6))
+    assert broken(history) >= {"nothing acknowledged is lost", "every run is of a row"}
+    history.faults = [FaultSeen(kind=kind, at=at(7), since=at(8), until=at(8), parts=("redis", "redis/1"))]
+    assert broken(history) == set()
+    history.faults[0].parts = ("redis/1",)  # another partition's
+    assert broken(history) >= {"nothing acknowledged is lost", "every run is of a row"}
+    history.faults[0].parts = ()
+    add(history, scheduled("durable"))
+    assert broken(history) == {"nothing acknowledged is lost"}
+
+
+@pytest.mark.parametrize("kind", LOSING)
+def test_what_replicas_had_is_lost_by_no_failover_to_them(kind: str) -> None:
+    history = good()
+    add(history, scheduled("volatile", queue="redis", replicas=1))
+    history.faults = [FaultSeen(kind=kind, at=at(1), since=at(2), until=at(2))]
+    assert broken(history) == (set() if kind in WITH_REPLICAS else {"nothing acknowledged is lost"})
+    history.ops["op-volatile"].answer = "unknown"  # nobody was told that they had it
+    assert broken(history) == set()
+
+
+@pytest.mark.parametrize("kind", ["fail over", "kill master"])
+def test_a_cancel_that_replicas_had_is_forgotten_by_no_failover_to_them(kind: str) -> None:
+    history = good()
+    add(history, scheduled("volatile", queue="redis", delay=5.0, replicas=1))
+    add(history, op("c9", "cancel", start=1, end=1.01, reply="done", given={"job": "volatile"}))
+    history.final.rows["volatile"] = Row(
+        id="volatile", op="op-volatile", task="quick", queue="redis", state="succeeded", attempts=1, durable=False
+    )
+    history.runs.append(run("volatile", start=5, end=6))
+    history.faults = [FaultSeen(kind=kind, at=at(0.5), since=at(2), until=at(2))]
+    assert ("never after a cancel" in broken(history)) is (kind not in WITH_REPLICAS)
+
+
+@pytest.mark.parametrize("kind", [*MOVING, "slow master", "kill replica", "restart redis", ROLLING])
+def test_what_loses_nothing_excuses_nothing(kind: str) -> None:
+    history = good()
+    add(history, scheduled("volatile", queue="redis"))
+    history.faults = [FaultSeen(kind=kind, at=at(1), since=at(2), until=at(2))]
+    assert broken(history) == {"nothing acknowledged is lost"}
 
 
 def test_a_job_whose_end_the_copy_did_not_have_may_run_again() -> None:
@@ -643,9 +683,18 @@ def test_a_cancel_that_redis_forgot_together_with_its_job_need_not_be_in_the_row
     )
     assert "never after a cancel" in broken(history)
     history.faults = [FaultSeen(kind="fail over", at=at(0.5), since=at(2), until=at(2))]
-    assert judge(replace(history, keeps_all=False)) == []
+    assert judge(history) == []
     history.runs.append(run("volatile", start=5, end=6))  # nor is it forbidden to run
     assert "never after a cancel" not in broken(history)
+
+
+@pytest.mark.parametrize("dated_by_hosts", [True, False])
+def test_of_two_rows_that_two_clocks_have_dated_none_is_called_older_where_the_database_has_no_clock(dated_by_hosts: bool) -> None:
+    history = good()
+    older_arguments_than_those_of_the_last_call(history)
+    history.ops["op-holder"].given["clock"] = 600
+    history.dated_by_hosts = dated_by_hosts
+    assert any(breach.text.endswith("which is older") for breach in judge(history)) is not dated_by_hosts
 
 
 def test_every_law_of_jobs_is_seen_broken_here() -> None:

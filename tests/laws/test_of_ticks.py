@@ -9,7 +9,7 @@ import pytest
 
 from tests.laws import of_ticks
 from tests.laws.almanac import CREATED, DECLARED, OFF, RETIRED, Calendar, Limits, Pass, Plan, TickSeen, Turn
-from tests.laws.history import FaultSeen, History, Row, Run
+from tests.laws.history import FaultSeen, History, Row, Run, Step
 from tests.laws.judge import judge
 from tests.laws.law import LAWS
 from tests.laws.made_up import WALL, at, broken, run, wall
@@ -236,6 +236,20 @@ def retired_while_a_tick_waited_for_a_thread(history: History) -> None:
 
 
 @allowed
+def turned_off_while_a_tick_waited_and_retired_then(history: History) -> None:
+    history.calendar.turns.append(turn("gone", OFF, 112))
+    forget(history, "gone-120")  # withdrawn in time
+    retired_before_its_tick_began(history, ended=113.5)
+
+
+@breaks("no tick is left out")
+def turned_off_with_a_tick_that_waited(history: History) -> None:
+    history.calendar.turns.append(turn("gone", OFF, 112))
+    forget(history, "gone-120")
+    retired_before_its_tick_began(history, ended=112.5)
+
+
+@allowed
 def retired_when_redis_had_forgotten_that_its_tick_began(history: History) -> None:
     retired_while_a_tick_waited_for_a_thread(history)
     begins(history, tick_of(history, "waited"), 110.5)
@@ -318,6 +332,11 @@ def a_tick_of_a_schedule_that_is_off(history: History) -> None:
     history.calendar.turns.append(turn("same", OFF, 185))
 
 
+@breaks("what is not in force does not run")
+def a_tick_of_a_schedule_that_is_off_though_the_code_declares_other_dates(history: History) -> None:
+    history.calendar.turns.append(turn("other", OFF, 100))
+
+
 def redis_was_wiped_before_the_tick_of_the_dates_before(history: History, second: float) -> None:
     a_tick_of_the_dates_before(history)
     history.faults = [FaultSeen(kind="wipe redis", at=at(second), since=at(second), until=at(second))]
@@ -382,6 +401,12 @@ def skipped_while_nobody_ran(history: History) -> None:
     history.runs = [replace(one, until=at(51)) if one.job == "alone-50" else one for one in history.runs]
 
 
+@allowed
+def skipped_while_redis_had_not_heard_of_the_end_of_another(history: History) -> None:
+    skipped_while_nobody_ran(history)
+    change(history, "alone-50", ended=wall(60.5))
+
+
 @breaks("who is skipped met another")
 def skipped_where_all_may_run(history: History) -> None:
     history.runs = [one for one in history.runs if one.job != "same-50"]
@@ -426,3 +451,11 @@ def test_what_is_allowed_is_not_reported(change: Change) -> None:
 
 def test_every_law_of_ticks_is_seen_broken_here() -> None:
     assert {law for _, law in BREACHES} >= {law.name for law in LAWS if law.find.__module__ == of_ticks.__name__}
+
+
+@pytest.mark.parametrize(("ms", "wrong"), [(10_000, False), (-10_000, True)])
+def test_where_the_clock_is_ahead_a_tick_is_due_when_it_is_written(ms: int, wrong: bool) -> None:
+    history = good()
+    add(history, "other", 105, job="other-105", written=wall(100))  # of the dates before 101
+    history.steps = [Step(at=at(90), until=at(91), offset=ms)]
+    assert ("what is not in force does not run" in {breach.law for breach in judge(history)}) is wrong

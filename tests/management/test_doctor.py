@@ -9,6 +9,7 @@ import pytest
 from django_delayq import clock
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from django_delayq.store import decode
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests import servers
 from tests.management.conftest import NOWHERE, Answer, beat, lose_redis, without_database
@@ -123,8 +124,8 @@ def test_d002_does_not_speak_of_rows_that_redis_has(run, orders):
 
 
 def test_a_worker_that_fell_silent_serves_nothing(run, healthy, monkeypatch):
-    later = clock.wall_ms() + 31_000
-    monkeypatch.setattr(clock, "wall_ms", lambda: later)
+    later = clock.wall_ms() + 31_000  # by the clock of Redis
+    monkeypatch.setattr(decode, "time_ms", lambda _: later)
     assert len(findings(run("doctor", "--json"), "D004")) == 3
 
 

@@ -107,6 +107,8 @@ def test_list_refuses_a_limit_below_1(run, orders, limit):
 def test_list_of_nothing_says_so(run, orders):
     assert run("list").out == "No job matches.\n"
     assert run("list", "--json").json == []
+    assert run("list", "--state", "running").out == "No job matches.\n"
+    assert run("list", "--state", "running", "--queue", "orders").out == "No job matches.\nTry instead: queue:orders | state:running\n"
 
 
 def test_list_keeps_to_one_line_and_out_of_the_terminals_way(run, orders):

@@ -45,7 +45,7 @@ def test_restore_asks_first(run, wiped, orders):
 
 
 def test_a_dry_run_only_counts(run, wiped, orders):
-    assert run("restore", "--dry-run", "--json").json == {"queues": ["orders"], "rows": 3}
+    assert run("restore", "--dry-run", "--json").json == {"queues": ["orders"], "rows": 3, "missing": {}}
     assert orders.in_redis(wiped[0]) is None
 
 
@@ -57,6 +57,7 @@ def test_restore_takes_one_queue_and_no_strange_one(run, wiped, orders):
         "rows": 3,
         "back": 3,
         "resumed": [],
+        "missing": {},
     }
 
 

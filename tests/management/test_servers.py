@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import django_delayq as delayq
+from django_delayq import conf
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link
 from tests.management.conftest import beat
@@ -88,3 +90,51 @@ def test_doctor_finds_what_a_queue_that_has_moved_left_behind(run, own, settings
     [found] = run("doctor", "--json").json["findings"]
     assert found["code"] == "D025"
     assert "1 of its jobs" in found["message"]
+
+
+@pytest.fixture
+def durable(own, settings):
+    """The queue on the other server has rows in the outbox, too."""
+    queues = {**settings.DELAYQ["QUEUES"], "redis": {"REDIS": own.url}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
+    return own
+
+
+def test_restore_says_what_the_healthy_server_lacks_and_names_the_one_that_is_away(run, durable, orders):
+    job = delayq.schedule(close_order, 1, delay="1h")
+    MirrorLoop(stores.places, conf.get().queue("orders"), prefix="delayq", using="default").drain()
+    stores.link.execute("FLUSHALL")
+    durable.kill()
+    answer = run("restore", "--dry-run", "--json")
+    assert (answer.code, answer.json["queues"], answer.json["rows"]) == (1, ["orders"], 1)
+    assert list(answer.json["missing"]) == ["redis"]
+    answer = run("restore", "--dry-run")
+    assert (answer.code, answer.out.splitlines()[0]) == (1, "1 unfinished rows would be looked up in Redis: orders.")
+    assert "redis is left out: Redis at unix:" in answer.out
+    answer = run("restore", "--yes")
+    assert answer.code == 1
+    assert "1 of 1 jobs are back" in answer.out
+    assert orders.in_redis(job) == "scheduled"
+
+
+def test_upgrade_says_what_the_healthy_server_has_and_names_the_one_that_is_away(run, durable):
+    durable.kill()
+    answer = run("upgrade", "--dry-run", "--json")
+    assert answer.code == 1
+    assert set(answer.json["queues"]) == {"default", "orders"}
+    assert list(answer.json["missing"]) == ["redis"]
+    assert "redis is left out: Redis at unix:" in run("upgrade", "--dry-run").out
+
+
+def test_upgrade_says_which_queues_it_would_change_while_nobody_sees_the_workers(run, orders, own_redis, settings):
+    gone, own = own_redis(appendonly="yes"), own_redis(appendonly="yes")
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": gone.url, "QUEUES": {"default": {}, "own": {"REDIS": own.url}}}
+    gone.kill()
+    answer = run("upgrade", "--dry-run")
+    assert answer.code == 1
+    assert "to own." in answer.out
+    assert "Which workers there are cannot be said: Redis at unix:" in answer.out
+    assert "default is left out" in answer.out
+    assert run("upgrade", "--yes").code == 1
+    stores.forget()
+    assert run("upgrade", "--dry-run", "--json").json["queues"]["own"] == {"before": 0, "after": 0}, "an older one may be there"

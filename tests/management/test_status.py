@@ -6,6 +6,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.models import Job
+from django_delayq.store import decode
 from tests.management.conftest import beat, lose_redis, without_database
 
 
@@ -71,7 +72,7 @@ def test_status_counts_the_workers_of_each_queue(run, orders):
 def test_status_leaves_out_a_worker_that_fell_silent(run, orders, monkeypatch):
     beat("orders")
     later = clock.wall_ms() + 31_000
-    monkeypatch.setattr(clock, "wall_ms", lambda: later)
+    monkeypatch.setattr(decode, "time_ms", lambda _: later)
     assert run("status", "--json").json["workers"] == []
 
 

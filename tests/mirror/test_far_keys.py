@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -175,6 +176,20 @@ def test_a_far_job_that_was_written_without_redis_is_asked_about_when_it_is_back
     assert Job.objects.get(pk=second.id).derived == "far"
     redis_away(False)
     assert settled(orders, horizon) == NEAR_FAR[policy]
+
+
+def test_a_far_job_that_was_dated_by_another_clock_is_asked_about_at_once(horizon, orders, redis_away):
+    put(1, "30m")
+    orders.fold()
+    redis_away()
+    second = put(2, "2h", "keep")
+    redis_away(False)
+    horizon.loop._young = timedelta(seconds=5)
+    horizon.loop.poll()
+    assert Job.objects.get(pk=second.id).derived == "far", "it is left to its own process"
+    Job.objects.filter(pk=second.id).update(created_at=clock.now() + timedelta(minutes=10))
+    horizon.loop.poll()
+    assert Job.objects.get(pk=second.id).derived == "cancelled", "the other one holds the key"
 
 
 @pytest.mark.parametrize("policy", ["keep", "replace"])

@@ -89,6 +89,62 @@ def test_another_date_between_the_two_commits_of_bringing_in_holds(orders, dies_
     assert Job.objects.get().derived == "scheduled"
 
 
+POINTS = ("far", "committed", "published", "folded")  # up to which a far job has been brought in
+
+
+@pytest.fixture
+def brought(orders, horizon, dies_behind_the_commit):
+    """Brings in what is due, up to that point."""
+
+    def up_to(point: str) -> None:
+        if point == "committed":
+            dies_behind_the_commit()
+        elif point != "far":
+            horizon.later(hours=2)
+        if point == "folded":
+            orders.fold()
+
+    return up_to
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_run_now_holds_wherever_bringing_in_is(orders, brought, point):
+    job = delayq.schedule(close_order, 7, delay="2h")
+    brought(point)
+    assert job.run_now() is Change.DONE
+    relayed(orders)
+    assert [one.id for one in orders.claim()] == [job.short_id]
+    relayed(orders)
+    assert [(row.far, row.state) for row in Job.objects.all()] == [(False, "running")]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("policy", "delay", "args", "hours"),
+    [
+        ("keep", "30m", [1], 2.0),
+        ("keep", "3h", [1], 2.0),
+        ("after", "30m", [2], 0.5),
+        ("after", "3h", [2], 2.0),
+        ("replace", "3h", [2], 3.0),
+        ("earliest", "30m", [1], 0.5),
+        ("latest", "3h", [1], 3.0),
+    ],
+)
+def test_each_policy_decides_alike_wherever_bringing_in_is(orders, horizon, brought, point, policy, delay, args, hours):
+    delayq.schedule(close_order, 1, delay="2h", key="k")
+    brought(point)
+    delayq.schedule(close_order, 2, delay=delay, key="k", on_conflict=policy)
+    relayed(orders)
+    horizon.later(hours=4)
+    relayed(orders)
+    [row] = Job.objects.filter(state="scheduled")
+    assert row.args == args
+    view = stores.inspector().job("orders", row.id)
+    assert view is not None
+    assert round((view.date_ms - view.now_ms) / 3_600_000, 1) == hours
+
+
 def test_a_key_between_the_two_commits_of_bringing_in_is_held(orders, horizon, dies_behind_the_commit):
     job = delayq.schedule(close_order, 7, delay="2h", key="k")
     dies_behind_the_commit()
@@ -143,7 +199,7 @@ def test_many_loops_bring_in_each_row_once(horizon):
     found: list = []
 
     def bring_in() -> None:
-        while some := far_rows.bring_in_due("orders", clock.now() + timedelta(hours=3), 7, "default"):
+        while some := far_rows.bring_in_due("orders", range(1), clock.now() + timedelta(hours=3), 7, "default"):
             found.extend(some)
         connection.close()
 
@@ -311,7 +367,7 @@ def test_what_is_published_between_the_two_looks_of_a_far_one_is_seen(orders, ho
         orders.fold()
         return lambda: found
 
-    monkeypatch.setattr(put, "_held", lambda _: None)  # asked behind the commit only, as in a transaction
+    monkeypatch.setattr(put, "_held", lambda *_: None)  # asked behind the commit only, as in a transaction
     monkeypatch.setattr(producer_horizon, "meet", lambda *_: False)  # the near one has looked before there was a far one
     monkeypatch.setattr(Publisher, "send", send)
     delayq.schedule(close_order, 1, delay="2h", key="k")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import InterfaceError, connection, transaction
 
 import django_delayq as delayq
-from django_delayq import ids
+from django_delayq import clock, ids
 from django_delayq.mirror import relay
 from django_delayq.models import Job
 from django_delayq.producer.publish import Publisher
@@ -380,6 +382,21 @@ def test_the_relay_is_slower_while_all_that_is_left_waits_behind_a_running_job(o
     assert orders.relay.poll() == relay.BEHIND
     unpublished(3)
     assert orders.relay.poll() == relay.PAUSE
+
+
+def test_of_those_that_wait_behind_a_holder_the_last_takes_over_a_delay_as_one(orders, unpublished):
+    delayq.schedule(close_order, 1, key="k")
+    held = orders.claim()[0]
+    orders.fold()
+    ahead = clock.now() + timedelta(minutes=10)  # what another clock shows, which dates both rows
+    for number, minutes in ((2, 5), (3, 60)):
+        job = unpublished(number, key="k", on_conflict="after", delay=f"{minutes}m")
+        Job.objects.filter(pk=job.id).update(created_at=ahead, run_at=ahead + timedelta(minutes=minutes))
+    relayed(orders)
+    orders.settle(held, "ack")
+    relayed(orders)
+    assert in_redis(orders) == {ids.short(job.id): "scheduled"}
+    assert abs(due_in(job) - 300) < 5
 
 
 def test_a_database_that_breaks_behind_the_commit_does_not_break_the_request(orders, monkeypatch):

@@ -115,6 +115,36 @@ def test_a_young_row_is_left_to_its_own_process(orders, unpublished):
     assert stores.inspector().job("orders", job.id) is None
 
 
+@pytest.mark.parametrize("minutes", [10, -10])
+def test_a_row_that_was_dated_by_another_clock_does_not_wait_for_that(orders, unpublished, minutes):
+    job = unpublished(delay="1h")
+    Job.objects.update(created_at=clock.now() + timedelta(minutes=minutes))
+    orders.relay._young = 5.0
+    orders.relay.poll()
+    assert stores.inspector().job("orders", job.id) is not None
+
+
+def test_no_more_is_left_of_a_delay_than_all_of_it_whatever_clock_has_dated_the_row(orders, unpublished):
+    job, ahead = unpublished(delay="1h"), timedelta(minutes=10)
+    Job.objects.update(created_at=clock.now() + ahead, run_at=job.run_at + ahead)
+    orders.relay.poll()
+    view = stores.inspector().job("orders", job.id)
+    assert view is not None
+    assert abs(view.date_ms - clock.wall_ms() - 3_600_000) < 5_000
+
+
+def test_what_is_written_behind_the_mark_is_left_to_the_next_round(orders, unpublished):
+    first = unpublished(delay="1h")
+    delayq.schedule(close_order, 1, delay="1h")  # whose event the mirror has not seen
+    assert orders.relay.poll() == relay.PAUSE, "it waits for the mirror"
+    second = unpublished(delay="1h")
+    Job.objects.filter(pk=second.id).update(created_at=clock.now())
+    orders.fold()
+    orders.relay.poll()
+    assert stores.inspector().job("orders", first.id) is not None
+    assert stores.inspector().job("orders", second.id) is None
+
+
 def test_a_pushed_row_runs_once(orders, unpublished):
     unpublished()
     orders.relay.poll()

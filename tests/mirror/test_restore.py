@@ -11,8 +11,8 @@ from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Attempt, Event, Job
 from django_delayq.producer.stores import stores
-from django_delayq.record import JobRecord
 from django_delayq.store.items import ScheduleItem
+from django_delayq.store.record import JobRecord
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.mirror.restoring import Committing, bring_back, end_what_is_lost, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order

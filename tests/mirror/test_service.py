@@ -12,10 +12,15 @@ from django_delayq import clock, conf
 from django_delayq.mirror import service as services
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.models import Job
+from django_delayq.producer.stores import stores
+from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.connection import Link, connect
+from django_delayq.store.keys import tag
+from django_delayq.store.places import Nodes
 from tests import servers
 from tests.links import opened
 from tests.tasks_for_tests import close_order
+from tests.topologies import ClusterServers
 
 
 @pytest.fixture
@@ -205,9 +210,14 @@ def test_many_events_are_gathered_for_a_quarter_of_a_second(monkeypatch):
     assert runner.waits
 
 
+def folded() -> set[str]:
+    """The queues of the rows that the mirror has seen in Redis."""
+    return set(Job.objects.filter(published__isnull=False).values_list("queue", flat=True))
+
+
 def test_a_service_that_is_to_end_does_not_wait_once_more_for_a_server_that_is_away(server, service, monkeypatch, caplog):
     drained: list[None] = []
-    monkeypatch.setattr(service, "drain", lambda: drained.append(None))
+    monkeypatch.setattr(service.mirrors[0], "drain", lambda: drained.append(None))
     server.kill()
     passes = iter([False, True])
     service.run(stop=lambda: next(passes), wait=lambda *_: None)
@@ -219,3 +229,28 @@ def test_a_service_that_is_to_end_does_not_wait_once_more_for_a_server_that_is_a
     passes = iter([False, True])
     service.run(stop=lambda: next(passes), wait=lambda *_: None)
     assert drained == [None]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["found away before", "found away at the end"])
+def test_a_service_that_is_to_end_folds_what_is_on_the_masters_that_are_there(transactional_db, settings, caplog, known):
+    with ClusterServers(cluster_require_full_coverage="no", cluster_node_timeout="60000") as cluster:
+        names = ("default", "b", "c", "d", "e")  # on all of three masters
+        settings.DELAYQ = {**settings.DELAYQ, "REDIS": cluster.url, "QUEUES": {name: {} for name in names}}
+        nodes = {name: cluster.serving(slot_of(f"{{{tag(name, 0)}}}")) for name in names}
+        config = conf.get()
+        service = Service(Nodes(config.redis, {}, name="test"), config, config.queues.values())
+        rest(service)
+        for name in names:
+            delayq.schedule(close_order, 1, queue=name, delay="1h")
+        nodes["b"].kill()
+        gone = {name for name in names if nodes[name] is nodes["b"]}
+        assert set() < gone < set(names)
+        if known:
+            for runner in service._restores:
+                runner.wake()
+                runner.run_once()
+        service.run(stop=lambda: True, wait=lambda *_: None)
+        assert folded() == set(names) - gone
+        text = "leaves while Redis is away" if known else "leaves before it has seen everything"
+        assert f"the mirror of b {text}" in caplog.text
+        stores.reset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import count
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.tasks_for_tests import close_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
 START_MS = clock.wall_ms()
+entries = count(7)
 
 
 def told(job: delayq.Job, kind: str, *, run_at: datetime | None = None) -> None:
@@ -32,7 +34,7 @@ def told(job: delayq.Job, kind: str, *, run_at: datetime | None = None) -> None:
         actor="clerk",
         reason="paid",
         detail=detail,
-        stream_id=f"{clock.wall_ms()}-7",
+        stream_id=f"{clock.wall_ms()}-{next(entries)}",  # two may come within one millisecond
     )
     changed = {"run_at": run_at} if run_at else {"state": "cancelled", "finished_at": clock.now()}
     Job.objects.filter(pk=job.id).update(**changed)

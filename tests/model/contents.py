@@ -45,7 +45,7 @@ class Contents:
         self.run = ""  # the server on which a worker was last
         self.guard: OutageGuard | None = None
         self.came_back: set[str] = set()  # names of runs that did, and of which more have run since than may
-        self.turn = 0  # the last one that a holder of a name was given
+        self.turn = self.first_turn = 0  # the last one that a holder of a name was given; the first of a call
         self.freed: dict[str, int] = {}  # while a call lasts: how many of those that wait for a name may come next
         self.doubtful: set[str] = set()  # of these names perhaps none is free
         self.told = False  # while a call of schedule lasts: whether its sender has asked the rows who holds the keys
@@ -150,6 +150,7 @@ class Contents:
 
     def _begin(self, now_ms: int) -> None:
         self.now, self.events, self.freed, self.doubtful = now_ms, [], {}, set()
+        self.turns: dict[str, int] = {}  # of each name the next one of this call
         self.came_back = self.crowded()
 
     def _event(self, kind: str, *fields: Any, body: bytes | None = None) -> None:

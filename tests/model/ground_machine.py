@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from django_delayq.record import ClaimedJob
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.events import FIRST, position
 from django_delayq.store.keys import NAMES
 from django_delayq.store.queue import QueueStore
+from django_delayq.store.record import ClaimedJob
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.laws import dump as dumps
 from tests.model.contents import full
@@ -43,8 +43,10 @@ class Copy:
 class GroundMachine(QueueMachine):
     """With all rules of the other one."""
 
-    def __init__(self, link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore) -> None:
-        super().__init__(link, store)
+    def __init__(
+        self, link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore, *, partition: int = 0
+    ) -> None:
+        super().__init__(link, store, partition=partition)
         self.ground = ground(self.store)
         self.copy: Copy | None = None
         self.rows: dict[str, RestoreItem] = {}  # what the mirror would write down, as it would be restored
@@ -344,6 +346,8 @@ class GroundMachine(QueueMachine):
         self.claim("w1", 5, ground=self.model.ground)
 
 
-def machine(link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore) -> Callable[[], GroundMachine]:
+def machine(
+    link: Link, store: type[QueueStore] = QueueStore, ground: type[GroundStore] = GroundStore, *, partition: int = 0
+) -> Callable[[], GroundMachine]:
     """What hypothesis makes a machine with, one per example."""
-    return lambda: GroundMachine(link, store, ground)
+    return lambda: GroundMachine(link, store, ground, partition=partition)

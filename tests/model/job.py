@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from django_delayq.record import JobRecord
 from django_delayq.shared_name import SharedName, in_payload
 from django_delayq.states import State
+from django_delayq.store.record import JobRecord
 
 name_in = cache(in_payload)
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.shared_name import NAMED
 from django_delayq.states import State
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.items import Changed, ScheduleItem
-from django_delayq.store.keys import NAMES
+from django_delayq.store.keys import NAMES, tag
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.queue import Claim, Outcome, QueueStore
+from django_delayq.store.record import ClaimedJob, JobRecord
 from django_delayq.store.recovery import GroundStore
 from django_delayq.target import OfferTarget
 from tests.laws import dump as dumps
@@ -52,7 +52,7 @@ from tests.model.wishes import (
 from tests.store.board import LEASE, NOW, job_id, record
 
 STRANGER = 999  # the number of a job that nobody scheduled
-SAFETY = 1000  # ms, the longest that a claim tells a worker to wait
+SELDOM = 16_000  # ms, the longest that a claim tells a worker to wait
 SCRIPTS = {
     "start_schedule": "schedule",
     "cancel_one": "cancel",
@@ -93,13 +93,14 @@ def server_of(link: Link) -> str:
 class QueueMachine(RuleBasedStateMachine):
     """Each rule makes one or a few calls. `call` compares the replies, the events, and all that Redis then holds."""
 
-    def __init__(self, link: Link, store: type[QueueStore] = QueueStore) -> None:
+    def __init__(self, link: Link, store: type[QueueStore] = QueueStore, *, partition: int = 0) -> None:
         super().__init__()
         self.link = link
-        self.store = store(link, prefix=f"model{next(_examples)}", queue="q")
+        self.partition = partition
+        self.store = store(link, prefix=f"model{next(_examples)}", queue="q", partition=partition)
         self.ground = GroundStore(self.store)
         self.offers = OfferStore(self.store)
-        self.target = OfferTarget(name="out", key=f"{self.store.keys.prefix}-out", kind="list", maxlen=None)
+        self.target = OfferTarget(name="out", key=f"{self.store.keys.prefix}-{{{tag('q', partition)}}}", kind="list", maxlen=None)
         self.log = EventLog(link, self.store.keys)
         self.model = Model("g1", server_of(link))
         self.now = NOW
@@ -114,7 +115,14 @@ class QueueMachine(RuleBasedStateMachine):
         link.execute("HSET", self.store.keys["meta"], "generation", "g1")
 
     def teardown(self) -> None:
-        self.link.execute("DEL", *(self.store.keys[name] for name in NAMES), self.target.key)
+        own = {*(self.store.keys[name] for name in NAMES), self.target.key}
+        there = {key.decode() for key in self.link.execute("KEYS", f"{self.store.keys.prefix}[:-]*")}
+        self.link.execute("DEL", *own)
+        assert there <= own, f"written elsewhere: {there - own}"
+
+    def id(self, number: int) -> UUID:
+        """A made-up one of this partition."""
+        return job_id(number, self.partition)
 
     # The two sides
 
@@ -138,7 +146,7 @@ class QueueMachine(RuleBasedStateMachine):
             expected = expected._replace(event=self.log.last_id())
         assert plain(found) == plain(expected), f"{name} answered {plain(found)}, not {plain(expected)}"
         if name == "claim":
-            assert 0 <= found.wait_ms <= SAFETY, f"claim answered wait_ms={found.wait_ms}"
+            assert 0 <= found.wait_ms <= SELDOM, f"claim answered wait_ms={found.wait_ms}"
         self._look(name, options.get("worker", options.get("actor")))
         return found
 
@@ -223,7 +231,7 @@ class QueueMachine(RuleBasedStateMachine):
         """A job of any kind: mostly one that lives, now and then a finished one or one that never was."""
         live = sorted(self.model.jobs, reverse=True)[:7]
         ended = sorted(self.model.finished, reverse=True)[:4]
-        candidates = [*live, *ended, short(job_id(STRANGER))]
+        candidates = [*live, *ended, short(self.id(STRANGER))]
         return full(candidates[number % len(candidates)])
 
     def item(self, wish: Wish) -> ScheduleItem:
@@ -235,19 +243,18 @@ class QueueMachine(RuleBasedStateMachine):
             expires = self.now + wish.offset + wish.expires if wish.expires else 0
             given = {"meta": {NAMED: [SHARED[wish.name], wish.name]}} if wish.name else {}
             payload = json.dumps([[], {}, given]).encode() if given else b"[[]]"
-            use = record(
-                number, payload=payload, key=wish.key, lane=wish.lane, expires_ms=expires, max_attempts=wish.most, durable=wish.durable
-            )
+            says = {"payload": payload, "key": wish.key, "lane": wish.lane, "expires_ms": expires}
+            use = record(number, id=self.id(number), max_attempts=wish.most, durable=wish.durable, **says)
             self.records[short(use.id)] = use
         due = {"delay_ms": max(0, wish.offset)} if wish.delayed else {"due_ms": self.now + wish.offset}
         if wish.late == "replaced":
-            return ScheduleItem.of(use, on_conflict=f"replaced@{short(job_id(STRANGER))}", **due)
+            return ScheduleItem.of(use, on_conflict=f"replaced@{short(self.id(STRANGER))}", **due)
         return ScheduleItem.of(use, on_conflict=wish.policy + self.named(use.key, wish.late), **due)
 
     def named(self, key: str, late: str) -> str:
         """What stands behind the policy of a late publication."""
         holder = self.model.holder(key)
-        named = short(job_id(STRANGER)) if late == "another" else holder.id if late == "holder" and holder else ""
+        named = short(self.id(STRANGER)) if late == "another" else holder.id if late == "holder" and holder else ""
         return f"@{named}" if late else ""
 
     def known(self, ground: str) -> str:
@@ -315,7 +322,7 @@ class QueueMachine(RuleBasedStateMachine):
     def runs_end(self, those: list[Ending], stranger: bool) -> None:
         items = [self.ending(self.held[ending.pick % len(self.held)], ending) for ending in those]
         if stranger:
-            items.append(Outcome(id=short(job_id(STRANGER)), attempt=1, fence="n1", kind="ack"))
+            items.append(Outcome(id=short(self.id(STRANGER)), attempt=1, fence="n1", kind="ack"))
         self.settle(*items)
 
     @precondition(lambda self: self.running())
@@ -422,7 +429,7 @@ class QueueMachine(RuleBasedStateMachine):
     def leases_are_extended(self, those: list[int], progress: str) -> None:
         held = [self.held[pick % len(self.held)] for pick in those]
         fences = {job.id: job.fence for job in held}
-        self.extend([*fences.items(), (short(job_id(STRANGER)), "n1")], dict.fromkeys(fences, progress))
+        self.extend([*fences.items(), (short(self.id(STRANGER)), "n1")], dict.fromkeys(fences, progress))
 
     @precondition(lambda self: self.running() and not self.model.paused)
     @rule(ending=endings, extends=st.booleans(), asked=st.sampled_from([False, False, True]), again=st.booleans())
@@ -601,6 +608,6 @@ class QueueMachine(RuleBasedStateMachine):
         self.claim(worker, size if want is None else want, nonce, ground=self.model.ground if ground == "known" else ground)
 
 
-def machine(link: Link, store: type[QueueStore] = QueueStore) -> Callable[[], QueueMachine]:
+def machine(link: Link, store: type[QueueStore] = QueueStore, *, partition: int = 0) -> Callable[[], QueueMachine]:
     """What hypothesis makes a machine with, one per example."""
-    return lambda: QueueMachine(link, store)
+    return lambda: QueueMachine(link, store, partition=partition)

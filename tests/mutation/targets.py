@@ -68,7 +68,7 @@ STORE = [
 MODULES = {
     "store/queue.py": [*STORE, MODEL],
     "store/recovery.py": ["tests/store/test_restore.py", "tests/store/test_ground.py", MODEL],
-    "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py"],
+    "mirror/rows.py": ["tests/mirror/test_fold.py", "tests/mirror/test_outbox_insert.py", "tests/admin/test_words.py"],
     "mirror/fold.py": [
         "tests/mirror/test_fold.py",
         "tests/mirror/test_set_aside.py",
@@ -104,7 +104,7 @@ MODULES = {
         "tests/mirror/test_far.py",
     ],
     "worker/process/settler.py": ["tests/worker/process/test_settler.py", "tests/worker/test_loops.py"],
-    "worker/process/mover.py": ["tests/worker/test_loops.py", "tests/worker/test_fair.py"],
+    "worker/process/mover.py": ["tests/worker/test_loops.py", "tests/worker/test_fair.py", "tests/worker/process/test_seldom.py"],
     "worker/process/executor.py": [
         "tests/worker/process/test_executor.py",
         "tests/worker/process/test_asking.py",

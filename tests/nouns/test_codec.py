@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_delayq import codec, refusal
+from django_delayq import codec
 from django_delayq.exceptions import PayloadError, PayloadTooLarge
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -166,7 +166,7 @@ def test_a_value_comes_back_as_it_was_or_is_refused_below_its_path(value: object
 @given(ANYTHING)
 def test_the_fast_check_and_the_slow_one_agree(value: object) -> None:
     with pytest.raises(PayloadError) as caught:
-        refusal.refuse(value, "it")
+        codec.refuse(value, "it")
     assert ("cannot be stored as JSON" in str(caught.value)) == codec._survives(value, 0)
 
 

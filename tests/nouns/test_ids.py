@@ -247,11 +247,3 @@ def test_a_partition_that_no_id_can_say_is_refused(partition: int) -> None:
 def test_a_uuid_that_is_no_job_id_is_looked_for_in_the_first_partition() -> None:
     foreign = [uuid.uuid4(), uuid.uuid1(), uuid.UUID(int=2**128 - 1), uuid.UUID(int=0)]
     assert [ids.partition(id) for id in foreign] == [0] * 4
-
-
-def test_no_id_of_a_millisecond_sorts_behind_its_end(own: ids._Sequence, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "wall_ms", lambda: 5_000)
-    made = [*ids.several(200), *ids.several(200, 1), *ids.several(200, 1023)]
-    end = ids.end_of(made[0])
-    assert max(made) < end < ids.derived("a seed", 5_001, 1)
-    assert (end.version, end.variant) == (7, uuid.RFC_4122), "a database may refuse others"

@@ -13,7 +13,7 @@ import django_delayq as delayq
 from django_delayq import clock as clocks
 from django_delayq import conf
 from django_delayq.exceptions import ConfigError, PayloadError, PayloadTooLarge, QueueUnknown, UnknownTask
-from django_delayq.models import Event, Job, Periodic, Tick
+from django_delayq.models import Attempt, Event, Job, Periodic, Tick
 from django_delayq.periodic import schedule_rows, schedules, withdrawals
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC
@@ -92,6 +92,14 @@ def test_a_job_that_has_begun_before_it_can_be_cancelled_and_is_tried_again_keep
     assert fates() == [("12:10:00", "scheduled")]
     view = stores.inspector().job("orders", tick.job_id)
     assert (view.state, view.date_ms) == ("scheduled", before.date_ms)
+
+
+@pytest.mark.parametrize(("outcome", "fate"), [("crashed", "scheduled"), ("snoozed", "cancelled"), ("running", "cancelled")])
+def test_a_job_whose_run_redis_has_lost_keeps_its_tick_and_one_that_was_put_off_does_not(nightly, outcome, fate):
+    tick = Tick.objects.get()
+    Attempt.objects.create(job_id=tick.job_id, number=1, fence="lost", started_at=clocks.now(), outcome=outcome)
+    schedules.turn_off("nightly", "sam")
+    assert fates() == [("12:10:00", fate)]
 
 
 def test_off_it_makes_no_jobs(nightly, clock):

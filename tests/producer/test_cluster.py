@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from itertools import permutations
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import transaction
+from django.urls import reverse
 
 import django_delayq as delayq
-from django_delayq import conf, ids, setting_readers
+from django_delayq import clock, conf, ids
 from django_delayq.console import overview, samples, vitals
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.locks.lease_keeper import keeper
 from django_delayq.management.queue_findings import _left_behind
 from django_delayq.models import Job
+from django_delayq.producer.queues import purge
 from django_delayq.producer.stores import stores
 from django_delayq.store.cluster_map import Node
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.keys import tag
+from django_delayq.store.queue import QueueStore
+from tests.partitioned import fold
 from tests.tasks_for_tests import close_order
 from tests.topologies import ClusterNode, ClusterServers
 
@@ -121,6 +128,42 @@ def test_a_master_that_hangs_has_a_breaker_of_its_own(cluster, sent):
     assert delayq.schedule(close_order, 10, queue=hung).created
 
 
+def test_many_jobs_of_one_call_do_not_wait_one_behind_the_other_for_a_master_that_refuses(cluster, monkeypatch):
+    asked: list[str] = []
+    real = QueueStore.ground
+
+    def watched(store: QueueStore) -> str:
+        asked.append(store.queue)
+        return real(store)
+
+    monkeypatch.setattr(QueueStore, "ground", watched)
+    monkeypatch.setattr(stores.places.of("orders", 0)._cluster, "patience", 0.1)
+    node = masters(cluster)["orders"]
+    assert node.call("CLUSTER", "DELSLOTS", str(slot("orders"))) == "+OK"  # it says CLUSTERDOWN, as one does that hears of nobody
+    try:
+        jobs = delayq.schedule_many(close_order.using(delay="1h").bind(n) for n in range(50))
+        assert [job.created for job in jobs] == [None] * 50
+        assert len(asked) <= 3, "once for all plans, and when they are published"
+    finally:
+        node.serve(slot("orders"), slot("orders"))
+
+
+def test_a_node_that_leads_to_one_that_is_gone_is_not_left_alone_for_it(cluster):
+    of = masters(cluster)
+    moved, stays = next((one, other) for one, other in permutations(QUEUES, 2) if of[one] is of[other] and "redis" not in (one, other))
+    source, to = of[moved], of[beside(cluster, moved)]
+    kept = delayq.schedule(close_order, 0, queue=moved, delay="1h")
+    cluster.move(slot(moved), to)  # which nobody has told this process yet
+    to.pause()
+    with pytest.raises(StoreUnavailable, match=str(to.port)):
+        delayq.cancel(kept)
+    assert delayq.schedule(close_order, 1, queue=stays).created
+    to.resume()
+    to.wait_ready()
+    cluster.move(slot(moved), source)
+    assert delayq.cancel(kept) == "done"
+
+
 def test_while_a_slot_is_open_its_jobs_wait_as_rows_and_people_see_all(cluster):
     delayq.schedule(close_order, 0, queue="orders", delay="1h")
     source, to = (masters(cluster)[queue] for queue in ("orders", beside(cluster, "orders")))
@@ -134,6 +177,28 @@ def test_while_a_slot_is_open_its_jobs_wait_as_rows_and_people_see_all(cluster):
     cluster.settle(slot("orders"), to)
     assert delayq.schedule(close_order, 2, queue="orders", delay="1h").created
     cluster.move(slot("orders"), source)
+
+
+def test_a_slot_that_is_open_keeps_no_job_of_its_neighbours_from_redis(cluster, settings):
+    """Of one call that puts in both."""
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": 12}}}
+    of = {partition: cluster.serving(slot_of(f"{{{tag('orders', partition)}}}")) for partition in range(12)}
+    options = close_order.using(delay="1h", queue="orders")
+    before = [options.using(key=str(n)).schedule(n) for n in range(60)]  # grounds are known
+    opened = ids.partition(before[0].id)  # of a call with these keys it comes first
+    beside = next(other for other in of if other != opened and of[other] is of[opened])
+    to = next(node for node in cluster.masters if node is not of[opened])
+    number = slot_of(f"{{{tag('orders', opened)}}}")
+    assert {delayq.cancel(job) for job in before} == {"done"}
+    cluster.open(number, to)
+    cluster.carry(number, to, 2)
+    jobs = delayq.schedule_many(options.using(key=str(n)).bind(n) for n in range(60))
+    parts = {job.id: ids.partition(job.id) for job in jobs}
+    assert {opened, beside} <= set(parts.values())
+    assert {parts[job.id] for job in jobs if job.created is None} == {opened}
+    cluster.carry(number, to)
+    cluster.settle(number, to)
+    cluster.move(number, of[opened])
 
 
 def test_people_see_what_is_there_and_what_is_missing(cluster):
@@ -151,8 +216,7 @@ def test_people_see_what_is_there_and_what_is_missing(cluster):
     assert {queue for name, queue in told if name == "delayq_jobs_due"} == set(QUEUES) - missing
 
 
-def test_a_queue_whose_partitions_are_on_several_masters_is_read_as_a_whole(cluster, settings, monkeypatch, sent):
-    monkeypatch.setattr(setting_readers, "MOST_PARTITIONS", 512)
+def test_a_queue_whose_partitions_are_on_several_masters_is_read_as_a_whole(cluster, settings, sent):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"orders": {"PARTITIONS": 6}, "redis": {"DURABILITY": "redis"}}}
     for n in range(40):
         delayq.schedule(close_order, n, delay="1h", queue="orders", key=str(n))
@@ -164,12 +228,172 @@ def test_a_queue_whose_partitions_are_on_several_masters_is_read_as_a_whole(clus
     assert set(sent) == {node.port for node in cluster.masters}
     gone = next(node for node in of.values() if node is not masters(cluster)["redis"])
     gone.pause()
-    seen = overview.look()
-    assert list(seen.missing) == ["orders"]
-    assert [queue.name for queue in seen.queues] == ["redis"]
     jobs = [delayq.schedule(close_order, n, delay="1h", queue="orders", key=f"new{n}") for n in range(40)]
     assert {job.created for job in jobs if of[ids.partition(job.id)] is not gone} == {True}
     assert {job.created for job in jobs if of[ids.partition(job.id)] is gone} == {None}
+
+
+class Divided:
+    """A queue of 16 partitions with 64 jobs, of which one master hangs."""
+
+    def __init__(self, cluster: ClusterServers) -> None:
+        self.of = {partition: cluster.serving(slot_of(f"{{{tag('orders', partition)}}}")) for partition in range(16)}
+        self.jobs = [delayq.schedule(close_order, n, delay="1h", queue="orders", key=str(n)) for n in range(64)]
+        fold()
+        self.hung = next(node for node in cluster.masters if node is not cluster.serving(slot("default")))
+        self.away = [partition for partition, node in self.of.items() if node is self.hung]
+        self.there = sum(ids.partition(job.id) not in self.away for job in self.jobs)
+        self.hung.pause()
+        stores.forget()
+
+    @property
+    def without(self) -> str:
+        return f"{len(self.away)} of 16"
+
+
+@pytest.fixture
+def divided(cluster, settings) -> Divided:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, "orders": {"PARTITIONS": 16}}}
+    stores.reset()
+    return Divided(cluster)
+
+
+def test_a_name_whose_former_home_is_away_waits_for_it(divided, settings):
+    orders = {"PARTITIONS": 32, "FORMER_PARTITIONS": [16]}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, "orders": orders}}
+    homes = {name: conf.get().queue("orders").homes(name) for name in map(str, range(200))}
+    name, former = next((name, former[0]) for name, (_, *former) in homes.items() if former and former[0] in divided.away)
+    job = delayq.schedule(close_order, 1, delay="1h", queue="orders", serial=name)
+    assert (job.created, ids.partition(job.id)) == (None, former)
+    assert Job.objects.get(pk=job.id).published is None
+
+
+def test_sums_are_of_the_partitions_that_answer_and_say_which_do_not(divided, sent):
+    del sent[:]
+    seen = overview.look()
+    assert sent.count(divided.hung.port) == 1, "it is waited for once"
+    [orders] = [queue for queue in seen.queues if queue.name == "orders"]
+    assert (orders.depth.scheduled, sorted(orders.away), seen.missing) == (divided.there, divided.away, {})
+    assert sorted({*orders.parts, *orders.away}) == list(range(16))
+    [(names, _)] = seen.left_out
+    assert names == [f"orders/{partition}" for partition in divided.away]
+    [redis, *_] = vitals.of_redis(seen)
+    assert (redis.level, redis.value.startswith("cannot be reached: orders/")) == ("bad", True)
+
+
+def test_metrics_say_how_many_partitions_are_in_no_number(divided):
+    told = {(name, *labels.values()): value for name, labels, value in samples.of_redis()}
+    assert told["delayq_up", "redis"] == 0
+    assert told["delayq_jobs", "orders", "scheduled"] == divided.there
+    assert (told["delayq_queue_partitions", "orders"], told["delayq_queue_partitions_away", "orders"]) == (16, len(divided.away))
+    assert ("delayq_queue_partitions", "default") not in told
+
+
+def test_the_lateness_of_a_queue_is_that_of_its_worst_partition_that_is_not_paused(divided):
+    partition = next(ids.partition(job.id) for job in divided.jobs if ids.partition(job.id) not in divided.away)
+    store = stores.queue("orders", partition)
+    store.link.execute("ZADD", store.keys["normal"], 1, ids.short(divided.jobs[0].id))
+    signs = {sign.name: sign for sign in vitals.of_redis(overview.look())}
+    assert signs["late"].level == "bad"
+    store.pause()
+    signs = {sign.name: sign for sign in vitals.of_redis(overview.look())}
+    assert signs["late"].level == "well"
+
+
+def test_pages_come_without_the_partitions_that_do_not_answer(divided, admin_client):
+    page = admin_client.get(reverse("admin:delayq_queue_changelist")).content.decode()
+    assert f"without {divided.without}" in page
+    assert f"The numbers from Redis are without orders/{divided.away[0]}" in page
+    stores.forget()
+    page = admin_client.get(reverse("admin:delayq_queue_change", args=["orders"])).content.decode()
+    assert f"Without {divided.without} partitions." in page
+    assert page.count('<td colspan="7" class="delayq-error') == len(divided.away)
+    for address in ("delayq_job_changelist", "delayq_worker_changelist", "delayq_queue_trends"):
+        stores.forget()
+        answer = admin_client.get(reverse(f"admin:{address}"))
+        assert answer.status_code == 200
+    page = answer.content.decode()
+    assert f"The numbers from Redis are without orders/{divided.away[0]}" in page, "of the trends"
+    for away in (True, False):
+        job = next(job for job in divided.jobs if (ids.partition(job.id) in divided.away) is away)
+        stores.forget()
+        assert admin_client.get(reverse("admin:delayq_job_change", args=[job.id])).status_code == 200
+
+
+@pytest.mark.parametrize("span", ["1h", "7d"])
+def test_charts_are_of_the_partitions_that_answer(divided, admin_client, span):
+    there = next(partition for partition in divided.of if partition not in divided.away)
+    store = stores.queue("orders", there)
+    store.link.execute("HSET", store.keys["stats"], f"{clock.wall_ms() // 60_000 - 1}:succeeded", 5)
+    for place in (reverse("admin:delayq_queue_change", args=["orders"]), reverse("admin:delayq_queue_trends")):
+        stores.forget()
+        seen = admin_client.get(f"{place}?span={span}").context
+        assert (seen["trouble"], seen["whole"]["succeeded"]) == ("", 5)
+        [(names, _)] = seen["left_out"]
+        assert names.startswith(f"orders/{divided.away[0]}")
+
+
+def test_status_says_which_partitions_are_in_no_number(divided, capsys):
+    with pytest.raises(SystemExit):
+        call_command("delayq", "status")
+    lines = capsys.readouterr().out.splitlines()
+    assert f"without {divided.without} partitions" in next(line for line in lines if line.startswith("orders "))
+    for partition in divided.away:
+        assert "cannot be asked" in next(line for line in lines if line.split()[:1] == [f"orders/{partition}"])
+    assert any(line.startswith(f"In no sum: orders/{divided.away[0]}, ") for line in lines)
+    with pytest.raises(SystemExit):
+        call_command("delayq", "status", "--json")
+    [orders] = [one for one in json.loads(capsys.readouterr().out)["queues"] if one["queue"] == "orders"]
+    assert (orders["partitions_away"], len(orders["partitions"])) == (len(divided.away), 16)
+    assert [one["partition"] for one in orders["partitions"] if "error" in one] == divided.away
+
+
+def test_a_pause_that_did_not_reach_all_is_told_and_repeated(divided, admin_client):
+    """It reaches those that answer, and the error names the others."""
+    with pytest.raises(StoreUnavailable, match=f"orders/{divided.away[0]}"):
+        delayq.pause("orders", actor="kim", reason="x")
+    divided.hung.resume()
+    divided.hung.wait_ready()
+    stores.reset()
+    [orders] = [queue for queue in overview.look().queues if queue.name == "orders"]
+    assert orders.paused_parts == 16 - len(divided.away)
+    page = admin_client.get(reverse("admin:delayq_queue_changelist")).content.decode()
+    assert f"paused: {orders.paused_parts} of 16" in page
+    assert ("Resume orders" in page, "Pause orders" in page) == (True, True)
+    assert delayq.pause("orders", actor="kim", reason="x")
+    assert not delayq.pause("orders", actor="kim", reason="x")
+    [orders] = [queue for queue in overview.look().queues if queue.name == "orders"]
+    assert (orders.depth.paused, orders.paused_parts) == (True, 0)
+    assert delayq.resume("orders")
+    assert not delayq.resume("orders")
+
+
+def test_a_purge_empties_what_answers_and_names_what_does_not(divided):
+    with pytest.raises(StoreUnavailable, match=f"orders/{divided.away[0]}"):
+        sum(purge("orders"))
+    divided.hung.resume()
+    divided.hung.wait_ready()
+    stores.reset()
+    assert stores.inspector().depth("orders").scheduled == 64 - divided.there
+    assert sum(purge("orders")) == 64 - divided.there
+    assert sum(purge("orders")) == 0
+
+
+def test_the_command_purges_what_answers_and_says_what_it_could_not_count(divided, capsys):
+    away = [f"orders/{partition}" for partition in divided.away]
+    with pytest.raises(SystemExit) as caught:
+        call_command("delayq", "purge", "orders", "--dry-run", "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert (caught.value.code, document["would_cancel"], list(document["missing"])) == (1, divided.there, away)
+    with pytest.raises(CommandError, match=away[0]):
+        call_command("delayq", "purge", "orders", "--yes", "--json")
+    document = json.loads(capsys.readouterr().out)
+    assert (document["cancelled"], list(document["missing"])) == (divided.there, away)
+    divided.hung.resume()
+    divided.hung.wait_ready()
+    stores.reset()
+    call_command("delayq", "purge", "orders", "--yes", "--json")
+    assert json.loads(capsys.readouterr().out) == {"queue": "orders", "cancelled": 64 - divided.there}
 
 
 def test_all_is_well_of_a_whole_cluster(cluster):

@@ -12,7 +12,7 @@ from django_delayq.producer.task import registry
 
 @pytest.fixture
 def offers(monkeypatch):
-    from django_delayq.contrib.destinations import offering
+    from django_delayq.targets import offering
 
     monkeypatch.setitem(registry._tasks, offering.NAME, offering.offers)  # as where the settings have TARGETS
     return offering.offers

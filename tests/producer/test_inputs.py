@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import django_delayq as delayq
+from tests.partitioned import divide
 from tests.tasks_for_tests import close_order, ping
 
+__all__ = ["divide"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -16,6 +20,20 @@ def test_a_name_that_is_none_is_refused(delayq_redis, option, durability):
     name = next(iter(option))
     with pytest.raises(delayq.DelayqError, match=f"schedule.*{name}="):
         delayq.schedule(close_order, 7, durability=durability, **option)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("key", [7, b"k", ("o", 7), None, "\ud800", "a\nb", "x" * 201], ids=ascii)
+def test_a_key_that_is_none_is_refused_wherever_its_home_were(divide, partitions, key):
+    divide(partitions)
+    calls = (
+        lambda: delayq.schedule(close_order, 7, key=key),
+        lambda: delayq.schedule_many([close_order.using(key=key).bind(7)]),
+        lambda: asyncio.run(delayq.aschedule(close_order, 7, key=key)),
+    )
+    for call in calls:
+        with pytest.raises(delayq.PayloadError, match=r"the key .* (is not text|printable characters)"):
+            call()
 
 
 @pytest.mark.parametrize("given", [[ping], [5], [None], None, 5, ping.bind()], ids=repr)

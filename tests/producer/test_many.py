@@ -83,7 +83,7 @@ def test_a_job_that_is_refused_keeps_only_its_own_batch_out():
 
 
 def test_of_what_follows_a_taken_key_nothing_goes_in(monkeypatch):
-    monkeypatch.setattr("django_delayq.producer.put._held", lambda put: None)  # somebody else was faster
+    monkeypatch.setattr("django_delayq.producer.put._held", lambda *_: None)  # somebody else was faster
     held = [one for number in range(200) for one in bindings(number, key=f"o:{number}", on_conflict="error")]
     delayq.schedule_many(held)
     with pytest.raises(KeyTaken):
@@ -92,7 +92,7 @@ def test_of_what_follows_a_taken_key_nothing_goes_in(monkeypatch):
 
 
 def test_all_queues_of_a_batch_are_served_before_a_refusal_is_told(monkeypatch):
-    monkeypatch.setattr("django_delayq.producer.put._held", lambda put: None)
+    monkeypatch.setattr("django_delayq.producer.put._held", lambda *_: None)
     delayq.schedule_many(bindings(1, key="o:1"))
     with pytest.raises(KeyTaken):
         delayq.schedule_many([*bindings(1, key="o:1", on_conflict="error"), ping.using(delay="1h").bind()])
@@ -160,9 +160,11 @@ def test_what_was_sent_is_waited_for_though_another_call_has_failed_meanwhile(mo
             raise StoreUnavailable("another thread's call")
         yield from bindings(*range(250, 500))
 
-    with pytest.raises(StoreUnavailable, match="left alone"):
+    with pytest.raises(StoreUnavailable, match="left alone") as error:
         delayq.schedule_many(troubled())
     assert len(answered) == 200, "the first batch has its answer, and the second was not sent"
+    assert "is not known" not in str(error.value), "of what was not sent it is"
+    assert [delayq.get(job, queue="redis") for job in error.value.jobs] == [None] * 200
 
 
 def test_a_key_of_the_batch_before_is_known_though_redis_had_forgotten_the_script(delayq_redis):

@@ -17,12 +17,13 @@ from django_delayq import conf, ids
 from django_delayq.exceptions import ConfigError, KeyTaken
 from django_delayq.mirror.relay import RelayLoop
 from django_delayq.models import Job
-from django_delayq.producer import where
+from django_delayq.producer import homes, where
 from django_delayq.producer.options import NONE
 from django_delayq.producer.queues import purge
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Outcome
+from django_delayq.worker.line import lines_of
 from tests.partitioned import claim, divide, fold, succeed
 from tests.tasks_for_tests import close_order
 
@@ -266,3 +267,197 @@ def test_the_row_of_a_job_is_found_under_the_id_that_was_drawn_for_it(divide):
     assert found is not None
     assert found.record.id == job.id
     assert where.row_in_any(ids.new(), range(3)) is None
+
+
+def test_the_mirror_of_a_queue_may_be_behind_by_one_number_however_many_partitions_it_has(divide, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 100_000}
+    for many, each in ((1, 100_000), (16, 6_250), (512, 1_000)):
+        divide(many)
+        assert conf.get().most_events_in("orders") == each
+        assert {line.max_events for line in lines_of(conf.get(), {"orders": 1})} == {each}
+    divide(4, 16)
+    assert conf.get().most_events_in("orders") == 6_250
+    settings.DELAYQ = {**settings.DELAYQ, "MIRROR_FULL": "grow"}
+    assert conf.get().most_events_in("orders") == 0
+
+
+def moved_key(before: int = 4, after: int = 16) -> str:
+    """A key whose home is another one afterwards."""
+    return next(text for n in range(1_000) if (text := f"o:{n}") and _moves(text, before, after))
+
+
+def run_of(one, kind="ack"):
+    end = Outcome(id=one.id, attempt=one.attempt, fence=one.fence, kind=kind, delay_ms=0, detail=b"{}")
+    return stores.with_job("orders", ids.full(one.id)).settle([end], worker="host:1:w", max_crashes=3)[0]
+
+
+@pytest.mark.parametrize(("first", "second"), [((4, ()), (16, (4,))), ((16, (4,)), (4, (16,)))])
+def test_two_producers_with_settings_that_know_each_other_share_a_key(divide, first, second):
+    """In each order: both deploys of a change list what the other has."""
+    key = moved_key()
+    divide(first[0], *first[1])
+    one = delayq.schedule(close_order, 1, delay="1h", key=key)
+    divide(second[0], *second[1])
+    other = delayq.schedule(close_order, 2, delay="1h", key=key)
+    assert (other.id, other.created) == (one.id, False)
+    divide(first[0], *first[1], *([second[0]] if not first[1] else []))
+    assert delayq.schedule(close_order, 3, delay="1h", key=key).id == one.id
+    assert stores.inspector().depth("orders").scheduled == 1
+
+
+def test_a_key_that_is_held_goes_with_its_holder_from_4_to_16_and_back(divide):
+    key = moved_key()
+    divide(4)
+    one = delayq.schedule(close_order, 1, delay="1h", key=key)
+    divide(16, 4)
+    assert delayq.schedule(close_order, 2, delay="1h", key=key).id == one.id
+    divide(4, 16)
+    assert delayq.schedule(close_order, 3, delay="1h", key=key).id == one.id
+    assert delayq.cancel(key=key, queue="orders") == "done"
+    again = delayq.schedule(close_order, 4, delay="1h", key=key)
+    assert ids.partition(again.id) == conf.get().queue("orders").homes(key)[0]
+
+
+def test_behind_a_running_holder_in_the_former_home_the_next_one_waits_there(divide):
+    key = moved_key()
+    divide(4)
+    first = delayq.schedule(close_order, 1, key=key)
+    [running] = claim()
+    divide(16, 4)
+    after = delayq.schedule(close_order, 2, key=key, on_conflict="after")
+    third = delayq.schedule(close_order, 3, key=key, on_conflict="after")
+    assert {ids.partition(job.id) for job in (first, after, third)} == {ids.partition(first.id)}
+    assert run_of(running) == "done"
+    fold()
+    publish_all()
+    [one] = claim()
+    assert one.id == third.short_id
+    assert claim() == []
+
+
+def publish_all() -> None:
+    config = conf.get()
+    for partition in config.queue("orders").served:
+        relay = RelayLoop(stores.places, config.queue("orders"), prefix=config.prefix, using="default", partition=partition, young=0)
+        for _ in range(3):
+            relay.poll()
+            fold()
+
+
+def test_a_row_that_was_committed_and_not_published_holds_its_key_during_the_roll(divide, settings, tmp_path):
+    key, url = moved_key(), settings.DELAYQ["REDIS"]
+    divide(4)
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": f"unix://{tmp_path}/nobody"}
+    one = delayq.schedule(close_order, 1, delay="1h", key=key)
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
+    divide(16, 4)
+    other = delayq.schedule(close_order, 2, delay="1h", key=key)
+    assert ids.partition(other.id) == ids.partition(one.id)
+    fold()
+    publish_all()
+    assert stores.inspector().depth("orders").scheduled == 1
+    assert {delayq.get(one.id).id, delayq.get(key=key, queue="orders").id} <= {one.id, other.id}
+
+
+def test_a_name_that_was_taken_to_its_former_home_blindly_waits_for_its_jobs_in_the_new_one(divide, settings, tmp_path):
+    url = settings.DELAYQ["REDIS"]
+    divide(16, 4)
+    name = next(text for n in range(1_000) if (text := f"t:{n}") and _moves(text, 4, 16))
+    home, former = conf.get().queue("orders").homes(name)
+    first = delayq.schedule(close_order, 1, serial=name)
+    [running] = claim()
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": f"unix://{tmp_path}/nobody"}
+    blind = delayq.schedule(close_order, 2, serial=name)
+    assert [ids.partition(job.id) for job in (first, blind)] == [home, former]
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
+    publish_all()
+    assert claim() == [], "as a row it waits until the first has ended"
+    assert succeed([running]) == ["done"]
+    publish_all()
+    [running] = claim()
+    assert running.id == blind.short_id
+
+
+def test_a_relay_with_old_settings_leaves_what_is_in_partitions_that_it_does_not_know(divide, settings, tmp_path):
+    url = settings.DELAYQ["REDIS"]
+    divide(16, 4)
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": f"unix://{tmp_path}/nobody"}
+    jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(40)]
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": url}
+    divide(4)
+    publish_all()
+    known = [job for job in jobs if ids.partition(job.id) < 4]
+    assert stores.inspector().depth("orders").scheduled == len(known)
+    divide(16, 4)
+    publish_all()
+    assert stores.inspector().depth("orders").scheduled == len(jobs)
+    there = [stores.with_job("orders", job.id) for job in jobs]
+    assert all(store.link.execute("HEXISTS", store.keys["jobs"], job.short_id) for store, job in zip(there, jobs, strict=True))
+
+
+def test_during_the_roll_a_job_is_moved_found_and_cancelled_by_its_key(divide):
+    key = moved_key()
+    divide(4)
+    one = delayq.schedule(close_order, 1, delay="1h", key=key)
+    divide(16, 4)
+    assert delayq.get(key=key, queue="orders").id == one.id
+    assert delayq.reschedule(key=key, queue="orders", delay="2h") == "done"
+    assert delayq.run_now(key=key, queue="orders") == "done"
+    [running] = claim()
+    assert delayq.cancel(key=key, queue="orders") == "running"
+    assert run_of(running) == "done"
+    assert delayq.get(key=key, queue="orders") is None
+
+
+@pytest.mark.parametrize("change", ["get", "reschedule", "run_now", "cancel"])
+@pytest.mark.parametrize("new", ["first", "later"])
+def test_a_producer_with_the_old_settings_finds_by_key_what_one_with_the_new_ones_has_scheduled(divide, change, new):
+    """While deploy 2 rolls from 4 to 16. `new`: the first job of its key, or one behind a job in the former home."""
+    key = moved_key()
+    divide(4, 16)
+    if new == "later":
+        assert delayq.schedule(close_order, 0, delay="1h", key=key).cancel() == "done"
+    divide(16, 4)
+    one = delayq.schedule(close_order, 1, delay="1h", key=key)
+    assert ids.partition(one.id) == conf.get().queue("orders").homes(key)[0]
+    divide(4, 16)
+    if change == "get":
+        assert delayq.get(key=key, queue="orders").id == one.id
+    elif change == "reschedule":
+        assert delayq.reschedule(key=key, queue="orders", delay="2h") == "done"
+        view = stores.inspector().job("orders", one.id)
+        assert view is not None
+        assert view.date_ms - view.now_ms > 90 * 60_000
+    elif change == "run_now":
+        assert delayq.run_now(key=key, queue="orders") == "done"
+        assert [job.id for job in claim()] == [one.short_id]
+    else:
+        assert delayq.cancel(key=key, queue="orders") == "done"
+        assert stores.inspector().depth("orders").scheduled == 0
+
+
+@pytest.mark.parametrize("durability", ["outbox", "redis"])
+def test_two_producers_of_a_roll_that_each_look_before_the_other_is_in_both_succeed(divide, monkeypatch, durability):
+    """The window that the docs name: the second one schedules between the look of the first and its job."""
+    key, jobs = moved_key(), []
+    divide(4, 16)
+    find, looks = homes._settled, []
+
+    def overtaken(*given):
+        found = find(*given)
+        looks.append(found)
+        if len(looks) == 1:
+            divide(16, 4)
+            jobs.append(delayq.schedule(close_order, 2, delay="1h", key=key, durability=durability))
+            divide(4, 16)
+        return found
+
+    monkeypatch.setattr(homes, "_settled", overtaken)
+    jobs.append(delayq.schedule(close_order, 1, delay="1h", key=key, durability=durability))
+    assert (len(looks), [job.created for job in jobs]) == (2, [True, True])
+    assert len(partitions(jobs)) == 2
+    fold()
+    assert sorted(Job.objects.filter(key=key, state="scheduled").values_list("id", flat=True)) == sorted(job.id for job in jobs)
+    assert delayq.get(key=key, queue="orders").id in {job.id for job in jobs}
+    assert delayq.cancel(key=key, queue="orders") == "done"
+    assert stores.inspector().depth("orders").scheduled == 0, "both"

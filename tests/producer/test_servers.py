@@ -12,6 +12,7 @@ from django_delayq import clock, conf, under_test
 from django_delayq.console import overview, samples, vitals
 from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.locks.lease_keeper import keeper
+from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
@@ -23,7 +24,7 @@ from tests.tasks_for_tests import close_order, ping
 # Commands that only producers, scripts of theirs and readers send, as often as before there were servers of queues.
 SENT_BEFORE = {
     "evalsha": 11,
-    "time": 15,
+    "time": 17,
     "hgetall": 4,
     "zcard": 40,
     "zcount": 24,
@@ -211,7 +212,7 @@ def a_little_of_all() -> None:
 
 
 def test_who_gives_no_queue_a_server_sends_what_was_sent_before(delayq_redis):
-    """The numbers are those of the release before."""
+    """The numbers are those of the release before; but that each look at the workers asks for the time."""
     a_little_of_all()
     delayq_redis.link.execute("CONFIG", "RESETSTAT")
     a_little_of_all()
@@ -235,3 +236,15 @@ def test_durable_jobs_come_to_the_server_to_which_their_queue_moves(own_redis, s
         assert clock.monotonic() < until
         clock.sleep(min(loop.poll(), 0.1))
     assert [delayq.cancel(job) for job in jobs] == ["done"] * 3
+
+
+def test_a_worker_that_starts_waits_once_for_a_server_that_hangs_and_not_for_each_queue(own, tries):
+    queues = ["redis", "away", "orders"]
+    places, config = stores.places, conf.get()
+    serving_what_is_left(places, config, queues)
+    own.pause()
+    del tries[:]
+    assert serving_what_is_left(places, config, queues).queues == config.queues
+    assert tries.count(places.of("away", 0).where) == 1
+    assert places.of("orders", 0).where in tries, "the others are looked at"
+    own.resume()

@@ -60,9 +60,12 @@ def test_a_wrong_list_of_names_is_a_problem_and_no_crash(settings):
             "DURABILITY 'redis'",
         ),
         ({"HORIZON": "1h", "DURABILITY": "redis"}, 'DELAYQ["QUEUES"]["default"]["HORIZON"]', "DURABILITY 'redis'"),
+        ({"REPLICAS": -1, "DURABILITY": "redis"}, 'DELAYQ["REPLICAS"]', "at least 0"),
+        ({"REPLICAS": 1}, 'DELAYQ["QUEUES"]["default"]["REPLICAS"]', "DURABILITY 'redis' only"),
+        ({"QUEUES": {"orders": {"REPLICAS": 1}}}, 'DELAYQ["QUEUES"]["orders"]["REPLICAS"]', "DURABILITY 'redis' only"),
     ],
 )
-def test_a_horizon_that_cannot_be_is_refused_with_its_place(settings, horizon, place, words):
+def test_a_horizon_or_replicas_that_cannot_be_are_refused_with_their_place(settings, horizon, place, words):
     settings.DELAYQ = {"QUEUES": {"default": {}}, **horizon}
     [problem] = conf.problems()
     assert problem.where == place
@@ -73,3 +76,9 @@ def test_a_horizon_that_cannot_be_is_refused_with_its_place(settings, horizon, p
 def test_a_queue_may_have_its_own_horizon_or_none(settings):
     settings.DELAYQ = {"HORIZON": "1h", "QUEUES": {"a": {}, "b": {"HORIZON": "6h"}, "c": {"HORIZON": None, "DURABILITY": "redis"}}}
     assert [conf.get().queue(name).horizon_ms for name in "abc"] == [3_600_000, 21_600_000, 0]
+
+
+def test_a_queue_may_have_its_own_number_of_replicas(settings):
+    queues = {"a": {}, "b": {"REPLICAS": 0}, "c": {"REPLICAS": 0, "DURABILITY": "outbox"}}
+    settings.DELAYQ = {"REPLICAS": 2, "DURABILITY": "redis", "QUEUES": queues}
+    assert [conf.get().queue(name).replicas for name in "abc"] == [2, 0, 0]

@@ -24,9 +24,9 @@ from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.mirror.rows import STUB
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.record import JobRecord
 from django_delayq.states import FINISHED, EventKind
 from django_delayq.store import recovery
+from django_delayq.store.record import JobRecord
 from tests.tasks_for_tests import close_order
 from tests.worker.bench import Bench, task
 
@@ -35,7 +35,7 @@ BATCH = 200
 PATIENCE = 30.0  # seconds until what is due must have run
 FIELDS = (
     "generation", "seen:0", "seen:1", "server", "mirrored", "run", "moved_to", "moved_at", "surplus", "restoring", "rolled", "timer",
-    "timer_until", "backup", "backup_until", "asked", "armed", "alive", "guard_from", "guard_until",
+    "timer_until", "backup", "backup_until", "others_until", "asked", "armed", "alive", "guard_from", "guard_until",
     "guard_since", "guard_next",
 )  # fmt: skip  # not `paused`, nor a newer `format`: who writes these stops the queue, as the docs say
 NUMBERS = ("0", "-1", "1", "2", "1e999", "nan", "-inf", "99999999999999999999", "1.5", "x", "", "9e15", "2147483648")

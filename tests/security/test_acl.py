@@ -19,8 +19,8 @@ from tests.worker.conftest import Shop, eventually
 
 # What the client library asks for by itself, or a worker can do without.
 OPTIONAL = {"client|setinfo", "config|get", "client", "config"}  # the last two: how Redis 6.2 names them
-# For a URL with a database number, for a client that checks its connection, for `delayq bench`.
-RARE = {"select", "ping", "unlink"}
+# For a URL with a database number, for a client that checks its connection, for `delayq bench`, for `REPLICAS`.
+RARE = {"select", "ping", "unlink", "wait"}
 
 
 def refused(link) -> set[str]:

@@ -15,8 +15,8 @@ from django_delayq.exceptions import PayloadError
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
-from django_delayq.record import JobRecord
 from django_delayq.signing import Signer
+from django_delayq.store.record import JobRecord
 from tests.mirror.conftest import Orders
 from tests.tasks_for_tests import close_order, ping
 from tests.worker.bench import Bench, task

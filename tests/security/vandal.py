@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from django_delayq import ids
-from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.keys import Keys
+from django_delayq.store.record import JobRecord
 
 LONG_AGO = "1000"  # ms since 1970: due
 
@@ -116,7 +116,7 @@ def litter(link: Link, keys: Keys) -> None:
         link.execute("HSET", keys[name], b"\xff garbage", b"\xfe\n", "key", "no id", "", "")
     link.execute("HSET", keys["claims"], "host:9:w", "n1 x zzzz=99999999999999999999999 =")
     guard = ("guard_from", "guard_until", "guard_since", "guard_next")
-    for name in ("timer_until", "backup_until", "armed", "alive", *guard, "moved_at", "restoring"):
+    for name in ("timer_until", "backup_until", "others_until", "armed", "alive", *guard, "moved_at", "restoring"):
         link.execute("HSET", keys["meta"], name, "garbage")
     link.execute("LPUSH", keys["wake"], *[b"\xff"] * 10)
     for name in ("failed", "finished"):

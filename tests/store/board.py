@@ -6,11 +6,11 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq import ids
-from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.events import EventLog
 from django_delayq.store.keys import Keys
 from django_delayq.store.queue import Claim, Outcome, QueueStore, ScheduleItem
+from django_delayq.store.record import JobRecord
 from tests.links import package_link
 
 NOW = 1_800_000_000_000  # ms; every test passes its own time
@@ -21,9 +21,10 @@ HASHES = ("runs", "asks", "names", "offered", "cancels", "progress", "keys")
 LEX = ("holders", "waiters")  # name, what orders, id
 
 
-def job_id(number: int) -> UUID:
-    """A made-up id that sorts by its number."""
-    return UUID(int=(0x018F << 112) | (7 << 76) | (2 << 62) | number)
+def job_id(number: int, partition: int = 0) -> UUID:
+    """A made-up id that sorts by its number, of a job in that partition."""
+    version, low = (6, number << 10 | partition) if partition else (7, number)
+    return UUID(int=(0x018F << 112) | (version << 76) | (2 << 62) | low)
 
 
 def record(number: int, **fields: Any) -> JobRecord:

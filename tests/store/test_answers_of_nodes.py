@@ -8,7 +8,8 @@ import pytest
 from redis.sentinel import Sentinel
 
 from django_delayq.exceptions import ConfigError, StoreUnavailable
-from django_delayq.store.address import address
+from django_delayq.store import server_kind
+from django_delayq.store.address import address, resolve
 from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.event_line import EventLine
 from django_delayq.store.server_kind import kind_findings
@@ -193,3 +194,12 @@ def test_a_client_of_something_else_than_one_server_is_refused_with_the_way_out(
     with pytest.raises(ConfigError, match=r"must return a redis\.Redis") as caught:
         address(f"{__name__}.{factory}")
     assert caught.match(hint)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+sentinel", "redis+cluster"])
+def test_the_line_to_write_for_an_address_with_colons_is_one_that_is_understood(monkeypatch, scheme):
+    monkeypatch.setattr(server_kind, "_speaks_tls", lambda *_: True)
+    [found] = server_kind.kind_findings(f"{scheme}://[::1]:1" + ("/shop/0" if scheme == "redis+sentinel" else ""), timeout=0.2)
+    said = found.hint.split()[1].replace("[user:password@]", "")
+    assert said.startswith(f"{scheme.replace('redis', 'rediss')}://[::1]:1")
+    resolve(said)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import ids
-from django_delayq.record import JobRecord
 from django_delayq.states import Change
+from django_delayq.store.record import JobRecord
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.store.board import LEASE, NOW, job_id, record
 

@@ -9,7 +9,6 @@ import pytest
 
 from django_delayq import clock, ids
 from django_delayq.exceptions import StoreUnavailable
-from django_delayq.record import JobRecord
 from django_delayq.store import cluster as cluster_links
 from django_delayq.store import offers, scripts
 from django_delayq.store.cluster_map import Node
@@ -23,6 +22,7 @@ from django_delayq.store.lock_store import LockStore
 from django_delayq.store.offers import OfferStore
 from django_delayq.store.places import Places, by_node, place
 from django_delayq.store.queue import QueueStore, ScheduleItem
+from django_delayq.store.record import JobRecord
 from django_delayq.store.wake import WakeLine
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.target import OfferTarget

@@ -50,6 +50,12 @@ def cluster(nodes) -> Iterator[Callable[..., Cluster]]:
         one.close()
 
 
+def told(node: ToldNode, *names: str) -> None:
+    """It answers these with words of its own."""
+    for name in names:
+        node.answer(name, f"+{name}\r\n".encode())
+
+
 @pytest.fixture
 def time(monkeypatch) -> list[float]:
     """The monotonic clock; who sleeps moves it on."""
@@ -97,6 +103,32 @@ def test_who_is_sent_in_a_circle_stops_after_five_times_and_has_no_answer_about_
     assert first.refused.count("GET") + second.refused.count("GET") == 1 + cluster_links.MOST_HOPS
 
 
+@pytest.mark.parametrize("said", ["MOVED", "ASK"])
+@pytest.mark.parametrize("slot", [5, 6])
+@pytest.mark.parametrize("started", [False, True])
+def test_wait_goes_where_what_it_is_about_goes(nodes, cluster, said, slot, started):
+    """By the same connection: elsewhere it would speak of what it has never seen."""
+    first, second = nodes
+    link = cluster().link(5)
+    told(second, "ASKING", "SET", "WAIT")
+    first.answer("WAIT", b":9\r\n")
+    first.refuse("SET", f"{said} {slot} {HERE}:{second.port}")
+    commands = [("GET", "x"), ("SET", "x", "y"), ("WAIT", 1, 100)]
+    replies = link.start(*commands)() if started else link.execute_many(commands)
+    assert replies == [None, b"SET", b"WAIT"]
+    words = [word for word in second.refused if word != "CLUSTER"]
+    assert words == [*["ASKING"] * (said == "ASK"), "SET", "WAIT"]
+
+
+def test_what_is_sent_again_when_it_has_passed_is_waited_for_again(nodes, cluster, time):
+    first, _ = nodes
+    link = cluster(patience=1.0).link(5)
+    told(first, "WAIT")
+    first.refuse("SET", "TRYAGAIN Multiple keys request during rehashing of slot", 2)
+    assert link.execute_many([("SET", "x", "y"), ("WAIT", 1, 100), ("GET", "x")]) == [b"OK", b"WAIT", None]
+    assert [word for word in first.refused if word != "CLUSTER"] == ["SET", "WAIT", "SET", "WAIT", "WAIT"]
+
+
 def test_an_asked_node_is_asked_once_and_the_map_stays(nodes, cluster):
     first, second = nodes
     link = cluster().link(5)
@@ -125,7 +157,10 @@ def test_what_passes_by_itself_is_waited_for_by_who_has_patience_and_raised_to_o
     first, _ = nodes
 
     def ask(link: SlotLink) -> object:
-        return link.start(("GET", "x"))() if started else link.execute("GET", "x")
+        reply = link.start(("GET", "x"))()[0] if started else link.execute("GET", "x")
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     first.refuse("GET", said, 2)
     hasty = cluster().link(5)

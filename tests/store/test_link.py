@@ -79,7 +79,7 @@ def test_the_connections_of_a_peak_are_not_kept(server, monkeypatch):
 
     def peak() -> None:
         for receive in [link.start(("PING",)) for _ in range(100)]:
-            assert receive() == b"PONG"
+            assert receive() == [b"PONG"]
 
     peak()
     eventually(lambda: clients() == KEPT)
@@ -286,6 +286,34 @@ def test_a_broken_wake_line_says_so_and_connects_anew(server):
         line.drain()
     line.arm()
     link.execute("LPUSH", board.keys["wake"], "1")
+    assert line.drain() == board.keys["wake"]
+    line.close()
+
+
+def test_a_wake_line_of_which_a_firewall_has_forgotten_connects_anew(board, monkeypatch):
+    """The server answers when a wait is over; who hears nothing by then hears nobody."""
+    now = [clock.monotonic()]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    line = WakeLine(board.link, [board.keys])
+    line.arm()
+    connection = line._connection
+    now[0] += 34
+    line.arm()
+    assert line._connection is connection
+    now[0] += 2
+    line.arm()
+    assert line._connection is not connection
+    line.close()
+
+
+def test_a_wake_line_for_which_nobody_has_called_waits_again(board, monkeypatch):
+    monkeypatch.setattr(WakeLine, "waits", 1)
+    line = WakeLine(board.link, [board.keys])
+    line.arm()
+    assert line.wait(30)
+    assert (line.drain(), line.listens) == ("", False)
+    line.arm()
+    board.link.execute("LPUSH", board.keys["wake"], "1")
     assert line.drain() == board.keys["wake"]
     line.close()
 

@@ -10,7 +10,7 @@ from tests.store.test_names import put
 
 
 def look(board: Board) -> tuple[list[tuple[str, list[int], int]], bool]:
-    seen = name_figures.look(board.link, board.keys)
+    seen = name_figures.look(board.link, [board.keys])
     known = {job_id(number): number for number in range(40)}
     return [(one.name, [known[id] for id in one.holders], one.waiting) for one in seen.figures], seen.cut
 

@@ -10,9 +10,11 @@ from django_delayq import ids
 from django_delayq.lanes import Lane
 from django_delayq.shared_name import NAMED
 from django_delayq.states import Change
+from django_delayq.store import queue
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.queue import Outcome
+from django_delayq.store.record import common_turn
 from django_delayq.store.recovery import GroundStore, RestoreItem
 from tests.store.board import LEASE, NOW, Board, job_id, numbers, record
 
@@ -42,6 +44,23 @@ def test_one_of_a_name_is_claimed_and_the_others_wait(board):
     assert "normal" not in found
     assert not claim.more
     assert board.claim("n2").wait_ms > 0
+
+
+def test_what_all_jobs_of_a_claim_have_is_said_once_and_else_of_each(board, monkeypatch):
+    said: list[bytes] = []
+    monkeypatch.setattr(queue, "common_turn", lambda pasts: said.append(pasts) or common_turn(pasts))
+    for number in (1, 2, 3):
+        put(board, number, NOW - 10 + number, name=f"order:{number}")
+    turns = {job.turn for job in board.claim("n1").jobs}
+    assert (len(turns), said) == (1, [b"*=t%d" % turns.pop()])
+    put(board, 4, NOW - 5, name="order:4")
+    board.put(5, NOW - 4)
+    claim = board.claim("n2")
+    assert said[1:] == [f"{claim.jobs[0].id}=t{claim.jobs[0].turn}".encode()]
+    for number in (6, 7):
+        put(board, number, NOW - 10 + number, name="tenant:6", most=2)
+    claim = board.claim("n3")
+    assert said[2:] == [" ".join(f"{job.id}=t{job.turn}" for job in claim.jobs).encode()]
 
 
 @pytest.mark.parametrize("kind", ["ack", "fail", "cancel", "retry", "snooze", "ask", "park", "evict"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from django_delayq import clock, ids
-from django_delayq.record import JobRecord
 from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
+from django_delayq.store.record import JobRecord
 
 PARTS = {"q": 3}
 COUNTS = (1, 2, 4)
@@ -83,10 +83,21 @@ def test_a_name_is_seen_where_an_unfinished_job_bears_it(stores, inspector):
     payload = b'[[],{},{"meta":{"delayq.name":["a:b",1]}}]'
     record = JobRecord(id=ids.new(1), task="t", durable=False, payload=payload)
     stores[1].schedule([ScheduleItem.of(record, delay_ms=60_000)])
-    assert [inspector.names("q", partition, "a:b") for partition in range(3)] == [False, True, False]
-    assert not inspector.names("q", 1, "b")
+    for failed in (True, False):
+        assert [inspector.names("q", partition, "a:b", failed=failed) for partition in range(3)] == [False, True, False]
+        assert not inspector.names("q", 1, "b", failed=failed)
     stores[1].cancel([record.id])
-    assert not inspector.names("q", 1, "a:b")
+    assert not inspector.names("q", 1, "a:b", failed=True)
+
+
+def test_a_failed_job_bears_its_name_for_who_asks_for_these_too(stores, inspector):
+    payload = b'[[],{},{"meta":{"delayq.name":["a:b",1]}}]'
+    records = [JobRecord(id=ids.new(1), task="t", durable=False, payload=payload) for _ in range(2)]
+    stores[1].schedule([ScheduleItem.of(records[0], delay_ms=0)])
+    fail(stores[1])
+    assert [inspector.names("q", 1, "a:b", failed=failed) for failed in (True, False)] == [True, False]
+    stores[1].schedule([ScheduleItem.of(records[1], delay_ms=60_000)])
+    assert inspector.names("q", 1, "a:b", failed=False), "another one waits"
 
 
 def test_figures_are_added_up(stores, figures, redis_server):

@@ -228,7 +228,7 @@ def test_a_frozen_master_is_left_with_all_its_connections_and_lines(trio):
     link = opened(trio.url, timeout=0.5)
     board = Board(link, link)
     receivers = [link.start(("PING",)) for _ in range(5)]
-    assert [receive() for receive in receivers] == [b"PONG"] * 5
+    assert [receive() for receive in receivers] == [[b"PONG"]] * 5
     wake, events = WakeLine(link, [board.keys]), EventLine(link, [board.keys])
     wake.arm()
     events.arm()

@@ -8,6 +8,7 @@ import pytest
 
 from django_delayq import clock
 from django_delayq.store.keys import asked_key, workers_key
+from django_delayq.store.rest import Rest
 from django_delayq.store.worker_registry import ASKED_MS, WorkerRegistry
 
 
@@ -40,6 +41,27 @@ def test_who_is_not_there_is_not_asked(registry, board):
     board.link.execute("HSET", workers_key("t"), "a", json.dumps({"beat": clock.wall_ms() - 31_000}))
     assert not registry.ask("a", "stop", by="x")
     assert board.link.execute("EXISTS", asked_key("t")) == 0
+
+
+@pytest.mark.parametrize("ahead", [-3_600_000, 3_600_000])
+def test_the_clock_of_a_host_changes_nothing(registry, monkeypatch, ahead):
+    now_ms = clock.wall_ms()
+    with monkeypatch.context() as there:
+        there.setattr(clock, "wall_ms", lambda: now_ms + ahead)
+        registry.beat("a", {})
+    assert [worker["silent"] for worker in registry.all()] == [False]
+    assert registry.ask("a", "quiet", by="x")
+    assert not registry.dismiss("a")
+
+
+def test_a_server_that_answers_late_hears_the_whole_beat_and_who_has_died(registry, board, monkeypatch):
+    monkeypatch.setattr(board.link, "rest", Rest())
+    board.link.leave_alone(3.0, late=1e-9)  # each call that is answered is followed by a rest
+    registry.beat("a", {})
+    board.link.rest.end()
+    registry.died("a")
+    board.link.rest.end()
+    assert registry.all()[0]["died"]
 
 
 def test_nothing_else_can_be_asked(registry):

@@ -42,7 +42,7 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
     """A Python command in that folder, with an environment without what these tests say."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DELAYQ_", "PYTEST_", "DJANGO_"))}
     env |= {"PYTHONPATH": f"{folder}:{ROOT}", "TMPDIR": str(folder), **environment}
-    return subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def run_pytest(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,8 @@ from django.db import transaction
 
 import django_delayq
 from django_delayq import KeyTaken
+from django_delayq.mirror.checkpoint import CheckpointTaken
+from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Attempt, Job
 from tests.testing.shop import SEEN, fail_twice, greet, make_user, settle_cart
 
@@ -91,6 +93,20 @@ def test_redis_that_is_down_within_a_block_only_is_there_at_its_commit(delayq):
             job = schedule(settle_cart, 1)
         assert job.created is None
     assert delayq.assert_scheduled(settle_cart).published
+
+
+def test_while_another_mirror_has_the_turn_rows_wait_for_it(delayq, monkeypatch):
+    """As on PostgreSQL and MariaDB, where a partition that is taken is left to who has it."""
+
+    def taken(_: MirrorLoop) -> None:
+        raise CheckpointTaken
+
+    job = schedule(settle_cart, 1)
+    with monkeypatch.context() as others:
+        others.setattr(MirrorLoop, "_fold_batch", taken)
+        assert [ran.outcome for ran in delayq.run_due()] == ["ack"]
+    delayq.run_due()
+    assert Job.objects.get(pk=job.id).state == "succeeded"
 
 
 def test_faults_that_no_run_has_used_up_are_gone_with_their_test(delayq):

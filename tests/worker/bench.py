@@ -12,9 +12,9 @@ from typing import Any
 from django_delayq import codec, ids
 from django_delayq.exceptions import UnknownTask
 from django_delayq.ladder import Ladder
-from django_delayq.record import JobRecord
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
+from django_delayq.store.record import JobRecord
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog

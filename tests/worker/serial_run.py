@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from django_delayq import codec, ids
-from django_delayq.record import JobRecord
 from django_delayq.shared_name import NAMED
 from django_delayq.store.queue import ScheduleItem
+from django_delayq.store.record import JobRecord
 
 TASK = "tests.app.shop.tasks.numbered"
 PATIENCE = 600.0

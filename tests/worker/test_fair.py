@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_delayq.management.commands import delayq_worker
+from django_delayq.store.error_replies import StoreError
 from tests.worker.bench import Bench
 from tests.worker.conftest import Shop, eventually
 
@@ -65,6 +66,20 @@ def test_what_a_heavy_queue_leaves_is_the_others_at_once(redis_server) -> None:
     counts = Counter(passes(bench, 10))
     bench.close()
     assert counts == {0: 3, 1: 17}
+
+
+def test_a_queue_that_is_found_empty_and_one_that_fails_give_up_their_turns(redis_server, monkeypatch) -> None:
+    bench = even(Bench(redis_server.link, queues=("a", "b"), weights=(9, 9)))
+    told: dict[int, bool] = {}
+    monkeypatch.setattr(bench.mover._turns, "had", lambda line, *, more: told.update({line: more}))
+    for _ in range(3):
+        bench.put("nothing", line=1)
+    passes(bench, 1)
+    assert told == {0: False, 1: True}, "the first is empty, the second has filled all room"
+    monkeypatch.setattr(bench.lines[1].store, "claim", refused)
+    bench.mover.poll()
+    bench.close()
+    assert told[1] is False
 
 
 def test_jobs_of_unlike_length_are_shared_by_number_too(redis_server) -> None:
@@ -170,3 +185,7 @@ def counting(claim, asked: Counter[int], number: int):
 
 def nothing() -> None:
     pass
+
+
+def refused(*_: Any, **__: Any) -> None:
+    raise StoreError("WRONGTYPE")

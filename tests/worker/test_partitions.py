@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from django_delayq import codec, ids
-from django_delayq.record import JobRecord
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.events import EventLog
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.keys import Keys, tag
 from django_delayq.store.queue import QueueStore, ScheduleItem
+from django_delayq.store.record import JobRecord
 from tests.conftest import missing
 from tests.links import package_link
 from tests.stage import ROOT
@@ -46,22 +46,32 @@ delayq.resume("default")
 """
 
 
+COUNTED = """
+import django
+django.setup()
+import django_delayq as delayq
+from tests.app.shop.tasks import count
+for number in range(30):
+    delayq.schedule(count, number, delay="3s")
+"""
+
+
 @pytest.fixture
 def divided(shop: Shop) -> Shop:
     shop.settings = {"QUEUES": {"default": {"PARTITIONS": PARTS}, "slow": {}}}
     return shop
 
 
-def put(shop: Shop, numbers: range, *, delay_ms: int = 0) -> list[str]:
+def put(shop: Shop, numbers: range, *, delay_ms: int = 0, into: range = range(PARTS)) -> list[str]:
     """A job a number, dealt to the partitions in turn."""
     found = []
-    for partition in range(PARTS):
+    for place, partition in enumerate(into):
         records = [
             JobRecord(
                 id=ids.new(partition), task=COUNT, durable=False, payload=codec.encode_payload((n,), {}, None, limit=65536, task=COUNT)
             )
             for n in numbers
-            if n % PARTS == partition
+            if n % len(into) == place
         ]
         store = QueueStore(package_link(shop.link), prefix="delayq", queue="default", partition=partition)
         store.schedule([ScheduleItem.of(record, delay_ms=delay_ms) for record in records])
@@ -103,7 +113,41 @@ def test_a_worker_serves_its_share_of_the_partitions(divided: Shop) -> None:
     assert divided.counts() == dict.fromkeys(range(30), 1)
 
 
-@pytest.mark.parametrize("given", ["default=0-3", "default=2-1", "default=x", "other=0", "default"])
+ONE = {"QUEUES": {"default": {}, "slow": {}}}  # and none before
+
+
+def test_jobs_in_partitions_that_the_settings_do_not_name_any_more_are_run(divided: Shop) -> None:
+    put(divided, range(30))
+    divided.settings |= ONE
+    worker = divided.work("--burst")
+    assert worker.wait() == 0
+    assert divided.counts() == dict.fromkeys(range(30), 1)
+    assert f"add {PARTS} to FORMER_PARTITIONS" in worker.text()
+    after = divided.work("--burst")
+    assert after.wait() == 0
+    assert "FORMER_PARTITIONS" not in after.text(), "they are empty"
+
+
+def test_a_worker_without_a_share_of_what_is_left_leaves_it_to_others(divided: Shop) -> None:
+    put(divided, range(30))
+    divided.settings |= ONE
+    assert divided.work("--burst", "--partitions", "default=0-1").wait() == 0
+    assert sorted(divided.counts()) == [n for n in range(30) if n % PARTS != 2]
+
+
+def test_rows_of_such_partitions_come_back_to_a_wiped_redis_and_are_run(divided: Shop) -> None:
+    divided.keep_rows(DURABILITY="outbox")
+    environment = {**os.environ, **divided.project}
+    subprocess.run([sys.executable, "-c", COUNTED], cwd=ROOT, env=environment, check=True)
+    assert divided.work("--burst", "--roles", "mirror").wait() == 0
+    divided.link.execute("FLUSHALL")
+    divided.settings |= ONE
+    worker = divided.work("--roles", "move,mirror,relay")
+    eventually(lambda: divided.counts() == dict.fromkeys(range(30), 1), patience=60)
+    assert "FORMER_PARTITIONS" in worker.text()
+
+
+@pytest.mark.parametrize("given", ["default=0-3", "default=2-1", "default=x", "other=0", "default", "default=0,default=2"])
 def test_a_share_that_cannot_be_is_refused(divided: Shop, given: str) -> None:
     worker = divided.work("--burst", "--partitions", given)
     assert worker.wait() == 2
@@ -116,6 +160,17 @@ def test_more_partitions_than_one_worker_serves_are_refused_with_the_way_out(sho
     assert worker.wait() == 2
     assert "130 partitions" in worker.text()
     assert "--partitions orders=0-63" in worker.text()
+
+
+def test_a_job_in_a_partition_far_beyond_the_settings_keeps_no_worker_from_those_that_they_name(divided: Shop) -> None:
+    put(divided, range(30))
+    put(divided, range(30, 31), into=range(300, 301))
+    worker = divided.work("--burst")
+    assert worker.wait() == 0, worker.text()
+    assert divided.counts() == dict.fromkeys(range(30), 1)
+    assert "leaves them alone; add 301 to FORMER_PARTITIONS" in worker.text()
+    assert divided.work("--burst", "--partitions", "default=300").wait() == 0
+    assert divided.counts() == dict.fromkeys(range(31), 1)
 
 
 def test_rows_tell_of_the_jobs_of_all_partitions(divided: Shop) -> None:

@@ -5,7 +5,7 @@ an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -74,16 +74,17 @@ def for_programs(view: View) -> View:
 
 def _answer(routes: Mapping[str, Route], request: HttpRequest, path: Mapping[str, str]) -> GatewayAnswer:
     route, token = _admitted(routes, request)
+    call = GatewayCall(token=token, body={}, path=path, query={}, job=ids.new(), again=False)
     if route.body is None:
-        return _carried_out(route, token, path, intake.query(request, route.query), {}, ids.new(), False)
+        return _carried_out(route, replace(call, query=intake.query(request, route.query)))
     raw = intake.raw_body(request)
     key = idempotency.read(request.headers.get(idempotency.HEADER))
-    body = intake.json_body(raw)
-    json_schemas.check(route.body, body)
-    carry_out = partial(_settled, route, token, path, body)
+    call = replace(call, body=intake.json_body(raw))
+    json_schemas.check(route.body, call.body)
     if key is None:
-        return carry_out(ids.new(), False)
-    return idempotency.once(token, key, idempotency.fingerprint(str(request.method), request.get_full_path(), raw), carry_out)
+        return _settled(route, call)
+    fingerprint = idempotency.fingerprint(str(request.method), request.get_full_path(), raw)
+    return idempotency.once(token, key, fingerprint, lambda job, again: _settled(route, replace(call, job=job, again=again)))
 
 
 def _admitted(routes: Mapping[str, Route], request: HttpRequest) -> tuple[Route, Token]:
@@ -114,26 +115,24 @@ def _let_in(
     return route.handle, GatewayCall(token=token, body=body, path=path, query={}, job=ids.new(), again=False, patience=patience)
 
 
-def _settled(route: Route, token: Token, path: Mapping[str, str], body: dict[str, Any], job: UUID, again: bool) -> GatewayAnswer:
+def _settled(route: Route, call: GatewayCall) -> GatewayAnswer:
     """The answer, also where that is a refusal; but for those that leave open what has happened."""
     try:
-        return _carried_out(route, token, path, {}, body, job, again)
+        return _carried_out(route, call)
     except GatewayProblem as problem:
         if problem.status >= 500:
             raise
         return GatewayAnswer.of(problem)
 
 
-def _carried_out(
-    route: Route, token: Token, path: Mapping[str, str], query: Mapping[str, str], body: dict[str, Any], job: UUID, again: bool
-) -> GatewayAnswer:
+def _carried_out(route: Route, call: GatewayCall) -> GatewayAnswer:
     try:
-        found: GatewayAnswer = route.handle(GatewayCall(token=token, body=body, path=path, query=query, job=job, again=again))
+        found: GatewayAnswer = route.handle(call)
         return found
     except DOWN as error:
         raise _away("store_away", error, *getattr(error, "jobs", ())) from error
     except DriverError as error:
-        raise _away("database_away", error, *([job] if route.verb == "schedule" else [])) from error
+        raise _away("database_away", error, *([call.job] if route.puts_in else [])) from error
 
 
 def _refusal(error: Exception) -> GatewayAnswer:

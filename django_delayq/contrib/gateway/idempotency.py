@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -109,14 +109,19 @@ def _hold(digest: str, request: str) -> tuple[KeptAnswer, bool]:
         raise _under_way(HOLD)
     if found.request != request:
         raise GatewayProblem("idempotency_reused")
-    if found.status is not None:
-        return found, True
+    if found.status is None:
+        _take_over(found, now)
+    return found, True
+
+
+def _take_over(found: KeptAnswer, now: datetime) -> None:
+    """Of who has held it, and has not answered in time."""
     if found.held_until > now:
         raise _under_way(found.held_until - now)
-    if not rows().filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=now + HOLD):
+    until = now + HOLD
+    if not rows().filter(pk=found.pk, status=None, held_until=found.held_until).update(held_until=until):
         raise _under_way(HOLD)
-    found.held_until = now + HOLD
-    return found, True
+    found.held_until = until
 
 
 def _inserted(fresh: KeptAnswer) -> bool:

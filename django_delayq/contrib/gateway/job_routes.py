@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from django_delayq import conf, ids
@@ -23,8 +23,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
 from django_delayq.states import Change
 from django_delayq.store.inspector import JobView
-
-CHANGES: Final = tuple(change.value for change in Change)
+from django_delayq.store.record import validate_key
 
 
 def schedule(call: GatewayCall) -> GatewayAnswer:
@@ -44,7 +43,7 @@ def _told_of(found: handles.Job) -> GatewayAnswer:
     row = Job.objects.using(conf.get().database).filter(pk=found.id).first()
     away, view = False, None
     try:
-        with stores.guarded(found.queue):
+        with stores.guarded(found.queue, ids.partition(found.id)):
             view = stores.inspector().job(found.queue, found.id)
     except DOWN:
         if row is None:
@@ -71,7 +70,11 @@ def _of_redis(view: JobView) -> dict[str, Any]:
 
 def find(call: GatewayCall) -> GatewayAnswer:
     """The unfinished job that holds a key, as `get` tells it."""
-    key, queue = placement.key(call.query["key"], "query"), call.query["queue"]
+    key, queue = call.query["key"], call.query["queue"]
+    try:
+        validate_key(key)
+    except PayloadError:  # no job has it
+        raise GatewayProblem("job_unknown") from None
     if not call.token.allows("queues", queue) or queue not in conf.get().queues:
         raise GatewayProblem("job_unknown")
     return _told_of(_visible(call.token, handles.get(key=key, queue=queue)))

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from django_delayq.contrib.gateway.problems import GatewayProblem, pointer
 from django_delayq.producer.options import MOST_PRIORITY, POLICIES
-from django_delayq.record import MAX_KEY, MAX_TASK
 from django_delayq.store.queue import MOST
+from django_delayq.store.record import MAX_KEY, MAX_TASK
 
 Schema = Mapping[str, Any]
 LONGEST_REASON: Final = 500

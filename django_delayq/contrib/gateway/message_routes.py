@@ -21,9 +21,9 @@ from django_delayq.messages.puller import Ask
 from django_delayq.messages.push import KIND
 from django_delayq.messages.settling import Holder
 from django_delayq.producer.stores import stores
-from django_delayq.record import JobRecord
 from django_delayq.states import NO_LIMIT
 from django_delayq.store.queue import Outcome
+from django_delayq.store.record import JobRecord
 
 ANSWERS: Final = (DONE, LOST)
 FENCE: Final = re.compile(r"([1-9][0-9]{0,8})/([A-Za-z0-9]{1,64})")  # the attempt, and the nonce of its claim
@@ -65,14 +65,14 @@ def settle(verb: str, call: GatewayCall) -> GatewayAnswer:
     """Tells of the ends of many messages in one call, and answers for each."""
     queue = _pulled(call)
     given = [(pointer("messages", number), one["id"], one) for number, one in enumerate(call.body["messages"])]
-    answers = VERBS[verb](call, queue, _told(given))
+    answers = TELLERS[verb](call, queue, _told(given))
     return GatewayAnswer(status=200, body={"messages": answers})
 
 
 def settle_one(verb: str, call: GatewayCall) -> GatewayAnswer:
     """The same of one: a lease that was lost is 409."""
     queue = _pulled(call)
-    (answer,) = VERBS[verb](call, queue, _told([("", call.path["id"], call.body)]))
+    (answer,) = TELLERS[verb](call, queue, _told([("", call.path["id"], call.body)]))
     if answer["answer"] == LOST:
         raise GatewayProblem("lease_lost", more={"id": answer["id"]})
     return GatewayAnswer(status=200, body=answer)
@@ -122,7 +122,8 @@ def _extend(call: GatewayCall, queue: QueueConfig, told: list[ClaimTold]) -> lis
     return found
 
 
-VERBS: Final[dict[str, Callable[[GatewayCall, QueueConfig, list[ClaimTold]], list[dict[str, Any]]]]] = {
+# Of each verb of a consumer, what tells Redis.
+TELLERS: Final[dict[str, Callable[[GatewayCall, QueueConfig, list[ClaimTold]], list[dict[str, Any]]]]] = {
     "ack": _ack,
     "retry": _retry,
     "snooze": _snooze,

@@ -13,6 +13,7 @@ from django_delayq import clock, ids
 from django_delayq.models import ExactJSONField
 
 ALL: Final = "*"
+PER_MINUTE: Final = 600  # requests that a token may send, unless it is made for another number
 # What a token may be made for.
 VERBS: Final = (
     *("schedule", "get", "cancel", "reschedule", "run_now", "requeue", "queues", "tasks"),
@@ -40,7 +41,7 @@ class Token(models.Model):
     tasks: ExactJSONField = ExactJSONField(_("tasks"), default=list)
     secrets: ExactJSONField = ExactJSONField(_("secrets"), null=True, blank=True)
     targets: ExactJSONField = ExactJSONField(_("targets"), null=True, blank=True)
-    per_minute: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("requests per minute"), default=600)
+    per_minute: models.PositiveIntegerField[int, int] = models.PositiveIntegerField(_("requests per minute"), default=PER_MINUTE)
     created_at: models.DateTimeField[datetime, datetime] = models.DateTimeField(_("created at"), default=clock.now)
     created_by: models.CharField[str, str] = models.CharField(_("created by"), max_length=200, blank=True, default="")
     expires_at: models.DateTimeField[datetime | None, datetime | None] = models.DateTimeField(_("expires at"), null=True, blank=True)

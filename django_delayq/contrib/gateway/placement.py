@@ -20,10 +20,10 @@ from django_delayq.producer import where
 from django_delayq.producer.options import NONE
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
-from django_delayq.record import validate_key
 from django_delayq.shared_name import NAMED
 from django_delayq.states import CARRIED, PERIODIC, SCHEDULED_BY, EndingKind
 from django_delayq.store.inspector import JobView
+from django_delayq.store.record import validate_key
 from django_delayq.text import visible
 
 LONGEST_DETAIL: Final = 1_000
@@ -81,22 +81,34 @@ def options(call: GatewayCall, queue: str, *payload: str) -> dict[str, Any]:
             raise GatewayProblem("arguments", pointer(name), cause=told(error)) from None
     if "key" in body:
         found["key"] = key(body["key"], "/key")
-        needed = DISPLACES.get(found["on_conflict"])
-        if needed is not None and not call.token.allows("verbs", needed):
-            raise GatewayProblem("verb_denied", "/on_conflict", verb=needed)
+        _check_displaces(call, found["on_conflict"])
     elif "on_conflict" in body:
         raise GatewayProblem("field_missing", "/key")
     if "delay" in body or "run_at" in body:
         found |= date(body)
     if "expires" in body:
-        given = body["expires"]
-        dated = isinstance(given, str) and "T" in given  # durations have small letters
-        found["expires"] = _moment(given, "/expires") if dated else duration(given, "/expires")
-    meta = body.get("meta", {})
+        found["expires"] = _expiry(body["expires"])
+    return found | {"meta": {**_meta(body), SCHEDULED_BY: call.token.actor}}
+
+
+def _check_displaces(call: GatewayCall, on_conflict: str) -> None:
+    """What displaces another job needs the verb that would end or move it."""
+    needed = DISPLACES.get(on_conflict)
+    if needed is not None and not call.token.allows("verbs", needed):
+        raise GatewayProblem("verb_denied", "/on_conflict", verb=needed)
+
+
+def _expiry(given: Any) -> Any:
+    dated = isinstance(given, str) and "T" in given  # durations have small letters
+    return _moment(given, "/expires") if dated else duration(given, "/expires")
+
+
+def _meta(body: dict[str, Any]) -> dict[str, Any]:
+    meta: dict[str, Any] = body.get("meta", {})
     for name in (SCHEDULED_BY, CARRIED, PERIODIC, NAMED):
         if name in meta:
             raise GatewayProblem("field_value", pointer("meta", name), cause="This name is taken by the package.")
-    return found | {"meta": {**meta, SCHEDULED_BY: call.token.actor}}
+    return meta
 
 
 def allowed(call: GatewayCall, usual: str) -> str:
@@ -123,11 +135,15 @@ def date(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def duration(given: Any, place: str) -> clock.Delay:
-    """A duration, as it was given. Raises: GatewayProblem, for what is none."""
+    """A duration, as it was given: seconds, or text as `clock.Delay` has it.
+
+    Raises:
+        GatewayProblem: field_value: it is none.
+    """
     try:
         clock.milliseconds(given)
     except (ValueError, TypeError) as error:
-        raise wrong(place, error) from None
+        raise _wrong(place, error) from None
     return given  # type: ignore[no-any-return]  # the schema has let numbers and text through
 
 
@@ -144,13 +160,15 @@ def _moment(given: str, place: str) -> datetime:
 
 
 def key(given: str, place: str) -> str:
-    """A business key. `place` "query": what cannot be one is not found."""
+    """A business key.
+
+    Raises:
+        GatewayProblem: field_value: it cannot be one.
+    """
     try:
         return validate_key(given)
     except PayloadError as error:
-        if place == "query":
-            raise GatewayProblem("job_unknown") from None
-        raise wrong(place, error) from None
+        raise _wrong(place, error) from None
 
 
 def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
@@ -174,7 +192,7 @@ def _before(call: GatewayCall, queue: str, policy: str) -> GatewayAnswer | None:
 def _seen(queue: str, id: UUID) -> JobView | None:
     """As Redis knows it; None also where Redis does not answer."""
     try:
-        with stores.guarded(queue):
+        with stores.guarded(queue, ids.partition(id)):
             return stores.inspector().job(queue, id)
     except DOWN:
         return None
@@ -190,7 +208,7 @@ def _held(holder: UUID) -> GatewayProblem:
     return GatewayProblem("key_held", "/key", more={"holder": ids.short(holder)})
 
 
-def wrong(place: str, error: Exception) -> GatewayProblem:
+def _wrong(place: str, error: Exception) -> GatewayProblem:
     """A value that cannot be, in the words of the error."""
     return GatewayProblem("field_value", place, cause=told(error))
 

@@ -11,20 +11,17 @@ from django_delayq.contrib.gateway.models import Token
 from django_delayq.contrib.gateway.problems import GatewayProblem
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import Task, registry
-from django_delayq.store.queue_depth import QueueDepth
+from django_delayq.store.queue_depth import QueueDepth, summed
 
 # As `delayq status --json` calls them. Who has paused it and why is left out: these are people of the project.
 FIGURES: Final = ("queue", "scheduled", "due", "running", "retrying", "failed", "oldest_late_ms", "next_due_ms", "paused_ms")
+_REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def queues(call: GatewayCall) -> GatewayAnswer:
     """How full the queues of the token are."""
     names = [name for name in conf.get().queues if call.token.allows("queues", name)]
-    found, missing = stores.from_each(names, stores.inspector().depths)
-    for unavailable in missing.values():  # a list that lacks some would be taken for all
-        raise unavailable
-    depths = {depth.queue: depth for of_server in found for depth in of_server}
-    return GatewayAnswer(status=200, body={"queues": [_figures(depths[name]) for name in names if name in depths]})
+    return GatewayAnswer(status=200, body={"queues": list(map(_figures, _depths(names)))})
 
 
 def queue(call: GatewayCall) -> GatewayAnswer:
@@ -32,8 +29,14 @@ def queue(call: GatewayCall) -> GatewayAnswer:
     name = call.path["queue"]
     if name not in conf.get().queues or not call.token.allows("queues", name):
         raise GatewayProblem("queue_unknown")
-    with stores.guarded(name):
-        return GatewayAnswer(status=200, body=_figures(stores.inspector().depth(name)))
+    return GatewayAnswer(status=200, body=_figures(_depths([name])[0]))
+
+
+def _depths(names: list[str]) -> list[QueueDepth]:
+    found, missing = stores.from_each(names, lambda reach: stores.inspector(reach).by_partition(names))
+    if missing:  # numbers that lack some would be taken for all
+        raise missing.first
+    return list(map(summed, found))
 
 
 def tasks(call: GatewayCall) -> GatewayAnswer:
@@ -51,9 +54,6 @@ def _task(task: Task[..., Any]) -> dict[str, Any]:
         for one in task.signature.parameters.values()
     ]
     return {"task": task.name, "queue": task.queue, "parameters": parameters}
-
-
-_REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _figures(depth: QueueDepth) -> dict[str, Any]:

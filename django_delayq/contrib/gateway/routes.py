@@ -13,7 +13,7 @@ from django_delayq.contrib.gateway import job_routes, json_schemas, message_rout
 from django_delayq.contrib.gateway.exchange import GatewayCall
 from django_delayq.contrib.gateway.json_schemas import JOB_ID, KEY, QUEUE, Schema, record
 from django_delayq.contrib.gateway.queue_routes import FIGURES
-from django_delayq.states import State
+from django_delayq.states import Change, State
 
 EVERYWHERE: Final = ("token_missing", "token_invalid", "verb_denied", "method", "rate", "limit_away", "store_away", "database_away")
 WITH_BODY: Final = (
@@ -39,7 +39,6 @@ class Route:
 
     name: str
     verb: str
-    method: str
     path: str
     summary: str
     handle: Callable[[GatewayCall], Any]  # an answer, or what is awaited for one
@@ -50,11 +49,21 @@ class Route:
     waits: bool = False
 
     @property
+    def method(self) -> str:
+        """What has a body is posted; without one it only tells."""
+        return "GET" if self.body is None else "POST"
+
+    @property
     def codes(self) -> tuple[str, ...]:
         """Every code with which it refuses."""
         body = WITH_BODY if self.body is not None else ()
         keys = KEYED if self.keeps else UNKEPT if self.waits else ()
         return (*EVERYWHERE, *body, *keys, *(("query",) if self.query else ()), *self.problems)
+
+    @property
+    def puts_in(self) -> bool:
+        """Whether it puts a job in, with the id that its call brings."""
+        return 201 in self.answers
 
     @property
     def keeps(self) -> bool:
@@ -68,22 +77,20 @@ def _open(*names: str, **others: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": [*properties]}
 
 
+def _all(**members: Schema) -> Schema:
+    """An object that has exactly these members."""
+    return record(members, *members)
+
+
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _MOMENT: Final[Schema] = {"type": ["string", "null"], "format": "date-time"}
 _FIGURES: Final = _open(**{**dict.fromkeys(FIGURES, _COUNT), "queue": {"type": "string"}})
-_SCHEDULED: Final = record(
-    {
-        "id": JOB_ID,
-        "queue": {"type": "string"},
-        "key": {"type": "string"},
-        "created": {"type": ["boolean", "null"]},
-        "run_at": _MOMENT,
-    },
-    "id",
-    "queue",
-    "key",
-    "created",
-    "run_at",
+_SCHEDULED: Final = _all(
+    id=JOB_ID,
+    queue={"type": "string"},
+    key={"type": "string"},
+    created={"type": ["boolean", "null"]},
+    run_at=_MOMENT,
 )
 
 
@@ -96,32 +103,17 @@ def _put_in(noun: str) -> Mapping[int, tuple[str, Schema]]:
 
 
 _PUT_IN: Final = ("key_held", "payload_size", "field_missing", "arguments", "options")
-_CHANGED: Final[Schema] = {"type": "string", "enum": [*job_routes.CHANGES]}
-_JOB: Final = record(
-    {
-        "id": JOB_ID,
-        "queue": {"type": "string"},
-        "state": {"type": ["string", "null"], "enum": [*(state.value for state in State), None]},
-        "job": {**_open("uuid", "task", "args", "kwargs", "run_at"), "type": ["object", "null"]},
-        "redis": {**_open("state", "date", "attempt"), "type": ["object", "null"]},
-        "redis_answers": {"type": "boolean"},
-    },
-    "id",
-    "queue",
-    "state",
-    "job",
-    "redis",
-    "redis_answers",
+_CHANGED: Final[Schema] = {"type": "string", "enum": [change.value for change in Change]}
+_JOB: Final = _all(
+    id=JOB_ID,
+    queue={"type": "string"},
+    state={"type": ["string", "null"], "enum": [*(state.value for state in State), None]},
+    job={**_open("uuid", "task", "args", "kwargs", "run_at"), "type": ["object", "null"]},
+    redis={**_open("state", "date", "attempt"), "type": ["object", "null"]},
+    redis_answers={"type": "boolean"},
 )
-_PARAMETER: Final = record(
-    {"name": {"type": "string"}, "kind": {"type": "string"}, "required": {"type": "boolean"}}, "name", "kind", "required"
-)
-_TASK: Final = record(
-    {"task": {"type": "string"}, "queue": {"type": "string"}, "parameters": {"type": "array", "items": _PARAMETER}},
-    "task",
-    "queue",
-    "parameters",
-)
+_PARAMETER: Final = _all(name={"type": "string"}, kind={"type": "string"}, required={"type": "boolean"})
+_TASK: Final = _all(task={"type": "string"}, queue={"type": "string"}, parameters={"type": "array", "items": _PARAMETER})
 
 
 def _changes(verb: str, summary: str) -> Iterator[Route]:
@@ -130,54 +122,39 @@ def _changes(verb: str, summary: str) -> Iterator[Route]:
     yield Route(
         name=verb,
         verb=verb,
-        method="POST",
         path=f"jobs/{{id}}/{act.command}",
         summary=summary,
         handle=partial(job_routes.change, act),
         body=record(fields),
-        answers={200: ("It was done, or asked for.", record({"id": JOB_ID, "change": _CHANGED}, "id", "change"))},
+        answers={200: ("It was done, or asked for.", _all(id=JOB_ID, change=_CHANGED))},
         problems=("queue_unlisted", "job_unknown", "not_changed"),
     )
     named: dict[str, Schema] = {"queue": QUEUE, "key": KEY}
     yield Route(
         name=f"{verb}_by_key",
         verb=verb,
-        method="POST",
         path=f"keys/{act.command}",
         summary=f"{summary}; by its key",
         handle=partial(job_routes.change_of_key, act),
         body=record({**named, **fields}, "queue", "key"),
-        answers={200: ("It was done, or asked for.", record({**named, "change": _CHANGED}, "queue", "key", "change"))},
+        answers={200: ("It was done, or asked for.", _all(**named, change=_CHANGED))},
         problems=("field_missing", "queue_denied", "queue_unlisted", "job_unknown", "not_changed"),
     )
 
 
-_MESSAGE: Final = record(
-    {
-        "id": JOB_ID,
-        "fence": {"type": "string"},
-        "body": {},
-        "key": {"type": "string"},
-        "meta": {"type": "object"},
-        "attempt": {"type": "integer", "minimum": 1},
-        "max_attempts": {"type": ["integer", "null"]},
-        "run_at": _MOMENT,
-        "lease_end": _MOMENT,
-    },
-    "id",
-    "fence",
-    "body",
-    "key",
-    "meta",
-    "attempt",
-    "max_attempts",
-    "run_at",
-    "lease_end",
+_MESSAGE: Final = _all(
+    id=JOB_ID,
+    fence={"type": "string"},
+    body={},
+    key={"type": "string"},
+    meta={"type": "object"},
+    attempt={"type": "integer", "minimum": 1},
+    max_attempts={"type": ["integer", "null"]},
+    run_at=_MOMENT,
+    lease_end=_MOMENT,
 )
 _SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
-_PULLED: Final = record(
-    {"messages": {"type": "array", "items": _MESSAGE}, "lease": _SECONDS, "wait": _SECONDS}, "messages", "lease", "wait"
-)
+_PULLED: Final = _all(messages={"type": "array", "items": _MESSAGE}, lease=_SECONDS, wait=_SECONDS)
 _HELD: Final[Mapping[str, Schema]] = {"lease": _SECONDS, "cancel_requested": {"type": "boolean"}}
 SETTLED: Final = {
     "ack": "Messages have been dealt with",
@@ -196,18 +173,16 @@ def _settling(verb: str, summary: str) -> Iterator[Route]:
     yield Route(
         name=verb,
         verb=verb,
-        method="POST",
         path=f"queues/{{queue}}/{verb}",
         summary=summary,
         handle=partial(message_routes.settle, verb),
         body=json_schemas.settle(verb),
-        answers={200: ("What became of each.", record({"messages": {"type": "array", "items": one}}, "messages"))},
+        answers={200: ("What became of each.", _all(messages={"type": "array", "items": one}))},
         problems=("queue_unknown", "queue_of_workers", "field_missing"),
     )
     yield Route(
         name=f"{verb}_one",
         verb=verb,
-        method="POST",
         path=f"queues/{{queue}}/messages/{{id}}/{verb}",
         summary=f"{summary}; one",
         handle=partial(message_routes.settle_one, verb),
@@ -221,7 +196,6 @@ ROUTES: Final = (
     Route(
         name="schedule",
         verb="schedule",
-        method="POST",
         path="jobs",
         summary="Schedule a registered task",
         handle=job_routes.schedule,
@@ -232,7 +206,6 @@ ROUTES: Final = (
     Route(
         name="get",
         verb="get",
-        method="GET",
         path="jobs/{id}",
         summary="A job: its row, and what Redis knows of it now",
         handle=job_routes.get,
@@ -242,7 +215,6 @@ ROUTES: Final = (
     Route(
         name="find",
         verb="get",
-        method="GET",
         path="jobs",
         summary="The unfinished job that holds a key",
         handle=job_routes.find,
@@ -257,16 +229,14 @@ ROUTES: Final = (
     Route(
         name="queues",
         verb="queues",
-        method="GET",
         path="queues",
         summary="How full the queues of the token are",
         handle=queue_routes.queues,
-        answers={200: ("Every queue.", record({"queues": {"type": "array", "items": _FIGURES}}, "queues"))},
+        answers={200: ("Every queue.", _all(queues={"type": "array", "items": _FIGURES}))},
     ),
     Route(
         name="queue",
         verb="queues",
-        method="GET",
         path="queues/{queue}",
         summary="How full one queue is",
         handle=queue_routes.queue,
@@ -276,16 +246,14 @@ ROUTES: Final = (
     Route(
         name="tasks",
         verb="tasks",
-        method="GET",
         path="tasks",
         summary="The tasks that the token may schedule",
         handle=queue_routes.tasks,
-        answers={200: ("Every task.", record({"tasks": {"type": "array", "items": _TASK}}, "tasks"))},
+        answers={200: ("Every task.", _all(tasks={"type": "array", "items": _TASK}))},
     ),
     Route(
         name="push",
         verb="push",
-        method="POST",
         path="queues/{queue}/messages",
         summary="Put a message in, for consumers to pull",
         handle=message_routes.push,
@@ -296,7 +264,6 @@ ROUTES: Final = (
     Route(
         name="pull",
         verb="pull",
-        method="POST",
         path="queues/{queue}/pull",
         summary="Take due messages under a lease",
         handle=message_routes.pull,
@@ -309,7 +276,6 @@ ROUTES: Final = (
     Route(
         name="deliver",
         verb="deliver",
-        method="POST",
         path="deliveries",
         summary="Have a request sent, until its host has said yes",
         handle=target_routes.deliver,
@@ -320,7 +286,6 @@ ROUTES: Final = (
     Route(
         name="offer",
         verb="offer",
-        method="POST",
         path="offers",
         summary="Have a message put into a list or a stream of others",
         handle=target_routes.offer,

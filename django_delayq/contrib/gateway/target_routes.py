@@ -24,7 +24,7 @@ def deliver(call: GatewayCall) -> GatewayAnswer:
     http = conf.get().http
     if http is None:
         raise GatewayProblem("no_deliveries")
-    from django_delayq.contrib.http import delivery, endpoint
+    from django_delayq.targets import delivery, endpoint
 
     body = call.body
     options = placement.options(call, placement.allowed(call, http.queue), "json", "text", "headers")
@@ -62,7 +62,7 @@ def offer(call: GatewayCall) -> GatewayAnswer:
         raise GatewayProblem("target_denied", "/to")
     if to not in conf.get().targets:
         raise GatewayProblem("target_unlisted", "/to")
-    from django_delayq.contrib.destinations.offering import offers
+    from django_delayq.targets.offering import offers
 
     options = placement.options(call, placement.allowed(call, offers.queue), "message")
     return placement.put(call, Proposed(offers, options, (call.body["message"],), {"to": to}, lambda *_: "/message"))

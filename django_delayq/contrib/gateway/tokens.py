@@ -13,14 +13,13 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from django_delayq import clock, conf
-from django_delayq.contrib.gateway.models import ALL, VERBS, Token, secret_of
+from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token, secret_of
 from django_delayq.exceptions import ConfigError, TargetRefused
 
 PREFIX: Final = "dqg_"  # so that scanners for secrets know one when they see it
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 USED_EVERY: Final = timedelta(minutes=1)
 OVERLAP: Final = "1d"
-PER_MINUTE: Final = 600
 MOST_PER_MINUTE: Final = 1_000_000
 LONGEST: Final = 200  # characters of what is sent as a token; no token is as long
 
@@ -56,10 +55,8 @@ def make(
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name of a token: 1 to 100 letters, digits, dots, dashes and underscores.")
-    for said, listed, known in (("queues", queues, list(conf.get().queues)), ("verbs", verbs, VERBS)):
-        strange = next((one for one in listed if one != ALL and one not in known), None)
-        if strange is not None or not listed:
-            raise ConfigError(f"{said} of the token {name}: {strange!r} is none. There are: {', '.join(known)}, and {ALL} for all.")
+    _check_known(name, "queues", queues, list(conf.get().queues))
+    _check_known(name, "verbs", verbs, VERBS)
     if not tasks:
         raise ConfigError(f"tasks of the token {name}: name one at least, or {ALL} for all.")
     if not 1 <= per_minute <= MOST_PER_MINUTE:
@@ -70,10 +67,7 @@ def make(
         until = None if expires is None else clock.now() + timedelta(seconds=clock.seconds(expires))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"expires of the token {name}: {error}.") from None
-    unlisted = next((one for one in targets if one != ALL and one not in conf.get().targets), None)
-    if unlisted is not None:
-        listing = ", ".join(sorted(conf.get().targets)) or "none"
-        raise ConfigError(f"targets of the token {name}: {unlisted!r} is none of DELAYQ['TARGETS'], which lists {listing}.")
+    _check_targets(name, targets)
     lists = {"queues": list(queues), "verbs": list(verbs), "tasks": list(tasks)}
     lists |= {"targets": list(targets), "secrets": [_secret(name, one) for one in secrets]}
     return _made(Token(name=name, **lists, per_minute=per_minute, created_by=by, expires_at=until))
@@ -139,8 +133,22 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _check_known(token: str, said: str, given: Sequence[str], known: Sequence[str]) -> None:
+    strange = next((one for one in given if one != ALL and one not in known), None)
+    if strange is not None or not given:
+        raise ConfigError(f"{said} of the token {token}: {strange!r} is none. There are: {', '.join(known)}, and {ALL} for all.")
+
+
+def _check_targets(token: str, given: Sequence[str]) -> None:
+    known = conf.get().targets
+    strange = next((one for one in given if one != ALL and one not in known), None)
+    if strange is not None:
+        listing = ", ".join(sorted(known)) or "none"
+        raise ConfigError(f"targets of the token {token}: {strange!r} is none of DELAYQ['TARGETS'], which lists {listing}.")
+
+
 def _secret(token: str, given: str) -> str:
-    from django_delayq.contrib.http import endpoint  # who delivers nothing has nothing of it in memory
+    from django_delayq.targets import endpoint  # who delivers nothing has nothing of it in memory
 
     name, _, url = given.partition("=")
     http = conf.get().http

@@ -15,6 +15,7 @@ from django_delayq.console.vitals import Vital
 from django_delayq.contrib.health.access import for_watchers, open_to_all
 from django_delayq.models import Job
 from django_delayq.producer.stores import TIMEOUT, stores
+from django_delayq.store.connection import Link
 from django_delayq.worker import hanging_calls
 
 BAD: Final = 503
@@ -80,10 +81,14 @@ def _database_reached() -> bool:
 def _redis_reached() -> bool:
     """Every server on which jobs are in Redis alone; the shared one where none are."""
     config = conf.get()
-    needed = {stores.places.of(name, 0): name for name, queue in config.queues.items() if queue.durability == "redis"}
+    places, needed = stores.places, dict[Link, tuple[Link, str, int]]()
+    for name, queue in config.queues.items():
+        for partition in queue.served if queue.durability == "redis" else ():
+            link = places.of(name, partition)
+            needed.setdefault(link.server, (link, name, partition))
     try:
-        for link, name in (needed or {stores.link: ""}).items():
-            with stores.guarded(name):
+        for link, name, partition in needed.values() or [(stores.link, "", 0)]:
+            with stores.guarded(name, partition):
                 link.execute("TIME")
     except DOWN:
         return False

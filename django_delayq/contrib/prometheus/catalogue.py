@@ -23,7 +23,7 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
     "delayq_worker_state": Metric(
         "gauge", ("state",), "1 for the state that the worker is in (working, quiet, leaving), 0 for others."
     ),
-    "delayq_worker_redis_reached": Metric("gauge", (), "1 if the worker has reached Redis in the last 15 seconds."),
+    "delayq_worker_redis_reached": Metric("gauge", (), "1 if the worker has reached a server of its queues in the last 15 seconds."),
     "delayq_worker_processes": Metric("gauge", ("kind",), "Processes that are there: task (run jobs), loop (keep records)."),
     "delayq_worker_process_restarts_total": Metric(
         "counter", ("process", "cause"), "Processes that were started in the place of one that died, or that was replaced."
@@ -70,6 +70,8 @@ OF_QUEUES: Final[Mapping[str, Metric]] = {
     ),
     "delayq_oldest_late_seconds": Metric("gauge", ("queue",), "By how much the oldest due job is late; 0 for none."),
     "delayq_queue_paused": Metric("gauge", ("queue",), "1 if somebody has paused the queue."),
+    "delayq_queue_partitions": Metric("gauge", ("queue",), "Partitions of the queue, where it has or had several."),
+    "delayq_queue_partitions_away": Metric("gauge", ("queue",), "Those of them that cannot be asked, and are in no other number."),
     "delayq_queue_workers": Metric("gauge", ("queue",), "Workers that claim from the queue. Not told of queues of messages."),
     "delayq_queue_slots": Metric("gauge", ("queue",), "How many jobs these run at once, at most."),
     "delayq_mirror_lag_events": Metric("gauge", ("queue",), "Entries of the event stream that no mirror has folded."),

@@ -107,7 +107,7 @@ def _end(row: Job, runs: Sequence[Attempt]) -> list[TaskError]:
 def _in_redis(id: UUID) -> TaskResult | None:
     """A job of redis durability, of which the mirror has not told yet."""
     for queue in conf.get().queues:
-        with stores.guarded(queue):
+        with stores.guarded(queue, ids.partition(id)):
             view: Any = stores.inspector().job(queue, id)
         if view is None:
             continue

@@ -102,7 +102,7 @@ class Command(BaseCommand):
         newer = add("upgrade", upgrade, "raise the format of the queues, once every process runs this release")
         newer.add_argument("--force", action="store_true", help="also while processes of an older release work")
         _changing(newer, reason=False)
-        near = add("indexes", indexes, "make the index of unpublished rows anew without far ones, where queues have a horizon")
+        near = add("indexes", indexes, "make indexes anew in which far rows take less room, where queues have a horizon")
         _changing(near, reason=False)
         look = add("doctor", doctor.doctor, "find what is wrong, and say what to do about it")
         look.add_argument("--deep", action="store_true", help="also compare every unfinished job of both sides")

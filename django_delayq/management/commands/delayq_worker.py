@@ -22,10 +22,11 @@ from django_delayq import clock, conf
 from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
+from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.management.record_keepers import links_of, record_keepers
 from django_delayq.mirror.database_connections import hooks
 from django_delayq.periodic import overlap
-from django_delayq.producer import carriers
+from django_delayq.producer import carriers, wait_for_result
 from django_delayq.producer.task import registry
 from django_delayq.store.address import RedisSpec
 from django_delayq.store.fitness import server_findings
@@ -34,6 +35,7 @@ from django_delayq.store.places import place
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
+from django_delayq.worker.current import CURRENT
 from django_delayq.worker.line import lines_of
 from django_delayq.worker.spec import Hooks, WorkerSpec
 from django_delayq.worker.supervisor import worker_beat
@@ -114,6 +116,7 @@ class Command(BaseCommand):
         own = [config.queue(name).redis for name in queues]
         for redis in [config.redis, *(one for one in config.servers if one in own and one != config.redis)]:
             self._check_server(redis, config.prefix, burst=options["burst"])
+        config = self._serving_what_is_left(config, queues, shared_out=bool(options["partitions"]))
         spec = _spec(config, queues, _shares(config, queues, options["partitions"]), roles, options)
         self._banner(config, queues, roles, spec)
         try:
@@ -123,6 +126,7 @@ class Command(BaseCommand):
                 f"The worker cannot listen on {spec.health_address}: {error}. Choose another --health-port or --health-host."
             ) from error
         connections.close_all()
+        wait_for_result.know_tasks(lambda: CURRENT.get(None) is not None)  # in the copies of this process, which run them
         code = supervisor.run()
         if code:
             sys.exit(code)
@@ -148,6 +152,23 @@ class Command(BaseCommand):
             if finding.level == "error":
                 raise CommandError(visible(f"delayq.{finding.code}: {finding} The worker does not start."))
             self._warn(f"delayq.{finding.code}: {finding}")
+
+    def _serving_what_is_left(self, config: Config, queues: Iterable[str], *, shared_out: bool) -> Config:
+        places = links_of(config, "delayq-check")
+        try:
+            found = serving_what_is_left(places, config, queues)
+        finally:
+            places.close()
+        # Whatever has come to stand there, what the settings name is served.
+        many = not shared_out and _lines(found, queues) > MOST_LINES >= _lines(config, queues)
+        for name in queues:
+            if left := found.queue(name).left:
+                served = "With them it would serve too many, so this worker leaves them alone" if many else "This worker serves them"
+                self._warn(
+                    f"Jobs of {name!r} are in partitions that PARTITIONS and FORMER_PARTITIONS do not name. {served}; "
+                    f"add {left} to FORMER_PARTITIONS, and deploy, until delayq doctor says that it may go."
+                )
+        return config if many else found
 
     def _warn(self, text: str) -> None:
         if self._in_json:
@@ -187,6 +208,10 @@ class _LogStream(StringIO):
         return len(text)
 
 
+def _lines(config: Config, queues: Iterable[str]) -> int:
+    return sum(len(config.queue(name).served) for name in queues)
+
+
 def _shares(config: Config, queues: Mapping[str, int], given: str | None) -> dict[str, range]:
     """Which partitions of queues are to be served, of those that do not mean all."""
     found: dict[str, range] = {}
@@ -195,6 +220,8 @@ def _shares(config: Config, queues: Mapping[str, int], given: str | None) -> dic
         first, _, last = numbers.partition("-")
         if name not in queues:
             raise CommandError(f"--partitions names {name!r}, which this worker does not serve. As in orders=0-63.", returncode=USAGE)
+        if name in found:
+            raise CommandError(f"--partitions names {name!r} twice. Give one share of it, as in {name}=0-63.", returncode=USAGE)
         served = config.queue(name).served
         if not first.isdecimal() or not (last or first).isdecimal() or not int(first) <= int(last or first) < len(served):
             raise CommandError(
@@ -270,7 +297,7 @@ def _measured(options: Mapping[str, Any]) -> Hooks:
 
 
 def _circuits() -> Any:
-    return import_string("django_delayq.contrib.http.circuits.circuits")
+    return import_string("django_delayq.targets.circuits.circuits")
 
 
 def _metrics_page() -> Callable[..., bytes] | None:

@@ -11,6 +11,7 @@
 --   before), running (a request stands), finished, unknown; id: the job found, '' if none. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+present()
 local lacking, unless, abort, FIRST = ARGV[4], ARGV[5], ARGV[6] == '1', 7
 local ground = (generation or '') .. ':' .. server()
 local reply, cancelled = {ground, ''}, 0

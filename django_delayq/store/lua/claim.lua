@@ -8,7 +8,7 @@
 -- Returns: generation server now wait more paused past, then per job: id attempt crashes due record.
 --   wait: ms until this worker should ask again, to the µs, since rounded it would come late (0: at once); more: 1 when due jobs
 --   remain, or may; paused: 1 when the queue is; past: "id=past …" of the jobs that have one, see runs.lua, with a<n> behind it of those
---   that have asked, see asks.lua, and t<turn> of those that have a name, see names.lua.
+--   that have asked, see asks.lua, and t<turn> of those that have a name, see names.lua; "*=past" of all, where they have the same.
 -- Leases that ran out first (attempt unchanged, crashes + 1), then due jobs, lane by lane, oldest due first (attempt + 1). A lease
 -- without a fence came back from a row: where its run is, nobody knows; no crash is counted, and it begins again (attempt + 1).
 -- To a consumer of the project's own a lost lease is handed as it is, with its old fence in the job's past ("x<nonce>"), for a RESPITE:
@@ -32,8 +32,8 @@ local PATIENCE = 60000 -- ms; how long a confirmation is waited for when nobody 
 local SOON = 50 -- ms
 local RESPITE = 5000 -- ms; in which a consumer settles the lost lease of another
 
-local paused, timer, timer_until, backup, backup_until, moved_to, moved_at, restoring, run, asked = values_of(k_meta,
-  'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'moved_to', 'moved_at', 'restoring', 'run', 'asked')
+local paused, timer, timer_until, backup, backup_until, others_until, moved_to, moved_at, restoring, run, asked = values_of(k_meta,
+  'paused', 'timer', 'timer_until', 'backup', 'backup_until', 'others_until', 'moved_to', 'moved_at', 'restoring', 'run', 'asked')
 present()
 local here = server()
 if not generation or not string.find(generation, '^%w+$') or #generation > 64 then -- none, or none of ours
@@ -58,7 +58,7 @@ if expected ~= '' and expected ~= generation .. ':' .. here then
 end
 
 local reply, reply_n = head('0', '0'), JOBS
-local pasts = {}
+local pasts, pasts_n, alike = {}, 0, true
 local function answer(id, attempt, crashes, due, record, past, asks, turn)
   if asks ~= 0 then
     past = past .. 'a' .. int(asks)
@@ -67,12 +67,28 @@ local function answer(id, attempt, crashes, due, record, past, asks, turn)
     past = past .. 't' .. int(turn)
   end
   if past ~= '' then
-    pasts[#pasts + 1] = id .. '=' .. past
+    alike = alike and (pasts_n == 0 or past == pasts[pasts_n])
+    pasts[pasts_n + 1], pasts[pasts_n + 2] = id, past
+    pasts_n = pasts_n + 2
   end
   local n = reply_n
   reply[n + 1], reply[n + 2], reply[n + 3] = id, int(attempt), int(crashes)
   reply[n + 4], reply[n + 5] = due, record
   reply_n = n + 5
+end
+
+-- Where all have the same, mostly no more than a turn, it is said once.
+local function told_pasts()
+  if pasts_n == 0 then
+    return ''
+  elseif alike and (reply_n - JOBS) / 5 == pasts_n / 2 then
+    return '*=' .. pasts[2]
+  end
+  local told = {}
+  for i = 1, pasts_n, 2 do
+    told[#told + 1] = pasts[i] .. '=' .. pasts[i + 1]
+  end
+  return table.concat(told, ' ')
 end
 
 -- A re-send: the same jobs, as far as that claim still holds them; also when the queue has been paused since, else nobody
@@ -91,14 +107,24 @@ if last and string.match(last, '^(%S+)') == nonce then
       answer(id, attempt, crashes, due, record, past, asks_of(id), tonumber(turn or ''))
     end
   end
-  reply[PASTS] = table.concat(pasts, ' ')
+  reply[PASTS] = told_pasts()
   return reply
 end
+
+-- The reply while nothing may be claimed. Nobody sleeps for a date then, and nobody is called for one: all ask again, or somebody says
+-- that they may go on.
+local function nothing(wait, more)
+  if armed then
+    redis.call('HDEL', k_meta, 'armed')
+  end
+  return head(int(wait), more)
+end
+
 if paused then
-  return head(int(SAFETY), '0')
+  return nothing(SAFETY, '0')
 end
 if is_behind(surplus, 2 * limit) then
-  return head(int(SAFETY), '0')
+  return nothing(SAFETY, '0')
 end
 local believed = confirmed or (wary ~= '1' and here) -- a server that no mirror has confirmed has, mostly, none who would
 if (rolled and rolled ~= 'rest') or (here ~= '' and believed ~= here) then
@@ -110,7 +136,7 @@ if (rolled and rolled ~= 'rest') or (here ~= '' and believed ~= here) then
   local worked = tonumber(string.match(restoring or '', '^%d+')) or since
   local waited = math.min(math.abs(now - since), math.abs(now - worked)) -- the clock may have been put back
   if waited <= PATIENCE then
-    return head(int(math.max(SOON, math.min(waited / 10, SAFETY))), '1')
+    return nothing(math.max(SOON, math.min(waited / 10, SAFETY)), '1')
   end
 end
 
@@ -296,12 +322,12 @@ lease_end = tonumber(lease_end)
 if lease_end and takeover == now then
   next_date = math.min(next_date or math.huge, lease_end + 1)
 end
-local sleep = elect(worker, handled >= want, next_date, more, timer, timer_until, backup, backup_until)
+local sleep = elect(worker, handled >= want, next_date, more, timer, timer_until, backup, backup_until, others_until)
 
 for kind, n in pairs(count) do
   redis.pcall('HINCRBY', k_stats, int(math.floor(now / 60000)) .. ':' .. kind, n)
 end
 write_spread(LATE, count)
 publish()
-reply[WAIT], reply[MORE], reply[PASTS] = string.format('%.3f', math.max(0, sleep - since)), more and '1' or '0', table.concat(pasts, ' ')
+reply[WAIT], reply[MORE], reply[PASTS] = string.format('%.3f', math.max(0, sleep - since)), more and '1' or '0', told_pasts()
 return reply

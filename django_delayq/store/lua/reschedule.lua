@@ -9,6 +9,7 @@
 --   done, running, finished, unknown. On the ground that was given: the ground alone.
 -- O(log N) per job.
 redis.call('HDEL', k_meta, '_') -- a first write that needs no memory
+present()
 local asked, delay, unless, lacking, policy, FIRST = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8], 9
 local ground = (generation or '') .. ':' .. server()
 if unless == ground then

@@ -51,6 +51,11 @@ class Adopter:
         for row in rows:
             self._in_rows.pop(row, None)
 
+    @property
+    def lines(self) -> set[Line]:
+        """Those of which something waits or runs here, or has ended and Redis does not know."""
+        return {run.line for run in list(self._in_rows.values())}
+
     def adopt_line(self, line: Line) -> bool:
         """All that waits or runs here of a line. False while Redis is being swept of what it held: ask again.
 

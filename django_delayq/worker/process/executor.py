@@ -7,8 +7,8 @@ from typing import Any
 
 from django_delayq import clock, codec, ids
 from django_delayq.exceptions import Cancelled, Fail, GaveUp, LockTaken, NotYet, PayloadError, Retry, Skip, Snooze, UnknownTask
-from django_delayq.record import read
 from django_delayq.store.queue import Kind, Outcome
+from django_delayq.store.record import read
 from django_delayq.worker import once, outcome_detail, retry
 from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings

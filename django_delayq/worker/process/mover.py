@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -9,10 +10,10 @@ from collections.abc import Callable, Sequence
 from django_delayq import clock
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
-from django_delayq.record import ClaimedJob
 from django_delayq.store.connection import Link
 from django_delayq.store.error_replies import StoreError
 from django_delayq.store.queue import MOST, Claim
+from django_delayq.store.record import ClaimedJob
 from django_delayq.store.wake import WakeLine
 from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.evictions import ALONE_AFTER, Evictions
@@ -53,13 +54,14 @@ class _Watch:
 
 
 class Mover:
-    """Of the lines of one server; see `Movers` for several.
+    """Of the lines of one server, or of one slot of a Cluster; see `Movers` for several.
 
     1. Asks the lines for as many jobs as there is room for, under a fresh nonce; after a lost reply under the same one. Each has its
     turn, whatever the others have: of the threads that become free, a line with due jobs gets its share, by its weight.
     2. Writes them into the holdings, puts them into the buffer. 3. Sleeps until the next date, a wake token, or room.
     4. Gives back what has waited here for a second. 5. When full, it hands its timers over, since somebody idle should keep
-    them. 6. It hears of each line every second; when Redis stands on another ground, it first has all adopted that is held here.
+    them. 6. It hears every second of each line of which it holds something, and of the others as often as the claim says, if it can be
+    called; when Redis stands on another ground, it first has all adopted that is held here.
     7. Killed between claim and holdings, the supervisor asks Redis for what that claim took.
     """
 
@@ -83,6 +85,7 @@ class Mover:
         numbers: Sequence[int] = (),
         suspects: deque[Run] | None = None,
         others: int = 0,
+        rand: Callable[[], float] = random.random,
     ) -> None:
         self._holdings = holdings
         self._free = free
@@ -102,6 +105,8 @@ class Mover:
         self.wake = WakeLine(link, [line.store.keys for line in lines])
         self.trouble = ErrorPause("mover", longest=1.0)
         self._resume_at = 0.0
+        self._rand = rand
+        self._hears = False  # whether the wake line has stood since the last trouble
         self._tag = secrets.token_hex(5)
         self._claims = 0
         self._turns = Turns([line.queue for line in lines], [line.weight for line in lines])
@@ -125,21 +130,32 @@ class Mover:
             self.trouble.worked()
             return pause
         except Exception as error:  # Redis away, mostly; the nonce of the claim is kept
+            self._miss(now)
             pause = self.trouble.failed(error)
             self._resume_at = self._monotonic() + pause
             return pause
+
+    def call(self) -> None:
+        """There may be room: the next pass sees."""
 
     def token(self) -> None:
         """The wake line is readable: somebody calls for a line."""
         try:
             watch = self._called.get(self.wake.drain())
         except Exception as error:
+            self._miss(self._monotonic())
             self._resume_at = self._monotonic() + self.trouble.failed(error)
             return
         if watch is not None:
             watch.at = 0.0
             watch.idle = False
             watch.holds_timer = True  # if we are full, it is passed on
+
+    def _miss(self, now: float) -> None:
+        """A call may have been lost: each line is asked within a second, as it is while nobody can call."""
+        self._hears = False
+        for watch in self._watches:
+            watch.at = min(watch.at, now + LONGEST_WAIT)
 
     def hush(self) -> None:
         """Claims no more, and hands the timers over."""
@@ -191,8 +207,9 @@ class Mover:
         self._full_since = 0.0
         failpoint("mover.arm")
         self.wake.arm()
+        self._hears = True
         failpoint("mover.armed")
-        return max(0.0, min(watch.at for watch in self._watches) - self._monotonic())
+        return max(0.0, min(LONGEST_WAIT, min(watch.at for watch in self._watches) - self._monotonic()))
 
     def _in_turn(self, now: float, holding: bool) -> Sequence[_Watch]:
         """The lines to ask, in their turns. Those that were found empty a moment ago come last: what one queue has to do costs no calls
@@ -262,14 +279,25 @@ class Mover:
         watch.nonce = ""
         watch.holds_timer = not full
         watch.idle = not full and not reply.more
-        watch.at = now if full or (reply.more and reply.jobs) else now + reply.wait_ms / 1000
+        watch.at = now if full or (reply.more and reply.jobs) else now + self._sleep(watch, reply.wait_ms / 1000)
         failpoint("mover.kept")
         self._full_since = 0.0
         watch.dry_at = -1 if reply.jobs or reply.more or holding else self._round
 
+    def _sleep(self, watch: _Watch, told: float) -> float:
+        """Seconds until the line is asked again, of which the claim has told so many."""
+        if told <= LONGEST_WAIT:
+            return told
+        if not self._hears or watch.line in self._adopter.lines:
+            return LONGEST_WAIT
+        return told * (0.875 + self._rand() / 4)  # else all would come at once, always
+
     def _away_ms(self, watch: _Watch) -> int:
-        """For how long Redis could not be reached from here, if it could not: it then guards the leases of those that live."""
-        return int((self._monotonic() - watch.heard) * 1000) if self.trouble.failures else 0
+        """For how long Redis could not be reached from here, if it could not: it then guards the leases of those that live. Since when
+        it was heard, or a little before it was asked, if that is later: silence of ours is none of Redis'.
+        """
+        since = max(watch.heard, watch.sent - LONGEST_WAIT)
+        return int((self._monotonic() - since) * 1000) if self.trouble.failures else 0
 
     def _same_ground(self, watch: _Watch, reply: Claim) -> bool:
         """Whether Redis stands where it stood; if not, all that is held here is adopted first, as soon as that can be."""
@@ -285,9 +313,12 @@ class Mover:
         return False
 
     def _listen(self, now: float) -> None:
-        """A line of which nothing is claimed just now is asked for its ground, since what it loses must be adopted soon."""
+        """A line of which nothing is claimed just now is asked for its ground, since what it loses must be adopted soon. One of which
+        nothing is held is asked so often that Redis sees that workers are there, see alive.lua.
+        """
+        held = self._adopter.lines
         for watch in self._watches:
-            if not watch.nonce and now - watch.heard >= LONGEST_WAIT:
+            if not watch.nonce and now - watch.heard >= (LONGEST_WAIT if watch.line in held else watch.line.lease / 4):
                 self._ask(watch)
 
     def _ask(self, watch: _Watch) -> None:
@@ -334,8 +365,8 @@ class Mover:
     def _full(self, now: float) -> float:
         if not self._full_since:
             self._full_since = now
-        if now - self._full_since < FULL_FOR:
-            return FULL_FOR
+        if now - self._full_since < FULL_FOR or (self._spare and self._buffer.asked_by_others(self, self._monotonic())):
+            return FULL_FOR  # what others have asked for may not come, and nobody calls then
         self._hand_over()
         self._listen(now)
         return LONGEST_WAIT

@@ -1,108 +1,100 @@
-"""Where the lines of a worker are on several servers: a mover, an adopter and a settler for each, in threads of their own, so that a
-server that hangs keeps no job of another one waiting.
+"""Where the lines of a worker are on several servers, or in several slots of a Cluster: a mover for each of them, in a thread per
+server, so that one that hangs keeps no job of another one waiting.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import selectors
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from django_delayq import clock
-from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
-from django_delayq.store.queue import Outcome
 from django_delayq.worker.process.mover import Mover
-from django_delayq.worker.process.settler import Settler
+from django_delayq.worker.process.node_threads import NodeThread, NodeThreads
 from django_delayq.worker.run import Run
-
-logger = Logger("django_delayq.worker")
 
 LOOK: Final = 0.25  # seconds between looks of the main thread at movers that have nothing to tell
 
 
-class Settlers:
-    """The settlers of several servers as one: each end goes to that of its line."""
-
-    def __init__(self, of: Mapping[Link, Settler]) -> None:
-        self._of = of
-
-    def start(self) -> None:
-        """See `Settler`."""
-        for settler in self._of.values():
-            settler.start()
-
-    def end(self, seconds: float) -> None:
-        """See `Settler`; all end side by side."""
-        until = clock.monotonic() + seconds
-        for settler in self._of.values():
-            settler.finish()
-        for settler in self._of.values():
-            settler.end(max(0.0, until - clock.monotonic()))
-
-    def add(self, run: Run, outcome: Outcome | None) -> None:
-        """See `Settler`."""
-        self._of[run.line.store.link].add(run, outcome)
-
-
-class MoverThread:
-    """1. Has its mover do pass after pass. 2. In between it sleeps until a wake token, room, or its next date. 3. Told to be quiet, it
-    hushes its mover, and goes on listening for ground that has changed. It dies with its process, whose holdings say what it had taken.
+class MoverThread(NodeThread[Mover]):
+    """Has the movers of one server do pass after pass. Their wake lines, each of which waits for keys of one slot, stand in one epoll.
+    Told to be quiet, it hushes them, and goes on listening for ground that has changed. It dies with its process, whose holdings say
+    what they had taken.
     """
 
-    def __init__(self, mover: Mover, number: int) -> None:
-        self.mover = mover
+    def __init__(self, at: Link, of: NodeThreads[Mover], quiet: threading.Event) -> None:
+        super().__init__(at, of, "delayq-mover")
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
-        self._quiet = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"delayq-mover-{number}", daemon=True)
+        self._quiet = quiet
+        self._selector = selectors.DefaultSelector()
+        self._watched: list[tuple[Mover, object]] | None = None
 
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+    def took(self, loop: Mover) -> None:
+        """See `NodeThread`."""
+        loop.trouble.together = self.together
 
     def call(self) -> None:
-        """There may be room."""
-        try:
+        """See `NodeThread`: there may be room."""
+        with contextlib.suppress(BlockingIOError):  # full of calls already
             os.write(self._write, b".")
-        except BlockingIOError:  # full of calls already
-            pass
 
-    def hush(self) -> None:
-        """Claims no more, as soon as its server has answered."""
-        self._quiet.set()
-        self.call()
+    def step(self, loop: Mover) -> float:
+        """See `NodeThread`."""
+        if self._quiet.is_set() and not loop.quiet:
+            loop.hush()
+        return loop.poll()
 
-    def _work(self) -> None:
-        while True:
-            try:
-                if self._quiet.is_set() and not self.mover.quiet:
-                    self.mover.hush()
-                self._sleep(self.mover.poll())
-            except Exception:  # else the lines of this server would stand still, and nobody would know
-                logger.exception("a mover failed, and goes on")
-                clock.sleep(1.0)
+    def sleep(self, seconds: float) -> bool:
+        """See `NodeThread`: until a wake token, room, or the next date."""
+        self._watch()
+        called = False
+        if ready([self._selector.fileno()], seconds):
+            for found, _ in self._selector.select(0):
+                if found.data is None:
+                    called = bool(os.read(self._read, 4096))
+                else:
+                    found.data.token()
+                    self.soon(found.data)
+        return called
 
-    def _sleep(self, seconds: float) -> None:
-        for descriptor in ready([self._read, self.mover.descriptor], seconds):
-            if descriptor == self._read:
-                os.read(descriptor, 4096)
-            else:
-                self.mover.token()
+    def close(self) -> None:
+        """See `NodeThread`."""
+        self._selector.close()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _watch(self) -> None:
+        lines = [(mover, mover.wake.connection) for mover in self.loops]
+        standing: list[tuple[Mover, object]] = [(mover, connection) for mover, connection in lines if connection is not None]
+        if standing == self._watched:
+            return
+        # Anew: of a connection that was closed the selector does not know, and its number may be that of another one by now.
+        self._selector.close()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._read, selectors.EVENT_READ)
+        for mover, _ in standing:
+            if mover.descriptor >= 0:
+                self._selector.register(mover.descriptor, selectors.EVENT_READ, mover)
+        self._watched = standing
 
 
 class Movers:
     """Several movers as one."""
 
-    def __init__(self, movers: Sequence[Mover], suspects: deque[Run]) -> None:
+    def __init__(self, movers: Mapping[Mover, Link], suspects: deque[Run]) -> None:
         self.suspects = suspects
         self.quiet = False
-        self._movers = movers
-        self._threads = [MoverThread(mover, number) for number, mover in enumerate(movers, 1)]
+        self._movers = list(movers)
+        self._hushed = threading.Event()
+        self._threads = NodeThreads(movers, lambda at, of: MoverThread(at, of, self._hushed))
         self._started = False
 
     @property
@@ -126,14 +118,15 @@ class Movers:
         return any(mover.out_of_rows for mover in self._movers)
 
     def poll(self) -> float:
-        """See `Mover`. Whoever calls this has been called, or has waited: so are they."""
-        for thread in self._threads:
-            if self._started:
-                thread.call()
-            else:
-                thread.start()
-        self._started = True
+        """See `Mover`: they poll themselves."""
+        if not self._started:
+            self._threads.start()
+            self._started = True
         return LOOK
+
+    def call(self) -> None:
+        """See `Mover`."""
+        self._threads.call()
 
     def token(self) -> None:
         """See `Mover`: nobody calls here."""
@@ -141,8 +134,8 @@ class Movers:
     def hush(self) -> None:
         """See `Mover`."""
         self.quiet = True
-        for thread in self._threads:
-            thread.hush()
+        self._hushed.set()
+        self._threads.call()
 
     def give_back(self, jobs: Sequence[Run]) -> None:
         """See `Mover`."""

@@ -74,7 +74,8 @@ class Settler:
         self._waiting: list[Ended] = []  # for Redis to be ready to adopt them
         self._filled = threading.Event()
         self._ending = threading.Event()
-        self._backoff = ErrorPause("settler", longest=1.0)
+        self.trouble = ErrorPause("settler", longest=1.0)
+        self._resume_at = 0.0
         self._thread = threading.Thread(target=self._work, name="delayq-settler", daemon=True)
 
     def start(self) -> None:
@@ -103,6 +104,32 @@ class Settler:
         self._incoming.append((run, outcome))
         if not self._filled.is_set():
             self._filled.set()
+
+    @property
+    def over(self) -> bool:
+        """Whether it is to end, and nothing is left."""
+        return self._ending.is_set() and not self._incoming and not self._batches and not self._waiting
+
+    def fill(self, filled: threading.Event) -> None:
+        """Which event is set from now on when there is something for it: that of a thread which it shares."""
+        self._filled = filled
+        filled.set()  # somebody may have set the former one for what was added a moment ago
+
+    def step(self) -> float:
+        """One pass for a thread that has others, too. Returns the seconds until the next one, unless there is more before."""
+        left = self._resume_at - clock.monotonic()
+        if left > 0:
+            return left
+        if not self._incoming and not self._batches and not self._waiting:
+            return float("inf")
+        try:
+            self.poll()
+            self.trouble.worked()
+        except Exception as error:
+            pause = self.trouble.failed(error)
+            self._resume_at = clock.monotonic() + pause
+            return pause
+        return AGAIN if self._waiting else float("inf")
 
     def poll(self) -> float:
         """Settles all that has gathered. Returns the seconds until there may be more: it is woken earlier.
@@ -202,12 +229,12 @@ class Settler:
         self._settled()
 
     def _work(self) -> None:
-        while not (self._ending.is_set() and not self._incoming and not self._batches and not self._waiting):
+        while not self.over:
             self._filled.wait(AGAIN if self._waiting else None)
             self._filled.clear()
             try:
                 self.poll()
-                self._backoff.worked()
+                self.trouble.worked()
             except Exception as error:
-                clock.sleep(self._backoff.failed(error))
+                clock.sleep(self.trouble.failed(error))
                 self._filled.set()

@@ -21,11 +21,9 @@ from collections import deque
 from threading import Lock
 from typing import Final
 
-from django_delayq.producer import wait_for_result
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import MOST
 from django_delayq.worker import logs
-from django_delayq.worker.current import CURRENT
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import Holdings
 from django_delayq.worker.job_log import JobLog
@@ -37,8 +35,9 @@ from django_delayq.worker.process.consumer import Consumer, JobBuffer, Pace
 from django_delayq.worker.process.coroutines import Coroutines
 from django_delayq.worker.process.executor import Executor
 from django_delayq.worker.process.mover import Mover
-from django_delayq.worker.process.movers import Movers, Settlers, ready
+from django_delayq.worker.process.movers import Movers, ready
 from django_delayq.worker.process.settler import Settler, Settles
+from django_delayq.worker.process.settlers import Settlers
 from django_delayq.worker.process.timeouts import SoftTimer
 from django_delayq.worker.run import Run, SignalReceiver
 from django_delayq.worker.spec import WorkerSpec
@@ -138,7 +137,7 @@ class TaskProcess:
             )
             for link, numbers in nodes.items()
         ]
-        self._mover: Mover | Movers = movers[0] if len(movers) == 1 else Movers(movers, suspects)
+        self._mover: Mover | Movers = movers[0] if len(movers) == 1 else Movers(dict(zip(movers, nodes, strict=True)), suspects)
         self._leaving = False
         self._now = False
 
@@ -181,6 +180,7 @@ class TaskProcess:
                 self._obey(os.read(descriptor, 64))
             elif descriptor == self._room_read:
                 os.read(descriptor, 4096)
+                self._mover.call()
             else:
                 self._mover.token()
 
@@ -243,7 +243,6 @@ def main(
         spec.hooks.watch_circuits(circuits.write)
     stray_copies.expect()
     logs.gather()
-    wait_for_result.know_tasks(lambda: CURRENT.get(None) is not None)
     code = TaskProcess(spec, worker, ends, holdings, evictions, tally).run()
     holdings.leave()
     return code

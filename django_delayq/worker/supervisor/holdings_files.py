@@ -185,8 +185,9 @@ def _open(path: Path, store: str, seen: dict[str, Origin | None]) -> HoldingsFil
             return None
         if not os.fstat(descriptor).st_nlink:  # given back while we looked
             return None
+        found = HoldingsFile(path, descriptor, head, Holdings(head.rows, len(head.lines), descriptor))
         keep = True
-        return HoldingsFile(path, descriptor, head, Holdings(head.rows, len(head.lines), descriptor))
+        return found
     finally:
         if not keep:
             os.close(descriptor)

@@ -12,7 +12,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import MOST
 from django_delayq.worker.holdings import RUNNING, SETTLING, Held
 from django_delayq.worker.line import Line
@@ -70,6 +70,44 @@ class Keeper:
             StoreError: Redis refused a line; the others have been extended.
         """
         now = self._monotonic()
+        by_line = self._wanted(now)
+        refused: dict[Line, DelayqError] = {}
+        down: StoreUnavailable | None = None
+        # Servers that did not answer, or late, come last, that of the last failure behind the others, and one that does not answer is
+        # waited for in a pass: the leases of what is on healthy ones must not run out meanwhile. Late ones are called until a pass has
+        # taken long; of the lines of such a server each has its turn.
+        patience = now + min((line.lease for line in by_line), default=0.0) / PATIENCE
+        for line, kept in sorted(by_line.items(), key=lambda each: self._place(each[0])):
+            node = line.store.link.server
+            if down is not None and node in self._failed:
+                refused[line] = down
+                continue
+            began = self._monotonic()
+            if began < patience and not node.away:
+                node.rest.end()
+            try:
+                self._extend_all(line, kept, node)
+                self._asked[line] = began
+                self._failed.pop(node, None)
+                if node.rest.holds:
+                    self._failed[node] = began
+            except (StoreError, StoreRefused) as error:  # about this line; the leases of the others must not run out for it
+                refused[line] = error
+            except StoreUnavailable as error:
+                refused[line] = error
+                self._failed[node] = self._monotonic()
+                if error.code != "redis_rests":
+                    down = error
+                    self._asked[line] = began
+        for line, full_at in self._full_at.items():
+            if full_at <= now and line not in refused:
+                self._full_at[line] = now + line.lease / 3
+        if refused:
+            raise next(iter(refused.values()))
+        return self._pass
+
+    def _wanted(self, now: float) -> dict[Line, list[Kept]]:
+        """What is to be extended in this pass."""
         self._gone = {job: since for job, since in self._gone.items() if now - since < 60 * MISSED}
         self._odd = not self._odd
         by_line: dict[Line, list[Kept]] = {}
@@ -86,48 +124,18 @@ class Keeper:
                     by_line.setdefault(line, []).append((child, held))
                 if held.progress_turn:
                     seen[child.pid, held.row, held.turn] = held.progress_turn
-        refused: dict[Line, DelayqError] = {}
-        down: StoreUnavailable | None = None
-        # Servers that did not answer, or late, come last, that of the last failure behind the others, and one that does not answer is
-        # waited for in a pass: the leases of what is on healthy ones must not run out meanwhile. Late ones are called until a pass has
-        # taken long; of the lines of such a server each has its turn.
-        patience = now + min((line.lease for line in by_line), default=0.0) / PATIENCE
-        for line, kept in sorted(by_line.items(), key=lambda each: self._place(each[0])):
-            node = line.store.link.server
-            if down is not None and node in self._failed:
-                refused[line] = down
-                continue
-            began = self._monotonic()
-            if began < patience and not node.away:
-                node.rest.end()
-            try:
-                for start in range(0, len(kept), MOST):
-                    self._extend(line, kept[start : start + MOST])
-                    if start + MOST < len(kept):
-                        node.rest.end()  # what is left of this line comes now: with each pass it would be the same that is
-                self._asked[line] = began
-                self._failed.pop(node, None)
-                if node.rest.holds:
-                    self._failed[node] = began
-            except StoreError as error:  # about this line; the leases of the others must not run out for it
-                refused[line] = error
-            except StoreUnavailable as error:
-                refused[line] = error
-                self._failed[node] = self._monotonic()
-                if error.code != "redis_rests":
-                    down = error
-                    self._asked[line] = began
         self._progress = seen
-        for line, full_at in self._full_at.items():
-            if full_at <= now and line not in refused:
-                self._full_at[line] = now + line.lease / 3
-        if refused:
-            raise next(iter(refused.values()))
-        return self._pass
+        return by_line
 
     def _place(self, line: Line) -> tuple[float, float]:
         failed = self._failed.get(line.store.link.server, 0.0)
         return failed, self._asked[line] if failed else 0.0
+
+    def _extend_all(self, line: Line, kept: Sequence[Kept], node: Link) -> None:
+        for start in range(0, len(kept), MOST):
+            self._extend(line, kept[start : start + MOST])
+            if start + MOST < len(kept):
+                node.rest.end()  # what is left of this line comes now: with each pass it would be the same that is
 
     def _extend(self, line: Line, kept: Sequence[Kept]) -> None:
         progress = {held.id: held.progress for _, held in kept if held.progress_turn}

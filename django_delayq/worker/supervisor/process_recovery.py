@@ -14,7 +14,7 @@ from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
 from django_delayq.store.connection import Link
-from django_delayq.store.error_replies import StoreError
+from django_delayq.store.error_replies import StoreError, StoreRefused
 from django_delayq.store.queue import MOST, Kind, Outcome, QueueStore
 from django_delayq.worker.evictions import Evictions
 from django_delayq.worker.holdings import UNKNOWN_TASK, WAITING, Held
@@ -135,7 +135,7 @@ class ProcessRecovery:
                     continue
                 try:
                     self._give_back(dead, number)
-                except StoreError as error:  # about this line; what was held of the others does not wait for it
+                except (StoreError, StoreRefused) as error:  # about this line; what was held of the others does not wait for it
                     refused = error
                 except StoreUnavailable as error:
                     refused = error

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from django_delayq import conf
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.connection import Link
 from django_delayq.store.places import Places
 from django_delayq.worker.line import Line
 
 RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server,
 SLOW: Final = 0.5  # and where there are several servers, after one that took longer than this
+WAITS: Final = 8  # of the shortest lease, the part for which a call waits there: two servers at a time may hang, and the map with them
+LEAST: Final = 0.25  # seconds
 
 
 class ServerLinks:
@@ -19,9 +24,10 @@ class ServerLinks:
         self._places = places
         self._held = list(dict.fromkeys(line.store.link for line in lines)) or [places.shared]
         self._all = list(dict.fromkeys([places.shared, *self._held]))
+        longest = max(LEAST, min(line.lease for line in lines) / WAITS) if lines else 0.0
         several = len(self._all) > 1 or self._all[0].moves
         for link in self._all:
-            link.leave_alone(RESTS, SLOW if several else 0.0)
+            link.leave_alone(RESTS, SLOW if several else 0.0, longest if several else 0.0)
 
     @property
     def where(self) -> str:
@@ -30,7 +36,7 @@ class ServerLinks:
 
     @property
     def count(self) -> int:
-        """On how many servers its lines are."""
+        """On how many servers, or slots of a Cluster, its lines are."""
         return len(self._held)
 
     @property
@@ -40,9 +46,27 @@ class ServerLinks:
 
     def lost(self, queues: Sequence[str]) -> bool:
         """Whether none answers that has one of these queues; of none of them: as `away`."""
-        return all(self._places.of(queue, 0).away for queue in queues) if queues else self.away
+        known = conf.get().partitions
+        parts = ((queue, partition) for queue in queues for partition in range(known.get(queue, 1)))
+        return all(self._places.of(queue, partition).away for queue, partition in parts) if queues else self.away
+
+    def answers(self, shared: bool) -> bool:
+        """Whether a server of its lines does; of a worker without lines the shared one. `shared`: whether that one just has."""
+        if shared and any(link.home == self._places.shared.home for link in self._held):
+            return True
+        asked = self._places.shared.met
+        servers = {link.met: link for link in self._held if link.met is not asked}
+        return any(map(_answers, sorted(servers.values(), key=lambda link: link.away)))  # who has hung may do so again
 
     def hurry(self, deadline: float) -> None:
         """See `Link.hurry`."""
         for link in self._all:
             link.hurry(deadline)
+
+
+def _answers(link: Link) -> bool:
+    try:
+        link.execute("PING")
+    except StoreUnavailable:
+        return False
+    return True

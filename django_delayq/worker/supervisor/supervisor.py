@@ -85,7 +85,7 @@ class Supervisor:
         self._place = holdings_files.place() if spec.processes else None
         self._store = f"{spec.prefix} {self._links.where}"
         registry = WorkerRegistry(self._places, prefix=spec.prefix)
-        self._beat = worker_beat.Beat(registry, spec.worker, self.facts, self._asked)
+        self._beat = worker_beat.Beat(registry, spec.worker, self.facts, self._asked, self._links.answers)
         keeper = Keeper(lines=lines, children=self._task_children, worker=spec.worker)
         self._measure = Measure(spec, keeper=keeper, recovery=self._recovery) if spec.measured else None
         loops: list[Loop] = [

@@ -14,6 +14,7 @@ from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.store import formats
 from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreRefused
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.worker.holdings import RUNNING, WAITING, Held
@@ -29,11 +30,12 @@ LATE = 15.0  # seconds without a beat after which a worker is not ready
 
 
 class Beat:
-    """Writes the worker's facts every five seconds, and looks whether somebody asks it to do something. `last` is when that last worked
-    (monotonic).
+    """Writes the worker's facts every five seconds, and looks whether somebody asks it to do something. `last` is when a server that it
+    needs last answered (monotonic).
 
     Args:
         obey: is given what is asked ("quiet", "stop") and by whom. It may be given the same twice, and must not mind.
+        answers: whether one that it needs does; it is told whether the shared one just has.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class Beat:
         worker: str,
         facts: Callable[[], dict[str, Any]],
         obey: Callable[[str, str], None],
+        answers: Callable[[bool], bool] = bool,
     ) -> None:
         self._obey = obey
+        self._answers = answers
         self._registry = registry
         self._worker = worker
         self._facts = facts
@@ -56,16 +60,24 @@ class Beat:
             StoreUnavailable: Redis is away.
         """
         failpoint("beat.tell")
-        asked = self._registry.beat(self._worker, self._facts())
+        try:
+            asked = self._registry.beat(self._worker, self._facts())
+        except StoreUnavailable:
+            self._note(self._answers(False))
+            raise
         failpoint("beat.told")
-        self.last = clock.monotonic()
+        self._note(self._answers(True))
         if asked is not None:
             self._obey(*asked)
             self._registry.heard(self._worker)  # afterwards: what is obeyed twice does no harm, what is never heard does
         return EVERY
 
+    def _note(self, answers: bool) -> None:
+        if answers:
+            self.last = clock.monotonic()
+
     def reached(self) -> bool:
-        """Whether Redis was, in the last seconds."""
+        """Whether a server that it needs was, in the last seconds."""
         return bool(self.last) and clock.monotonic() - self.last < LATE
 
     def leave(self) -> None:
@@ -80,10 +92,14 @@ class Beat:
 
 
 class Tidy:
-    """Calls tidy on each line about once a minute; every worker does, since nobody leads."""
+    """Calls tidy on each line about once a minute; every worker does, since nobody leads. While a server is away, those on others have
+    been called in that minute already.
+    """
 
     def __init__(self, stores: Sequence[QueueStore], *, rand: Callable[[], float] = random.random) -> None:
         self._cursors = dict.fromkeys(stores, "0")
+        self._tidied: set[QueueStore] = set()
+        self._anew = 0.0  # when each is called again, also if some could not be before
         self._rand = rand
         self._begun = False
 
@@ -91,29 +107,37 @@ class Tidy:
         """One call per line.
 
         Raises:
-            StoreUnavailable: a server is away; what is on others has been tidied.
+            StoreUnavailable: a server is away, or refuses a line; the others have been tidied.
         """
         if not self._begun:  # not at the start, when there is other work, nor all workers of a deploy at once
             self._begun = True
             return TIDY_EVERY * self._rand()
-        away: dict[Link, StoreUnavailable] = {}
+        pause, now = TIDY_EVERY * (0.5 + self._rand()), clock.monotonic()
+        if now >= self._anew:
+            self._tidied, self._anew = set(), now + pause
+        away: set[Link] = set()
+        trouble: StoreUnavailable | None = None
         for store, cursor in list(self._cursors.items()):
             node = store.link.server
-            if node in away:
+            if node in away or store in self._tidied:
                 continue
             failpoint("beat.tidy")
             try:
                 after = store.tidy(cursor=cursor).cursor
             except StoreUnavailable as error:
                 if error.code != "redis_rests":  # else its server is late, and this line comes first in the next pass
-                    away[node] = error
+                    trouble = trouble or error
+                    if not isinstance(error, StoreRefused):  # that may be about this slot alone
+                        away.add(node)
             else:
                 del self._cursors[store]
                 self._cursors[store] = after  # behind the others
+                self._tidied.add(store)
             failpoint("beat.tidied")
-        for unavailable in away.values():
-            raise unavailable
-        return TIDY_EVERY * (0.5 + self._rand())
+        if trouble is not None:
+            raise trouble
+        self._anew = 0.0
+        return pause
 
 
 def facts(spec: WorkerSpec, held: Sequence[Held], processes: Iterable[int]) -> dict[str, Any]:

@@ -435,8 +435,7 @@ def test_the_limit_of_a_body_holds_the_largest_payload_of_a_queue(settings):
 
 
 def test_tasks_of_the_package_whose_arguments_name_secrets_are_for_no_token(caller, make, monkeypatch):
-    from django_delayq.contrib.destinations import offering
-    from django_delayq.contrib.http import delivery_run
+    from django_delayq.targets import delivery_run, offering
 
     for task in (offering.offers, delivery_run.delivery):  # as where the settings have TARGETS and HTTP
         monkeypatch.setitem(registry._tasks, task.name, task)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.cache import cache
-from django.db import connections
+from django.db import OperationalError, connections
 from django.test import AsyncClient
 
 import django_delayq as delayq
 from django_delayq import conf, setting_readers
+from django_delayq.contrib.gateway import placement
 from django_delayq.contrib.gateway.models import ALL
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.models import Attempt, Job
@@ -89,6 +90,19 @@ def test_a_push_is_a_schedule_by_key_policy_and_idempotency_key(caller):
     assert caller.post(f"{MAIL}/messages", {"body": 2, "key": "k", "on_conflict": "keep"}).status_code == 200
     assert caller.post("keys/run-now", {"queue": "mail", "key": "k"}).json()["change"] == "done"
     assert [message["body"] for message in pulled(caller, 9)] == [1]
+
+
+def test_a_push_whose_database_goes_away_names_the_message_that_may_be_there(caller, monkeypatch):
+    real = placement.put_in
+
+    def committed(*args: Any, **options: Any) -> Any:
+        real(*args, **options)
+        raise OperationalError("gone away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(placement, "put_in", committed)
+        told = refused(caller.post(f"{MAIL}/messages", {"body": 1}), 503, "database_away")
+    assert [message["id"] for message in pulled(caller, 9)] == [told["job"]]
 
 
 def test_many_are_settled_in_one_call_and_each_has_its_answer(caller):
@@ -361,7 +375,7 @@ def test_without_a_token_and_by_get_nothing_is_told(caller, path):
     refused(caller.get(f"{MAIL}/{path}"), 405, "method")
 
 
-def test_too_many_pulls_in_a_minute_are_429(caller, make):
+def test_too_many_pulls_in_a_minute_are_429(caller, make, long_minute):
     eager = make("eager", per_minute=1)
     assert pulled(eager) == []
     answer = eager.post(f"{MAIL}/pull")

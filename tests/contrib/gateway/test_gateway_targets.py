@@ -8,16 +8,17 @@ import pytest
 
 from django_delayq import conf
 from django_delayq.contrib.gateway import json_schemas, tokens
-from django_delayq.contrib.http import delivery, verify
+from django_delayq.contrib.http import verify
 from django_delayq.exceptions import ConfigError
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from tests.contrib.destinations.conftest import TARGETS
-from tests.contrib.destinations.conftest import TASK as OFFERS
+from django_delayq.targets import delivery
 from tests.contrib.gateway.conftest import refused
-from tests.contrib.http import conftest as deliveries
-from tests.contrib.http.receivers import answer
+from tests.targets import conftest as deliveries
+from tests.targets.offers.conftest import TARGETS
+from tests.targets.offers.conftest import TASK as OFFERS
+from tests.targets.receivers import answer
 
 SECRET = deliveries.SECRET
 backend, host, http = deliveries.backend, deliveries.host, deliveries.http  # its fixtures

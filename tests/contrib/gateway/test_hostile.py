@@ -16,11 +16,11 @@ from django_delayq.models import Job
 from django_delayq.producer.options import POLICIES
 from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
-from tests.contrib.destinations.conftest import TARGETS
-from tests.contrib.destinations.conftest import TASK as OFFERS
 from tests.contrib.gateway.conftest import BASE, TASK
-from tests.contrib.http.conftest import SECRET
-from tests.contrib.http.conftest import TASK as DELIVERIES
+from tests.targets.conftest import SECRET
+from tests.targets.conftest import TASK as DELIVERIES
+from tests.targets.offers.conftest import TARGETS
+from tests.targets.offers.conftest import TASK as OFFERS
 
 CASES = int(os.environ.get("DELAYQ_FUZZ", "3000"))
 FEWER = int(os.environ.get("DELAYQ_FUZZ", "1000"))  # of each of the other kinds

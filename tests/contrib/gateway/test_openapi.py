@@ -12,10 +12,10 @@ import pytest
 from django_delayq.contrib.gateway import gate, json_schemas, tokens
 from django_delayq.contrib.gateway.problems import REFUSALS, GatewayProblem
 from django_delayq.contrib.gateway.routes import ROUTES
-from tests.contrib.destinations.conftest import TARGETS
 from tests.contrib.gateway.conftest import PING, TASK, Caller
-from tests.contrib.http.conftest import TASK as DELIVERIES  # noqa: F401  # not in the registry then, as other tests have it
 from tests.management.conftest import lose_redis
+from tests.targets.conftest import TASK as DELIVERIES  # noqa: F401  # not in the registry then, as other tests have it
+from tests.targets.offers.conftest import TARGETS
 
 try:
     import jsonschema
@@ -139,7 +139,7 @@ def test_every_operation_of_the_document_is_driven_and_answers_as_it_says(box, s
         assert answer["Retry-After"]
 
 
-def test_refusals_are_as_the_document_says(box, make, settings):
+def test_refusals_are_as_the_document_says(box, make, settings, long_minute):
     queues = {**settings.DELAYQ["QUEUES"], "mail": {"CONSUMER": "pull"}}
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": queues}
     id = box.call("schedule", {"task": TASK, "args": [7], "delay": "1h", "key": "a"}, **{"Idempotency-Key": "1"}).json()["id"]

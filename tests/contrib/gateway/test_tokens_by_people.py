@@ -16,9 +16,9 @@ from django_delayq import clock
 from django_delayq.contrib.gateway import gateway_checks, idempotency
 from django_delayq.contrib.gateway.models import KeptAnswer, Token
 from tests.admin.conftest import said
-from tests.contrib.destinations.conftest import TARGETS
 from tests.contrib.gateway.conftest import Caller, refused
-from tests.contrib.http.conftest import TASK as DELIVERIES  # noqa: F401  # not in the registry then, as other tests have it
+from tests.targets.conftest import TASK as DELIVERIES  # noqa: F401  # not in the registry then, as other tests have it
+from tests.targets.offers.conftest import TARGETS
 
 LIST = "/admin/delayq_gateway/token/"
 

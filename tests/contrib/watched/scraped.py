@@ -9,6 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.worker.conftest import eventually
 
+OF_DIVIDED = {"delayq_queue_partitions", "delayq_queue_partitions_away"}  # told of queues with partitions only
+
 
 class Scraped(dict[tuple[str, frozenset[tuple[str, str]]], float]):
     """Samples by name and labels. A name and labels that come twice are an error."""

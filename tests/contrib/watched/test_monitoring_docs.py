@@ -250,5 +250,5 @@ def test_it_costs_redis_as_many_round_trips_as_the_page_says(delayq_redis, setti
 
     monkeypatch.setattr(Link, "_send", counted)
     samples.of_redis()
-    assert trips == 9
-    assert "It costs Redis nine round trips" in PAGE
+    assert trips == 8
+    assert "It costs Redis eight round trips" in PAGE

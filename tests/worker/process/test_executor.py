@@ -14,8 +14,8 @@ from django.utils import translation
 import django_delayq as delayq
 from django_delayq import clock, ids, signals
 from django_delayq.ladder import Ladder
-from django_delayq.record import JobRecord
 from django_delayq.store.queue import ScheduleItem
+from django_delayq.store.record import JobRecord
 from django_delayq.worker import once
 from django_delayq.worker.current import CurrentJob
 from django_delayq.worker.holdings import RUNNING

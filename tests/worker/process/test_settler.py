@@ -247,7 +247,7 @@ def test_its_thread_comes_back_after_trouble_and_to_what_waits(bench: Bench, mon
     assert is_over(bench, runs)
     assert len(pauses) == 2
     assert min(pauses) > 0
-    assert bench.settler._backoff.failures == 0
+    assert bench.settler.trouble.failures == 0
 
 
 def test_poison_is_counted_under_the_task_that_its_record_names_if_that_can_be_read(bench: Bench) -> None:

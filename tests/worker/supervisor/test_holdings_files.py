@@ -100,6 +100,20 @@ def test_what_a_killed_process_held_is_found(folder: Path, killed: Path) -> None
     assert not killed.exists()
 
 
+def test_a_file_for_which_there_is_no_memory_leaves_nothing_open_and_is_found_later(folder: Path, killed: Path, monkeypatch) -> None:
+    class Unmapped(Holdings):
+        def __init__(self, *_: object) -> None:
+            raise OSError("no memory")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch:
+        patch.setattr(holdings_files, "Holdings", Unmapped)
+        assert found(folder) == []
+    assert os.listdir("/proc/self/fd") == before
+    (trace,) = found(folder)
+    trace.remove()
+
+
 def test_one_worker_alone_gives_it_back_and_another_if_that_one_dies(folder: Path, killed: Path) -> None:
     (trace,) = found(folder)
     assert found(folder) == []

@@ -83,7 +83,7 @@ local function publish()
   return done
 end
 
--- Leaves word that a process of this release is here, if it says so: it does once a minute.
+-- Leaves word that a process of this release is here, if it says so: it does once a minute, and where replicas are to have what it does.
 local function present()
   if telling then
     redis.call('HSET', k_meta, SEEN, int(now))

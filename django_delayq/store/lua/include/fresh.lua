@@ -25,7 +25,13 @@ repeat
     break
   end
 
-  local earliest = armed and (tonumber(armed) or math.huge) or -math.huge -- what is due before that wakes a mover
+  local earliest = -math.huge -- what is due before that wakes a mover, see wake_for in wake.lua
+  if armed then
+    earliest = tonumber(armed) or math.huge
+    if now > earliest + 500 then
+      earliest = math.huge
+    end
+  end
   local stamp = string.format('%.0f', now)
   local entry = format and {'at', stamp, 'by', by, 'f', format, '', ''} or {'at', stamp, 'by', by, '', ''}
   local told = #entry - 2

@@ -102,8 +102,9 @@ if named then
   end
 
   -- The run of a job begins: it was claimed at that date, or (nil) taken over. Its name and most are told by who knows them. Returns its
-  -- number, which is the time in us, so that it rises over a wipe, too; or more.
-  local last
+  -- number, which is the time in us, so that it rises over a wipe, too; or more. Jobs of one call have the same, unless they share a name.
+  local first, last
+  local turns = {}
   function hold_name(id, date, name, most)
     if not name then
       local _, due
@@ -113,14 +114,16 @@ if named then
       end
       date = tonumber(due)
     end
-    if not last then
+    if not first then
       last = redis.call('HGET', k_meta, 'turn') or ''
       last = #last < 17 and tonumber(string.match(last, '^%d+$')) or 0 -- else nobody of us has written it
+      first = math.max(last + 1, now * 1000)
     end
-    last = math.max(last + 1, now * 1000)
+    local turn = turns[name] or first
+    turns[name], last = turn + 1, math.max(last, turn)
     gather('ZADD', k_holders, '0', name .. '\0' .. id)
-    gather('HSET', k_names, id, int(most) .. ':' .. int(last) .. ':' .. int(date) .. ':' .. name)
-    return last
+    gather('HSET', k_names, id, int(most) .. ':' .. int(turn) .. ':' .. int(date) .. ':' .. name)
+    return turn
   end
 
   function free_name(id)

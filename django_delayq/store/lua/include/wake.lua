@@ -1,5 +1,6 @@
 -- Waking idle movers. `armed` in meta is the moment at which the timer owner wakes by itself (a second ahead at most), or the
 -- earlier date for which a token was pushed since; it exists only while a mover is idle. See timer_election.lua.
+local GRACE = 500 -- ms after which a timer owner that did not come back counts as gone
 
 -- At most four tokens wait: more would only make movers ask in vain.
 local function push_token()
@@ -13,14 +14,20 @@ local function push_token()
   end
 end
 
--- A job has become due at `due` (nil: none has): wakes a mover if that is earlier than what the timer owner sleeps for. `armed`, if the
--- caller has it.
+-- A job has become due at `due` (nil: none has): wakes a mover if that is earlier than what the timer owner sleeps for, or if that has
+-- not come when it should. `armed`, if the caller has it.
 local function wake_for(due, armed)
   if due and armed == nil then
     armed = redis.call('HGET', k_meta, 'armed')
   end
-  if due and armed and due < (tonumber(armed) or math.huge) then
+  if not due or not armed then
+    return
+  end
+  armed = tonumber(armed) or math.huge
+  if due < armed then
     redis.call('HSET', k_meta, 'armed', int(due))
+    push_token()
+  elseif now > armed + GRACE then
     push_token()
   end
 end

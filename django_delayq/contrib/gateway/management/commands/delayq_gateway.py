@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from django_delayq import clock
 from django_delayq.console.documents import plain
 from django_delayq.contrib.gateway import idempotency, tokens
-from django_delayq.contrib.gateway.models import ALL, VERBS, Token
+from django_delayq.contrib.gateway.models import ALL, PER_MINUTE, VERBS, Token
 from django_delayq.exceptions import DelayqError
 from django_delayq.logger import told
 from django_delayq.text import visible
@@ -60,7 +60,7 @@ class Command(BaseCommand):
         )
         make.add_argument("--targets", default=[], type=_names, help=f"to which it may offer, or {ALL}; none by default")
         make.add_argument("--expires", help="from now, as in 90d; never by default")
-        make.add_argument("--per-minute", type=int, default=tokens.PER_MINUTE, help=f"requests; {tokens.PER_MINUTE} by default")
+        make.add_argument("--per-minute", type=int, default=PER_MINUTE, help=f"requests; {PER_MINUTE} by default")
         rotate = add("rotate", "another token of that name, which is shown once; the former one ends soon")
         rotate.add_argument("name", metavar="NAME")
         rotate.add_argument("--overlap", default=tokens.OVERLAP, help=f"for so long both live; {tokens.OVERLAP} by default")

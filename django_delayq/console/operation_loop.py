@@ -1,0 +1,365 @@
+"""Operations: one verb for all jobs that match, of any number, in steps. The admin starts them, the worker's record keeper carries them
+out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Final
+from uuid import UUID
+
+from django.contrib.auth import get_user_model
+from django.db import Error as DriverError
+from django.db.models import Q, QuerySet
+
+from django_delayq import clock, conf, ids
+from django_delayq.console import admin_log, counting, keyset, operation_parts, verbs
+from django_delayq.console.operation_parts import Chunk, ChunkResult, Stretch
+from django_delayq.console.selection import Selection
+from django_delayq.exceptions import DelayqError, StoreUnavailable
+from django_delayq.failpoints import failpoint
+from django_delayq.logger import Logger
+from django_delayq.mirror.exists import ExistsQuery
+from django_delayq.mirror.rows import hindered
+from django_delayq.models import Job, Operation
+from django_delayq.producer import queues
+from django_delayq.producer.stores import stores
+from django_delayq.states import Change
+from django_delayq.store.error_replies import StoreError
+
+logger = Logger("django_delayq.operations")
+
+CHUNK: Final = 50  # jobs between two looks at the row: a person who pauses waits for no more
+STEPS: Final = 5  # steps of a purge, likewise
+LEASE: Final = 30.0  # seconds for which one record keeper has an operation to itself
+MOST_COUNTED: Final = 500_000  # jobs in one statement: a tenth of a second, in which the record keeper does nothing else
+IDLE: Final = 1.0
+ORDERS: Final = 2.0  # seconds between looks for operations that people have started, while an event would tell of other work
+AT_ONCE: Final = 20  # operations looked at in one pass
+AGAIN: Final = 10.0  # seconds after which one is taken up again whose server was away, while others go on
+Stage = Operation.Stage
+
+VERBS: Final[dict[str, Callable[..., Change]]] = {name: verb.act for name, verb in verbs.VERBS.items()}
+PURGE: Final = "purge"
+
+
+class OperationLoop:
+    """1. Takes operations that wait or run, each by a lease on its row, so that of several record keepers one does it. 2. Writes down
+    which jobs it is about to do. 3. Does them, one by one, as a person would. 4. Writes down what became of each, and how far it is.
+
+    Jobs on a server that is away it leaves for later, and goes on with those on others. At the end it comes back to them, and every ten
+    seconds then.
+
+    Before the first, it counts how many match where an index tells. Those that are spread over a time are counted in any case, through
+    ten thousand rows a pass: mirror, relay and restore, its neighbours, have their turns in between.
+
+    It dies at any point without harm: whoever takes it over does the jobs of the last chunk again. A job that is cancelled, or has its
+    date, answers `done` once more; one that was requeued does not, and is counted as "again", since nobody knows who did it.
+    """
+
+    def __init__(self, *, using: str) -> None:
+        self.using = using
+        self.me = secrets.token_hex(8)
+        self._any = ExistsQuery(self._all().filter(stage__in=(Stage.WAITING, Stage.RUNNING)))
+        self._look_at = 0.0  # for what was ended too early
+        self._purges: dict[UUID, Iterator[int]] = {}  # those under way, as far as they are
+        self._hindered: dict[UUID, float] = {}  # where queues are on several servers: those whose server was away, and until when
+        self._counted: dict[UUID, tuple[int, UUID | None]] = {}  # those that are being counted: so many jobs, so far
+
+    def poll(self) -> float:
+        """A chunk of each operation whose time has come. Returns seconds to sleep: 0 when more is to be done at once.
+
+        Raises:
+            StoreUnavailable, StoreError, DatabaseError: call again later.
+        """
+        now = clock.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + AGAIN
+            self._reopen()
+        found = self._open() if self._any.found() else []
+        open_ones = {operation.pk for operation in found}
+        self._purges = {id: steps for id, steps in self._purges.items() if id in open_ones}
+        self._counted = {id: counted for id, counted in self._counted.items() if id in open_ones}
+        self._hindered = {id: at for id, at in self._hindered.items() if at > now and id in open_ones}
+        pauses: list[float] = []
+        error: StoreUnavailable | StoreError | None = None
+        for operation in found:
+            if operation.pk in self._hindered:
+                continue
+            try:
+                pauses.append(self._turn(operation))
+            except (StoreUnavailable, StoreError) as hindrance:
+                if not (conf.get().own_servers or stores.link.moves):
+                    raise
+                error = hindrance  # of the server of its queue: those on others go on
+                self._hindered[operation.pk] = now + AGAIN
+        if error is not None and not pauses:
+            raise error
+        return min(pauses, default=IDLE)
+
+    def _reopen(self) -> None:
+        """A worker of a release that knows nothing of what is left for later has ended it all the same."""
+        cut_short = self._all().filter(stage=Stage.FINISHED, passed_over__isnull=False)
+        if cut_short.exists():  # else a look would be a write
+            cut_short.update(stage=Stage.RUNNING, finished_at=None)
+
+    def _all(self) -> Any:
+        return Operation.objects.using(self.using)
+
+    def _open(self) -> list[Operation]:
+        return list(self._all().filter(self._free(), stage__in=(Stage.WAITING, Stage.RUNNING)).order_by("id")[:AT_ONCE])
+
+    def _turn(self, operation: Operation) -> float:
+        try:
+            return self._held(operation) if self._take(operation) else IDLE
+        except (StoreUnavailable, StoreError, DriverError):
+            raise
+        except Exception as error:  # of a newer version, say; it must not stop the mirror, whose neighbour it is
+            logger.exception("operation %s (%s) is paused", operation.pk, operation.verb)
+            self._pause(operation, error)
+            return IDLE
+
+    def _held(self, operation: Operation) -> float:
+        if refusal := refused(operation, self.using):
+            self._pause(operation, refusal, holder=self.me)
+            return IDLE
+        try:
+            return self._purge(operation) if operation.verb == PURGE else self._step(operation)
+        except (StoreUnavailable, StoreError) as error:
+            self._all().filter(pk=operation.pk, holder=self.me).update(**hindered(error))
+            raise
+
+    def _pause(self, operation: Operation, why: Exception, **only: Any) -> None:
+        """Unless a person has cancelled it meanwhile."""
+        going_on = self._all().filter(pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING), **only)
+        going_on.update(stage=Stage.PAUSED, **hindered(why))
+
+    def _free(self) -> Q:
+        return Q(held_until__isnull=True) | Q(held_until__lt=clock.now()) | Q(holder=self.me)
+
+    def _take(self, operation: Operation) -> bool:
+        now = clock.now()
+        mine = {"holder": self.me, "held_until": now + timedelta(seconds=LEASE)}
+        open_ones = self._all().filter(self._free(), pk=operation.pk, stage__in=(Stage.WAITING, Stage.RUNNING))
+        if operation.holder != self.me or operation.paced_from is None:  # what passed meanwhile is not caught up in a rush
+            mine |= {"paced_from": now, "paced_seen": operation.seen}
+        first = operation.started_at is None
+        if first:
+            mine |= {"started_at": now, "stage": Stage.RUNNING}
+        failpoint("operations.take")
+        taken = open_ones.update(**mine)
+        failpoint("operations.taken")
+        if not taken:
+            return False
+        for name, value in mine.items():
+            setattr(operation, name, value)
+        if first and (expected := self._expected(operation)) is not None:
+            self._expect(operation, expected)
+        return True
+
+    def _expected(self, operation: Operation) -> int | None:
+        """How many match, if an index leads to them and they are not too many."""
+        if operation.verb == PURGE:
+            return None
+        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto)
+        count = counting.count(chosen(operation), ahead, MOST_COUNTED, self.using)
+        return None if count is None or count > MOST_COUNTED else count
+
+    def _expect(self, operation: Operation, expected: int) -> None:
+        """From now on, so much is done in so much time."""
+        operation.expected, operation.paced_from = expected, clock.now()
+        mine = self._all().filter(pk=operation.pk, holder=self.me)
+        failpoint("operations.expect")
+        mine.update(expected=expected, paced_from=operation.paced_from)
+        failpoint("operations.expected")
+
+    def _count_on(self, operation: Operation) -> None:
+        """Counts through the next ten thousand rows. Whoever takes the operation over begins anew."""
+        count, last = self._counted.get(operation.pk, (0, None))
+        ahead, edge = self._window(operation, last)
+        wanted = chosen(operation)
+        count += counting.meant(wanted, wanted.rows(ahead))
+        if edge is None:
+            self._counted.pop(operation.pk, None)
+            self._expect(operation, count)
+        else:
+            self._counted[operation.pk] = count, edge
+
+    def _window(self, operation: Operation, last: UUID | None) -> tuple[QuerySet[Job], UUID | None]:
+        """The next ten thousand rows behind `last`, by id, and where they end; None: they are the last."""
+        ahead = Job.objects.using(self.using).filter(pk__lte=operation.upto).order_by("pk")
+        if last is not None:
+            ahead = ahead.filter(pk__gt=last)
+        edge = list(ahead.values_list("pk", flat=True)[keyset.WINDOW : keyset.WINDOW + 1])
+        return (ahead.filter(pk__lte=edge[0]), edge[0]) if edge else (ahead, None)
+
+    def _step(self, operation: Operation) -> float:
+        if operation.seconds and operation.expected is None:
+            self._count_on(operation)
+            return 0.0
+        room, wait = pace(operation, clock.now())
+        if room <= 0:
+            return wait
+        stretches = operation_parts.open_ones(operation)
+        again = list(_light(self.using).filter(pk__in=operation.chunk).order_by("pk")) if operation.chunk else []
+        if again:  # by whoever had it before; its own stretch comes first
+            part = operation_parts.part_of(again[0])
+            own = next((each for each in stretches if each.has(part)), stretches[0])
+            stretches = [own, *(each for each in stretches if each is not own)]
+        error: StoreUnavailable | StoreError | None = None
+        for stretch in stretches:
+            try:
+                return self._go_through(operation, stretch, min(room, CHUNK), again)
+            except (StoreUnavailable, StoreError) as hindrance:
+                error, again = hindrance, []
+        if error is not None:
+            raise error
+        self._finish(operation)
+        return 0.0
+
+    def _go_through(self, operation: Operation, stretch: Stretch, size: int, again: list[Job]) -> float:
+        """A chunk, or once more what had been begun. Jobs on a server that is away are left for later, if others are elsewhere."""
+        others = [each for each in operation_parts.left(operation) if each.parts != stretch.parts]
+        if again:
+            chunk = Chunk(stretch=stretch, others=others, jobs=again, last=again[-1].pk, more=True, again=True)
+        else:
+            chunk = self._next(operation, stretch, others, size)
+            if chunk.jobs and not self._begin(operation, chunk.jobs):
+                return IDLE
+        told = self._do(operation, chunk)
+        left = chunk.left(operation, told)
+        self._save(
+            operation,
+            counts=dict(Counter(operation.counts) + told.counts),
+            seen=operation.seen + len(told.done),
+            **left,
+            **(hindered(told.error) if told.error is not None or not left["passed_over"] else {}),
+        )
+        self._log(operation, told.done)
+        if told.at is not None and told.error is not None:
+            raise told.error
+        if not operation.passed_over and operation.last == operation.upto:
+            self._finish(operation)
+        return 0.0
+
+    def _begin(self, operation: Operation, jobs: Sequence[Job]) -> bool:
+        failpoint("operations.begin")
+        begun = self._mine(operation).update(chunk=[str(job.pk) for job in jobs])
+        failpoint("operations.begun")
+        return bool(begun)
+
+    def _save(self, operation: Operation, **fields: Any) -> None:
+        failpoint("operations.save")
+        self._mine(operation).update(**fields)
+        failpoint("operations.saved")
+        for name, value in fields.items():
+            setattr(operation, name, value)
+
+    def _finish(self, operation: Operation) -> None:
+        failpoint("operations.finish")
+        self._mine(operation).filter(stage=Stage.RUNNING).update(stage=Stage.FINISHED, finished_at=clock.now())
+        failpoint("operations.finished")
+        logger.info("operation %s (%s) is finished: %s", operation.pk, operation.verb, operation.counts)
+
+    def _mine(self, operation: Operation) -> Any:
+        return self._all().filter(pk=operation.pk, holder=self.me)
+
+    def _next(self, operation: Operation, stretch: Stretch, others: Sequence[Stretch], size: int) -> Chunk:
+        wanted = chosen(operation)
+        ahead, edge = self._window(operation, stretch.last)
+        most = keyset.STEP if wanted.search.by_argument else size
+        looked = list(operation_parts.of(wanted.rows(ahead), stretch, others, wanted).order_by("pk")[:most])
+        jobs = [job for job in looked if wanted.search.exact(job)][:size]
+        last, more = edge or (looked[-1].pk if looked else stretch.last), edge is not None
+        if len(jobs) == size or len(looked) == most:
+            last, more = (jobs if len(jobs) == size else looked)[-1].pk, True
+        return Chunk(stretch=stretch, others=others, jobs=jobs, last=last, more=more)
+
+    def _do(self, operation: Operation, chunk: Chunk) -> ChunkResult:
+        told = ChunkResult()
+        options, wanted = operation_parts.options(operation), chosen(operation)
+        for number, job in enumerate(chunk.jobs):
+            part = operation_parts.part_of(job)
+            if any(each.has(part) for each in told.passed):
+                continue
+            try:
+                change = VERBS[operation.verb](job.pk, queue=job.queue, actor=operation.actor, reason=operation.reason, **options)
+            except (StoreUnavailable, StoreError) as error:
+                told.error = error
+                away = operation_parts.cut(chunk.stretch, [*chunk.others, *told.passed], part, wanted)
+                if away is None:
+                    told.at = number
+                    return told
+                told.passed.append(Stretch(away, chunk.before(number)))
+                continue
+            except DelayqError as error:
+                logger.warning("operation %s leaves job %s alone: %s", operation.pk, job.pk, error)
+                told.counts["left"] += 1
+            else:
+                told.counts["again" if chunk.again and change is not Change.DONE else change.value] += 1
+            told.done.append(job)
+        return told
+
+    def _purge(self, operation: Operation) -> float:
+        counts: Counter[str] = Counter(operation.counts)
+        steps = self._purges.pop(operation.pk, None) or queues.purge(
+            str(operation.selection.get("queue", "")), actor=operation.actor, reason=operation.reason
+        )
+        done, away = operation_parts.taken(islice(steps, STEPS))
+        over = away is None and len(done) < STEPS
+        if len(done) == STEPS:  # goes on where it is: begun anew, it would look at the same rows until the mirror has folded them
+            self._purges[operation.pk] = steps
+        counts[Change.DONE.value] += sum(done)
+        self._save(operation, counts=dict(counts), seen=sum(counts.values()), **hindered(away))
+        if away is not None:
+            raise away
+        if over:
+            self._finish(operation)
+        return 0.0
+
+    def _log(self, operation: Operation, jobs: Sequence[Job]) -> None:
+        """As for a job that was done by hand."""
+        if not jobs or not operation.user:
+            return
+        said = ": ".join(part for part in (f"{operation.verb} (operation {ids.short(operation.pk)})", operation.reason) if part)
+        admin_log.write(operation.user, Job, [(str(job.pk), str(job)) for job in jobs], said)
+
+
+def chosen(operation: Operation) -> Selection:
+    """The jobs of an operation."""
+    return Selection(**operation.selection)
+
+
+def pace(operation: Operation, now: datetime) -> tuple[int, float]:
+    """How many jobs may be done by now, and after how many seconds the next one may."""
+    if not operation.seconds or not operation.expected or operation.paced_from is None:
+        return CHUNK, 0.0
+    rate = operation.expected / operation.seconds
+    due = operation.paced_seen + (now - operation.paced_from).total_seconds() * rate
+    room = int(due - operation.seen) + (operation.seen == operation.paced_seen)
+    return room, min(IDLE, max(0.02, (operation.seen + 1 - due) / rate))
+
+
+def refused(operation: Operation, using: str) -> DelayqError | None:
+    """Why it may not go on, or its person may not do it any more; None while they may. Asked before every chunk: a permission taken
+    away ends it.
+    """
+    if operation.verb != PURGE and (loose := chosen(operation).search.loose):  # as releases before this one have started some
+        return DelayqError(code="search_partial", text=loose[0].value)
+    if not operation.user:
+        return None
+    user = get_user_model()._default_manager.filter(pk=operation.user).first()
+    if user is None or not user.is_active:
+        return DelayqError(code="actor_inactive", actor=operation.actor)
+    asked = ("view_queue",) if operation.verb == PURGE else ("view_job", "start_operation")  # as by whoever starts one
+    needed = (operation.permission, *(f"delayq.{name}" for name in asked))
+    missing = [name for name in needed if name and not user.has_perm(name)]
+    return DelayqError(code="permission_gone", actor=operation.actor, permission=missing[0]) if missing else None
+
+
+def _light(using: str) -> Any:
+    return Job.objects.using(using).defer("args", "kwargs", "options", "result", "error")

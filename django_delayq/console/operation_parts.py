@@ -1,0 +1,172 @@
+"""What an operation goes through by id, and what of it is left for later, since the server there was away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from operator import or_
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from django_delayq import clock, conf, ids
+from django_delayq.console.selection import Selection
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.models import Job, Operation
+from django_delayq.producer.stores import stores
+from django_delayq.store.error_replies import StoreError
+
+Part = tuple[str, int]  # a queue, and the number of a partition
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The jobs of these partitions behind `last`, by id. None: of all that no other stretch has."""
+
+    parts: frozenset[Part] | None
+    last: UUID | None
+
+    def has(self, part: Part) -> bool:
+        """Whether jobs of that partition are named by it."""
+        return self.parts is not None and part in self.parts
+
+    def without(self, others: Sequence[Stretch], last: UUID | None) -> Stretch:
+        """What is left of it."""
+        gone = frozenset(part for other in others for part in other.parts or ())
+        return Stretch((self.parts or frozenset()) - gone, last)
+
+
+@dataclass(slots=True)
+class ChunkResult:
+    """What became of a chunk. `at`: the number of the job at which it ended, since all that is left of the stretch is away. `error`: of
+    the last one that could not be done.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    done: list[Job] = field(default_factory=list)
+    passed: list[Stretch] = field(default_factory=list)
+    at: int | None = None
+    error: StoreUnavailable | StoreError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Jobs of a stretch that are done together, by id. `others`: what else is left for later; `last`: how far they lead; `more`:
+    whether there may be more of the stretch behind that; `again`: whether they had been begun before.
+    """
+
+    stretch: Stretch
+    others: Sequence[Stretch]
+    jobs: Sequence[Job]
+    last: UUID | None
+    more: bool
+    again: bool = False
+
+    def before(self, number: int) -> UUID | None:
+        """How far the stretch is done ahead of that job."""
+        return self.jobs[number - 1].pk if number else self.stretch.last
+
+    def left(self, operation: Operation, told: ChunkResult) -> dict[str, Any]:
+        """What the columns of the operation say is left of it, once that has become of the chunk."""
+        last, rest, over = self.last, list[str](), not self.more and told.at is None
+        if told.at is not None:  # all that is left of the stretch is on servers that are away
+            last = self.before(told.at)
+            alone = self.stretch.parts is None and not (self.others or told.passed)
+            rest = [str(job.pk) for job in self.jobs[told.at :]] if self.again and alone else []
+        later = [*self.others, *told.passed]
+        if self.stretch.parts is None:
+            return {"last": operation.upto if over else last, "passed_over": written(later), "chunk": rest}
+        if not over:  # behind the others, which have their turns now
+            later.insert(len(self.others), self.stretch.without(told.passed, last))
+        return {"last": operation.last, "passed_over": written(later), "chunk": rest}
+
+
+def open_ones(operation: Operation) -> list[Stretch]:
+    """What is not done yet, in the order in which it is gone through."""
+    first = [] if operation.last == operation.upto else [Stretch(None, operation.last)]
+    return [*first, *left(operation)]
+
+
+def left(operation: Operation) -> list[Stretch]:
+    """What it has left for later, in the order in which it comes back to it."""
+    return [
+        Stretch(frozenset((queue, partition) for queue, partition in each["parts"]), UUID(each["last"]) if each["last"] else None)
+        for each in operation.passed_over or ()
+    ]
+
+
+def written(stretches: Iterable[Stretch]) -> list[dict[str, Any]] | None:
+    """The same as the column has it."""
+    return [{"parts": sorted(each.parts or ()), "last": each.last.hex if each.last else None} for each in stretches] or None
+
+
+def labels(operation: Operation) -> list[str]:
+    """The queues, with a number where they have several partitions, of which something is left for later."""
+    known = conf.get().queues
+    parts = sorted({part for stretch in left(operation) for part in stretch.parts or ()})
+    return [known[queue].label(partition) if queue in known else queue for queue, partition in parts]
+
+
+def of(rows: QuerySet[Job], stretch: Stretch, others: Sequence[Stretch], wanted: Selection) -> QuerySet[Job]:
+    """Those of a stretch that were there when the jobs were chosen, by the database's clock: ids are by those of web hosts. Of rows
+    that the mirror has written, ids alone can tell.
+    """
+    if wanted.at_ms:
+        rows = rows.filter(Q(durable=False) | Q(created_at__lt=clock.from_ms(wanted.at_ms + 1)))
+    if stretch.parts is not None:
+        return rows.filter(_rows(stretch.parts))
+    elsewhere = frozenset(part for other in others for part in other.parts or ())
+    return rows.exclude(_rows(elsewhere)) if elsewhere else rows
+
+
+def cut(stretch: Stretch, others: Sequence[Stretch], part: Part, wanted: Selection) -> frozenset[Part] | None:
+    """The partitions of a stretch that are on the server of this one, which is away; None if all of them are."""
+    parts = _all(wanted) if stretch.parts is None else stretch.parts
+    parts = frozenset(each for each in parts if not any(other.has(each) for other in others))
+    try:
+        server = stores.places.of(*part).server
+        away = frozenset(each for each in parts if stores.places.of(*each).server is server) | {part}
+    except StoreUnavailable:  # nobody tells who is where
+        return None
+    return away if parts - away else None
+
+
+def part_of(job: Job) -> Part:
+    """Where a job is."""
+    return job.queue, ids.partition(job.pk)
+
+
+def options(operation: Operation) -> dict[str, Any]:
+    """What its verb is given besides the job: `delay` in seconds, or `run_at`."""
+    given = dict(operation.options)
+    if "run_at" in given:
+        given["run_at"] = datetime.fromisoformat(given["run_at"])
+    return given
+
+
+def _all(wanted: Selection) -> frozenset[Part]:
+    only = wanted.queue or wanted.search.value("queue")
+    queues = conf.get().queues.items()
+    return frozenset((name, partition) for name, queue in queues if only in ("", name) for partition in queue.served)
+
+
+def _rows(parts: frozenset[Part]) -> Q:
+    by_queue: dict[str, list[int]] = {}
+    for queue, partition in sorted(parts):
+        by_queue.setdefault(queue, []).append(partition)
+    return reduce(or_, (Q(queue=queue, partition__in=numbers) for queue, numbers in by_queue.items()))
+
+
+def taken(steps: Iterator[int]) -> tuple[list[int], StoreUnavailable | None]:
+    """What these steps have done, also before one that found a server away, and that error."""
+    done: list[int] = []
+    try:
+        for step in steps:
+            done.append(step)
+    except StoreUnavailable as error:
+        return done, error
+    return done, None

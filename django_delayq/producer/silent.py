@@ -1,0 +1,28 @@
+"""What one round over many partitions, or queues, does not ask again."""
+
+from __future__ import annotations
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.connection import Link
+from django_delayq.store.error_replies import StoreRefused
+
+
+class Silent:
+    """Links by which nobody answers: those of a server that has not, those that have been refused, and those of a server that has
+    refused two of them, since a call waits for a refusal to pass. The first one may be about one slot of a Cluster, which is half-way
+    to another server, while its neighbours are well.
+
+    `errors`: the last one of each server.
+    """
+
+    def __init__(self) -> None:
+        self.errors: dict[Link, StoreUnavailable] = {}
+        self._silent: set[Link] = set()
+
+    def __contains__(self, link: Link) -> bool:
+        return bool(self._silent) and (link in self._silent or link.server in self._silent)
+
+    def note(self, link: Link, server: Link, error: StoreUnavailable) -> None:
+        """A call by that link has failed. `server`: to which it led before; by now it may lead to the successor."""
+        self._silent.add(server if server in self.errors or not isinstance(error, StoreRefused) else link)
+        self.errors[server] = error

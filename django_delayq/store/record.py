@@ -1,0 +1,228 @@
+"""The job as it lies in Redis, a header line that Lua reads and a payload it does not; and as claim hands it out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from django_delayq import clock, ids, signing
+from django_delayq.exceptions import PayloadError
+from django_delayq.lanes import BY_LETTER, LETTERS, Lane
+from django_delayq.states import NO_LIMIT
+
+MAX_KEY: Final = 200  # characters; as wide as its column
+MAX_TASK: Final = 200
+MAX_ATTEMPTS: Final = NO_LIMIT  # as large as the header can say
+USUAL_ATTEMPTS: Final = 10  # which a record need not say
+
+# Control characters (a line end would end the header), the other line separators, and halves of surrogate pairs.
+_FORBIDDEN: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+_KEY: Final = re.compile(f"[^{_FORBIDDEN}]{{0,{MAX_KEY}}}")
+_TASK: Final = re.compile(rf"[^\s{_FORBIDDEN}]{{1,{MAX_TASK}}}")
+# What is usual is left out, and only then: each record has one way to be written.
+_HEADER: Final = re.compile(rb"1([hnl])([or])(?:(?!10 )([1-9][0-9]{0,8})(?::([1-9][0-9]{0,14}))?)? ([^ \n]+)(?: ([^\n]+))?\n")
+_PAST: Final = re.compile(r"(?:e(\d+))?(?:u(\d+))?(?:a(\d+))?(?:t(\d+))?(?:x(\w+))?")
+_NOBODY: Final = UUID(int=0)
+_OTHER_VERSION: Final = re.compile(rb"(?!1[a-z])[0-9]{1,3}[a-z]")
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # not frozen: one is made for each job, and that would take twice as long
+class JobRecord:
+    """What a job is, unchanged while it lives. Its state, date and attempts lie beside it, where scripts change them.
+
+    `expires_ms` 0: never; `key` "": none; `durable`: its row is in the database (outbox). PayloadError for a field that
+    the record could not carry.
+    """
+
+    id: UUID
+    task: str
+    lane: Lane = "normal"
+    durable: bool = True
+    max_attempts: int = USUAL_ATTEMPTS
+    expires_ms: int = 0
+    key: str = ""
+    payload: bytes
+    _line: bytes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._line = line(self.task, self.lane, self.durable, self.max_attempts, self.expires_ms)
+        if self.key != "":
+            validate_key(self.key)
+        if type(self.payload) is not bytes:
+            raise PayloadError(f"the payload of {self.task} is not bytes; pass what codec.encode_payload gives")
+
+    def revived(self, now_ms: int) -> JobRecord:
+        """As it is put back: without an expiry that has passed, else it would expire again at once; what then nothing would end has as
+        many attempts as is usual.
+        """
+        if not 0 < self.expires_ms <= now_ms:
+            return self
+        most = USUAL_ATTEMPTS if self.max_attempts == NO_LIMIT else self.max_attempts
+        return replace(self, expires_ms=0, max_attempts=most)
+
+    def encode(self) -> bytes:
+        """The bytes for Redis: `1<lane><o|r>[<max_attempts>[:<expires_ms>]] <task>[ <key>]`, a line end, the payload.
+
+        The numbers are left out where there are 10 attempts and no expiry. The key comes last since it may hold spaces.
+        """
+        if self.key:
+            return b"%b %b\n%b" % (self._line, self.key.encode(), self.payload)
+        return self._line + b"\n" + self.payload
+
+    @classmethod
+    def decode(cls, id: UUID, record: bytes) -> JobRecord:
+        """The record of `encode`, signed or not; PayloadError for any other bytes. Neither payload nor signature are looked at."""
+        try:
+            header, payload = read(record)
+        except PayloadError as error:
+            raise PayloadError(f"the record of job {ids.short(id)} cannot be read: {error}") from None
+        return cls(id=id, payload=payload, **header._asdict())
+
+
+class Header(NamedTuple):
+    """What the header line of a record says; the fields are those of `JobRecord`."""
+
+    task: str
+    lane: Lane
+    durable: bool
+    max_attempts: int
+    expires_ms: int
+    key: str
+
+
+def read(record: bytes) -> tuple[Header, bytes]:
+    """Header and payload of the bytes that `JobRecord.encode` gives, signed or not; PayloadError for any other
+    bytes. What a worker needs of a record, without making one: jobs of one task without keys have one header, which is read once.
+    """
+    if signing.MARK in record:  # else it is not signed
+        record, _ = signing.split(record)
+    end = record.find(b"\n") + 1
+    return _header(record[:end] or record[:100]), record[end:]
+
+
+def says_durable(record: bytes) -> bool:
+    """Whether the record, which may be no record at all, says that its job's row is in the database."""
+    return record[2:3] == b"o"  # see _HEADER
+
+
+@lru_cache(maxsize=1024, typed=True)  # True equals 1, and is refused
+def line(task: str, lane: str, durable: bool, max_attempts: int, expires_ms: int) -> bytes:
+    """A header up to its key, which jobs of one task share, so that it is checked and written once. PayloadError for a field that it
+    could not carry.
+    """
+    if not isinstance(task, str) or not _TASK.fullmatch(task):
+        raise PayloadError(
+            f"the task name {_shown(task)} cannot be stored; use 1 to {MAX_TASK} characters without spaces, such as "
+            '"orders.close_order"'
+        )
+    if lane not in LETTERS:
+        raise PayloadError(f"{_shown(lane)} is not a lane; use high, normal or low")
+    if type(max_attempts) is not int or not 1 <= max_attempts <= MAX_ATTEMPTS:
+        raise PayloadError(f"max_attempts={_shown(max_attempts)} of {task}: use a whole number of at least 1")
+    if type(expires_ms) is not int or not 0 <= expires_ms <= clock.LAST_MS:
+        raise PayloadError(f"expires_ms={_shown(expires_ms)} of {task}: use milliseconds since 1970, or 0 for never")
+    numbers = f"{max_attempts}:{expires_ms}" if expires_ms else str(max_attempts)
+    if numbers == str(USUAL_ATTEMPTS):
+        numbers = ""
+    return f"1{LETTERS[lane]}{'o' if durable else 'r'}{numbers} {task}".encode()
+
+
+@lru_cache(maxsize=1024)
+def _header(line: bytes) -> Header:
+    found = _HEADER.fullmatch(line)
+    if found is None:
+        raise PayloadError(_diagnosis(line))
+    lane, durable, max_attempts, expires_ms, task, key = found.groups()
+    try:
+        header = Header(
+            task.decode(),
+            BY_LETTER[lane.decode()],
+            durable == b"o",
+            int(max_attempts or USUAL_ATTEMPTS),
+            int(expires_ms or 0),
+            (key or b"").decode(),
+        )
+    except UnicodeDecodeError:
+        raise PayloadError("its task or key is not UTF-8") from None
+    JobRecord(id=_NOBODY, payload=b"", **header._asdict())  # the checks of the other way
+    return header
+
+
+class ClaimedJob(NamedTuple):
+    """A job in this worker's hands, under a lease. `id` is short; `record` is not decoded yet, since that may fail.
+
+    `attempt` is the number of this run, from 1; `crashes` the runs before it whose worker vanished; `fence` proves the
+    claim to extend and settle; `due_ms` is the date it was scheduled for; `ground` is what Redis stood on then. `evictions`: the runs
+    before it, in a row, whose process was killed for a neighbour's sake; `unknown_ms`: how long ago the job was first put off because
+    no worker knew its task, 0 for never; `asks`: how often the job has asked before, and heard "not yet". `turn`: the number of
+    this holder of the job's name, 0 without one. `lost`: it is not claimed;
+    the lease of the consumer whose `fence` this is ran out.
+    """
+
+    id: str
+    attempt: int
+    crashes: int
+    due_ms: int
+    record: bytes
+    fence: str
+    queue: str
+    ground: str = ""
+    evictions: int = 0
+    unknown_ms: int = 0
+    asks: int = 0
+    turn: int = 0
+    lost: bool = False
+
+
+def common_turn(pasts: bytes) -> int:
+    """The turn that all jobs of a claim have who have a name, and nothing else: mostly so; 0 where it is not."""
+    return int(pasts[3:]) if pasts[:3] == b"*=t" and pasts[3:].isdigit() else 0
+
+
+def with_past(jobs: Sequence[ClaimedJob], pasts: bytes, now_ms: int) -> list[ClaimedJob]:
+    """The jobs, with what is known of evictions, of a task that nobody knew, and how often they asked; `pasts`: "id=past …", or
+    "*=past" of all.
+    """
+    words = pasts.decode().replace("=", " ").split()
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    every = told.get("*", "")
+    return [_with_one(job, past, now_ms) if (past := told.get(job.id, every)) else job for job in jobs]
+
+
+def _with_one(job: ClaimedJob, text: str, now_ms: int) -> ClaimedJob:
+    past = _PAST.fullmatch(text)
+    if past is None:
+        return job
+    return job._replace(
+        evictions=int(past[1] or 0),
+        unknown_ms=max(0, now_ms - int(past[2])) if past[2] else 0,
+        asks=int(past[3] or 0),
+        turn=int(past[4] or 0),
+        fence=past[5] or job.fence,
+        lost=bool(past[5]),
+    )
+
+
+def validate_key(key: str) -> str:
+    """The business key as it is, if a record can carry it ("": no key); PayloadError otherwise."""
+    if not isinstance(key, str):
+        raise PayloadError(f"the key {_shown(key)} is not text; pass a str, such as f'close-order:{{order.pk}}'")
+    if not _KEY.fullmatch(key):
+        what = f"has {len(key)} characters" if len(key) > MAX_KEY else "holds a control character or half a surrogate pair"
+        raise PayloadError(f"the key {_shown(key)} {what}; pass at most {MAX_KEY} printable characters")
+    return key
+
+
+def _diagnosis(record: bytes) -> str:
+    if _OTHER_VERSION.match(record):
+        return "its version is unknown here, so a newer django-delayq wrote it; upgrade this worker"
+    return "its header line is malformed; it was not written by django-delayq, or was damaged"
+
+
+def _shown(given: object) -> str:
+    shown = ascii(given)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

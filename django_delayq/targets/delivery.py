@@ -1,0 +1,211 @@
+"""Putting a delivery in: `deliver`, which checks all that can be known now, and makes it a job of the task `django_delayq.deliver`."""
+
+from __future__ import annotations
+
+import base64
+import json as json_text
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, Final, Unpack
+
+from django_delayq import clock, conf
+from django_delayq.exceptions import ConfigError, PayloadError
+from django_delayq.http_settings import SIGNING, HttpConfig
+from django_delayq.producer import task_options
+from django_delayq.producer.job import Job
+from django_delayq.producer.options import UntimedOptions, date
+from django_delayq.producer.schedule import Bound
+from django_delayq.producer.task import Task, follower_of
+from django_delayq.producer.twins import like, refuse_loop
+from django_delayq.targets import endpoint
+from django_delayq.targets.delivery_run import delivery
+from django_delayq.targets.webhook import HEADERS
+from django_delayq.text import did_you_mean
+
+METHODS: Final = ("POST", "PUT", "PATCH", "DELETE", "GET", "HEAD")
+CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+OURS: Final = frozenset({*HEADERS, "host", "content-length", "transfer-encoding", "connection", "accept-encoding", "expect", "upgrade"})
+MOST_REDIRECTS: Final = 10
+WHERE: Final = "deliver()"
+EXTRA: Final = 'pip install "django-delayq[http]"'
+UNSAID: Final[Any] = type("Unsaid", (), {"__repr__": lambda _: "none"})()  # since None is JSON, too
+
+
+def header_secret(name: str, *, prefix: str = "") -> dict[str, str]:
+    """The value of a header that is a secret of `DELAYQ["HTTP"]["SECRETS"]`, behind a prefix such as `"Bearer "`. What travels with
+    the job is its name.
+    """
+    return {"secret": name, "prefix": prefix} if prefix else {"secret": name}
+
+
+def deliver(
+    url: str,
+    *,
+    json: Any = UNSAID,
+    data: str | bytes | None = None,
+    method: str = "POST",
+    headers: Mapping[str, str | Mapping[str, str]] | None = None,
+    secret: str | None = None,
+    timeout: clock.Delay | None = None,
+    redirects: int = 0,
+    on_failure: Task[..., Any] | None = None,
+    **options: Unpack[UntimedOptions],
+) -> Job:
+    """Puts a request in, which a worker sends at its date, and again along its ladder until the host has answered 2xx:
+    `deliver("https://partner.example/hook", json={"order": 7}, delay="10m", secret="partner")`.
+
+    Args:
+        url: of http or https; no user and no password in it.
+        json, data: the body: what JSON holds, or text, or bytes. It is the same, byte by byte, in every attempt.
+        headers: text, or for what nobody may read `header_secret("partner-token")`. `Authorization`, `Proxy-Authorization` and `Cookie`
+            take nothing else.
+        secret: signs each attempt by the Standard Webhooks: a name in `DELAYQ["HTTP"]["SECRETS"]`.
+        timeout: for a whole attempt, redirects included; None: `DELAYQ["HTTP"]["TIMEOUT"]`.
+        redirects: how many 307 and 308 are followed; any other redirect is a failed attempt.
+        on_failure: the task of which a job is scheduled, with the id as its argument, when the delivery has failed for good.
+        options: those of `schedule`, but for timeout.
+
+    Raises:
+        TargetRefused: the URL is none, or not one for this. Whether its host may be asked is looked at when it is.
+        ConfigError: an option cannot work; `DELAYQ["HTTP"]` is not set, or urllib3 is not installed.
+        PayloadError, PayloadTooLarge, QueueUnknown, KeyTaken, StoreUnavailable, SynchronousOnlyOperation: as `schedule`.
+    """
+    refuse_loop("delayq.adeliver(…)")
+    bound, arguments = prepared(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
+    return bound.schedule(**arguments)
+
+
+@like(deliver)
+async def adeliver(
+    url: str,
+    *,
+    json: Any = UNSAID,
+    data: str | bytes | None = None,
+    method: str = "POST",
+    headers: Mapping[str, str | Mapping[str, str]] | None = None,
+    secret: str | None = None,
+    timeout: clock.Delay | None = None,
+    redirects: int = 0,
+    on_failure: Task[..., Any] | None = None,
+    **options: Unpack[UntimedOptions],
+) -> Job:
+    """Async twin of `deliver`. It commits by itself."""
+    bound, arguments = prepared(url, json, data, method, headers, secret, timeout, redirects, on_failure, options)
+    return await bound.aschedule(**arguments)
+
+
+def prepared(
+    url: str,
+    json: Any,
+    data: str | bytes | None,
+    method: str,
+    headers: Mapping[str, str | Mapping[str, str]] | None,
+    secret: str | None,
+    timeout: clock.Delay | None,
+    redirects: int,
+    on_failure: Task[..., Any] | None,
+    options: UntimedOptions,
+) -> tuple[Bound[..., Any], dict[str, Any]]:
+    """The task with its options, and the arguments of the job. What is usual is left out of these. Raises: see `deliver`."""
+    config = _config()
+    to = endpoint.read(url)
+    if method not in METHODS:
+        raise ConfigError(f"{WHERE}: method={method!r} must be one of {', '.join(METHODS)}.")
+    if type(redirects) is not int or not 0 <= redirects <= MOST_REDIRECTS:
+        raise ConfigError(f"{WHERE}: redirects={redirects!r} must be a whole number from 0 to {MOST_REDIRECTS}.")
+    body, kind = _body(json, data)
+    sent = _headers(headers or {}, config)
+    if kind and not any(name.lower() == "content-type" for name in sent):
+        sent["Content-Type"] = kind
+    if secret is not None:
+        _check_secret(secret, config, signs=True)
+    bound = delivery.using(**options)
+    made = bound.options
+    _, due_ms = date(made.delay, made.run_at, WHERE)
+    arguments = {"headers": sent, "secret": secret, "within": task_options.timeout(timeout, WHERE), "redirects": redirects, **body}
+    if follower := follower_of(on_failure, WHERE):
+        arguments["on_failure"] = follower.name
+    return bound, {
+        "url": to.url,
+        **({} if method == "POST" else {"method": method}),
+        **{name: value for name, value in arguments.items() if value},
+        "since": due_ms,
+        "host": to.host,
+    }
+
+
+def _config() -> HttpConfig:
+    config = conf.get().http
+    if config is None:
+        raise ConfigError(
+            'DELAYQ["HTTP"] is not set, so workers do not know how to deliver.',
+            hint='Write "HTTP": {} into DELAYQ.',
+        )
+    if find_spec("urllib3") is None:
+        raise ConfigError("Deliveries need the package urllib3.", hint=f"Install it: {EXTRA}")
+    return config
+
+
+def _body(json: Any, data: str | bytes | None) -> tuple[dict[str, str], str]:
+    """As arguments of the job, and its Content-Type."""
+    if json is not UNSAID:
+        if data is not None:
+            raise ConfigError(f"{WHERE}: give json or data, not both.")
+        try:
+            return {"body": json_text.dumps(json, ensure_ascii=False, allow_nan=False, separators=(",", ":"))}, "application/json"
+        except (TypeError, ValueError, RecursionError) as error:
+            raise PayloadError(f"{WHERE}: json holds what is no JSON: {error}") from None
+    if data is None:
+        return {}, ""
+    if isinstance(data, str):
+        return {"body": data}, "text/plain; charset=utf-8"
+    if isinstance(data, bytes):
+        return {"body64": base64.b64encode(data).decode()}, "application/octet-stream"
+    raise ConfigError(f"{WHERE}: data must be text or bytes, not {type(data).__name__}. For what JSON holds, use json=.")
+
+
+def _headers(given: Mapping[str, Any], config: HttpConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if not isinstance(name, str) or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(f"{WHERE}: headers names {name!r}, which is no header.")
+        if name.lower() in OURS or name.lower() in map(str.lower, found):
+            raise ConfigError(f"{WHERE}: the header {name} is set by the delivery itself, or given twice. Leave it out.")
+        if isinstance(value, Mapping):
+            found[name] = _named(name, value, config)
+        elif not isinstance(value, str) or not value.isprintable() or not value.isascii():
+            raise ConfigError(f"{WHERE}: the value of the header {name} must be text of visible ASCII characters, or a secret's name.")
+        elif name.lower() in CREDENTIALS:
+            raise ConfigError(
+                f"{WHERE}: the header {name} may not be written out, since it would be kept with the job for all to read.",
+                hint=f'Put it into DELAYQ["HTTP"]["SECRETS"], and name it: headers={{"{name}": header_secret("…")}}.',
+            )
+        else:
+            found[name] = value
+    return found
+
+
+def _named(header: str, value: Mapping[str, Any], config: HttpConfig) -> dict[str, str]:
+    prefix = value.get("prefix", "")
+    if (
+        not {"secret"} <= value.keys() <= {"secret", "prefix"}
+        or not isinstance(prefix, str)
+        or not (prefix + "x").isprintable()
+        or not prefix.isascii()
+    ):
+        raise ConfigError(f'{WHERE}: the value of the header {header} must be text, or {{"secret": name, "prefix": text}}.')
+    _check_secret(value["secret"], config, signs=False)
+    return header_secret(value["secret"], prefix=prefix)
+
+
+def _check_secret(name: Any, config: HttpConfig, *, signs: bool) -> None:
+    """Where this process knows any, it knows all; else the workers do."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{WHERE}: a secret is named by text, by which it stands in DELAYQ['HTTP']['SECRETS'].")
+    if not config.secrets:
+        return
+    if name not in config.secrets:
+        near = did_you_mean(name, config.secrets)
+        raise ConfigError(f"{WHERE}: DELAYQ['HTTP']['SECRETS'] has no secret {name!r}{near}.", hint="Add it there.")
+    if signs and not all(value.startswith(SIGNING) for value in config.secrets[name]):
+        raise ConfigError(f"{WHERE}: the secret {name!r} cannot sign.", hint=f"What signs begins with {SIGNING}.")

@@ -1,0 +1,62 @@
+"""What holds of business keys, judged by what calls were answered, by what runs have recorded, and by whose ends counted. Within one
+partition the scripts see to it; over several, that a key has a home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from tests.laws.history import FOREVER, History, Op, Run, Sees
+from tests.laws.law import Findings, law
+from tests.laws.of_names import MARGIN, UNCOUNTED
+
+TOUCHING = ("cancel", "cancel_key", "requeue", "edit")  # calls by which a job may have lost its key, or got it back
+
+
+@law(Sees.CALLS | Sees.ROWS | Sees.RUNS)
+def of_one_key_one_job_runs_at_a_time(history: History) -> Findings:
+    """No two jobs of a key run side by side, both to an end that counts; but where Redis has forgotten who holds it, and for jobs that
+    producers of different settings have scheduled at once while the number of partitions was changed.
+    """
+    counted = {(job, fence) for job, _, fence, outcome in history.final.attempts if outcome not in UNCOUNTED}
+    for (queue, key), ops in history.by_key.items():
+        runs = [run for op in ops for run in _held(history, op, counted)]
+        for run, other in combinations(sorted(runs, key=lambda run: run.at), 2):
+            if run.job != other.job and other.at < run.until and not _excused(history, run.job, other.job, run.at, other.at):
+                yield other.job, f"began while {run.job} ran, which has the key {key!r} of {queue}, too"
+
+
+@law(Sees.CALLS | Sees.RUNS)
+def a_key_has_one_unfinished_job(history: History) -> Findings:
+    """Who was told that he has made a job of a key has one that replaces all that others had made: none of those that waited runs any
+    more; but for one that comes behind what may be running. The same exceptions.
+    """
+    for (queue, key), ops in history.by_key.items():
+        made = [(op, job) for op in ops if op.what == "schedule" and op.answer == "ok" for job, created, _ in op.jobs if created]
+        for op, job in made:
+            runs = history.runs_of.get(job, [])
+            if not runs or any(change.what in TOUCHING for change in history.changes.get(job, ())):
+                continue
+            for later, other in made:
+                between = op.until < later.at and later.until < runs[0].at
+                behind = later.given.get("policy") == "after"
+                if between and not behind and not _excused(history, job, other, op.at, later.until):
+                    yield job, f"has the key {key!r} of {queue}, and ran though {later.id} has made {other} while it waited"
+
+
+def _held(history: History, op: Op, counted: set[tuple[str, str]]) -> Iterator[Run]:
+    """Runs of the jobs of that call which held their lease from begin to end, and so the key."""
+    for job in op.ids if op.what == "schedule" else ():
+        for run in history.runs_of.get(job, ()):
+            if run.until < FOREVER and (job, run.fence.partition("/")[0]) in counted:
+                yield run
+
+
+def _excused(history: History, job: str, other: str, first: int, last: int) -> bool:
+    scheduled = [history.scheduled_by[one] for one in (job, other)]
+    begin = min([first, *(op.at for op in scheduled)]) - MARGIN
+    forgotten = any(history.rolled_over(begin, last + MARGIN, one) for one in (job, other))
+    one, two = scheduled
+    at_once = one.at <= two.until and two.at <= one.until
+    return forgotten or (at_once and any(history.rolled(op.at, op.until) for op in scheduled))

@@ -1,0 +1,129 @@
+"""What a node may say of itself, at each call that a store makes: no answer about a job, nothing changed, and the same call again does
+what it was to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from django_delayq import ids
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.events import EventLog
+from django_delayq.store.lock_store import LockStore
+from django_delayq.store.queue import QueueStore, ScheduleItem
+from django_delayq.store.recovery import GroundStore, RestoreItem
+from tests.links import opened
+from tests.store.board import NOW, Board, job_id, record
+from tests.topologies import ToldNode
+
+SAID = (
+    "MOVED 3999 127.0.0.1:6381",
+    "ASK 3999 127.0.0.1:6381",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+    "CLUSTERDOWN The cluster is down",
+    "READONLY You can't write against a read only replica.",
+    "LOADING Redis is loading the dataset in memory",
+    "NOREPLICAS Not enough good replicas to write.",
+)
+SHORT = ids.short(job_id(1))
+
+Call = Callable[[Board], object]
+
+
+def ground(board: Board) -> GroundStore:
+    return GroundStore(board.store)
+
+
+def row(board: Board) -> RestoreItem:
+    return ground(board).row(record(8), runs=False, attempts=0, crashes=0, asks=0, due_ms=NOW, cancel=False, lease_ms=30_000)
+
+
+def locks(board: Board) -> LockStore:
+    return LockStore(board.link, board.keys)
+
+
+def new(board: Board) -> ScheduleItem:
+    return ScheduleItem.of(record(9), due_ms=NOW)
+
+
+# Of each class its calls by name: the command that the node refuses, and what is called. Job 1 runs, job 2 waits.
+STORE: dict[str, tuple[str, Call]] = {
+    "schedule": ("EVALSHA", lambda board: board.store.schedule([new(board)], now_ms=NOW)),
+    "start_schedule": ("EVALSHA", lambda board: board.store.start_schedule([new(board)], now_ms=NOW)()),
+    "ground": ("HMGET", lambda board: board.store.ground()),
+    "claim": ("EVALSHA", lambda board: board.claim("n2")),
+    "extend": ("EVALSHA", lambda board: board.extend(1)),
+    "settle": ("EVALSHA", lambda board: board.settle(1, "ack")),
+    "cancel": ("EVALSHA", lambda board: board.store.cancel([job_id(2)], now_ms=NOW)),
+    "cancel_one": ("EVALSHA", lambda board: board.store.cancel_one(job_id(2), now_ms=NOW)),
+    "reschedule": ("EVALSHA", lambda board: board.store.reschedule(job_id(2), due_ms=NOW + 1, now_ms=NOW)),
+    "requeue": ("EVALSHA", lambda board: board.store.requeue(job_id(3), record(3), now_ms=NOW)),
+    "pause": ("EVALSHA", lambda board: board.store.pause(now_ms=NOW)),
+    "resume": ("EVALSHA", lambda board: board.store.resume(now_ms=NOW)),
+    "purge": ("EVALSHA", lambda board: board.store.purge(now_ms=NOW)),
+    "tidy": ("EVALSHA", lambda board: board.store.tidy(now_ms=NOW)),
+}
+GROUND: dict[str, tuple[str, Call]] = {
+    "look": ("HMGET", lambda board: ground(board).look("0-0")),
+    "holders": ("HMGET", lambda board: ground(board).holders(["k"])),
+    "adopt": ("EVALSHA", lambda board: ground(board).adopt([row(board)], worker="w1", ground="", now_ms=NOW)),
+    "restore": ("EVALSHA", lambda board: ground(board).restore([row(board)], ground=board.store.ground(), now_ms=NOW)),
+    "stand": ("EVALSHA", lambda board: ground(board).stand()),
+    "sweep": ("EVALSHA", lambda board: ground(board).sweep("g", now_ms=NOW)),
+    "drop": ("EVALSHA", lambda board: ground(board).drop([ids.short(job_id(2))], now_ms=NOW)),
+    "confirm": ("EVALSHA", lambda board: ground(board).confirm("g", now_ms=NOW)),
+}
+EVENTS: dict[str, tuple[str, Call]] = {
+    "read": ("XRANGE", lambda board: board.log.read("0-0", 10)),
+    "trim": ("EVALSHA", lambda board: board.log.trim("0-1")),
+    "records": ("HMGET", lambda board: board.log.records([SHORT])),
+    "is_newer": ("HGET", lambda board: board.log.is_newer(0)),
+    "unknown": ("ZMSCORE", lambda board: board.log.unknown([job_id(7)])),
+    "jobs": ("HSCAN", lambda board: list(board.log.jobs())),
+    "tells": ("XRANGE", lambda board: board.log.tells(["1-1"])),
+    "last_id": ("EXISTS", lambda board: board.log.last_id()),
+    "length": ("XLEN", lambda board: board.log.length()),
+    "generation": ("HGET", lambda board: board.log.generation()),
+}
+LOCKS: dict[str, tuple[str, Call]] = {
+    "lock": ("EVALSHA", lambda board: locks(board).lock("l", "t", lease_ms=1000, holder="w1", now_ms=NOW)),
+    "prolong": ("EVALSHA", lambda board: locks(board).prolong([("l", "t", 1000)], now_ms=NOW)),
+    "unlock": ("EVALSHA", lambda board: locks(board).unlock("l", "t", now_ms=NOW)),
+}
+OF = {QueueStore: STORE, GroundStore: GROUND, EventLog: EVENTS, LockStore: LOCKS}
+# Calls that ask nobody by themselves, and `resign`, which is by `run` as all scripts are.
+OTHERS = {"new_generation", "run", "written", "signs", "resign", "asks", "read", "row", "line"}
+CALLS = {f"{kind.__name__}.{name}": call for kind, calls in OF.items() for name, call in calls.items()}
+
+
+def test_no_call_is_missing() -> None:
+    for kind, calls in OF.items():
+        public = {name for name, what in vars(kind).items() if callable(what) and not name.startswith("_")}
+        assert public - OTHERS == calls.keys() - OTHERS
+
+
+@pytest.fixture
+def node(own_redis) -> Iterator[ToldNode]:
+    node = ToldNode(own_redis())
+    yield node
+    node.close()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_call_takes_what_a_node_says_of_itself_for_an_answer(node, name):
+    link = opened(node.url)
+    board = Board(link, link)
+    board.put(1)
+    board.claim()
+    board.put(2, NOW + 60_000, key="k")
+    before, happened = board.dump(), board.happened()
+    command, call = CALLS[name]
+    for said in SAID:
+        node.refuse(command, said)
+        with pytest.raises(StoreUnavailable):
+            call(board)
+        assert (board.dump(), board.happened()) == (before, happened), said
+    assert node.refused == [command] * len(SAID)
+    call(board)

@@ -1,0 +1,63 @@
+"""Whatever stands in a URL, a Location or a Retry-After: it is read in one way, or refused."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as some
+
+from django_delayq import TargetRefused
+from django_delayq.targets import answers, endpoint
+
+URLS = [
+    "http://",
+    "https://",
+    "[",
+    "]",
+    "@",
+    ":",
+    "//",
+    "\\",
+    "%",
+    "?",
+    "#",
+    "a.example",
+    "127.0.0.1",
+    "::ffff:1.2.3.4",
+    "é",
+    "ß",
+    "。",
+    "%00",
+    "xn--",
+    "xn--a",
+    "..",
+    "80",
+    "99999",
+    "-",
+    "_",
+    "①",
+    "/",
+]
+DATES = ["Mon, ", "31 Dec ", "99999 ", "2026 ", "00:00:00 ", "GMT", "+9999", "-2460", "0", "-", "٣", ",", ":", "1e9", " "]
+
+
+@given(some.lists(some.sampled_from(URLS), max_size=7).map("".join) | some.text())
+def test_a_url_is_refused_or_means_the_same_when_it_is_read_again(url):
+    try:
+        found = endpoint.read(url)
+    except TargetRefused:
+        return
+    assert endpoint.read(found.url) == found
+
+
+@given(some.lists(some.sampled_from(URLS), max_size=7).map("".join) | some.text())
+def test_a_location_leads_to_an_endpoint_or_is_refused(location):
+    try:
+        assert endpoint.joined(endpoint.read("https://a.example/x"), location).scheme in ("http", "https")
+    except TargetRefused:
+        pass
+
+
+@given(some.lists(some.sampled_from(DATES), max_size=8).map("".join) | some.text())
+def test_a_retry_after_is_a_second_to_a_day_or_nothing(asked):
+    wait = answers.wait(asked)
+    assert wait is None or 1 <= wait <= 86_400

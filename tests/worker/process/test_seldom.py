@@ -1,0 +1,114 @@
+"""How often an idle mover asks: as seldom as its claim says, if it can be called and holds nothing of that line."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from django_delayq.exceptions import StoreUnavailable
+from django_delayq.store.queue import ScheduleItem
+from tests.store.board import NOW, record
+from tests.worker.bench import Bench
+
+
+class Clocked:
+    """A mover beside an owner and a backup that never fail to come, all by one clock that the test moves."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.seconds = 0.0
+        self.claims: list[float] = []
+        self.store = bench.stores[0]
+        self.claim = self.store.claim
+        bench.mover._monotonic = lambda: self.seconds
+        bench.mover._rand = lambda: 0.5
+        self.store.claim = self._claim  # type: ignore[method-assign]
+
+    @property
+    def now(self) -> int:
+        return NOW + int(self.seconds * 1000)
+
+    def _claim(self, worker: str, nonce: str, **options: Any) -> Any:
+        self.claims.append(self.seconds)
+        self.told = options
+        return self.claim(worker, nonce, **options, now_ms=self.now)
+
+    def poll(self, seconds: float) -> list[float]:
+        """Passes once a second for so long. Returns the seconds at which it has claimed."""
+        self.claims.clear()
+        end = self.seconds + seconds
+        while self.seconds < end:
+            for other in ("a", "b"):
+                self.claim(f"{other}:1:x", f"{other}{self.now}", want=1, lease_ms=30_000, max_crashes=3, now_ms=self.now)
+            assert self.bench.mover.poll() <= 1.0, "it looks once a second whether it can still be called"
+            self.seconds += 1
+        return [*self.claims]
+
+
+@pytest.fixture
+def clocked(redis_server) -> Clocked:
+    return Clocked(Bench(redis_server.link))
+
+
+def test_who_can_be_called_asks_seldom(clocked):
+    assert clocked.poll(40) == [0, 1, 17, 33], "before the first claim it could not be called"
+
+
+@pytest.mark.parametrize(("rand", "second"), [(0.0, 14), (0.999, 18)])
+def test_not_all_ask_at_once(clocked, rand, second):
+    clocked.bench.mover._rand = lambda: rand
+    clocked.poll(2)
+    assert clocked.poll(30)[0] == 1 + second
+
+
+def test_who_cannot_be_called_asks_every_second(clocked):
+    clocked.poll(5)
+
+    def away() -> None:
+        raise StoreUnavailable("away")
+
+    mover = clocked.bench.mover
+    mover.trouble._rand = lambda: 0.0
+    arm, mover.wake.arm = mover.wake.arm, away
+    assert clocked.poll(5) == [6, 7, 8, 9], "the first of these passes finds out"
+    mover.wake.arm = arm
+    assert clocked.poll(30)[:3] == [10, 11, 27]
+
+
+def test_a_call_that_may_have_been_lost_with_its_line_is_no_reason_to_sleep_on(clocked):
+    clocked.poll(5)
+    connection: Any = clocked.bench.mover.wake._connection
+    connection._sock.shutdown(socket.SHUT_RDWR)
+    clocked.bench.mover.token()
+    assert clocked.poll(5)[0] <= 6
+
+
+def test_what_is_held_of_a_line_is_asked_about_every_second(clocked):
+    """Redis may have lost it: it must be adopted soon."""
+    bench = clocked.bench
+    clocked.poll(2)
+    item = ScheduleItem.of(record(1), delay_ms=0)
+    clocked.store.schedule([item], now_ms=clocked.now)
+    bench.move()
+    run = bench.take()
+    assert clocked.poll(5) == [3, 4, 5, 6]
+    bench.settler.add(run, run.outcome("ack", b"{}"))
+    bench.settler.poll()
+    assert clocked.poll(20) == [7, 23]
+
+
+def test_who_has_been_silent_has_no_proof_that_redis_was_away(clocked):
+    clocked.poll(17)
+    claim, tries = clocked.claim, iter([True])
+
+    def once(worker: str, *arguments: Any, **options: Any) -> Any:
+        if worker == "w/1" and next(tries, False):
+            raise StoreUnavailable("away")
+        return claim(worker, *arguments, **options)
+
+    clocked.claim = once
+    clocked.bench.mover.trouble._rand = lambda: 0.0
+    clocked.poll(2)
+    assert clocked.told["away_ms"] == 2000, "a second of it, since it was asked, and one before that"
