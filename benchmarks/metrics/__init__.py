@@ -34,8 +34,9 @@ NAMES = (
     "moves",
     "partitions",
     "near",
+    "replicas",
 )
-GROUPS = {"cluster": ("routing", "masters", "failover", "moves", "partitions", "near")}
+GROUPS = {"cluster": ("routing", "masters", "failover", "moves", "partitions", "near", "replicas")}
 SLOW = frozenset({"rq", "django-q2"})  # which get fewer jobs: a run would take minutes
 Figures = Mapping[str, float | None]
 

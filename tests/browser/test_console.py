@@ -7,12 +7,13 @@ import re
 
 import pytest
 
+from django_delayq.console.operation_loop import CHUNK
 from tests.browser.chromium import expect, shoot, sideways
 from tests.browser.pages import JOBS, OPERATIONS, QUEUES, look_until, moment, post_by_hand, search_jobs, told
 
 pytestmark = pytest.mark.browser
 PAY_WITHIN = 3600
-MANY = 5_000
+MANY = 1_500  # more than one part of an operation, and few enough to end while the machine has much else to do
 
 PREPARE = """
 import json
@@ -171,13 +172,15 @@ def test_thousands_are_cancelled_with_progress_pause_and_resume(admin, jobs):
     expect(state).to_have_text("running")
     admin.get_by_role("button", name="Cancel the rest").click()
     expect(state).to_have_text("cancelled")
+    first = int(admin.locator(".delayq-operation dl dd").first.inner_text())
+    assert seen <= first < MANY
 
     admin.goto(f"{OPERATIONS}start/cancel/?q=key:many:*+state:scheduled")
     admin.get_by_label("Reason").fill("a campaign that was called off")
     admin.locator(".submit-row input").click()
-    expect(state).to_have_text("finished", timeout=120_000)
+    expect(state).to_have_text("finished", timeout=300_000)
     done = int(admin.locator(".delayq-operation dl dd").first.inner_text())
-    assert done >= MANY - seen - 600
+    assert MANY - first - CHUNK <= done <= MANY  # a part may have been under way when the first one was cancelled
     admin.goto(f"{JOBS}?state=cancelled&queue=orders")
     look_until(admin, admin.locator(".delayq-tabs li a").filter(has_text=re.compile(r"Scheduled\s+1$")))
     admin.goto(OPERATIONS)
