@@ -31,8 +31,8 @@ METRIC = Metric(
     name="replicas",
     title="REPLICAS",
     text=(
-        "A queue of redis durability with 3 partitions on three masters with a replica each, all on this machine; without `REPLICAS` and "
-        "with `REPLICAS` 1, in turn: one process, one connection to each master, 100 bytes of argument, due in an hour."
+        "A queue of redis durability with 3 partitions on three masters with a replica each, all on this machine; without `REPLICAS` "
+        "and with `REPLICAS` 1, in turn: one process, one connection to each master, 100 bytes of argument, due in an hour."
     ),
     columns={
         "single_0": Column(title="without: `schedule()` per second"),
