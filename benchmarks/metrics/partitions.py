@@ -17,7 +17,7 @@ PROCESSES = (1, 100)
 def measure(system: System, size: float) -> Figures:
     """On three masters, and with one partition on one server."""
     found: dict[str, float | None] = {}
-    seconds, least = max(5.0, 20.0 * min(1.0, size)), min(1.0, size)
+    seconds, least = max(2.0, 20.0 * min(1.0, size)), min(1.0, size)
     for processes in PROCESSES:
         several = max(1, round(processes * least))
         found |= {f"{name}_{processes}": value for name, value in _idle(system, PARTITIONS, several, seconds).items()}
@@ -30,7 +30,7 @@ def _idle(system: System, partitions: int, processes: int, seconds: float) -> di
     with Stage(system, partitions=partitions, masters=masters) as stage:
         worker = stage.worker(processes=processes)
         stage.warm(worker)
-        time.sleep(5 + processes / 10)  # they start; what is counted goes on by the clock
+        time.sleep(seconds / 4 + processes / 10)  # they start; what is counted goes on by the clock
         began, cpu, redis = time.monotonic(), worker.cpu(), sum(stage.servers.each_cpu())
         time.sleep(seconds)
         passed = time.monotonic() - began

@@ -14,7 +14,7 @@ from tests.app.record import Recorder
 from tests.campaign import clocks, crowds, failovers, faults, forgetting, migrating, outages, slot_moves
 from tests.campaign.faults import Fault
 from tests.campaign.recovery import PROMISED
-from tests.campaign.rolling import Roll
+from tests.campaign.rolling import DropFormer, Roll
 from tests.campaign.stage import Stage
 
 CALM = 6  # faults in a calm scene
@@ -110,7 +110,7 @@ class Script:
     def scenes(self) -> Iterator[Scene]:
         """For ever."""
         while self.kinds or self.stage.rolls:
-            rolls = [(0.0, Roll(self.stage, random.Random()))] if self.stage.rolls else []
+            rolls = [(0.0, kind(self.stage, random.Random())) for kind in (Roll, DropFormer)] if self.stage.rolls else []
             yield Scene(True, [[*rolls, *((0.0, self._alone.draw(self.stage)) for _ in range(CALM if self.kinds else 0))]])
             if self.kinds:
                 yield Scene(False, [self._lane(bag, place) for bag, place in self._lanes])

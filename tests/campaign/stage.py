@@ -27,7 +27,7 @@ SETTINGS = {
     "QUEUES": {"default": {}, "orders": {"LEASE": 3}, "redis": {"DURABILITY": "redis"}},
 }
 QUEUES = {1: [("default", "orders", "redis")], 2: [("default",), ("orders", "redis")]}  # by the number of servers, those on each
-ROLL = ("4", "4 16", "16 4")  # APP_PARTITIONS of those that know of the fewest partitions, of more, and put jobs into these
+ROLL = ("4", "16")  # between these numbers the partitions of all queues change
 CLOCKS = (600, -600)  # seconds by which the clocks of the second and third web process are ahead
 
 
@@ -164,7 +164,7 @@ class Stage:
             spawned(self.database.start)
         os.environ.update(project(self.folder, (self.masters or self.nodes[0]).url, self._database(), SETTINGS))
         os.environ["APP_SERVERS"] = json.dumps({queue: node.url for node in self.nodes[1:] for queue in node.queues})
-        os.environ["APP_PARTITIONS"] = ROLL[1] if self.rolls else self.settings  # of this process, which looks at all
+        os.environ["APP_PARTITIONS"] = " ".join(ROLL) if self.rolls else self.settings  # of this process, which looks at all
         if self.horizon:
             os.environ["APP_HORIZON"] = str(self.horizon)
         if self.kind == "mysql":

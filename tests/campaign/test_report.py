@@ -14,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.app.record import Recorder, lines
 from tests.app.seen import history as read
 from tests.campaign import failovers, slot_moves
@@ -21,7 +23,7 @@ from tests.campaign.faults import NodeFault
 from tests.campaign.masters import ClusterMasters, Masters, SentinelMasters
 from tests.campaign.recovery import by_kind, recoveries
 from tests.campaign.report import details, page, too_slow
-from tests.campaign.rolling import Roll
+from tests.campaign.rolling import DropFormer, Roll
 from tests.campaign.script import ALL, Script
 from tests.campaign.stage import ROLL, SETTINGS
 from tests.laws.history import CAMPAIGN, ROLLING, FaultSeen, Final
@@ -266,13 +268,27 @@ def test_in_a_roll_each_scene_of_single_faults_begins_with_one() -> None:
     assert not any(kind == ROLLING for calm, lanes in scenes if not calm for lane in lanes for _, kind, *_ in lane)
 
 
-def test_a_roll_goes_up_in_two_deploys_and_down_in_one() -> None:
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [
+        ("D028", ["4 16", "16 4", "4 16", "16 4"]),  # the former number is needed for ever
+        ("D027", ["4 16", "16 4", "16", "16 4", "4 16", "4", "4 16", "16 4", "16"]),
+    ],
+)
+def test_a_roll_takes_a_deploy_for_looking_and_one_for_putting_and_one_more_when_doctor_says_so(
+    told: str, seen: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.campaign.rolling.PATIENCE", 0.1)
+    monkeypatch.setattr(DropFormer, "_doctor", lambda fault: {told, "D004"})
     actor = SimpleNamespace(environment={}, terminate=lambda: None, start=lambda: None)
-    stage = SimpleNamespace(settings=ROLL[0], workers=[actor], webs=[actor], renew=lambda web: seen.append(web.environment.copy()))
-    seen: list[dict[str, str]] = []
+    deployed: list[str] = []
+    stage = SimpleNamespace(
+        settings=ROLL[0], workers=[actor], webs=[actor], renew=lambda web: deployed.append(web.environment["APP_PARTITIONS"])
+    )
     for _ in range(3):
-        Roll(stage, random.Random(1)).begin()
-    assert [one["APP_PARTITIONS"] for one in seen] == ["4 16", "16 4", "4 16", "4 16", "16 4"]
+        for kind in (Roll, DropFormer):
+            kind(stage, random.Random(1)).begin()
+    assert deployed == seen
 
 
 def test_what_is_recorded_is_told_by_the_clock_of_redis(tmp_path: Path) -> None:
