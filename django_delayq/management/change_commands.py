@@ -21,6 +21,7 @@ from django_delayq.management.output import print_json, progress
 from django_delayq.mirror.prune import OldOperationsLoop, PruneLoop, old_jobs, old_operations, old_set_aside
 from django_delayq.periodic.old_ticks import OldTicksLoop, old_ticks
 from django_delayq.producer import queues
+from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
 from django_delayq.text import one_line
@@ -65,18 +66,26 @@ def change(verb: Verb, out: TextIO, options: dict[str, Any]) -> int:
     if not options["ids"] and len(chosen) >= ASK_FROM and not options["yes"]:
         confirm(f"This will {verb.command} {len(chosen)} jobs. Go on? [y/N] ")
     answers: list[dict[str, Any]] = []
+    away = Silent()
+    error: StoreUnavailable | None = None
     with progress(len(chosen), verb.command, quiet=options["json"]) as advance:
-        for target in chosen:
+        for job in chosen:
+            link = stores.places.of(job.queue, ids.partition(job.id)) if job.queue else stores.link
+            node = link.server
+            if job.queue and link in away:
+                continue
             try:
-                answers.append({"id": target.id, "change": verb.act(target.id, queue=target.queue, **how)})
-            except StoreUnavailable as error:
-                if not answers:
-                    raise
-                _report(out, options, verb, answers)  # what has been done is done, and must be known
-                left = len(chosen) - len(answers)
-                raise CommandError(f"{left} of {len(chosen)} jobs were not reached: {error}") from error
-            advance(1)
-    return _report(out, options, verb, answers)
+                answers.append({"id": job.id, "change": verb.act(job.id, queue=job.queue, **how)})
+                advance(1)
+            except StoreUnavailable as unavailable:
+                away.note(link, node, unavailable)
+                error = unavailable
+    if error is None:
+        return _report(out, options, verb, answers)
+    if not answers:
+        raise error
+    _report(out, options, verb, answers)  # what has been done is done, and must be known
+    raise CommandError(f"{len(chosen) - len(answers)} of {len(chosen)} jobs were not reached: {error}") from error
 
 
 def _date(options: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.cluster import RedisCluster
@@ -42,6 +43,7 @@ TAKEN_OVER = frozenset(
 SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://")
 HOST: Final = re.compile(r"[\w.:%-]+")  # names, and addresses of both kinds
 NAME: Final = re.compile(r"[\w-]+")
+DATABASE: Final = re.compile(r"/?[0-9]*")  # of anything else redis-py takes what digits there are, or 0
 UNCHECKED: Final = (None, "none", ssl.CERT_NONE)  # values of ssl_cert_reqs
 HOW_ENCODED: Final = "What is no letter or digit in a password is percent-encoded: %40 for @, %2F for /."
 HOW: Final = "Write redis://:PASSWORD@host:6379/1, and what is no letter or digit in a password percent-encoded: %40 for @, %2F for /."
@@ -230,6 +232,8 @@ def _check(url: Any, place: str) -> None:
     several = url.startswith((*sentinels.SCHEMES, *CLUSTER_SCHEMES))
     if "@" in "".join(behind) or not (several or _is_readable(url)):
         raise ConfigError(f"{said}, and what follows is no usable address.", hint=HOW)
+    if not several and not url.startswith("unix://") and not DATABASE.fullmatch(urlsplit(url).path):
+        raise ConfigError(f"{said}, and what follows the host is no database number.", hint=HOW)
 
 
 def _is_readable(url: str) -> bool:

@@ -41,6 +41,17 @@ def test_inspect_finds_a_job_while_another_server_is_away(run, own):
     assert "scheduled" in answer.out
 
 
+def test_a_cancel_by_filter_goes_on_behind_jobs_whose_server_is_away(run, own):
+    for number in range(2):
+        delayq.schedule(close_order, number, delay="1h", queue="redis", durability="outbox")
+    here = [delayq.schedule(close_order, number, delay="1h", queue="orders") for number in range(2)]
+    own.kill()
+    answer = run("cancel", "--state", "scheduled", "--yes", "--json")
+    assert (answer.code, answer.json["counts"]) == (1, {"done": 2})
+    assert "2 of 4 jobs were not reached: Redis at unix:" in answer.error
+    assert [delayq.reschedule(job.id, delay="2h", queue="orders") for job in here] == ["finished"] * 2
+
+
 def test_doctor_judges_each_server(run, own):
     assert run("doctor", "--json").json == {"ok": True, "findings": []}
     stores.queue("redis", 0).link.execute("CONFIG", "SET", "appendonly", "no")

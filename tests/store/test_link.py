@@ -241,6 +241,9 @@ def test_a_full_server_refuses_schedules_only(server):
         ("tests.store.test_link.no_client", "must return a redis.Redis"),
         ({"HOST": "x"}, 'without "URL"'),
         ("redis://host:notaport/0", "no usable address"),
+        ("redis://host:6379/x", "no database number"),
+        ("rediss://host/1/2", "no database number"),
+        ("redis://host/-1", "no database number"),
     ],
 )
 def test_a_spec_that_names_no_server_is_explained(spec, message):
