@@ -67,6 +67,18 @@ def test_a_follower_that_was_replaced_never_comes_in(orders, unpublished):
     assert numbers(orders) == {1: "succeeded", 2: "replaced", 3: "succeeded"}
 
 
+def test_while_redis_is_away_the_oldest_row_that_waits_has_its_key(orders, unpublished, settings):
+    first, _ = unpublished(1, key="k"), unpublished(2, key="k")
+    settings.DELAYQ = {**settings.DELAYQ, "REDIS": "unix:///nowhere/delayq.sock"}
+    stores.reset()
+    job = delayq.schedule(close_order, 3, key="k")
+    assert (job.id, job.created) == (first.id, False)
+    with pytest.raises(delayq.KeyTaken) as taken:
+        delayq.schedule(close_order, 3, key="k", on_conflict="error")
+    assert taken.value.holder == first.id
+    assert Job.objects.count() == 2
+
+
 def test_of_those_that_wait_behind_a_holder_the_rows_are_read_once_per_call(orders, unpublished, django_assert_max_num_queries):
     for number in range(20):
         delayq.schedule(close_order, number, key=f"k{number}")

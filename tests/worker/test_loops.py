@@ -353,6 +353,7 @@ def test_a_job_that_was_evicted_three_times_runs_alone(bench: Bench, told_by: st
         bench.move()
         taken = bench.take()
         assert not bench.mover.suspects
+        assert not bench.holdings.retires()
         bench.settler.add(taken, taken.outcome("evict"))
         bench.settler.poll()
         bench.buffer.taken -= 1
@@ -363,6 +364,7 @@ def test_a_job_that_was_evicted_three_times_runs_alone(bench: Bench, told_by: st
             assert run_of(bench, id) == f"0:0:n::e{times}"
     bench.move()
     assert [taken.job.id for taken in bench.mover.suspects] == [id]
+    assert bench.holdings.retires()
     assert not len(bench.buffer)
 
 
