@@ -35,12 +35,13 @@ DIAGONAL_TESTS ?= $(filter-out tests/worker tests/contrib tests/test_checks.py t
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
-# Four processes, file by file, in the order of tests/conftest.py: half of the time they wait.
-SHARED := -q -n 4 --dist loadfile --no-loadscope-reorder
+# Six processes, file by file, in the order of tests/conftest.py: more than half of the time they wait. Four where two legs run at a time.
+FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
+SHARED := -q -n 4 $(FILE_BY_FILE)
 # Two where most of the time is waiting: slow tests one by one, since a file has minutes of them; the browser's file by file, since
 # those of a file share a project.
 SINGLY := -q -n 2 --dist worksteal
-PAIRED := -q -n 2 --dist loadfile --no-loadscope-reorder
+PAIRED := -q -n 2 $(FILE_BY_FILE)
 
 # Django's source distribution, as `pip download --no-binary :all: --no-deps django` gives it; its tests of tasks are put to our backend.
 DJANGO ?=
@@ -138,7 +139,7 @@ demo-cluster: $(STAMPS)/demo
 # With TESTS=… just these, in one process.
 test: $(STAMPS)/test
 ifeq ($(TESTS),tests)
-	$(PYTEST) $(SHARED) -m "not slow and not browser" tests
+	$(PYTEST) -q -n 6 $(FILE_BY_FILE) -m "not slow and not browser" tests
 else
 	$(PYTEST) -m "not slow and not browser" $(TESTS)
 endif
