@@ -14,6 +14,7 @@ from django_delayq import ids
 from django_delayq.states import Change
 from django_delayq.worker.pipe_commands import ABORT
 from django_delayq.worker.process import interrupt
+from django_delayq.worker.supervisor.deadlines import LAST_LOOK
 from tests.worker.bench import Bench
 
 LIMIT = 10.0  # seconds for what takes a moment
@@ -132,6 +133,8 @@ def test_an_aborted_run_has_five_seconds_to_end(bench: Bench, monkeypatch: pytes
     bench.deadlines.poll()
     assert not bench.replaced
     now += 5.0
+    bench.deadlines.poll()
+    now += LAST_LOOK
     bench.deadlines.poll()
     assert (bench.replaced, bench.child.killed) == ([bench.child], True)
     bench.recovery.take_over(bench.child, "evict", bench.deadlines.ended(bench.child))

@@ -27,6 +27,7 @@ PASS = 1.0  # seconds between looks; a run that begins behind one has five secon
 SHORTEST = 0.1
 NO_END = float("inf")
 ABORT_PATIENCE = 5.0  # seconds that an aborted run has to end, as behind a short timeout
+LAST_LOOK = 1.5  # seconds in which a process shows where its deaf run hangs, before it is killed
 
 
 class Deadlines:
@@ -70,8 +71,10 @@ class Deadlines:
                 child.deaf_since = now
                 self._give_up(child, held, now)
             ends = [self._ends_at(child, one) for one in held if (one.row, one.turn) not in child.deaf]
+            if child.deaf and child.deaf_since is not None:
+                ends.append(child.deaf_since + LAST_LOOK)
             next_at = min([next_at, *(end for end in ends if end > now)])
-            if child.deaf and max(ends, default=now) <= now:
+            if child.deaf and max(ends) <= now:
                 failpoint("deadlines.kill")
                 child.kill()
                 failpoint("deadlines.killed")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import faulthandler
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 from django_delayq import clock, signals
@@ -20,6 +18,7 @@ from django_delayq.logger import Logger
 from django_delayq.worker.holdings import Held, Holdings
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends
+from django_delayq.worker.supervisor import stacks
 from django_delayq.worker.tally import Tally
 
 logger = Logger("django_delayq.worker")
@@ -42,6 +41,7 @@ class Child:
         self.kill_at = float("inf")
         self.told_now = False
         self.killed = False
+        self.look_at = float("inf")  # when it is asked once more to show its stacks
         self.deaf_since: float | None = None  # when a run here did not hear that it is to end
         self.deaf: set[tuple[int, int]] = set()  # row and turn of such runs
         self.aborted: dict[tuple[int, int], float] = {}  # of those that were aborted, and when
@@ -75,6 +75,17 @@ class Child:
         """Ends it at once."""
         self.killed = True
         self.send(signal.SIGKILL)
+
+    def show_stacks(self) -> None:
+        """Where it hangs: it writes the stacks of its threads."""
+        self.look_at = clock.monotonic() + stacks.PATIENCE
+        self.send(signal.SIGQUIT)
+
+    def look_again(self, now: float) -> None:
+        """In a while behind `show_stacks`, should nothing in Python have run."""
+        if self.look_at <= now:
+            self.look_at = float("inf")
+            self.send(stacks.SECOND_LOOK)
 
     def send(self, sign: signal.Signals) -> None:
         """Sends a signal, if the child has not been buried: its number may be another process by then."""
@@ -167,7 +178,7 @@ class Forker:
         for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(sign, _do_nothing)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        dump_stacks_on_quit()
+        stacks.show_when_stuck()
         os.close(self._alive_write)
         os.close(write)
         for child in self._children:
@@ -178,13 +189,6 @@ class Forker:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(1)
-
-
-def dump_stacks_on_quit(on_quit: Callable[[int, FrameType | None], None] | None = None) -> None:
-    """SIGQUIT prints the stacks of all threads, also when one of them holds the interpreter; `on_quit` is called besides."""
-    faulthandler.unregister(signal.SIGQUIT)
-    signal.signal(signal.SIGQUIT, on_quit or signal.SIG_DFL)
-    faulthandler.register(signal.SIGQUIT, file=sys.__stderr__ or 2, all_threads=True, chain=on_quit is not None)
 
 
 def resident_memory(pid: int) -> int:

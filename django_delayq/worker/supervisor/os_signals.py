@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from django_delayq import clock
-from django_delayq.worker.supervisor import fork
+from django_delayq.worker.supervisor import stacks
 
-CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD)
+# SECOND_LOOK for a child alone, which has it caught from its first moment.
+CAUGHT: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, stacks.SECOND_LOOK)
 
 # stop: claim no more, finish what runs within the grace, leave; again: give back what runs, and leave at once; interrupt: the same by
 # Ctrl-C, which the second time ends with 130. quiet: claim no more. stacks: every process writes what its threads do.
@@ -48,7 +49,7 @@ class OsSignals:
         for descriptor in (self.descriptor, self._write):
             os.set_blocking(descriptor, False)
         self._before = {sign: signal.signal(sign, self._note) for sign in CAUGHT}
-        fork.dump_stacks_on_quit(self._note)
+        stacks.show_on_quit(self._note)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def add(self, order: Order) -> None:
@@ -78,7 +79,7 @@ class OsSignals:
 
     def _note(self, sign: int, _: object) -> None:
         order = ORDERS.get(sign)
-        if order is None:  # SIGCHLD only wakes
+        if order is None:  # it only wakes
             return
         if order in ("stop", "interrupt") and not self.told_at:
             self.told_at = clock.monotonic()

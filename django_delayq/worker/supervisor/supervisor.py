@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -241,6 +240,7 @@ class Supervisor:
     def _kill_late(self) -> None:
         now = clock.monotonic()
         for child in self._children():
+            child.look_again(now)
             if child.kill_at > now:
                 continue
             if child.told_now or child.deaf:  # a deaf run is not given back while it may still do something
@@ -260,7 +260,7 @@ class Supervisor:
         child.tell(command)
 
     def _replace_deaf(self, child: Child) -> None:
-        child.send(signal.SIGQUIT)  # its stacks, to see where the task hangs
+        child.show_stacks()
         self._replace(child, LEAVE)
 
     # signals, and the end
@@ -269,7 +269,7 @@ class Supervisor:
         for order in self._signals.taken():
             if order == "stacks":
                 for child in self._children():
-                    child.send(signal.SIGQUIT)
+                    child.show_stacks()
             elif order == "quiet":
                 logger.info("quiet: no more jobs are claimed")
                 self._quiet = True

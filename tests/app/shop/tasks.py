@@ -98,6 +98,14 @@ def hog(seconds: float) -> None:
     note("ended hog")
 
 
+@delayq.task(timeout="200ms")
+def seize() -> None:
+    """Keeps it for good."""
+    import ctypes
+
+    ctypes.PyDLL(None).usleep(600_000_000)
+
+
 @delayq.task
 def die(number: int) -> None:
     note("began", number)
