@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 from tests.stage import ROOT
@@ -14,7 +14,7 @@ from tests.worker.conftest import Shop, eventually
 
 # Frames come and go, of code that comes and goes: faulthandler reads what is gone within 20 of such looks.
 BUSY = """
-import sys, threading, time
+import select, sys, threading, time
 from contextvars import copy_context
 from django_delayq.worker.supervisor import stacks
 
@@ -33,7 +33,8 @@ stacks.show_when_stuck()
 for _ in range(6):
     threading.Thread(target=work, daemon=True).start()
 print("ready", flush=True)
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.05)[0]:  # as a task process sleeps, at most so long
+    pass
 print("still here", flush=True)
 """
 LOOKS = 100
@@ -50,15 +51,17 @@ def test_threads_that_run_meanwhile_end_no_process(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == b"ready\n"
-        for _ in range(LOOKS):
+        for look in range(LOOKS):
             process.send_signal(signal.SIGQUIT)
-            time.sleep(0.005)
+            eventually(partial(shown, process, tmp_path / "told", look + 1))
         process.stdin.close()
         assert process.wait(60) == 0
         assert process.stdout.read() == b"still here\n"
-    text = (tmp_path / "told").read_text()
-    assert text.count("Current thread 0x") > 1  # signals that come while one waits are one
-    assert " in work\n" in text
+    assert " in work\n" in (tmp_path / "told").read_text()
+
+
+def shown(process: subprocess.Popen[bytes], told: Path, looks: int) -> bool:
+    return process.poll() is not None or told.read_text().count("Current thread 0x") >= looks
 
 
 def test_a_deaf_task_that_is_alone_in_its_process_shows_where_it_hangs(shop: Shop) -> None:
