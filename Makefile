@@ -16,7 +16,7 @@ TESTS ?= tests
 SECONDS ?= 60
 SEED ?= 1
 CAMPAIGN ?=
-# Of `make crashpoints`: `--partitions 3`, `--cluster redis7`.
+# Of `make crashpoints`: `--partitions 3`, `--on sentinel`, `servers`, `redis7` (python -m tests.crashpoints --help).
 CRASHPOINTS ?=
 # Of `make mutants`: `--sample 4` for one in four, `--only claim` for some, `--seconds 25` for a campaign behind each drill.
 MUTANTS ?=

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -12,11 +13,10 @@ from collections import Counter, deque
 from pathlib import Path
 
 from tests.crashpoints.cases import LEASE, cases, tenth
+from tests.grounds import GROUNDS, Ground, ground
 from tests.laws.history import CRASHPOINTS
 from tests.laws.judge import unjudged
-from tests.servers import RedisServer
 from tests.stage import manage, project, sqlite
-from tests.topologies import PROGRAMS, ClusterServers
 
 SETTINGS = {"QUEUES": {"default": {}}, "LEASE": LEASE, "BACKOFF": "200ms", "MAX_CRASHES": 50, "RETENTION": {"set_aside": "30d"}}
 PAUSE = 0.05  # seconds between looks
@@ -29,7 +29,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="a part of the name, as in 'mover.claimed / atomic'")
     parser.add_argument("--at-once", type=int, default=8 * (os.cpu_count() or 2), help="cases side by side")
     parser.add_argument("--partitions", type=int, default=1, help="how many partitions the queue of each case has")
-    parser.add_argument("--cluster", choices=sorted(PROGRAMS), default="", help="on a Cluster of that, of one master")
+    parser.add_argument("--on", choices=GROUNDS, default="server", help="what Redis is here; see tests/grounds.py")
     parser.add_argument("--keep", action="store_true", help="keep the folder when all is well, too")
     return parser.parse_args(words)
 
@@ -38,8 +38,8 @@ def main(words: list[str] | None = None) -> int:
     """Returns the exit code: 0 when nothing is wrong."""
     given = options(words)
     folder = Path(tempfile.mkdtemp(prefix="crashpoints-"))
-    with ClusterServers(masters=1, program=PROGRAMS[given.cluster]()) if given.cluster else RedisServer() as server:
-        failed = _play(given, folder, server)
+    with ground(given.on, "default") as found:
+        failed = _play(given, folder, found)
     if failed or given.keep:
         print(f"folder: {folder}")
     else:
@@ -47,20 +47,20 @@ def main(words: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _play(given: argparse.Namespace, folder: Path, server: RedisServer | ClusterServers) -> bool:
+def _play(given: argparse.Namespace, folder: Path, found: Ground) -> bool:
     template = folder / "template.sqlite3"
     database = sqlite(template, pragmas="PRAGMA synchronous=OFF;")  # processes are killed here, hosts are not
-    url = server.root_url if isinstance(server, ClusterServers) else server.url
-    os.environ |= project(folder, url, database, SETTINGS) | {"APP_PARTITIONS": str(given.partitions)}
+    os.environ |= project(folder, found.shared, database, SETTINGS) | {"APP_PARTITIONS": str(given.partitions)}
+    os.environ["APP_SERVERS"] = json.dumps(found.own)
     manage("migrate", "--run-syncdb", "-v", "0", environment={})
     import django
 
     django.setup()
-    from django_delayq.store.places import place
+    from django_delayq.store.places import Nodes
     from tests.crashpoints.play import Play
 
     chosen = [case for case in (tenth() if given.tenth else cases()) if given.only in case.name]
-    there = place(url, name="crashpoints", timeout=20)
+    there = Nodes(found.shared, found.own, name="crashpoints", timeout=20)
     began = time.monotonic()
     waiting = deque(enumerate(chosen))
     playing: list[tuple[Play, object]] = []

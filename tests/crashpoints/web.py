@@ -43,12 +43,20 @@ MENDED = {"cancel": "cancel", "requeue": "requeue", "edit": "edit"}
 KEYED = {"keyed": {"key": "order", "queue": "default"}}
 
 
+def all_keys(places: Places, prefix: str) -> dict[Link, list[bytes]]:
+    """The keys of a case on all servers, by what leads to them: of a Cluster, to their slot."""
+    found: dict[Link, list[bytes]] = {}
+    roads = {places.shared: places.nodes(), places.of("default", 0): places.nodes("default")}
+    nodes = {node: road for road, those in roads.items() for node in those}
+    for node, road in nodes.items():
+        for key in node.execute("KEYS", f"{prefix}:*"):
+            found.setdefault(road.beside(key.decode()), []).append(key)
+    return found
+
+
 def forget_all(places: Places, prefix: str) -> None:
     """All that Redis has of a case; what is in one slot, at once."""
-    found: dict[Link, list[bytes]] = {}
-    for key in places.shared.execute("KEYS", f"{prefix}:*"):
-        found.setdefault(places.shared.beside(key.decode()), []).append(key)
-    for link, keys in found.items():
+    for link, keys in all_keys(places, prefix).items():
         link.execute("DEL", *keys)
 
 
@@ -73,7 +81,7 @@ class Web:
         victim = self._besides("victim", tasks.long)
         with self._far_rows(self.case.point.stage == "far"):
             self._do("schedule", self._schedule, delay=self.soon, **KEYED.get(self.case.kind, {}))
-        before = self._all_keys() if self.case.point.stage == "replaced" else {}
+        before = self._all_that_is_there() if self.case.point.stage == "replaced" else []
         self._do("cancel", victim.cancel, victim.id)
         for operation in self.case.operations_besides:
             job = self._besides("victim" if operation == "uproot" else "later", kept=operation in ("postpone", "uproot", "bring"))
@@ -155,14 +163,14 @@ class Web:
             self._asked("run_now", job=job.id.hex)  # the operation does, and nobody is answered
         Operation.objects.create(verb="run_now", selection={"view": "scheduled"}, actor="clerk")
 
-    def _all_keys(self) -> dict[bytes, bytes]:
-        link = stores.queue("default", 0).link
-        return {key: link.beside(key.decode()).execute("DUMP", key) for key in link.execute("KEYS", f"{conf.get().prefix}:*")}
+    def _all_that_is_there(self) -> list[tuple[Link, bytes, bytes]]:
+        found = all_keys(stores.places, conf.get().prefix)
+        return [(link, key, link.execute("DUMP", key)) for link, keys in found.items() for key in keys]
 
-    def _replace_server(self, before: dict[bytes, bytes]) -> None:
+    def _replace_server(self, before: list[tuple[Link, bytes, bytes]]) -> None:
         """As if another had taken over with what was there before the cancel."""
-        for key, value in before.items():
-            stores.places.shared.beside(key.decode()).execute("RESTORE", key, 0, value, "REPLACE")
+        for link, key, value in before:
+            link.execute("RESTORE", key, 0, value, "REPLACE")
         for store in stores.parts("default"):
             store.link.execute("HSET", store.keys["meta"], "server", "another")
 

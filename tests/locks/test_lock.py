@@ -194,7 +194,7 @@ def test_the_thread_of_a_server_where_nothing_is_held_ends_and_another_begins_wi
     monkeypatch.setattr(lease_keeper, "IDLE", 0.05)
     lease_keeper._keepers.clear()
     for _ in range(2):
-        with delayq.lock("a", lease="3s") as lock:
+        with delayq.lock("a", lease="6s") as lock:
             ends = lock._holding.good_until
             until(lambda lock=lock, ends=ends: lock._holding.good_until > ends)
             assert lock.held
@@ -220,7 +220,7 @@ def test_the_thread_outlives_what_it_meets(redis_server, monkeypatch, until, cap
         return real(self, held, **how)
 
     monkeypatch.setattr(LockStore, "prolong", fails)
-    with delayq.lock("a", lease="3s") as lock:
+    with delayq.lock("a", lease="6s") as lock:
         first = redis_server.link.execute("ZSCORE", KEYS["lock_ends"], "a")
         until(lambda: redis_server.link.execute("ZSCORE", KEYS["lock_ends"], "a") > first)
         assert lock.held

