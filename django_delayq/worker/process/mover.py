@@ -254,6 +254,7 @@ class Mover:
         if self._spare:
             self._buffer.asking(self, watch.want, watch.sent)
         failpoint("mover.claim")
+        asked = self._monotonic()
         reply = line.store.claim(
             self._worker,
             watch.nonce,
@@ -274,12 +275,12 @@ class Mover:
         self._holdings.claiming(watch.held_as, "")
         if self._spare:
             self._buffer.asking(self, 0, 0.0)
-        now = self._monotonic()
         full = len(reply.jobs) >= watch.want
         watch.nonce = ""
         watch.holds_timer = not full
         watch.idle = not full and not reply.more
-        watch.at = now if full or (reply.more and reply.jobs) else now + self._sleep(watch, reply.wait_ms / 1000)
+        told = (asked + watch.heard) / 2  # when Redis said how long to wait, as far as one can know
+        watch.at = told if full or (reply.more and reply.jobs) else told + self._sleep(watch, reply.wait_ms / 1000)
         failpoint("mover.kept")
         self._full_since = 0.0
         watch.dry_at = -1 if reply.jobs or reply.more or holding else self._round

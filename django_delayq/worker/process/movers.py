@@ -145,14 +145,15 @@ class Movers:
 def ready(descriptors: Sequence[int], seconds: float) -> list[int]:
     """Sleeps until one of these can be read, those below 0 left out; which, none if it was for so long.
 
-    poll() knows whole milliseconds only, and takes more of them rather than fewer: the rest of one is slept.
+    poll() knows whole milliseconds only, and takes more of them rather than fewer: the rest of one is slept, as much of it as is left
+    when poll() has come back, which is late.
     """
+    until = clock.monotonic() + seconds
     poll = select.poll()
     for descriptor in descriptors:
         if descriptor >= 0:
             poll.register(descriptor, select.POLLIN)
-    whole, rest = divmod(seconds * 1000, 1)
-    found = poll.poll(whole)
+    found = poll.poll(seconds * 1000 // 1)
     if not found:
-        clock.sleep(rest / 1000)
+        clock.sleep(until - clock.monotonic())
     return [descriptor for descriptor, _ in found]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from typing import Any
 
 import pytest
 
+from django_delayq import clock
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.queue import ScheduleItem
+from django_delayq.worker.process import movers
 from tests.store.board import NOW, record
 from tests.worker.bench import Bench
 
@@ -61,6 +64,52 @@ def test_not_all_ask_at_once(clocked, rand, second):
     clocked.bench.mover._rand = lambda: rand
     clocked.poll(2)
     assert clocked.poll(30)[0] == 1 + second
+
+
+def test_a_wait_counts_from_when_redis_said_it(clocked, monkeypatch):
+    """Not from when the answer has come, nor from when what was claimed is written down: each job would be late by that."""
+    clocked.store.schedule([ScheduleItem.of(record(1), delay_ms=0), ScheduleItem.of(record(2), delay_ms=700)], now_ms=clocked.now)
+    real = clocked.claim
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        clocked.seconds += 0.1
+        reply = real(*arguments, **{**options, "now_ms": clocked.now})
+        clocked.seconds += 0.1
+        return reply
+
+    keep = clocked.bench.mover._keep
+
+    def keeps(*arguments: Any) -> None:
+        keep(*arguments)
+        clocked.seconds += 0.2
+
+    clocked.claim = slow
+    monkeypatch.setattr(clocked.bench.mover, "_keep", keeps)
+    date = clocked.seconds + 0.7
+    left = clocked.bench.mover.poll()
+    assert clocked.bench.take()
+    assert clocked.seconds + left == pytest.approx(date, abs=0.002)
+
+
+def test_of_a_sleep_that_took_longer_only_what_is_left_is_slept(monkeypatch):
+    seconds = [100.0]
+    slept: list[float] = []
+
+    class Late:
+        """As poll() of the system, by a clock of its own: it comes back 0.4 ms late."""
+
+        def register(self, descriptor: int, events: int) -> None: ...
+
+        def poll(self, whole: float) -> list[tuple[int, int]]:
+            assert whole == 20
+            seconds[0] += 0.0204
+            return []
+
+    monkeypatch.setattr(select, "poll", Late)
+    monkeypatch.setattr(clock, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(clock, "sleep", slept.append)
+    assert movers.ready([0], 0.0209) == []
+    assert slept == [pytest.approx(0.0005)]
 
 
 def test_who_cannot_be_called_asks_every_second(clocked):
