@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -172,6 +173,7 @@ class Forker:
         os.close(self._alive_write)
 
     def _be_born(self, name: str, supervisor: int, write: int) -> None:
+        gc.freeze()  # what was loaded before stays: looking through it all holds up every job for 50 ms, and copies shared pages
         signal.set_wakeup_fd(-1)
         # Handlers that do nothing, not SIG_IGN: what a task starts would inherit that. Ctrl-C and service managers send
         # their signals to all processes; the supervisor alone says what is to be done.
