@@ -31,13 +31,13 @@ REDIS8_TESTS ?= tests/store tests/worker/test_cluster.py tests/worker/test_half_
 # processes behave; `make test-all` has the others on each database and on each server.
 DIAGONAL_TESTS ?= $(filter-out tests/worker tests/contrib tests/test_checks.py tests/formats $(addprefix tests/security/,test_absurd.py test_bad_input.py test_differential.py),$(sort $(DATABASE_TESTS) $(SERVER_TESTS))) tests/nouns tests/test_packaging.py \
 	tests/formats/test_migrations.py tests/formats/test_newer.py tests/contrib/gateway tests/contrib/test_tasks.py tests/contrib/test_contract.py tests/worker/test_worker.py tests/worker/test_crashes.py tests/worker/test_restore.py \
-	tests/worker/test_abort.py tests/worker/test_places.py tests/worker/process
+	tests/worker/test_abort.py tests/worker/process
 # The lower bounds of the dependencies, as pip takes them: django==5.2 …
 OLDEST = $(shell sed -n 's/^dependencies = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",' | tr '>' '=')
 PYTEST := $(BIN)/python -m pytest
-# Six processes, file by file, in the order of tests/conftest.py: more than half of the time they wait. Four where two legs run at a time.
+# Five processes, file by file, in the order of tests/conftest.py: half of the time they wait. Three where more runs at a time.
 FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
-SHARED := -q -n 4 $(FILE_BY_FILE)
+SHARED := -q -n 3 $(FILE_BY_FILE)
 # Two where most of the time is waiting: slow tests one by one, since a file has minutes of them; the browser's file by file, since
 # those of a file share a project.
 SINGLY := -q -n 2 --dist worksteal
@@ -139,7 +139,7 @@ demo-cluster: $(STAMPS)/demo
 # With TESTS=… just these, in one process.
 test: $(STAMPS)/test
 ifeq ($(TESTS),tests)
-	$(PYTEST) -q -n 6 $(FILE_BY_FILE) -m "not slow and not browser" tests
+	$(PYTEST) -q -n 5 $(FILE_BY_FILE) -m "not slow and not browser" tests
 else
 	$(PYTEST) -m "not slow and not browser" $(TESTS)
 endif

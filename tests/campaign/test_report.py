@@ -218,6 +218,7 @@ def rehearsed(tmp_path: Path, *words: str, hashes: str = "1") -> list[dict[str, 
     return [json.loads(line) for line in said.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_operations(tmp_path: Path) -> None:
     first = rehearsed(tmp_path, "7", "150")
     assert {line["what"] for line in first if line["say"] == "invoked"} == {

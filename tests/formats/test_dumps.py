@@ -61,6 +61,7 @@ def go_on(stage: Stage, expected: dict[str, Any], runs: str, ends: str, *, tree:
     assert all(run.began_ms >= run.due_ms - 1 for run in stage.runs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upgraded", ["before the upgrade", "after it"])
 @pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
 def test_a_queue_of_an_older_release_goes_on(stage, path, upgraded):

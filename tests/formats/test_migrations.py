@@ -113,6 +113,7 @@ def test_such_a_migration_is_none_of_these(operation):
     assert fault(operation, fine, set(), loader.project_state(("delayq", FIRST))) == ""
 
 
+@pytest.mark.slow
 def test_the_release_before_works_on_the_tables_of_this_one(stage, old_tree):
     stage.manage(ROOT, "migrate", "-v", "0")
     filled = json.loads(stage.run(old_tree, "rolling.fill"))  # rows by its outbox, folded by its mirror

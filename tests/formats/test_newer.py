@@ -64,6 +64,7 @@ def test_the_mirror_leaves_the_stream_as_it_is(orders):
     assert orders.mirror.log.length() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_waits_and_says_so_once(stage):
     stage.manage(ROOT, "migrate", "-v", "0")
     stage.link.execute("HSET", "delayq:{orders}:meta", "format", NEWER)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from django_delayq import conf, signing
 from django_delayq.signing import Signer
 from tests.formats.stage import ROOT, Stage
@@ -30,6 +32,7 @@ def sign_what_was_moved(stage: Stage) -> None:
             stage.link.execute("HSET", "delayq:{orders}:jobs", id, signer.sign(record, queue="orders", id=id.decode()))
 
 
+@pytest.mark.slow
 def test_a_signed_queue_of_an_older_release_goes_on_and_is_brought_into_the_strict_form(stage):
     stage.signing = True
     expected = load(stage, SIGNED)
@@ -49,6 +52,7 @@ def test_a_signed_queue_of_an_older_release_goes_on_and_is_brought_into_the_stri
     go_on(stage, expected, "runs later", "ends later")
 
 
+@pytest.mark.slow
 def test_what_this_release_signs_before_the_upgrade_the_release_before_runs(stage, old_tree):
     stage.signing = True
     stage.manage(ROOT, "migrate", "-v", "0")

@@ -175,6 +175,7 @@ def places(jobs: list[Job], operation: Operation) -> Iterator[tuple[str, dict[st
     yield f"{OPERATIONS}{operation.pk}/change/", {"live": "1"}
 
 
+@pytest.mark.slow
 def test_what_is_masked_changes_no_byte_of_any_page(jobs, staff, monkeypatch):
     client, operation = staff(*(name for name in ALL if name != "view_sensitive")), begin(stage="paused")
     held = clock.now()

@@ -100,6 +100,7 @@ def test_a_slot_that_moves_is_followed_by_tls(cluster, places):
     assert source.call("CLUSTER", "COUNTKEYSINSLOT", str(slot)) == ":0"
 
 
+@pytest.mark.slow
 def test_workers_wake_by_tls_at_all_masters(cluster, certificates, shop: Shop, redis_server):
     queues: dict[str, dict] = {queue: {} for queue in ("default", *QUEUES)}
     site = ClusterSite(shop, redis_server, cluster, queues)

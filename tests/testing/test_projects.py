@@ -116,6 +116,7 @@ def test_a_machine_without_a_server_says_what_to_give_it(tmp_path):
         assert remedy in done.stdout
 
 
+@pytest.mark.slow
 def test_a_machine_without_the_wheel_says_so_under_every_runner(tmp_path, redis_server):
     home = project(tmp_path, FIXTURE.format(count=1) + WITH_THE_MIXIN)
     (home / "shop" / "__init__.py").write_text(WITHOUT_THE_WHEEL)
@@ -129,6 +130,7 @@ def test_a_machine_without_the_wheel_says_so_under_every_runner(tmp_path, redis_
     assert "2 passed" in given.stdout, given.stdout
 
 
+@pytest.mark.slow
 def test_a_server_that_is_given_is_used_and_only_the_keys_of_the_tests_are_touched(tmp_path, redis_server):
     redis_server.link.execute("SET", "delayq:{default}:meta", "the developer's")
     for where in ({"delayq": {"TEST_REDIS": redis_server.url}}, {}):

@@ -99,7 +99,8 @@ def test_the_partitions_of_one_queue_are_spread_over_the_masters_of_which_one_ha
     assert "Traceback" not in worker.text()
 
 
-@pytest.mark.parametrize("cluster", [("redis", True), pytest.param(("valkey", True), marks=pytest.mark.slow)], indirect=True, ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [("redis", True), ("valkey", True)], indirect=True, ids=str)
 def test_a_master_is_killed_and_each_job_runs_and_none_is_lost(shop: Shop, redis_server, cluster: ClusterServers) -> None:
     site = ClusterSite(shop, redis_server, cluster)
     workers = [site.work("--processes", "2"), site.work()]

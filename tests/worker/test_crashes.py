@@ -92,6 +92,7 @@ def test_a_worker_that_is_started_again_gives_back_what_the_killed_one_held(shop
     assert all("crashed" not in shop.happened(id) for id in waited)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(holdings_files.place() is None, reason="no /dev/shm here: such jobs wait for the end of their leases")
 def test_a_neighbour_gives_back_what_a_killed_worker_held_and_nothing_of_a_frozen_one(shop: Shop) -> None:
     killed_id = shop.put("nap", 1, 10.0)  # in that time two workers start, also on a busy machine

@@ -26,7 +26,8 @@ def frozen(trio: Trio) -> None:
     trio.master.pause()
 
 
-@pytest.mark.parametrize("harmed", [frozen, pytest.param(killed, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("harmed", [frozen, killed])
 def test_jobs_run_once_and_none_is_lost(shop: Shop, trio: Trio, harmed: Callable[[Trio], None]) -> None:
     site = Site(shop, trio.master, REDIS=trio.url)
     workers = [site.work("--processes", "2"), site.work()]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.links import opened
 from tests.worker.conftest import Shop, eventually
 
@@ -23,6 +25,7 @@ except delayq.StoreUnavailable as error:
 """
 
 
+@pytest.mark.slow
 def test_schedules_wait_or_are_refused_and_the_rest_goes_on(shop: Shop, own_redis) -> None:
     server = own_redis()
     shop.url, shop.link = server.url, opened(server.url)

@@ -29,6 +29,7 @@ def runs(shop, what: str = "began") -> list[tuple[str, str, float]]:
     return [(tick, job, float(moment)) for said, _, tick, job, moment in lines if said == what]
 
 
+@pytest.mark.slow
 def test_each_tick_runs_as_one_job_while_workers_are_killed(durable, declares):
     declares({"every": "1s", "name": "second", "args": ["x"]})
     durable.work(*ALL)

@@ -73,13 +73,14 @@ class Web:
         return {int(line.split()[0]): float(line.split()[1]) for line in written.splitlines()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("down", "harm", "heal"),
     [
         ("own", frozen, thawed),
         ("shared", killed, started),
-        pytest.param("shared", frozen, thawed, marks=pytest.mark.slow),
-        pytest.param("own", killed, started, marks=pytest.mark.slow),
+        ("shared", frozen, thawed),
+        ("own", killed, started),
     ],
 )
 def test_a_server_that_is_away_keeps_no_job_of_another_waiting(

@@ -6,6 +6,8 @@ import signal
 import sys
 from collections import Counter
 
+import pytest
+
 from tests import servers
 from tests.app import record
 from tests.contrib.gateway.consumer import LEASE
@@ -17,6 +19,7 @@ DEATHS = ["1 taken", "2 half", "3 settled", "4 taken", ""]
 MESSAGES = 150
 
 
+@pytest.mark.slow
 def test_of_five_consumers_over_http_none_holds_what_another_holds_and_nothing_is_lost(own_redis, settings, tmp_path):
     redis = own_redis()
     served = Served(tmp_path, servers.folder() / "web", redis.url, settings.REDIS_URL)

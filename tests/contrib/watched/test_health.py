@@ -67,6 +67,7 @@ def test_where_all_jobs_are_in_redis_alone_no_database_is_needed(orders: Shop, s
     assert got(Client(), "/health/ready") == (200, {"ready": True, "database": False, "redis": True})
 
 
+@pytest.mark.slow
 def test_a_database_that_hangs_is_none_and_holds_up_no_answer(delayq_redis, hanging_database, watcher: Client) -> None:
     assert got(Client(), "/health/ready") == (503, {"ready": False, "database": False, "redis": True})
     status, signs = levels(watcher)

@@ -69,6 +69,7 @@ def test_a_worker_says_when_it_claims_that_it_lives_and_when_it_leaves(shop: Sho
     assert listening.heard.count("STOPPING=1") == 1
 
 
+@pytest.mark.slow
 def test_a_worker_is_not_ready_before_redis_has_answered_a_claim(own_redis, shop: Shop, listen: Listen) -> None:
     server = own_redis()
     shop.url = server.url
