@@ -66,7 +66,8 @@ def offers(case: Case, folder: Path, places: Places, key: str) -> list[str]:
     """What is wrong with the entries that jobs have offered: each that has succeeded has one, and nobody else has any."""
     if case.kind not in OFFERING:
         return []
-    there = Counter(ids.full(fields[1].decode()) for _, fields in places.shared.beside(key).execute("XRANGE", key, "-", "+"))
+    link = places.of("default", 0).beside(key)  # a target is on the server of the queue
+    there = Counter(ids.full(fields[1].decode()) for _, fields in link.execute("XRANGE", key, "-", "+"))
     wanted = Counter(UUID(id) for (id,) in select(folder, "select id from delayq_job where state = 'succeeded'"))
     return [] if there == wanted and wanted else [f"offered: {dict(there)}; succeeded: {dict(wanted)}"]
 
