@@ -13,7 +13,7 @@ from collections import Counter, deque
 from pathlib import Path
 
 from tests.crashpoints.cases import LEASE, cases, tenth
-from tests.grounds import GROUNDS, Ground, ground
+from tests.deployments import DEPLOYMENTS, Deployment, deployed
 from tests.laws.history import CRASHPOINTS
 from tests.laws.judge import unjudged
 from tests.stage import manage, project, sqlite
@@ -29,7 +29,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="a part of the name, as in 'mover.claimed / atomic'")
     parser.add_argument("--at-once", type=int, default=8 * (os.cpu_count() or 2), help="cases side by side")
     parser.add_argument("--partitions", type=int, default=1, help="how many partitions the queue of each case has")
-    parser.add_argument("--on", choices=GROUNDS, default="server", help="what Redis is here; see tests/grounds.py")
+    parser.add_argument("--on", choices=DEPLOYMENTS, default="server", help="what Redis is here; see tests/deployments.py")
     parser.add_argument("--keep", action="store_true", help="keep the folder when all is well, too")
     return parser.parse_args(words)
 
@@ -38,7 +38,7 @@ def main(words: list[str] | None = None) -> int:
     """Returns the exit code: 0 when nothing is wrong."""
     given = options(words)
     folder = Path(tempfile.mkdtemp(prefix="crashpoints-"))
-    with ground(given.on, "default") as found:
+    with deployed(given.on, "default") as found:
         failed = _play(given, folder, found)
     if failed or given.keep:
         print(f"folder: {folder}")
@@ -47,7 +47,7 @@ def main(words: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _play(given: argparse.Namespace, folder: Path, found: Ground) -> bool:
+def _play(given: argparse.Namespace, folder: Path, found: Deployment) -> bool:
     template = folder / "template.sqlite3"
     database = sqlite(template, pragmas="PRAGMA synchronous=OFF;")  # processes are killed here, hosts are not
     os.environ |= project(folder, found.shared, database, SETTINGS) | {"APP_PARTITIONS": str(given.partitions)}

