@@ -32,7 +32,8 @@ REDIS_AWAY = frozenset(
         *("slow master", "kill replica", *MOVING),
     }
 )
-# Faults behind which what is due may be running, as far as anybody knows, and for how long in ms, mostly: so it is not cancelled.
+# Faults behind which what is due may be running, as far as anybody knows, and for how long in ms, mostly: so it is not cancelled. While
+# Redis is away nobody comes to tell.
 UNPROVEN = frozenset({"kill redis", "restart redis", *FORGETTING, *MOVING})
 UNCONFIRMED = 5_000
 # Faults in which a lease may end while its run goes on.
@@ -217,10 +218,17 @@ def what_is_not_in_force_does_not_run(history: History) -> Findings:
         if stretch.has(tick.at):
             continue
         hindered = history.troubled(HOLDING | REDIS_AWAY, stretch.since, began)
-        unsure = history.troubled(UNPROVEN, stretch.since - UNCONFIRMED, began)
+        unsure = history.troubled(UNPROVEN, _confirmed_since(history, stretch.since), began)
         unsure = unsure or (tick.written < stretch.since and history.ahead(stretch.since))
         if not hindered and not unsure and _time_enough(calendar, stretch.since, began):
             yield job, f"the tick {tick.at} of {tick.name} ran, which was not in force since {stretch.since}: {stretch.plan}"
+
+
+def _confirmed_since(history: History, moment: int) -> int:
+    """What had happened to Redis before that is known at `moment`."""
+    after = moment - UNCONFIRMED
+    away = [history.real(fault.at) for fault in history.faults if fault.kind in REDIS_AWAY and history.real(fault.until) >= after]
+    return min([after, *(began - UNCONFIRMED for began in away if began <= moment)])
 
 
 def _time_enough(calendar: Calendar, since: int, until: int) -> bool:

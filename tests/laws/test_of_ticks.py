@@ -347,6 +347,22 @@ def behind_a_wipe_the_tick_of_the_dates_before_may_be_running_and_is_not_cancell
     redis_was_wiped_before_the_tick_of_the_dates_before(history, 99)
 
 
+def redis_stood_still(history: History, second: float) -> None:
+    history.faults.append(FaultSeen(kind="pause redis", at=at(second), since=at(100.9), until=at(100.9)))
+
+
+@allowed
+def behind_a_wipe_nobody_came_to_tell_while_redis_stood_still(history: History) -> None:
+    redis_was_wiped_before_the_tick_of_the_dates_before(history, 90)
+    redis_stood_still(history, 91)
+
+
+@breaks("what is not in force does not run")
+def behind_a_wipe_there_was_time_to_tell_before_redis_stood_still(history: History) -> None:
+    redis_was_wiped_before_the_tick_of_the_dates_before(history, 80)
+    redis_stood_still(history, 91)
+
+
 @breaks("what is not in force does not run")
 def long_behind_a_wipe_a_tick_of_the_dates_before(history: History) -> None:
     redis_was_wiped_before_the_tick_of_the_dates_before(history, 90)
