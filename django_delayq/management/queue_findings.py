@@ -31,7 +31,6 @@ from django_delayq.store.replicas import replica_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
 
-LEFT_ALONE: Final = 60.0  # seconds for which a server that has not answered is not asked for more
 RISKY: Final = (("FLUSHALL",), ("CONFIG", "SET", "appendonly", "no"))  # commands that no part of this package sends
 
 
@@ -44,16 +43,7 @@ def told(findings: Iterable[Finding]) -> list[dict[str, str]]:
 
 
 def redis_findings() -> list[dict[str, str]]:
-    """All of it. Of a server that is away, only that; of a Cluster, what its other masters tell. None is waited for queue by queue."""
-    asked: list[Link] = []
-    try:
-        return _redis_findings(asked)
-    finally:
-        for link in asked:
-            link.leave_alone(0.0)
-
-
-def _redis_findings(asked: list[Link]) -> list[dict[str, str]]:
+    """All of it. Of a server that is away, only that; of a Cluster, what its other masters tell."""
     config = conf.get()
     found: list[dict[str, str]] = []
     well: list[RedisSpec] = []
@@ -68,8 +58,6 @@ def _redis_findings(asked: list[Link]) -> list[dict[str, str]]:
     def of_servers(name: str, redis: RedisSpec) -> list[dict[str, str]]:
         gone: set[Link] = set()
         of_each: list[dict[str, str]] = []
-        asked.append(stores.places.of(name, 0))
-        asked[-1].leave_alone(LEFT_ALONE)
         for link in stores.places.nodes(name):
             try:
                 of_each += [one for one in _server_findings(redis, link) if one not in of_each]

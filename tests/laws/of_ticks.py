@@ -36,6 +36,7 @@ REDIS_AWAY = frozenset(
 # Redis is away nobody comes to tell.
 UNPROVEN = frozenset({"kill redis", "restart redis", *FORGETTING, *MOVING})
 UNCONFIRMED = 5_000
+SILENT = frozenset({"kill redis", "restart redis", "pause redis", "proxy resets", "proxy swallows", *MOVING})
 # Faults in which a lease may end while its run goes on.
 FREEZING = REDIS_AWAY | {"pause worker", "pause supervisor", "pause task process"}
 
@@ -225,10 +226,14 @@ def what_is_not_in_force_does_not_run(history: History) -> Findings:
 
 
 def _confirmed_since(history: History, moment: int) -> int:
-    """What had happened to Redis before that is known at `moment`."""
-    after = moment - UNCONFIRMED
-    away = [history.real(fault.at) for fault in history.faults if fault.kind in REDIS_AWAY and history.real(fault.until) >= after]
-    return min([after, *(began - UNCONFIRMED for began in away if began <= moment)])
+    """What had happened to Redis before that is known at `moment`. While it does not answer nobody comes to tell."""
+    after, left = moment, UNCONFIRMED
+    outages = ((history.real(fault.until), history.real(fault.at)) for fault in history.faults if fault.kind in SILENT)
+    for until, began in sorted(outages, reverse=True):
+        if began < after and until > after - left:
+            left -= max(0, after - until)
+            after = began
+    return after - left
 
 
 def _time_enough(calendar: Calendar, since: int, until: int) -> bool:

@@ -347,8 +347,8 @@ def behind_a_wipe_the_tick_of_the_dates_before_may_be_running_and_is_not_cancell
     redis_was_wiped_before_the_tick_of_the_dates_before(history, 99)
 
 
-def redis_stood_still(history: History, second: float) -> None:
-    history.faults.append(FaultSeen(kind="pause redis", at=at(second), since=at(100.9), until=at(100.9)))
+def redis_stood_still(history: History, second: float, until: float = 100.9, kind: str = "pause redis") -> None:
+    history.faults.append(FaultSeen(kind=kind, at=at(second), since=at(until), until=at(until)))
 
 
 @allowed
@@ -357,10 +357,23 @@ def behind_a_wipe_nobody_came_to_tell_while_redis_stood_still(history: History) 
     redis_stood_still(history, 91)
 
 
+@allowed
+def nobody_came_to_tell_while_redis_stood_still_twice(history: History) -> None:
+    redis_was_wiped_before_the_tick_of_the_dates_before(history, 80)
+    redis_stood_still(history, 81, 93)
+    redis_stood_still(history, 95)
+
+
 @breaks("what is not in force does not run")
 def behind_a_wipe_there_was_time_to_tell_before_redis_stood_still(history: History) -> None:
     redis_was_wiped_before_the_tick_of_the_dates_before(history, 80)
     redis_stood_still(history, 91)
+
+
+@breaks("what is not in force does not run")
+def behind_a_wipe_there_was_time_to_tell_while_redis_was_slow(history: History) -> None:
+    redis_was_wiped_before_the_tick_of_the_dates_before(history, 80)
+    redis_stood_still(history, 81, kind="proxy delays")
 
 
 @breaks("what is not in force does not run")

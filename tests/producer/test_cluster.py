@@ -281,27 +281,6 @@ def test_sums_are_of_the_partitions_that_answer_and_say_which_do_not(divided, se
     assert (redis.level, redis.value.startswith("cannot be reached: orders/")) == ("bad", True)
 
 
-def test_doctor_waits_for_a_master_once_whatever_its_queues(divided, settings, monkeypatch, capsys):
-    """Not once for each queue. Those of its own looks at nodes, with lines of their own, are others."""
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, **{name: {"PARTITIONS": 16} for name in ["orders", *"abcdef"]}}}
-    stores.reset()
-    waited: list[str] = []
-    real = Node._broken
-
-    def watched(node, wire, error):
-        if node in nodes:
-            waited.append(node.where)
-        return real(node, wire, error)
-
-    nodes = stores.places.nodes()
-    monkeypatch.setattr(Node, "_broken", watched)
-    with pytest.raises(SystemExit):
-        call_command("delayq", "doctor")
-    assert waited == [node.where for node in nodes if node.address[1] == divided.hung.port]
-    assert capsys.readouterr().out.count("is not available") == 1
-    assert not stores.places.nodes()[0].rest.seconds, "it is over with the command"
-
-
 def test_metrics_say_how_many_partitions_are_in_no_number(divided):
     told = {(name, *labels.values()): value for name, labels, value in samples.of_redis()}
     assert told["delayq_up", "redis"] == 0

@@ -155,5 +155,5 @@ def ready(descriptors: Sequence[int], seconds: float) -> list[int]:
             poll.register(descriptor, select.POLLIN)
     found = poll.poll(seconds * 1000 // 1)
     if not found:
-        clock.sleep(until - clock.monotonic())
+        clock.sleep(min(0.001, until - clock.monotonic()))
     return [descriptor for descriptor, _ in found]
