@@ -27,6 +27,7 @@ from django_delayq.store.fitness import Finding, probe_findings, server_findings
 from django_delayq.store.format_store import FormatStore
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import QueueStore
+from django_delayq.store.queue_depth import summed
 from django_delayq.store.replicas import replica_findings
 from django_delayq.store.server_kind import kind_findings
 from django_delayq.store.worker_registry import WorkerRegistry
@@ -152,7 +153,8 @@ def _queue_findings(name: str, queue: conf.QueueConfig, workers: Sequence[dict[s
     there = [store for store in stores.parts(name) if store.partition in formats_there]
     found = [] if workers is None else _worker_findings(name, queue, workers, there)
     found += told(partition_findings(queue, list(formats_there)))
-    depth, _ = stores.from_each([name], lambda reach: stores.inspector(reach).depth(name))
+    parts, _ = stores.from_each([name], lambda reach: stores.inspector(reach).by_partition([name])[0])
+    depth = summed(parts)
     if depth.paused:
         found.append(
             finding(

@@ -13,6 +13,7 @@ from django_delayq import clock, conf, under_test
 from django_delayq.console import overview, samples, vitals
 from django_delayq.exceptions import ConfigError, LeaseLost, StoreUnavailable
 from django_delayq.locks.lease_keeper import keeper
+from django_delayq.management import queue_findings
 from django_delayq.management.left_partitions import serving_what_is_left
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
@@ -189,6 +190,20 @@ def test_rows_of_a_server_that_is_away_are_counted_and_those_of_another_are_foun
     own.kill()
     assert overview.count_absent() == 1
     assert stores.breaker.open_until == 0, "the shared one is well"
+
+
+def test_doctor_tells_of_a_server_that_goes_while_it_looks(own, monkeypatch):
+    real = queue_findings.partition_findings
+
+    def going(queue, partitions):
+        found = real(queue, partitions)
+        if queue.name == "away":
+            own.kill()
+        return found
+
+    monkeypatch.setattr(queue_findings, "partition_findings", going)
+    found = [one["message"] for one in queue_findings.redis_findings() if one["code"] == "D007"]
+    assert [own.url.partition("://")[2].partition("?")[0] in message for message in found] == [True]
 
 
 def test_a_wrong_value_is_told_with_its_place(settings):
