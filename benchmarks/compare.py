@@ -2,10 +2,12 @@
 
     python -m benchmarks.compare ../older --metrics single,noop,burst [--rounds 5] [--size 0.2] [--most 3]
 
-The other one is a checkout with an environment of its own (`git worktree add ../older COMMIT`, there `make .make/bench`). Each round
-measures each metric once in both, each by its own `python -m benchmarks`; who begins changes with the round. What is told is the median
-of each figure, and, since both of a round were measured one after the other, the median of the ratios of the rounds. Returns 1 when one
-is worse by more than `--most` percent. Metrics and figures that only one of them has are left out.
+The other one is a checkout with an environment of its own (`git worktree add ../older COMMIT`, there `make .make/bench`). What is
+installed weighs, and the client library looks for some of it: measure from a clone with `make .make/bench` alone, too, not from where
+the tests run; packages that only one of them has are named. Each round measures each metric once in both, each by its own
+`python -m benchmarks`; who begins changes with the round. What is told is the median of each figure, and, since both of a round were
+measured one after the other, the median of the ratios of the rounds. Returns 1 when one is worse by more than `--most` percent. Metrics
+and figures that only one of them has are left out.
 """
 
 from __future__ import annotations
@@ -55,6 +57,9 @@ def main() -> int:
     options.add_argument("--most", type=float, default=3.0, help="percent that a figure may be worse")
     given = options.parse_args()
     names, other = metrics.named(given.metrics), given.other.resolve()
+    uneven = installed(ROOT) ^ installed(other)
+    if uneven:
+        print(f"Only one of them has these packages, which weigh: {', '.join(sorted(uneven))}", file=sys.stderr)
     taken: dict[str, tuple[dict[str, list[float | None]], dict[str, list[float | None]]]] = {name: ({}, {}) for name in names}
     for number in range(given.rounds):
         for name in names:
@@ -68,13 +73,25 @@ def main() -> int:
     return int(any(line.worse(given.most) for line in lines))
 
 
+def installed(checkout: Path) -> set[str]:
+    """The packages of its environment, each with its version."""
+    found = 'import importlib.metadata as m; print(*{f"{one.name}-{one.version}" for one in m.distributions()})'
+    return set(subprocess.run([program_of(checkout), "-c", found], capture_output=True, text=True, check=True).stdout.split())
+
+
+def program_of(checkout: Path) -> Path:
+    """The Python of its environment."""
+    return checkout / ".venv" / "bin" / "python"
+
+
 def measured(checkout: Path, name: str, size: float) -> dict[str, float | None]:
     """One round of the metric there; {} if it has none of that name, or could not do it."""
     with tempfile.TemporaryDirectory(prefix="delayq-compare-") as folder:
         results = Path(folder) / "results.json"
         words = ["--metrics", name, "--rounds", "1", "--size", str(size), "--results", str(results)]
-        program = checkout / ".venv" / "bin" / "python"
-        done = subprocess.run([program, "-m", "benchmarks", *words], cwd=checkout, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [program_of(checkout), "-m", "benchmarks", *words], cwd=checkout, capture_output=True, text=True, check=False
+        )
         document = json.loads(results.read_text()) if results.exists() else {}
     row = document.get("metrics", {}).get(name, {}).get(OWN.name, {})
     if "median" not in row:

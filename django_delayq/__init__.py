@@ -11,7 +11,8 @@ delayq.schedule(close_order, order.pk, delay="30m", key=f"close-order:{order.pk}
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from django_delayq.exceptions import (
     Cancelled,
@@ -37,10 +38,6 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
-from django_delayq.locks.lock import Lock, lock
-from django_delayq.messages.message import Message, MessageBatch
-from django_delayq.messages.pull import apull, pull
-from django_delayq.messages.push import apush, push
 from django_delayq.periodic.declarations import periodic
 from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
 from django_delayq.producer.job import Job, aget, get
@@ -52,6 +49,10 @@ from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.once import once
 
 if TYPE_CHECKING:
+    from django_delayq.locks.lock import Lock, lock
+    from django_delayq.messages.message import Message, MessageBatch
+    from django_delayq.messages.pull import apull, pull
+    from django_delayq.messages.push import apush, push
     from django_delayq.targets.delivery import adeliver, deliver
     from django_delayq.targets.offering import aoffer, offer
 
@@ -125,15 +126,25 @@ __all__ = [
 ]
 
 
+# Loaded when first asked for: who has no messages or locks, delivers nothing and offers nothing has nothing of it in memory.
+_LATER: Final = {
+    "Lock": "locks.lock",
+    "lock": "locks.lock",
+    "Message": "messages.message",
+    "MessageBatch": "messages.message",
+    "apull": "messages.pull",
+    "pull": "messages.pull",
+    "apush": "messages.push",
+    "push": "messages.push",
+    "adeliver": "targets.delivery",
+    "deliver": "targets.delivery",
+    "aoffer": "targets.offering",
+    "offer": "targets.offering",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # Who delivers nothing has nothing of it in memory.
-    if name in ("adeliver", "deliver"):
-        from django_delayq.targets import delivery
-
-        return getattr(delivery, name)
-    # Who offers nothing has nothing of it in memory.
-    if name in ("aoffer", "offer"):
-        from django_delayq.targets import offering
-
-        return getattr(offering, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    return found

@@ -18,20 +18,15 @@ from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import tick_loop
 from django_delayq.periodic.old_ticks import OldTicksLoop
 from django_delayq.periodic.tick_loop import TickLoop, UnendingLoop
-from django_delayq.store.places import Nodes
 from django_delayq.worker.hanging_calls import PatientThread
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.loop import Stop
 from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.spec import Hooks
+from django_delayq.worker.supervisor.server_links import links_of
 
 NODE_RESTS: Final = 4.0  # seconds for which who keeps records on a Cluster does without a node that did not answer
 APART: Final = 10.0  # seconds for which who keeps records of another server does without the shared one when that did not answer
-
-
-def links_of(config: Config, name: str) -> Nodes:
-    """The servers of the queues, for a process of that name."""
-    return Nodes(config.redis, config.own_servers, name=name)
 
 
 def record_keepers(

@@ -23,7 +23,6 @@ from django_delayq.conf import Config
 from django_delayq.exceptions import DelayqError, StoreUnavailable
 from django_delayq.logger import Logger
 from django_delayq.management.left_partitions import serving_what_is_left
-from django_delayq.management.record_keepers import links_of, record_keepers
 from django_delayq.mirror.database_connections import hooks
 from django_delayq.periodic import overlap
 from django_delayq.producer import carriers, wait_for_result
@@ -36,9 +35,12 @@ from django_delayq.store.server_kind import kind_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT
+from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import lines_of
+from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.spec import Hooks, WorkerSpec
 from django_delayq.worker.supervisor import worker_beat
+from django_delayq.worker.supervisor.server_links import links_of
 from django_delayq.worker.supervisor.supervisor import Supervisor
 
 logger = Logger("django_delayq.worker")
@@ -243,7 +245,7 @@ def _spec(
 ) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
-    processes = record_keepers(config, queues, shares, records, options, measured) if records else []
+    processes = _record_keepers(config, queues, shares, records, options, measured) if records else []
     run = {name: weight for name, weight in queues.items() if not config.queue(name).pulled}
     return WorkerSpec(
         worker=worker_beat.new_worker_id(),
@@ -275,6 +277,13 @@ def _spec(
         targets=list(config.targets),
         reports=[report for _, report in processes if report is not None],
     )
+
+
+def _record_keepers(config: Config, *told: Any) -> list[tuple[LoopProcess, LatestText | None]]:
+    # A worker that keeps no records has none of this in memory.
+    from django_delayq.management.record_keepers import record_keepers
+
+    return record_keepers(config, *told)
 
 
 def _check_metrics(options: Mapping[str, Any], roles: Sequence[str]) -> None:

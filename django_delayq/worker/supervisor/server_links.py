@@ -8,13 +8,18 @@ from typing import Final
 from django_delayq import conf
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.store.connection import Link
-from django_delayq.store.places import Places
+from django_delayq.store.places import Nodes, Places
 from django_delayq.worker.line import Line
 
 RESTS: Final = 0.5  # seconds after a failed call in which no loop of the supervisor waits for that server,
 SLOW: Final = 0.5  # and where there are several servers, after one that took longer than this
 WAITS: Final = 8  # of the shortest lease, the part for which a call waits there: two servers at a time may hang, and the map with them
 LEAST: Final = 0.25  # seconds
+
+
+def links_of(config: conf.Config, name: str) -> Nodes:
+    """The servers of the queues, for a process of that name."""
+    return Nodes(config.redis, config.own_servers, name=name)
 
 
 class ServerLinks:
