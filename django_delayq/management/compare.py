@@ -10,7 +10,7 @@ from uuid import UUID
 from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.exceptions import PayloadError
-from django_delayq.mirror import redis_only, rows
+from django_delayq.mirror import redis_only, rows, unfinished
 from django_delayq.mirror.checkpoint import needs_restore
 from django_delayq.mirror.redis_only import end_of
 from django_delayq.mirror.restore import RestoreLoop
@@ -90,7 +90,7 @@ class Comparison:
         """
         for batch in _batches(orphans.missing):
             ground = self.loop.store.ground()
-            items = self.loop.items(self.loop.unfinished().filter(pk__in=batch))
+            items = self.loop.items(unfinished.read(batch, self.using))
             self.loop.ground.restore(items, ground=ground, actor="doctor")
             yield len(batch)
         for batch in _batches(orphans.risen):

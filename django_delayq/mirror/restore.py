@@ -19,6 +19,7 @@ from django_delayq.mirror import atomic_runs, pauses, redis_only, restore_rows, 
 from django_delayq.mirror.checkpoint import checkpoint_of, locked_checkpoint, needs_restore, note_restored, note_server
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore_rows import RestoreProgress
+from django_delayq.mirror.unfinished import UnfinishedRow
 from django_delayq.mirror.unfolded import RECENT_MS, UnfoldedChange, changes_unknown_to, unfolded_changes
 from django_delayq.models import Checkpoint, Event, Job
 from django_delayq.signing import Signer
@@ -148,7 +149,7 @@ class RestoreLoop:
         """The rows that Redis must have."""
         return unfinished.rows(self.queue.name, self.partition, self.using)
 
-    def items(self, batch: Iterable[Job]) -> list[RestoreItem]:
+    def items(self, batch: Iterable[UnfinishedRow]) -> list[RestoreItem]:
         """Unfinished rows as restore.lua wants them; without those that cannot be jobs."""
         items = []
         for row in batch:
@@ -158,7 +159,7 @@ class RestoreLoop:
                 logger.error("job %s of %s cannot be restored: %s", row.id, self.queue.name, error)
         return items
 
-    def _item(self, row: Job) -> RestoreItem:
+    def _item(self, row: UnfinishedRow) -> RestoreItem:
         return self.ground.row(
             rows.record_of(row),
             runs=row.state == State.RUNNING,
@@ -355,7 +356,7 @@ class RestoreLoop:
             still = self.log.read(FIRST, 1)
             yield WAIT if still and still[0].id == first[0].id else 0.0
 
-    def _moved(self) -> Iterator[list[Job]]:
+    def _moved(self) -> Iterator[list[UnfinishedRow]]:
         """Those that were rescheduled lately: to a date perhaps that had been passed already, before Redis had them again."""
         since = clock.from_ms(clock.wall_ms() - RECENT_MS)
         events = Event.objects.using(self.using).filter(queue=self.queue.name, kind=EventKind.RESCHEDULED, at__gte=since)
@@ -365,7 +366,7 @@ class RestoreLoop:
         for start in range(0, len(found), MOST):
             yield unfinished.read(found[start : start + MOST], self.using)
 
-    def _send(self, batch: Sequence[Job], stands: str) -> None:
+    def _send(self, batch: Sequence[UnfinishedRow], stands: str) -> None:
         if self._resumes:  # who died on the way is not to die at the same place again
             there = self.log.records([ids.short(row.id) for row in batch])
             batch = [row for row, record in zip(batch, there, strict=True) if not record]

@@ -13,6 +13,7 @@ from django_delayq import clock, codec, ids
 from django_delayq.exceptions import DelayqError, PayloadError
 from django_delayq.fingerprint import text_fingerprint
 from django_delayq.lanes import lane_of
+from django_delayq.mirror.unfinished import UnfinishedRow
 from django_delayq.models import Event, Job, JSONText
 from django_delayq.states import FAIL_CLASS, AttemptOutcome, EndingKind, State
 from django_delayq.store.record import JobRecord
@@ -208,7 +209,7 @@ def displaced(ending: EndingKind, holder: UUID | None) -> str:
     return f"{_DISPLACED[ending]} {ids.short(holder) if holder else '?'}"
 
 
-def record_of(job: Job) -> JobRecord:
+def record_of(job: Job | UnfinishedRow) -> JobRecord:
     """The record that a row was made of, for the relay, requeue and restore.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django_delayq.models import Job
@@ -12,24 +12,27 @@ from django_delayq.states import UNFINISHED
 from django_delayq.store.queue import MOST
 
 LISTED: Final = 100_000  # ids per query
-FIELDS: Final = (
-    "id",
-    "task",
-    "args",
-    "kwargs",
-    "options",
-    "key",
-    "state",
-    "priority",
-    "run_at",
-    "expires_at",
-    "attempts",
-    "max_attempts",
-    "crashes",
-    "asked",
-    "cancel_requested",
-    "durable",
-)
+
+
+class UnfinishedRow(NamedTuple):
+    """What Redis gets of a row. No model: a restore may read a million, and to make those is a good part of its time."""
+
+    id: UUID
+    task: str
+    args: Any
+    kwargs: Any
+    options: Any
+    key: str
+    state: str
+    priority: int
+    run_at: datetime
+    expires_at: datetime | None
+    attempts: int
+    max_attempts: int
+    crashes: int
+    asked: int | None
+    cancel_requested: bool
+    durable: bool
 
 
 def rows(queue: str, partition: int, using: str) -> Any:
@@ -37,13 +40,13 @@ def rows(queue: str, partition: int, using: str) -> Any:
     return _held(using).filter(queue=queue, partition=partition, state__in=UNFINISHED, durable=True)
 
 
-def read(wanted: Sequence[UUID], using: str) -> list[Job]:
+def read(wanted: Sequence[UUID], using: str) -> list[UnfinishedRow]:
     """Those of these ids, at most 200, oldest due first."""
-    found = _held(using).filter(pk__in=wanted).only(*FIELDS).order_by("run_at", "id")
-    return [row for row in found if row.state in UNFINISHED and row.durable]
+    found = _held(using).filter(pk__in=wanted).order_by("run_at", "id").values_list(*UnfinishedRow._fields)
+    return [row for row in map(UnfinishedRow._make, found) if row.state in UNFINISHED and row.durable]
 
 
-def pages(wanted: Any, using: str) -> Iterator[list[Job]]:
+def pages(wanted: Any, using: str) -> Iterator[list[UnfinishedRow]]:
     """Oldest due first, a script call at a time, some perhaps empty. A database without fresh statistics sorts all rows to find the
     next, so it is asked for many of these; it is quick to find rows only if nothing but ids is asked for, and to read a date takes as
     long as the rest of a row. A row whose date is moved on meanwhile comes twice, one whose date is moved back perhaps not at all.
