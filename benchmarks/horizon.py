@@ -64,6 +64,7 @@ def measure(rows: int, *, keyed: bool) -> None:
     from django_delayq.models import Job
     from django_delayq.producer import acts
     from django_delayq.producer.stores import stores
+    from django_delayq.store.queue_depth import summed
 
     config = conf.get()
     common: Any = {"prefix": config.prefix, "using": "default"}
@@ -113,7 +114,7 @@ def measure(rows: int, *, keyed: bool) -> None:
     said("memory of Redis for what is near", (used_memory() - memory) / brought, "bytes a job")
     wipe()
     said("all that is near is back in a wiped Redis after", timed(work_off), "s")
-    if (back := stores.inspector().depth("default").scheduled) != brought:
+    if (back := summed(stores.inspector().by_partition(["default"])[0]).scheduled) != brought:
         raise RuntimeError(f"{back} of {brought} jobs are back")
 
 

@@ -18,7 +18,7 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.store.keys import Keys
 from django_delayq.store.partitions import ONE, Partitions
 from django_delayq.store.places import Places
-from django_delayq.store.queue_depth import QueueDepth, depth_commands, depth_of, summed
+from django_delayq.store.queue_depth import QueueDepth, depth_commands, depth_of
 from django_delayq.store.reach import WHOLE, Reach
 from django_delayq.store.record import JobRecord
 from django_delayq.target import OfferTarget
@@ -90,21 +90,13 @@ class Inspector:
         self.prefix = prefix
         self._parts = Partitions(prefix, partitions)
 
-    def depth(self, queue: str) -> QueueDepth:
-        """The counts of one queue."""
-        return self.depths([queue])[0]
-
-    def depths(self, queues: Sequence[str]) -> list[QueueDepth]:
-        """The counts of several queues, in two round trips per server however many they are."""
-        return [summed(parts) for parts in self.by_partition(queues)]
-
     def by_partition(self, queues: Sequence[str]) -> list[list[QueueDepth]]:
-        """The counts of the partitions of several queues, of each in order, as `depths`."""
+        """The counts of the partitions of several queues, of each in order, as `parts`."""
         found = self.parts(queues)
         return [[found[keys] for keys in self._parts.of(queue) if keys in found] for queue in queues]
 
     def parts(self, queues: Sequence[str]) -> dict[Keys, QueueDepth]:
-        """The counts of the partitions of several queues, by their keys, as `depths`."""
+        """The counts of the partitions of several queues, by their keys, in two round trips per server however many they are."""
         return self._depths(self._parts.of_each(queues))
 
     def part(self, queue: str, partition: int) -> QueueDepth:

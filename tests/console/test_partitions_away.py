@@ -24,6 +24,7 @@ from django_delayq.producer.queues import purge
 from django_delayq.producer.stores import stores
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.keys import tag
+from tests.depths import queue_depth
 from tests.management.conftest import run
 from tests.partitioned import fold, restores
 from tests.tasks_for_tests import close_order
@@ -159,7 +160,7 @@ def test_restore_brings_back_what_answers_and_the_rest_when_that_is_there_again(
     assert sorted(answer.json["missing"]) == sorted(f"orders/{number}" for number in lost)
     assert answer.json["resumed"] == ["orders"], "as far as it is back"
     stores.forget()
-    depth, _ = stores.from_each(["orders"], lambda reach: stores.inspector(reach).depth("orders"))
+    depth, _ = stores.from_each(["orders"], lambda reach: queue_depth("orders", stores.inspector(reach)))
     assert (depth.scheduled, depth.paused) == (len(there), False)
     gone.start()
     stores.reset()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from django_delayq.models import Event, Job
-from django_delayq.producer.stores import stores
 from django_delayq.states import State
+from tests.depths import queue_depth
 from tests.management.conftest import lose_redis
 
 
 def depth():
-    return stores.inspector().depth("orders")
+    return queue_depth("orders")
 
 
 def test_pause_stops_claims_and_says_so(run, orders):

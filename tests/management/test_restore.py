@@ -11,6 +11,7 @@ from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from tests.depths import queue_depth
 from tests.tasks_for_tests import close_order
 
 
@@ -65,13 +66,13 @@ def test_a_queue_that_was_paused_for_it_goes_on(run, wiped, orders):
     RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
     assert "by restore: run manage.py delayq restore" in run("status").out
     assert run("restore", "--yes", "--json").json["resumed"] == ["orders"]
-    assert not stores.inspector().depth("orders").paused
+    assert not queue_depth("orders").paused
 
 
 def test_a_queue_that_a_person_has_paused_stays_paused(run, wiped, orders):
     delayq.pause("orders", reason="bank holiday")
     assert run("restore", "--yes", "--json").json["resumed"] == []
-    assert stores.inspector().depth("orders").paused
+    assert queue_depth("orders").paused
 
 
 def test_status_shows_how_far_restore_is(run, orders):

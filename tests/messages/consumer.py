@@ -11,13 +11,14 @@ import time
 
 import django
 
+from tests.depths import queue_depth
+
 LEASE = 1.0  # seconds
 
 
 def main(name: str, batch_number: int = 0, where: str = "") -> None:
     django.setup()
     import django_delayq as delayq
-    from django_delayq.producer.stores import stores
     from tests.app import record
 
     ledger = record.own(os.environ["APP_FOLDER"], f"consumer-{name}")
@@ -35,7 +36,7 @@ def main(name: str, batch_number: int = 0, where: str = "") -> None:
         number += 1
         for message in batch:
             ledger.write(what="took", id=message.short_id, fence=message.fence, attempt=message.attempt, sent=sent)
-        if not batch and not _left(stores.inspector().depth("mail")):
+        if not batch and not _left(queue_depth("mail")):
             return
         if batch:
             dies("taken")

@@ -10,6 +10,7 @@ import django_delayq as delayq
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
+from tests.depths import queue_depth
 from tests.tasks_for_tests import ping
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -58,7 +59,7 @@ def test_what_has_expired_is_not_pulled():
     delayq.push("mail", 1, expires="50ms")
     time.sleep(0.1)
     assert len(delayq.pull("mail")) == 0
-    assert stores.inspector().depth("mail").scheduled == 0
+    assert queue_depth("mail").scheduled == 0
 
 
 def test_a_higher_priority_is_pulled_first():

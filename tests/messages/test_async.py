@@ -11,8 +11,8 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 
 import django_delayq as delayq
-from django_delayq.producer.stores import stores
 from django_delayq.store.queue import QueueStore
+from tests.depths import queue_depth
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,7 +36,7 @@ def test_a_block_settles_at_its_end():
             batch[1].retry("1h")
 
     async_to_sync(run)()
-    assert stores.inspector().depth("quick").scheduled == 1
+    assert queue_depth("quick").scheduled == 1
 
 
 def test_outside_a_block_the_verbs_are_awaited():
@@ -49,7 +49,7 @@ def test_outside_a_block_the_verbs_are_awaited():
         await message.aack()
 
     async_to_sync(run)()
-    assert stores.inspector().depth("quick").running == 0
+    assert queue_depth("quick").running == 0
 
 
 def test_a_wait_that_is_cancelled_leaves_nothing_taken():

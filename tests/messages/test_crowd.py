@@ -9,7 +9,7 @@ import pytest
 
 import django_delayq as delayq
 from django_delayq import clock
-from django_delayq.producer.stores import stores
+from tests.depths import queue_depth
 from tests.messages.consumer import LEASE
 from tests.messages.held import held, overlaps
 from tests.servers import as_package
@@ -44,7 +44,7 @@ def test_of_five_consumers_that_are_killed_none_holds_what_another_holds_and_not
         for actor in actors:
             actor.kill_tree()
     assert set(codes) == {0, -signal.SIGKILL}, "".join(actor.text() for actor in actors)
-    depth = stores.inspector().depth("mail")
+    depth = queue_depth("mail")
     assert (depth.scheduled, depth.running, depth.failed) == (0, 0, 0)
     found = held(tmp_path, LEASE)
     assert set(found) == pushed

@@ -9,6 +9,7 @@ import pytest
 import django_delayq as delayq
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import QueueStore
+from tests.depths import queue_depth
 from tests.links import losing
 from tests.worker.conftest import eventually
 
@@ -26,7 +27,7 @@ def test_a_pull_whose_reply_was_lost_is_asked_again_and_takes_nothing_twice(lose
     lose("claim", 1)
     batch = delayq.pull("quick", 3)
     assert sorted(message.body for message in batch) == [0, 1, 2]
-    assert stores.inspector().depth("quick").running == 3
+    assert queue_depth("quick").running == 3
     batch.ack()
 
 
@@ -142,7 +143,7 @@ def test_an_error_in_the_block_is_not_hidden_and_what_was_decided_before_counts(
     with pytest.raises(ZeroDivisionError), delayq.pull("quick", 2) as batch:
         batch[0].ack()
         raise ZeroDivisionError
-    assert stores.inspector().depth("quick").running == 1
+    assert queue_depth("quick").running == 1
 
 
 def test_after_a_wipe_an_end_is_refused(redis_server):

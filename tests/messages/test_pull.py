@@ -14,6 +14,7 @@ from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.states import MESSAGE, Change
 from django_delayq.store.wake import WakeLine
+from tests.depths import queue_depth
 from tests.stage import many_open_files
 from tests.tasks_for_tests import close_order
 
@@ -52,7 +53,7 @@ def test_without_a_delay_a_retry_goes_by_the_ladder_of_the_message():
     delayq.push("quick", 1, backoff="1h")
     delayq.pull("quick")[0].retry()
     assert len(delayq.pull("quick")) == 0
-    assert stores.inspector().depth("quick").scheduled == 1
+    assert queue_depth("quick").scheduled == 1
 
 
 def test_after_the_last_attempt_a_retry_is_a_failure():
@@ -136,7 +137,7 @@ def test_a_batch_is_settled_in_one_call_at_the_end_of_the_block(monkeypatch):
         batch[3].fail("bad")
         assert calls == []
     assert calls == [1]
-    assert stores.inspector().depth("quick").running == 1  # what was not decided is held until its lease ends
+    assert queue_depth("quick").running == 1  # what was not decided is held until its lease ends
     (left,) = delayq.pull("quick", 5, wait="10s")
     assert (left.body, left.attempt) == (4, 2)
 

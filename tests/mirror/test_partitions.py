@@ -29,6 +29,7 @@ from django_delayq.producer.horizon import obedience
 from django_delayq.producer.publish import Publisher
 from django_delayq.producer.stores import stores
 from django_delayq.store.events import EventLog
+from tests.depths import queue_depth
 from tests.partitioned import claim, divide, fold, restores, succeed
 from tests.tasks_for_tests import close_order
 
@@ -116,7 +117,7 @@ def test_a_cancel_that_one_partition_has_lost_is_told_to_that_one_alone(loops, r
     assert [job.cancel() for job in jobs[:10]] == ["done"] * 10
     redis_server.link.execute("FLUSHALL")
     settle_down(loops)
-    assert stores.inspector().depth("orders").scheduled == 20
+    assert queue_depth("orders").scheduled == 20
     assert Job.objects.filter(state="cancelled").count() == 10
 
 
@@ -164,7 +165,7 @@ def test_far_jobs_come_into_their_own_partitions(divide):
     obedience.forget()
     jobs = [delayq.schedule(close_order, n, delay="2h") for n in range(30)]
     assert Job.objects.filter(far=True).count() == 30
-    assert stores.inspector().depth("orders").scheduled == 0
+    assert queue_depth("orders").scheduled == 0
     assert len(loop.bring_in(clock.now() + timedelta(hours=2))) == 30
     assert [depth.scheduled for depth in stores.inspector().by_partition(["orders"])[0]] == per_partition(jobs)
     fold()
@@ -288,7 +289,7 @@ def test_a_key_in_its_former_home_is_held_while_a_wiped_redis_is_not_restored(di
     second = delayq.schedule(close_order, 2, delay="1h", key=key)
     settle_down(made)
     assert ids.partition(second.id) == ids.partition(first.id)
-    assert stores.inspector().depth("orders").scheduled == 1
+    assert queue_depth("orders").scheduled == 1
 
 
 @pytest.mark.parametrize("again", ["", "2h", "30m"], ids=["alone", "far again", "near again"])

@@ -9,6 +9,7 @@ import django_delayq as delayq
 from django_delayq import models
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.producer.stores import stores
+from tests.depths import queue_depth
 from tests.mirror.restoring import bring_back, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def paused() -> tuple[bool, str, str]:
-    depth = stores.inspector().depth("orders")
+    depth = queue_depth("orders")
     return depth.paused, depth.paused_by, depth.paused_reason
 
 

@@ -14,6 +14,7 @@ from django_delayq.mirror.prune import PruneLoop, TidyLoop
 from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
+from tests.depths import queue_depth
 from tests.tasks_for_tests import close_order
 
 
@@ -210,7 +211,7 @@ def test_a_purge_also_ends_rows_that_redis_does_not_have(orders, unpublished):
     orders.relay.poll()
     orders.fold()
     orders.relay.poll()
-    assert stores.inspector().depth("orders").scheduled == 0
+    assert queue_depth("orders").scheduled == 0
     states = dict(Job.objects.values_list("id", "state"))
     assert states == {running.id: "running", in_redis.id: "cancelled", lacking.id: "cancelled"}
     assert not Job.objects.filter(cancel_requested=True).exists()
@@ -250,7 +251,7 @@ def test_a_key_is_held_once_whoever_publishes_first(orders, unpublished):
     orders.relay.poll()
     orders.fold()
     assert dict(Job.objects.values_list("id", "state")) == {first.id: "scheduled"}
-    assert stores.inspector().depth("orders").scheduled == 1
+    assert queue_depth("orders").scheduled == 1
 
 
 def test_a_record_that_redis_lost_comes_back_by_the_relay(orders, delayq_redis):
@@ -311,11 +312,11 @@ def test_tidy_keeps_a_failed_record_until_the_mirror_has_it(orders, monkeypatch)
     config = conf.get()
     tidy = TidyLoop(stores.link, orders.config, prefix=config.prefix, using="default")
     tidy.poll()
-    assert stores.inspector().depth("orders").failed == 1
+    assert queue_depth("orders").failed == 1
     orders.fold()
     clock.sleep(0.005)
     delayq.schedule(close_order, 8, delay="1h")
     orders.fold()
     tidy.poll()
-    assert stores.inspector().depth("orders").failed == 0
+    assert queue_depth("orders").failed == 0
     assert Job.objects.filter(state="failed").count() == 1

@@ -14,6 +14,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.record import JobRecord
 from django_delayq.store.recovery import GroundStore, RestoreItem
+from tests.depths import queue_depth
 from tests.mirror.restoring import Committing, bring_back, end_what_is_lost, in_redis, settle_down, snapshot
 from tests.tasks_for_tests import close_order
 
@@ -296,7 +297,7 @@ def test_in_manual_mode_it_pauses_and_waits(orders, loop, wipe):
     wipe()
     manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
     manual.poll()
-    assert stores.inspector().depth("orders").paused_by == "restore"
+    assert queue_depth("orders").paused_by == "restore"
     assert in_redis(orders) == {}
 
 
@@ -315,14 +316,14 @@ def test_in_manual_mode_a_worker_does_not_pause_what_the_command_has_brought_bac
 
     Slow(stores.link, orders.config, prefix="delayq", using="default", auto=False).poll()
     assert len(in_redis(orders)) == 1
-    assert not stores.inspector().depth("orders").paused
+    assert not queue_depth("orders").paused
 
 
 def test_in_manual_mode_an_empty_queue_needs_nobody(orders, redis_server):
     manual = RestoreLoop(stores.link, orders.config, prefix="delayq", using="default", auto=False)
     delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, manual)
-    assert not stores.inspector().depth("orders").paused
+    assert not queue_depth("orders").paused
 
 
 def test_a_pause_on_an_empty_redis_does_not_pass_for_a_restore(orders, loop, wipe):

@@ -21,6 +21,7 @@ from django_delayq.producer import acts, queues
 from django_delayq.producer.stores import stores
 from django_delayq.states import PERIODIC, Change
 from tests.carriers import TENANT, Tenant
+from tests.depths import queue_depth
 from tests.periodic.conftest import Code, fates, in_redis
 from tests.tasks_for_tests import close_order, ping
 
@@ -289,7 +290,7 @@ def test_a_wiped_redis_gets_the_waiting_ticks_back_once(code, fold, redis_server
         loop.poll()
     fold()
     assert [in_redis(job) for job in Job.objects.all()] == ["scheduled", "scheduled"]
-    assert stores.inspector().depth("orders").scheduled == 2
+    assert queue_depth("orders").scheduled == 2
 
 
 def test_right_behind_a_wipe_what_is_due_may_have_begun_and_is_not_cancelled(code, clock, fold, redis_server):

@@ -24,6 +24,7 @@ from django_delayq.store.cluster_map import Node
 from django_delayq.store.cluster_slots import slot_of
 from django_delayq.store.keys import tag
 from django_delayq.store.queue import QueueStore
+from tests.depths import queue_depth
 from tests.partitioned import fold
 from tests.tasks_for_tests import close_order
 from tests.topologies import ClusterNode, ClusterServers
@@ -374,7 +375,7 @@ def test_a_purge_empties_what_answers_and_names_what_does_not(divided):
     divided.hung.resume()
     divided.hung.wait_ready()
     stores.reset()
-    assert stores.inspector().depth("orders").scheduled == 64 - divided.there
+    assert queue_depth("orders").scheduled == 64 - divided.there
     assert sum(purge("orders")) == 64 - divided.there
     assert sum(purge("orders")) == 0
 

@@ -10,6 +10,7 @@ from django_delayq import clock
 from django_delayq.exceptions import KeyTaken, PayloadError, StoreUnavailable
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
+from tests.depths import queue_depth
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
@@ -27,7 +28,7 @@ def wait_until(check) -> None:
 
 
 def waiting() -> int:
-    return stores.inspector().depth("orders").scheduled
+    return queue_depth("orders").scheduled
 
 
 def test_schedule_many_goes_in_batches_and_in_one_transaction():
@@ -96,7 +97,7 @@ def test_all_queues_of_a_batch_are_served_before_a_refusal_is_told(monkeypatch):
     delayq.schedule_many(bindings(1, key="o:1"))
     with pytest.raises(KeyTaken):
         delayq.schedule_many([*bindings(1, key="o:1", on_conflict="error"), ping.using(delay="1h").bind()])
-    assert stores.inspector().depth("redis").scheduled == 1
+    assert queue_depth("redis").scheduled == 1
 
 
 def test_redis_forgets_its_scripts_in_between(delayq_redis):

@@ -14,6 +14,7 @@ from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
+from tests.depths import queue_depth
 from tests.tasks_for_tests import close_order, ping
 from tests.topologies import ToldNode
 
@@ -145,7 +146,7 @@ def test_a_mirror_too_far_behind_may_be_left_to_grow(settings):
     settings.DELAYQ = {**settings.DELAYQ, "MIRROR_MAX_EVENTS": 1000, "MIRROR_FULL": "grow"}
     fall_behind("redis")
     assert delayq.schedule(ping).created is True
-    assert stores.inspector().depth("redis").untold == 1001
+    assert queue_depth("redis").untold == 1001
 
 
 def test_a_refused_command_raises_what_is_documented(delayq_redis):

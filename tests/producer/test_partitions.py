@@ -24,6 +24,7 @@ from django_delayq.producer.schedule import put_in
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Outcome
 from django_delayq.worker.line import lines_of
+from tests.depths import queue_depth
 from tests.partitioned import claim, divide, fold, succeed
 from tests.tasks_for_tests import close_order
 
@@ -49,7 +50,7 @@ def test_jobs_without_a_key_go_anywhere_and_each_is_found_by_its_id(divide):
         assert delayq.get(job.id).id == job.id
     assert [job.reschedule(delay="2h") for job in jobs[:9]] == ["done"] * 9
     assert [job.cancel() for job in jobs] == ["done"] * 60
-    assert stores.inspector().depth("orders").scheduled == 0
+    assert queue_depth("orders").scheduled == 0
 
 
 def test_batches_of_one_call_are_dealt_round_the_partitions(divide):
@@ -57,7 +58,7 @@ def test_batches_of_one_call_are_dealt_round_the_partitions(divide):
     jobs = delayq.schedule_many(close_order.using(delay="1h").bind(n) for n in range(1_300))
     counts = partitions(jobs)
     assert sorted(counts.values()) == [400, 400, 500]
-    assert stores.inspector().depth("orders").scheduled == 1_300
+    assert queue_depth("orders").scheduled == 1_300
     assert dict(Job.objects.values_list("id", "partition")) == {job.id: ids.partition(job.id) for job in jobs}
 
 
@@ -66,8 +67,8 @@ def test_jobs_of_one_transaction_go_into_their_partitions_at_its_commit(divide):
     with transaction.atomic():
         jobs = [delayq.schedule(close_order, n, delay="1h") for n in range(30)]
         assert jobs[0].cancel() == "done"
-        assert stores.inspector().depth("orders").scheduled == 0
-    assert stores.inspector().depth("orders").scheduled == 29
+        assert queue_depth("orders").scheduled == 0
+    assert queue_depth("orders").scheduled == 29
     assert all(job.created for job in jobs[1:])
 
 
@@ -81,7 +82,7 @@ def test_a_key_is_unique_in_its_home(divide, on_conflict):
             delayq.schedule(close_order, 2, delay="1h", key="o:7", on_conflict=on_conflict)
     else:
         delayq.schedule(close_order, 2, delay="1h", key="o:7", on_conflict=on_conflict)
-    assert stores.inspector().depth("orders").scheduled == 1
+    assert queue_depth("orders").scheduled == 1
     assert delayq.cancel(key="o:7", queue="orders") == "done"
     assert delayq.get(key="o:7", queue="orders") is None
 
@@ -137,7 +138,7 @@ def test_a_key_stays_where_it_is_while_the_number_of_partitions_changes(divide, 
     divide(16, 4)
     second = delayq.schedule(close_order, 2, delay="1h", key=key, on_conflict=on_conflict, durability=durability)
     assert ids.partition(second.id) == ids.partition(first.id)
-    assert stores.inspector().depth("orders").scheduled == 1
+    assert queue_depth("orders").scheduled == 1
     assert delayq.get(key=key, queue="orders").id == second.id
     assert delayq.cancel(key=key, queue="orders") == "done"
     third = delayq.schedule(close_order, 3, delay="1h", key=key, durability=durability)
@@ -209,7 +210,7 @@ def test_one_unfinished_job_per_key_however_the_number_of_partitions_changes(div
             if what in held and act != "replace":
                 assert job.id == held[what]
             held[what] = job.id
-        assert stores.inspector().depth("orders").scheduled == len(held)
+        assert queue_depth("orders").scheduled == len(held)
         assert {number: delayq.get(key=f"k{number}", queue="orders").id for number in held} == held
 
 
@@ -219,9 +220,9 @@ def test_pause_resume_and_purge_reach_all_partitions(divide):
     assert delayq.pause("orders", reason="x")
     assert not delayq.pause("orders")
     assert claim() == []
-    assert stores.inspector().depth("orders").paused
+    assert queue_depth("orders").paused
     stores.queue("orders", 1).resume()
-    assert not stores.inspector().depth("orders").paused  # a queue is paused when all of it is
+    assert not queue_depth("orders").paused  # a queue is paused when all of it is
     assert delayq.pause("orders")
     assert delayq.resume("orders")
     assert sum(purge("orders")) == len(jobs)
@@ -302,7 +303,7 @@ def test_two_producers_with_settings_that_know_each_other_share_a_key(divide, fi
     assert (other.id, other.created) == (one.id, False)
     divide(first[0], *first[1], *([second[0]] if not first[1] else []))
     assert delayq.schedule(close_order, 3, delay="1h", key=key).id == one.id
-    assert stores.inspector().depth("orders").scheduled == 1
+    assert queue_depth("orders").scheduled == 1
 
 
 def test_a_key_that_is_held_goes_with_its_holder_from_4_to_16_and_back(divide):
@@ -355,7 +356,7 @@ def test_a_row_that_was_committed_and_not_published_holds_its_key_during_the_rol
     assert ids.partition(other.id) == ids.partition(one.id)
     fold()
     publish_all()
-    assert stores.inspector().depth("orders").scheduled == 1
+    assert queue_depth("orders").scheduled == 1
     assert {delayq.get(one.id).id, delayq.get(key=key, queue="orders").id} <= {one.id, other.id}
 
 
@@ -387,10 +388,10 @@ def test_a_relay_with_old_settings_leaves_what_is_in_partitions_that_it_does_not
     divide(4)
     publish_all()
     known = [job for job in jobs if ids.partition(job.id) < 4]
-    assert stores.inspector().depth("orders").scheduled == len(known)
+    assert queue_depth("orders").scheduled == len(known)
     divide(16, 4)
     publish_all()
-    assert stores.inspector().depth("orders").scheduled == len(jobs)
+    assert queue_depth("orders").scheduled == len(jobs)
     there = [stores.with_job("orders", job.id) for job in jobs]
     assert all(store.link.execute("HEXISTS", store.keys["jobs"], job.short_id) for store, job in zip(there, jobs, strict=True))
 
@@ -433,7 +434,7 @@ def test_a_producer_with_the_old_settings_finds_by_key_what_one_with_the_new_one
         assert [job.id for job in claim()] == [one.short_id]
     else:
         assert delayq.cancel(key=key, queue="orders") == "done"
-        assert stores.inspector().depth("orders").scheduled == 0
+        assert queue_depth("orders").scheduled == 0
 
 
 @pytest.mark.parametrize("durability", ["outbox", "redis"])
@@ -460,4 +461,4 @@ def test_two_producers_of_a_roll_that_each_look_before_the_other_is_in_both_succ
     assert sorted(Job.objects.filter(key=key, state="scheduled").values_list("id", flat=True)) == sorted(job.id for job in jobs)
     assert delayq.get(key=key, queue="orders").id in {job.id for job in jobs}
     assert delayq.cancel(key=key, queue="orders") == "done"
-    assert stores.inspector().depth("orders").scheduled == 0, "both"
+    assert queue_depth("orders").scheduled == 0, "both"

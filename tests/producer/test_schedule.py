@@ -21,6 +21,7 @@ from django_delayq.models import Event, Job
 from django_delayq.producer import queues
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import Outcome, QueueStore
+from tests.depths import queue_depth
 from tests.tasks_for_tests import close_order, ping
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("delayq_redis")]
@@ -274,7 +275,7 @@ def test_a_job_that_succeeded_is_not_requeued_because_the_mirror_is_behind():
     stores.queue("orders", 0).settle([ack], worker="w", max_crashes=3)
     assert Job.objects.get().state == "scheduled"
     assert job.requeue() is delayq.Change.CONFLICT
-    assert not stores.inspector().depth("orders").scheduled
+    assert not queue_depth("orders").scheduled
 
 
 @pytest.mark.parametrize("key", ["", None, 5, "a\nb"])
@@ -300,7 +301,7 @@ def test_a_job_is_unknown_in_a_queue_that_is_not_its_own():
     job.cancel()
     Job.objects.update(state="cancelled")
     assert delayq.requeue(job.id, queue="default") is delayq.Change.UNKNOWN
-    assert stores.inspector().depth("default").scheduled == 0
+    assert queue_depth("default").scheduled == 0
     assert delayq.requeue(job.id) is delayq.Change.DONE
     assert in_redis(job)
 
@@ -396,7 +397,7 @@ def test_requeue_by_key_passes_over_what_was_merged_into_the_job(outcome, releas
         rows.update(ending=None, merged_into=None)
     wanted = delayq.Change.DONE if outcome == "fail" else delayq.Change.CONFLICT
     assert delayq.requeue(key="o:7", queue="orders") is wanted
-    assert stores.inspector().depth("orders").scheduled == (job.state == "scheduled") == (outcome == "fail")
+    assert queue_depth("orders").scheduled == (job.state == "scheduled") == (outcome == "fail")
 
 
 def test_the_signal_of_a_scheduled_job():

@@ -8,6 +8,7 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.store.events import FIRST, EventLog
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import Outcome, ScheduleItem
+from tests.depths import queue_depth
 from tests.store.board import NOW, record
 
 LIMIT = 6
@@ -27,7 +28,7 @@ def settle(board, jobs) -> list[str]:
 
 
 def untold(board) -> int:
-    return Inspector(board.link, prefix="t").depth("q").untold
+    return queue_depth("q", Inspector(board.link, prefix="t")).untold
 
 
 def trim(board, entries: int | None = None) -> None:

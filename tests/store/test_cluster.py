@@ -27,6 +27,7 @@ from django_delayq.store.wake import WakeLine
 from django_delayq.store.worker_registry import WorkerRegistry
 from django_delayq.target import OfferTarget
 from tests.conftest import missing
+from tests.depths import queue_depths
 from tests.store.board import NOW, Board, job_id
 from tests.topologies import ClusterNode, ClusterServers, redis_program, until, valkey_program
 
@@ -172,11 +173,11 @@ def test_reads_of_several_queues_are_grouped_by_node(fresh, places, sent):
         QueueStore(there, prefix="t:x", queue=queue).schedule([item() for _ in range(number)])
     assert len(by_node(there, [Keys("t:x", queue) for queue in QUEUES])) == 3
     del sent[:]
-    assert [depth.scheduled for depth in Inspector(there, prefix="t:x").depths(QUEUES)] == [1, 2, 3, 4, 5, 6]
+    assert [depth.scheduled for depth in queue_depths(QUEUES, Inspector(there, prefix="t:x"))] == [1, 2, 3, 4, 5, 6]
     assert len(sent) == 6, "two round trips per node"
     assert [one.queue for one in Figures(there, prefix="t:x").counts(QUEUES)] == list(QUEUES)
     moved(fresh, "a")
-    assert [depth.scheduled for depth in Inspector(there, prefix="t:x").depths(QUEUES)] == [1, 2, 3, 4, 5, 6]
+    assert [depth.scheduled for depth in queue_depths(QUEUES, Inspector(there, prefix="t:x"))] == [1, 2, 3, 4, 5, 6]
     moved(fresh, "a")
 
 

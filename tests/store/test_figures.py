@@ -5,6 +5,7 @@ import pytest
 from django_delayq import clock
 from django_delayq.store.figures import COUNT_US_BEYOND, HOUR_MS, MINUTE_MS, MOST_US, Figures
 from django_delayq.store.inspector import Inspector
+from tests.depths import queue_depths
 from tests.store.board import Board
 
 EMPTY = (0,) * 60
@@ -107,8 +108,8 @@ def test_depths_of_many_queues_are_asked_in_two_round_trips(board, monkeypatch):
     trips = []
     ask = type(board.link).execute_many
     monkeypatch.setattr(type(board.link), "execute_many", lambda link, commands: trips.append(1) or ask(link, commands))
-    depths = inspector.depths(["other", "q", "third"])
+    depths = queue_depths(["other", "q", "third"], inspector)
     assert len(trips) == 2
     assert [depth.queue for depth in depths] == ["other", "q", "third"]
     assert [depth.due for depth in depths] == [0, 1, 0]
-    assert inspector.depths([]) == []
+    assert queue_depths([], inspector) == []

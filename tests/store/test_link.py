@@ -16,6 +16,7 @@ from django_delayq.store.error_replies import StoreError
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.wake import WakeLine
+from tests.depths import queue_depth
 from tests.store.board import NOW, Board, record
 from tests.worker.conftest import eventually
 
@@ -331,7 +332,7 @@ def test_the_depth_of_a_queue(board, link):
     board.settle(3, "retry", delay=60_000, now=now)
     board.settle(4, "fail", now=now)
     board.store.pause(actor="clerk", reason="lunch")
-    depth = Inspector(link, prefix="t").depth("q")
+    depth = queue_depth("q", Inspector(link, prefix="t"))
     assert (depth.scheduled, depth.due, depth.running, depth.retrying, depth.failed) == (3, 1, 1, 1, 1)
     assert 5000 <= depth.oldest_late_ms < 10_000
     assert (depth.paused, depth.paused_by, depth.paused_reason) == (True, "clerk", "lunch")

@@ -16,6 +16,7 @@ from django_delayq.store.items import ScheduleItem
 from django_delayq.store.queue import Outcome
 from django_delayq.store.record import common_turn
 from django_delayq.store.recovery import GroundStore, RestoreItem
+from tests.depths import queue_depth
 from tests.store.board import LEASE, NOW, Board, job_id, numbers, record
 
 
@@ -185,7 +186,7 @@ def test_a_job_that_waits_for_its_name_is_cancelled_moved_and_looked_at_like_any
     found = board.dump()
     assert (found["waiters"], found["blocked"], found["normal"]) == ([("order:1", 4)], {4: -6}, {3: 5_000})
     assert sorted(found["names"]) == [1, 3, 4]
-    depth = Inspector(board.link, prefix="t").depth("q")
+    depth = queue_depth("q", Inspector(board.link, prefix="t"))
     assert (depth.scheduled, depth.due, depth.blocked) == (2, 1, 1)
 
 

@@ -9,6 +9,7 @@ from django_delayq.store.figures import Figures
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.queue import Outcome, QueueStore, ScheduleItem
 from django_delayq.store.record import JobRecord
+from tests.depths import queue_depth, queue_depths
 
 PARTS = {"q": 3}
 COUNTS = (1, 2, 4)
@@ -45,7 +46,7 @@ def test_depths_are_added_up_and_each_can_be_had(stores, inspector):
     for store, count in zip(stores, COUNTS, strict=True):
         put(store, count, delay_ms=60_000 * count)
     put(stores[2], 5)
-    depth = inspector.depth("q")
+    depth = queue_depth("q", inspector)
     assert (depth.scheduled, depth.due, depth.events) == (12, 5, 4)
     [parts] = inspector.by_partition(["q"])
     assert [part.scheduled for part in parts] == [1, 2, 9]
@@ -57,10 +58,10 @@ def test_depths_are_added_up_and_each_can_be_had(stores, inspector):
 def test_a_queue_is_paused_when_all_of_it_is(stores, inspector):
     for store in stores[:2]:
         store.pause(actor="ann", reason="x")
-    assert not inspector.depth("q").paused
+    assert not queue_depth("q", inspector).paused
     assert [part.paused for part in inspector.by_partition(["q"])[0]] == [True, True, False]
     stores[2].pause(actor="ann", reason="x")
-    depth = inspector.depth("q")
+    depth = queue_depth("q", inspector)
     assert (depth.paused, depth.paused_by, depth.paused_reason) == (True, "ann", "x")
 
 
@@ -119,4 +120,4 @@ def test_figures_are_added_up(stores, figures, redis_server):
 
 def test_other_queues_have_one_partition(stores, inspector, redis_server):
     put(QueueStore(redis_server.link, prefix="t:p", queue="other"), 3, delay_ms=60_000)
-    assert [depth.scheduled for depth in inspector.depths(["other", "q"])] == [3, 0]
+    assert [depth.scheduled for depth in queue_depths(["other", "q"], inspector)] == [3, 0]

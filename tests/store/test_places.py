@@ -11,6 +11,7 @@ from django_delayq.store.keys import Keys
 from django_delayq.store.places import Nodes, by_node
 from django_delayq.store.queue import QueueStore, ScheduleItem
 from django_delayq.store.record import JobRecord
+from tests.depths import queue_depths
 from tests.servers import as_package
 
 QUEUES = ["near", "other", "third"]
@@ -47,8 +48,8 @@ def test_each_queue_is_read_where_it_is(nodes):
     for queue, count in zip(QUEUES, (1, 2, 3), strict=True):
         put(nodes, queue, count)
     inspector = Inspector(nodes, prefix="t:x")
-    assert [depth.scheduled for depth in inspector.depths(["third", "near", "other"])] == [3, 1, 2]
-    assert [depth.scheduled for depth in Inspector(nodes.shared, prefix="t:x").depths(QUEUES)] == [1, 0, 0]
+    assert [depth.scheduled for depth in queue_depths(["third", "near", "other"], inspector)] == [3, 1, 2]
+    assert [depth.scheduled for depth in queue_depths(QUEUES, Inspector(nodes.shared, prefix="t:x"))] == [1, 0, 0]
     assert [count for count, _ in inspector.unread(QUEUES)] == [1, 1, 1]
     id = inspector.find("third", "k1")
     assert id is not None

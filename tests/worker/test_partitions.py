@@ -30,8 +30,8 @@ SCHEDULE = """
 import django
 django.setup()
 import django_delayq as delayq
-from django_delayq.producer.stores import stores
 from tests.app.shop.tasks import write_down
+from tests.depths import queue_depth
 delayq.schedule_many(write_down.using(key=f"k{number}").bind(number, 0) for number in range(60))
 for number in range(60, 120):
     delayq.schedule(write_down, number, 0)
@@ -41,7 +41,7 @@ assert delayq.schedule(write_down, 2, 0, delay="2h", key="later").id == later.id
 assert delayq.reschedule(key="later", queue="default", delay="2h") == "done"
 assert delayq.cancel(key="later", queue="default") == "done"
 delayq.pause("default")
-assert stores.inspector().depth("default").paused
+assert queue_depth("default").paused
 delayq.resume("default")
 """
 

@@ -11,6 +11,7 @@ import pytest
 from django_delayq import ids
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
+from tests.depths import queue_depth
 from tests.servers import free_port
 from tests.worker.conftest import Shop, eventually
 
@@ -223,7 +224,7 @@ def test_a_quiet_worker_claims_no_more_and_stays(shop: Shop) -> None:
     eventually(lambda: [known["state"] for known in registry.all()] == ["quiet"])
     second = shop.put("count", 2)
     third = shop.put("count", 3, delay_ms=300)
-    eventually(lambda: Inspector(shop.link, prefix="delayq").depth("default").due == 2)
+    eventually(lambda: queue_depth("default", Inspector(shop.link, prefix="delayq")).due == 2)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
     assert shop.happened(second) == shop.happened(third) == ["scheduled"]

@@ -11,6 +11,7 @@ from django_delayq import clock, ids
 from django_delayq.models import Event, Job
 from django_delayq.producer.stores import stores
 from tests.contrib.gateway.conftest import PING, TASK, refused
+from tests.depths import queue_depth
 from tests.management.conftest import lose_redis
 from tests.tasks_for_tests import close_order
 
@@ -187,7 +188,7 @@ def test_by_policy_the_holder_stands_for_the_job(caller):
 def test_a_wrong_field_is_422_with_its_place_and_schedules_nothing(caller, given, code, place):
     refused(caller.schedule(**given), 422, code, place)
     assert not Job.objects.exists()
-    assert stores.inspector().depth("orders").scheduled == 0
+    assert queue_depth("orders").scheduled == 0
 
 
 def test_a_date_without_a_zone_is_refused(caller):

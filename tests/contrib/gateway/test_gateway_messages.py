@@ -19,6 +19,7 @@ from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.queue import QueueStore
 from tests.contrib.gateway.conftest import BASE, Caller, refused
+from tests.depths import queue_depth
 from tests.management.conftest import lose_redis
 
 MAIL = "queues/mail"
@@ -325,7 +326,7 @@ def test_a_queue_of_workers_is_409_and_one_that_is_not_there_or_of_others_404(ca
         refused(caller.post(f"queues/orders/{verb}", body), 409, "queue_of_workers")
         refused(caller.post(f"queues/nowhere/{verb}", body), 404, "queue_unknown")
         refused(outsider.post(f"queues/mail/{verb}", body), 404, "queue_unknown")
-    assert stores.inspector().depth("mail").due == 1
+    assert queue_depth("mail").due == 1
 
 
 def test_a_token_for_one_queue_settles_nothing_of_another(caller, make):

@@ -22,6 +22,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from tests.contrib.gateway.conftest import Caller
 from tests.contrib.gateway.served import until
+from tests.depths import queue_depth
 from tests.stage import Actor
 
 PAGE = (Path(__file__).parents[3] / "docs" / "gateway.md").read_text()
@@ -123,7 +124,7 @@ def test_a_consumer_acks_what_it_has_packed_and_retries_what_it_could_not(
 
         def settled() -> bool:
             assert actor.alive, actor.text()
-            depth = stores.inspector().depth(queue)
+            depth = queue_depth(queue)
             return (depth.due, depth.running, depth.retrying) == (0, 0, 1)
 
         until(settled, actor.text)

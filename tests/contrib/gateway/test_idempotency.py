@@ -20,6 +20,7 @@ from django_delayq.contrib.gateway.models import KeptAnswer
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from tests.contrib.gateway.conftest import PING, TASK, Caller, refused
+from tests.depths import queue_depth
 from tests.management.conftest import lose_redis
 
 
@@ -31,7 +32,7 @@ BODY = {"task": TASK, "args": [7], "delay": "1h"}
 
 
 def scheduled() -> int:
-    return stores.inspector().depth("orders").scheduled
+    return queue_depth("orders").scheduled
 
 
 def test_the_same_request_gets_the_same_answer_and_does_nothing(caller):
@@ -126,7 +127,7 @@ def test_a_crash_half_way_makes_no_second_job_and_locks_no_key(caller, monkeypat
     assert answer.status_code == 201, answer.content
     assert ids.full(answer.json()["id"]) == held.job
     assert caller.post("jobs", body, key="one").content == answer.content
-    assert stores.inspector().depth("orders" if durable else "redis").scheduled == 1
+    assert queue_depth("orders" if durable else "redis").scheduled == 1
     assert Job.objects.count() == int(durable)
 
 
@@ -168,7 +169,7 @@ def test_a_process_that_is_killed_makes_no_second_job(caller, task, point):
     again = caller.post("jobs", body, key="one")
     assert (again.content, again["Idempotency-Replayed"]) == (answer.content, "true")
     assert {job.pk for job in Job.objects.all()} <= {held.job}
-    assert sum(stores.inspector().depth(queue).scheduled for queue in ("orders", "redis")) == (answer.status_code == 201)
+    assert sum(queue_depth(queue).scheduled for queue in ("orders", "redis")) == (answer.status_code == 201)
 
 
 def test_after_a_crash_a_job_that_was_merged_is_answered_with_its_holder(caller, monkeypatch):

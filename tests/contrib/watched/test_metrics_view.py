@@ -19,6 +19,7 @@ from django_delayq.producer.stores import stores
 from django_delayq.worker.hanging_calls import MOST_HANGING
 from tests.contrib.watched.conftest import TOKEN, Staff, waiting
 from tests.contrib.watched.scraped import OF_DIVIDED, Scraped
+from tests.depths import queue_depth
 from tests.management.conftest import Shop, beat, lose_redis, without_database
 from tests.tasks_for_tests import close_order
 from tests.worker.conftest import eventually
@@ -59,7 +60,7 @@ def test_the_queues_are_told_as_they_are(orders: Shop, watcher: Client) -> None:
 
 
 def depth():
-    return stores.inspector().depth("orders")
+    return queue_depth("orders")
 
 
 def test_lateness_pauses_retries_and_what_the_mirror_has_not_folded_are_told(orders: Shop, watcher: Client) -> None:

@@ -1,0 +1,19 @@
+"""How full queues are, each added up over its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django_delayq.producer.stores import stores
+from django_delayq.store.inspector import Inspector
+from django_delayq.store.queue_depth import QueueDepth, summed
+
+
+def queue_depth(queue: str, inspector: Inspector | None = None) -> QueueDepth:
+    """Of one queue; by default of this project's."""
+    return queue_depths([queue], inspector)[0]
+
+
+def queue_depths(queues: Sequence[str], inspector: Inspector | None = None) -> list[QueueDepth]:
+    """Of several, in their order."""
+    return [summed(parts) for parts in (inspector or stores.inspector()).by_partition(queues)]
