@@ -90,7 +90,7 @@ class Comparison:
         """
         for batch in _batches(orphans.missing):
             ground = self.loop.store.ground()
-            items = self.loop.items(unfinished.read(batch, self.using))
+            items = self.loop.items(unfinished.of(self.loop.unfinished().filter(pk__in=batch)))
             self.loop.ground.restore(items, ground=ground, actor="doctor")
             yield len(batch)
         for batch in _batches(orphans.risen):

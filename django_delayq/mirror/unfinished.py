@@ -42,8 +42,13 @@ def rows(queue: str, partition: int, using: str) -> Any:
 
 def read(wanted: Sequence[UUID], using: str) -> list[UnfinishedRow]:
     """Those of these ids, at most 200, oldest due first."""
-    found = _held(using).filter(pk__in=wanted).order_by("run_at", "id").values_list(*UnfinishedRow._fields)
-    return [row for row in map(UnfinishedRow._make, found) if row.state in UNFINISHED and row.durable]
+    found = of(_held(using).filter(pk__in=wanted).order_by("run_at", "id"))
+    return [row for row in found if row.state in UNFINISHED and row.durable]
+
+
+def of(found: Any) -> list[UnfinishedRow]:
+    """What Redis gets of these rows."""
+    return list(map(UnfinishedRow._make, found.values_list(*UnfinishedRow._fields)))
 
 
 def pages(wanted: Any, using: str) -> Iterator[list[UnfinishedRow]]:

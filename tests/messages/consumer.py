@@ -11,8 +11,6 @@ import time
 
 import django
 
-from tests.depths import queue_depth
-
 LEASE = 1.0  # seconds
 
 
@@ -20,6 +18,7 @@ def main(name: str, batch_number: int = 0, where: str = "") -> None:
     django.setup()
     import django_delayq as delayq
     from tests.app import record
+    from tests.depths import queue_depth
 
     ledger = record.own(os.environ["APP_FOLDER"], f"consumer-{name}")
     number = 0

@@ -115,7 +115,7 @@ def test_what_restore_brings_after_the_note_of_a_cancel_does_not_rise(orders, lo
     job = delayq.schedule(close_order, 1, delay="1h")
     settle_down(orders, loop)
     before_the_note(wipe)
-    found = unfinished.read([job.id], loop.using)  # read by a restore that comes late with it
+    found = unfinished.of(loop.unfinished())  # read by a restore that comes late with it
     assert job.cancel() is delayq.Change.DONE
     assert loop.ground.restore(loop.items(found), ground=orders.store.ground()) == ["finished"]
 

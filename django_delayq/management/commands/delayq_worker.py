@@ -35,9 +35,7 @@ from django_delayq.store.server_kind import kind_findings
 from django_delayq.text import visible
 from django_delayq.worker import logs
 from django_delayq.worker.current import CURRENT
-from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.line import lines_of
-from django_delayq.worker.loop_process import LoopProcess
 from django_delayq.worker.spec import Hooks, WorkerSpec
 from django_delayq.worker.supervisor import worker_beat
 from django_delayq.worker.supervisor.server_links import links_of
@@ -245,7 +243,12 @@ def _spec(
 ) -> WorkerSpec:
     records = [role for role in roles if role != "move"]
     measured = _measured(options)
-    processes = _record_keepers(config, queues, shares, records, options, measured) if records else []
+    if records:  # else nothing of this is in memory
+        from django_delayq.management.record_keepers import record_keepers
+
+        processes = record_keepers(config, queues, shares, records, options, measured)
+    else:
+        processes = []
     run = {name: weight for name, weight in queues.items() if not config.queue(name).pulled}
     return WorkerSpec(
         worker=worker_beat.new_worker_id(),
@@ -277,13 +280,6 @@ def _spec(
         targets=list(config.targets),
         reports=[report for _, report in processes if report is not None],
     )
-
-
-def _record_keepers(config: Config, *told: Any) -> list[tuple[LoopProcess, LatestText | None]]:
-    # A worker that keeps no records has none of this in memory.
-    from django_delayq.management.record_keepers import record_keepers
-
-    return record_keepers(config, *told)
 
 
 def _check_metrics(options: Mapping[str, Any], roles: Sequence[str]) -> None:
