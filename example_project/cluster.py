@@ -3,6 +3,7 @@ again. Their data is in a folder, and goes when a new Cluster is made there.
 """
 
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ from django_delayq.store.embedded import server_program
 SLOTS = 16_384
 MASTERS = 3
 BUS = 10_000  # a node adds this to its port for what the nodes say to each other
+PORTS = range(16_000, 20_000)
 NODE_TIMEOUT_MS = 2000  # a master that does not answer for so long is given up
 PATIENCE = 60  # seconds for whatever the nodes have to agree on
 
@@ -172,10 +174,10 @@ def wait(check, what):
 
 
 def free_port():
-    """A free one whose port of the bus is free, too."""
+    """By lot, one that is free with its bus, and that the system does not lend to connections: it begins at 32,768."""
     while True:
-        with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError, OverflowError):
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError):
+            port = random.choice(PORTS)
+            probe.bind(("127.0.0.1", port))
             bus.bind(("127.0.0.1", port + BUS))
             return port

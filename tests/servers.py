@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.ports import free_port
+
 WAIT = 30.0
 USER, PASSWORD = "delayq", "only-for-tests"  # who the package is on test servers
 OPERATIONS = Path(__file__).parents[1] / "docs" / "operations.md"
@@ -367,9 +369,3 @@ def run_as(user: str | None, command: list[str], directory: Path) -> None:
     done = subprocess.run(command, cwd=directory, capture_output=True, check=False, env=environment, **as_user(user))
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed:\n{(done.stdout + done.stderr).decode(errors='replace')[-2000:]}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

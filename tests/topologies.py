@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from django_delayq.store.cluster_slots import slot_of
-from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, ServerMissing, cluster_rules, free_port, redis_program
+from tests.ports import BUS, free_port
+from tests.servers import PASSWORD, USER, WAIT, RedisServer, Server, ServerMissing, cluster_rules, redis_program
 from tests.wires import Wires
 
 SLOTS = 16_384
-BUS = 10_000
 REDIS8 = Path(__file__).parents[1] / ".make" / "redis8-server"
 
 
@@ -55,7 +55,7 @@ class ClusterNode(RedisServer):
 
     def __init__(self, program: str = "", **options: str) -> None:
         super().__init__(cluster_enabled="yes", cluster_config_file="nodes.conf", **options)
-        self.port = _port_with_a_bus()
+        self.port = free_port()
         if options.get("tls_cluster") == "yes":
             self.options |= {"port": "0", "tls-port": str(self.port)}
         self.announced = (self.port, self.port + BUS)
@@ -417,16 +417,6 @@ class ToldNode:
             else:
                 behind.sendall(raw)
                 line.sendall(_reply(replies))
-
-
-def _port_with_a_bus() -> int:
-    """A free one, such that the one that nodes of a Cluster add for themselves is free, too."""
-    while True:
-        port = free_port()
-        with contextlib.suppress(OSError), socket.socket() as bus:
-            if port + BUS < 65_536:
-                bus.bind(("127.0.0.1", port + BUS))
-                return port
 
 
 def _packed(*words: str) -> bytes:

@@ -11,7 +11,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from tests.servers import RedisServer, Server, free_port
+from tests.ports import free_port
+from tests.servers import RedisServer, Server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "example_project"

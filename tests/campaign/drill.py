@@ -29,6 +29,7 @@ from tests import servers
 from tests.campaign.proxy import Proxy
 from tests.campaign.witness import Witness
 from tests.laws import dump as dumps
+from tests.ports import free_port
 
 LEASE = 400  # ms
 MAX_CRASHES = 1
@@ -46,7 +47,7 @@ class Line:
 
     def __init__(self, server: str) -> None:
         self.proxy = Proxy(server)
-        self.port = servers.free_port()
+        self.port = free_port()
         ready = threading.Event()
 
         async def serve() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from django_delayq.store.connection import connect
 from django_delayq.store.keys import Keys, tag
 from tests import servers
+from tests.ports import free_port
 from tests.stage import WAIT, Actor, spawned
 
 LANES = ("high", "normal", "low")
@@ -36,7 +37,7 @@ class Node:
         self.made = made
         self.address = folder / f"redis-{number}.sock"  # leads to the server in charge
         self.server = made()
-        self._port = servers.free_port()
+        self._port = free_port()
         command = [sys.executable, "-m", "tests.campaign.proxy", str(self._port), str(self.address)]
         self.proxy = Actor(folder / f"proxy-{number}.log", command, {})
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from django_delayq.targets import webhook
-from tests.servers import Server, free_port
+from tests.ports import free_port
+from tests.servers import Server
 
 EXAMPLE = Path(__file__).parents[2] / "example_project"
 SECRET = "whsec_bm9ib2R5IGtub3dzIHRoaXMgb25l"

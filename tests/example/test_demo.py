@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.example.partners import EXAMPLE
-from tests.servers import free_port
+from tests.ports import free_port
 
 ROOT = EXAMPLE.parent
 LINES = (  # what is to be read, in plain words

@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from tests.example.partners import EXAMPLE
-from tests.servers import free_port
+from tests.ports import free_port
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.example.partners import EXAMPLE
-from tests.servers import free_port
+from tests.ports import free_port
 
 PROGRAM = EXAMPLE / "warehouse.py"
 

@@ -24,7 +24,7 @@ from django_delayq.exceptions import ConfigError, StoreUnavailable
 from django_delayq.store import embedded
 from django_delayq.store.connection import connect
 from django_delayq.worker.supervisor import holdings_files
-from tests.servers import free_port
+from tests.ports import free_port
 from tests.worker.conftest import Shop, eventually
 
 

@@ -20,6 +20,7 @@ from django_delayq.store.connection import connect
 from tests import servers
 from tests.conftest import missing
 from tests.links import opened
+from tests.ports import free_port
 from tests.store.board import Board
 from tests.topologies import SentinelServer
 from tests.worker.conftest import Shop, eventually
@@ -79,7 +80,7 @@ class TlsServer(servers.RedisServer):
     """By TCP it speaks TLS only; the unix socket stays for the test itself."""
 
     def __init__(self, certificates: Certificates, **options: str) -> None:
-        self.tls_port = servers.free_port()
+        self.tls_port = free_port()
         files = {
             "tls_ca_cert_file": certificates.authority,
             "tls_cert_file": certificates.certificate,
@@ -152,7 +153,7 @@ def test_by_sentinel_both_are_reached_by_tls_and_both_names_are_looked_at(tls, c
     server = tls()
     files = {"tls_ca_cert_file": certificates.authority, "tls_cert_file": certificates.certificate, "tls_key_file": certificates.key}
     master = SimpleNamespace(port=server.tls_port)
-    tls_port = str(servers.free_port())
+    tls_port = str(free_port())
     sentinel = SentinelServer(master, quorum=1, tls_port=tls_port, tls_auth_clients="no", tls_replication="yes", **files)
     request.addfinalizer(sentinel.stop)
     sentinel.start()

@@ -19,8 +19,9 @@ from django_delayq.store.places import Places, place
 from django_delayq.store.queue import QueueStore
 from django_delayq.store.server_kind import kind_findings
 from tests.conftest import missing
+from tests.ports import free_port
 from tests.security.test_tls import Certificates, certificates, certify, tls
-from tests.servers import PASSWORD, USER, free_port
+from tests.servers import PASSWORD, USER
 from tests.store.test_cluster import item
 from tests.topologies import ClusterServers, SentinelServer, until
 from tests.worker.conftest import Shop, eventually

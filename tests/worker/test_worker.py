@@ -12,7 +12,7 @@ from django_delayq import ids
 from django_delayq.store.inspector import Inspector
 from django_delayq.store.worker_registry import WorkerRegistry
 from tests.depths import queue_depth
-from tests.servers import free_port
+from tests.ports import free_port
 from tests.worker.conftest import Shop, eventually
 
 

@@ -15,7 +15,7 @@ from django_delayq.contrib.prometheus.exposition import worker_page
 from django_delayq.management.commands.delayq_worker import NO_METRICS
 from django_delayq.worker.tally import MOST_TASKS, LineFigures, Tally, WorkerFigures, figures
 from tests.contrib.watched.scraped import OF_DIVIDED, Scraped, ask, scrape
-from tests.servers import free_port
+from tests.ports import free_port
 from tests.stage import ROOT
 from tests.worker.conftest import Shop, eventually
 
