@@ -254,8 +254,7 @@ class Batch:
         if outcome is AttemptOutcome.SNOOZED and detail.get("e") == AttemptOutcome.EVICTED:
             outcome = AttemptOutcome.EVICTED
         job.cancel_requested = False
-        if fence != "-":
-            job.attempts, job.crashes = attempt, crashes
+        job.attempts, job.crashes = attempt, crashes
         self._close_runs(job, at, "the event of its end was lost", but="" if fence == "-" else fence)
         problem = outcome not in NO_PROBLEM
         if fence != "-" and (self.audit == "full" or problem):

@@ -217,6 +217,17 @@ def test_a_job_known_only_by_a_late_event_gets_a_stub(orders):
     assert (row.id, row.state, row.error) == (job.id, "failed", "no")
 
 
+def test_an_end_says_how_many_attempts_there_were_where_the_event_of_the_last_claim_is_lost(orders, delayq_redis):
+    job = delayq.schedule(close_order, 7)
+    orders.fold()
+    [claimed] = orders.claim()
+    delayq_redis.link.execute("XTRIM", orders.store.keys["events"], "MAXLEN", 0)
+    orders.settle(claimed, "fail", detail=detail(m="no"))
+    orders.fold()
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.attempts, row.crashes, row.error) == ("failed", 1, 0, "no")
+
+
 def test_a_job_of_which_only_events_are_known_is_not_durable(orders):
     job = delayq.schedule(close_order, 7)
     Job.objects.all().delete()
