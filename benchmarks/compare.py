@@ -2,12 +2,13 @@
 
     python -m benchmarks.compare ../older --metrics single,noop,burst [--rounds 5] [--size 0.2] [--most 3]
 
-The other one is a checkout with an environment of its own (`git worktree add ../older COMMIT`, there `make .make/bench`). What is
-installed weighs, and the client library looks for some of it: measure from a clone with `make .make/bench` alone, too, not from where
-the tests run; packages that only one of them has are named. Each round measures each metric once in both, each by its own
-`python -m benchmarks`; who begins changes with the round. What is told is the median of each figure, and, since both of a round were
-measured one after the other, the median of the ratios of the rounds. Returns 1 when one is worse by more than `--most` percent. Metrics
-and figures that only one of them has are left out.
+The other one is a checkout with an environment of its own (`git worktree add ../older COMMIT`, there `make .make/bench`). Measure from
+a clone with `make .make/bench` alone, too, not from where the tests run: redis-py loads what it finds installed beside it. Packages
+that only one of them has are named.
+
+Each round measures each metric once in both, each by its own `python -m benchmarks`; who begins changes with the round. What is told is
+the median of each figure, and, since both of a round were measured one after the other, the median of the ratios of the rounds. Returns
+1 when one is worse by more than `--most` percent. Metrics and figures that only one of them has are left out.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from django_delayq.exceptions import (
     UnknownTask,
 )
 from django_delayq.ladder import Ladder
+from django_delayq.locks.lock import Lock, lock
 from django_delayq.periodic.declarations import periodic
 from django_delayq.producer.acts import acancel, arequeue, areschedule, arun_now, cancel, requeue, reschedule, run_now
 from django_delayq.producer.job import Job, aget, get
@@ -49,7 +50,6 @@ from django_delayq.worker.current import CurrentJob, current
 from django_delayq.worker.once import once
 
 if TYPE_CHECKING:
-    from django_delayq.locks.lock import Lock, lock
     from django_delayq.messages.message import Message, MessageBatch
     from django_delayq.messages.pull import apull, pull
     from django_delayq.messages.push import apush, push
@@ -126,10 +126,9 @@ __all__ = [
 ]
 
 
-# Loaded when first asked for: who has no messages or locks, delivers nothing and offers nothing has nothing of it in memory.
+# Loaded when first asked for, or by `apps` where the settings have what it is for: who has no messages, delivers nothing and offers
+# nothing has nothing of it in memory.
 _LATER: Final = {
-    "Lock": "locks.lock",
-    "lock": "locks.lock",
     "Message": "messages.message",
     "MessageBatch": "messages.message",
     "apull": "messages.pull",
@@ -143,8 +142,14 @@ _LATER: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
-    return found
+if not TYPE_CHECKING:  # else a checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # with obj and name, Python says what was meant
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

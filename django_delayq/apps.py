@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.apps import AppConfig
@@ -18,7 +19,9 @@ class DelayqConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Imports the `tasks` module of every installed app, and the system checks."""
+        """Imports the `tasks` module of every installed app, the system checks, and what tasks may call of what the settings have: a
+        process that loaded it only later might find the files of another release.
+        """
         from django_delayq import checks, conf  # noqa: F401  # models must be loaded before these
         from django_delayq.mirror.atomic_runs import DatabaseEffects
         from django_delayq.mirror.outbox import DatabaseOutbox
@@ -30,12 +33,18 @@ class DelayqConfig(AppConfig):
         once.install(DatabaseEffects())
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
-        if conf.speaks_http():
-            from django_delayq.targets import delivery_checks, delivery_run  # noqa: F401  # the task, which workers must know
-        if conf.has_targets():
-            from django_delayq.targets import offering  # noqa: F401  # the task
+        if conf.given("HTTP") is not None:
+            from django_delayq.targets import delivery, delivery_checks, delivery_run  # noqa: F401  # with the task
+        if conf.given("TARGETS"):
+            from django_delayq.targets import offering  # noqa: F401  # with the task
+        if _has_messages(conf.given("QUEUES")):
+            from django_delayq.messages import pull, push  # noqa: F401
         for path in conf.task_backends():
             _register_tasks_of_django(path)
+
+
+def _has_messages(queues: Any) -> bool:
+    return isinstance(queues, Mapping) and any(isinstance(one, Mapping) and one.get("CONSUMER") == "pull" for one in queues.values())
 
 
 def _register_tasks_of_django(backend: str) -> None:

@@ -262,16 +262,10 @@ def redirects_to_tls() -> bool:
     return bool(settings.SECURE_SSL_REDIRECT or settings.SECURE_PROXY_SSL_HEADER)
 
 
-def speaks_http() -> bool:
-    """Whether `HTTP` is given, be it right or wrong: read before the rest is."""
-    given = getattr(settings, SETTING, {})
-    return isinstance(given, Mapping) and given.get("HTTP") is not None
-
-
-def has_targets() -> bool:
-    """Whether `TARGETS` has any, be they right or wrong: read before the rest is."""
-    given = getattr(settings, SETTING, {})
-    return isinstance(given, Mapping) and bool(given.get("TARGETS"))
+def given(name: str) -> Any:
+    """A setting of ours as it is written, be it right or wrong: for who asks before the rest is read. None if it is not there."""
+    ours = getattr(settings, SETTING, {})
+    return ours.get(name) if isinstance(ours, Mapping) else None
 
 
 def project_timezone() -> str:

@@ -18,9 +18,10 @@ from django_delayq.store.embedded import server_program
 SLOTS = 16_384
 MASTERS = 3
 BUS = 10_000  # a node adds this to its port for what the nodes say to each other
-PORTS = range(16_000, 20_000)
+PORTS = range(16_000, 20_000)  # with their buses below 32,768, from where on the system lends ports to connections
 NODE_TIMEOUT_MS = 2000  # a master that does not answer for so long is given up
 PATIENCE = 60  # seconds for whatever the nodes have to agree on
+_lots = iter(random.sample(PORTS, len(PORTS)))
 
 
 class NotSo(Exception):
@@ -174,10 +175,10 @@ def wait(check, what):
 
 
 def free_port():
-    """By lot, one that is free with its bus, and that the system does not lend to connections: it begins at 32,768."""
-    while True:
+    """By lot, another one each time, whose port of the bus is free, too."""
+    for port in _lots:
         with socket.socket() as probe, socket.socket() as bus, contextlib.suppress(OSError):
-            port = random.choice(PORTS)
             probe.bind(("127.0.0.1", port))
             bus.bind(("127.0.0.1", port + BUS))
             return port
+    raise NotSo(f"no port from {PORTS.start} to {PORTS.stop - 1} is free with the port of its bus")

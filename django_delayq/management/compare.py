@@ -46,7 +46,8 @@ class Comparison:
     """1. Walks both sides in batches, and notes what one has and the other has not. 2. Waits until the mirror has folded what it had
     not then; for a job of redis durability that ran, also for a lease, since its worker may still adopt it. 3. Looks again at what was
     noted: what has cleared up was on its way. `fix` brings back, drops, writes the row, or ends that of a job that is lost;
-    what is `left` it could not write: the record in Redis cannot be read, or is not signed by this project.
+    what is `left` it could not: the row is of no job that could run, or Redis was wiped meanwhile; the record in Redis cannot be read,
+    or is not signed by this project.
 
     Raises (all methods):
         StoreUnavailable, DatabaseError: call again later.
@@ -59,7 +60,7 @@ class Comparison:
         self.using = using
         self.loop = RestoreLoop(places, queue, prefix=prefix, using=using, partition=partition, signer=signer)
         self._signer = signer
-        self.left: list[UUID] = []
+        self.left = Orphans()
         self._inspector = Inspector(places, prefix=prefix)
 
     def find(self, wait: Iterator[None]) -> Orphans:
@@ -90,8 +91,9 @@ class Comparison:
         """
         for batch in _batches(orphans.missing):
             ground = self.loop.store.ground()
-            items = self.loop.items(unfinished.of(self.loop.unfinished().filter(pk__in=batch)))
-            self.loop.ground.restore(items, ground=ground, actor="doctor")
+            found = unfinished.of(self.loop.unfinished().filter(pk__in=batch))
+            self.loop.ground.restore(self.loop.items(found), ground=ground, actor="doctor")
+            self.left.missing += self.loop.log.unknown([row.id for row in found])
             yield len(batch)
         for batch in _batches(orphans.risen):
             known = Job.objects.using(self.using).filter(pk__in=batch).values_list("id", "state", "settled")
@@ -169,7 +171,7 @@ class Comparison:
             if view is None:
                 continue  # it has ended meanwhile
             if view.record is None or not self._trusted(view):
-                self.left.append(view.id)
+                self.left.rowless.append(view.id)
                 continue
             date = clock.from_ms(view.date_ms)
             try:
@@ -184,7 +186,7 @@ class Comparison:
                     crashes=view.crashes,
                 )
             except PayloadError:
-                self.left.append(view.id)
+                self.left.rowless.append(view.id)
                 continue
             if view.state == "failed":
                 row.finished_at, row.error = date, row.error or NO_END

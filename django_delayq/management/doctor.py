@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, TextIO
+from uuid import UUID
 
 from django.core.checks import run_checks
 from django.core.management.base import CommandError
@@ -165,25 +166,25 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
     hint = "It has been put right." if fixed else "Put it right: manage.py delayq doctor --deep --fix"
     found: list[dict[str, str]] = []
     for name in orphans:
-        left = sides[name].left
-        orphans[name].rowless = [id for id in orphans[name].rowless if id not in left]
+        there, left = orphans[name], sides[name].left
         for code, jobs, what in (
-            ("D008", orphans[name].missing, "unfinished rows are not in Redis"),
-            ("D009", orphans[name].risen, "jobs are in Redis, and their rows are finished"),
-            ("D010", orphans[name].rowless, "jobs are in Redis, and have no row"),
-            ("D013", orphans[name].lost, "jobs of redis durability are not in Redis, and nobody can bring them back"),
-            (
-                "D010",
-                left,
-                "jobs are in Redis and can get no row, since their records cannot be read or are not signed",
-            ),
+            ("D008", _without(there.missing, left.missing), "unfinished rows are not in Redis"),
+            ("D009", there.risen, "jobs are in Redis, and their rows are finished"),
+            ("D010", _without(there.rowless, left.rowless), "jobs are in Redis, and have no row"),
+            ("D013", there.lost, "jobs of redis durability are not in Redis, and nobody can bring them back"),
+            ("D008", left.missing, "unfinished rows are not in Redis and could not be brought back"),
+            ("D010", left.rowless, "jobs are in Redis and can get no row, since their records cannot be read or are not signed"),
         ):
             if jobs:
                 shown = ", ".join(map(ids.short, jobs[:3])) + (", …" if len(jobs) > 3 else "")
                 level = "warning" if fixed or code in ("D010", "D013") else "error"
-                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if jobs is left else hint
+                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if jobs in (left.missing, left.rowless) else hint
                 found.append(finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
     return found
+
+
+def _without(jobs: list[UUID], left: list[UUID]) -> list[UUID]:
+    return [id for id in jobs if id not in left]
 
 
 def _fix(sides: dict[str, Comparison], orphans: dict[str, Orphans], options: dict[str, Any]) -> None:

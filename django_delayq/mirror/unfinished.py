@@ -47,7 +47,7 @@ def read(wanted: Sequence[UUID], using: str) -> list[UnfinishedRow]:
 
 
 def of(found: Any) -> list[UnfinishedRow]:
-    """What Redis gets of these rows."""
+    """What Redis gets of these rows, whatever they are: see `rows`."""
     return list(map(UnfinishedRow._make, found.values_list(*UnfinishedRow._fields)))
 
 

@@ -91,7 +91,7 @@ class Inspector:
         self._parts = Partitions(prefix, partitions)
 
     def by_partition(self, queues: Sequence[str]) -> list[list[QueueDepth]]:
-        """The counts of the partitions of several queues, of each in order, as `parts`."""
+        """By queue, as they are named, the counts of its partitions in their order; without those that `parts` leaves out."""
         found = self.parts(queues)
         return [[found[keys] for keys in self._parts.of(queue) if keys in found] for queue in queues]
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 import pytest
 
 import django_delayq as delayq
-from django_delayq import clock, ids
+from django_delayq import clock, conf, ids
 from django_delayq.management import compare
+from django_delayq.mirror import rows
 from django_delayq.mirror.mirror_loop import MirrorLoop
 from django_delayq.mirror.restore import RestoreLoop
 from django_delayq.models import Job
 from django_delayq.producer.stores import stores
 from tests.depths import queue_depth
+from tests.partitioned import divide, fold
 from tests.tasks_for_tests import close_order
+
+__all__ = ["divide"]  # a fixture
 
 
 @pytest.fixture
@@ -99,6 +105,66 @@ def test_deep_finds_a_row_that_redis_lacks_and_fix_brings_it_back(run, orders):
     assert orphans(run) == {}
 
 
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        {"state": "succeeded"},
+        {"state": "cancelled"},
+        {"settled": "n1"},
+        {"durable": False},
+        {"published": None},
+        {"queue": "default"},
+        {"partition": 1},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_fix_brings_back_no_row_that_is_not_the_queues_unfinished_one_any_more(orders, meanwhile):
+    lost, other = orders.scheduled(2)
+    forget(orders, lost)
+    forget(orders, other)
+    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix, using="default")
+    found = side.find(repeat(None))
+    assert set(found.missing) == {lost.id, other.id}
+    Job.objects.filter(pk=lost.id).update(**meanwhile)
+    list(side.fix(found))
+    assert (orders.in_redis(lost), orders.in_redis(other)) == (None, "scheduled")
+
+
+def test_fix_brings_the_jobs_of_each_partition_into_their_own(run, orders, divide, redis_server):
+    divide(2)
+    jobs = [delayq.schedule(close_order, number, delay="1h") for number in range(8)]
+    assert {ids.partition(job.id) for job in jobs} == {0, 1}
+    fold()
+    parts = stores.parts("orders")
+    redis_server.link.execute("DEL", *(store.keys[name] for store in parts for name in ("jobs", "normal")))
+    found = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
+    assert [finding["code"] for finding in found if finding["code"] == "D008"] == ["D008"] * 2
+    for partition, store in enumerate(parts):
+        there = {id.decode() for id in redis_server.link.execute("HKEYS", store.keys["jobs"])}
+        assert there == {job.short_id for job in jobs if ids.partition(job.id) == partition}
+
+
+def test_fix_brings_back_all_that_the_rows_say(orders, redis_server):
+    options = {"key": "o:7", "priority": 5, "max_attempts": 4, "expires": "2h", "meta": {"ä": [None, {}, 0.5]}}
+    waits = delayq.schedule(close_order, 7, delay="1h", **options)
+    retried, runs = orders.running(), orders.running()
+    Job.objects.filter(pk=retried.id).update(state="scheduled", attempts=2, crashes=1, asked=3)
+    before = {job.id: stores.inspector().job("orders", job.id).record for job in (waits, retried, runs)}
+    names = ("jobs", "high", "normal", "leases", "runs", "keys")
+    redis_server.link.execute("DEL", *(orders.store.keys[name] for name in names))
+    side = compare.Comparison(stores.places, orders.config, prefix=conf.get().prefix, using="default")
+    found = side.find(repeat(None))
+    assert set(found.missing) == set(before)
+    list(side.fix(found))
+    after = {id: stores.inspector().job("orders", id) for id in before}
+    assert {id: view.record for id, view in after.items()} == before
+    assert (after[waits.id].state, after[waits.id].date_ms) == ("scheduled", clock.to_ms(Job.objects.get(pk=waits.id).run_at))
+    assert (after[retried.id].state, after[retried.id].attempt, after[retried.id].crashes) == ("scheduled", 2, 1)
+    assert (after[runs.id].state, after[runs.id].attempt) == ("running", 0)  # who runs it may adopt it; else the next one is the first
+    assert int(redis_server.link.execute("HGET", orders.store.keys["asks"], retried.short_id)) == 3
+    assert delayq.get(key="o:7", queue="orders").id == waits.id
+
+
 def test_deep_finds_a_job_whose_row_is_finished_and_fix_drops_it(run, orders):
     job, *_ = orders.scheduled(3)
     Job.objects.filter(pk=job.id).update(state="succeeded")
@@ -177,6 +243,16 @@ def test_fix_does_not_say_that_it_has_put_right_what_it_could_not(run, orders):
     assert list(Job.objects.values_list("id", flat=True)) == [good.id]
     assert (ids.short(good.id) in written["message"], written["hint"]) == (True, "It has been put right.")
     assert (ids.short(bad.id) in left["message"], "inspect" in left["hint"]) == (True, True)
+
+
+def test_fix_does_not_say_that_it_has_brought_back_what_cannot_be_a_job(run, orders):
+    good, bad = orders.scheduled(2)
+    forget(orders, good)
+    forget(orders, bad)
+    Job.objects.filter(pk=bad.id).update(task=rows.STUB)
+    findings = [found for found in run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"] if found["code"] == "D008"]
+    assert (orders.in_redis(good), orders.in_redis(bad)) == ("scheduled", None)
+    assert not [found for found in findings if bad.short_id in found["message"] and found["hint"] == "It has been put right."]
 
 
 def test_where_both_sides_agree_fix_asks_nothing(run, orders):

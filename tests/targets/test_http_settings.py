@@ -26,7 +26,7 @@ def test_nothing_is_enough(settings):
 def test_unset_there_are_no_deliveries(settings):
     settings.DELAYQ = {name: value for name, value in settings.DELAYQ.items() if name != "HTTP"}
     assert conf.get().http is None
-    assert not conf.speaks_http()
+    assert conf.given("HTTP") is None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ async def view() -> None:
     delayq.schedule(release, 1, delay=[5])  # wrong
     delayq.schedule(release, 1, on_conflict="kepp")  # wrong
     delayq.schedule(len, 1)  # wrong
+    delayq.scheduel(release, 1)  # wrong
+    delayq.lock(5)  # wrong
+    delayq.pul("mail")  # wrong
     delayq.schedule_many([1, 2])  # wrong
     delayq.schedule_many([release.using(delay=1)])  # wrong
     await delayq.aschedule(release, 1, run_at="2030-01-01")  # wrong

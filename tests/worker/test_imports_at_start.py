@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.stage import ROOT
+from tests.worker.conftest import Shop
 
 SET_UP = """
 import json, sys
@@ -18,16 +22,23 @@ import django, django_delayq
 django.setup()
 """
 WORKER = "import django_delayq.management.commands.delayq_worker\n"
-RECORDS = "import django_delayq.management.record_keepers\n"
 # Pages, what joins others, what a project has not set up or does not call.
-NEITHER = ("admin", "contrib", "locks", "messages", "targets", "templatetags", "testing")
+NEITHER = ("admin", "contrib", "messages", "targets", "templatetags", "testing")
+LATER = {f"django_delayq.{name}" for name in ("messages.pull", "messages.push", "targets.delivery", "targets.offering")}
 LOOPS = ("mirror.service", "mirror.mirror_loop", "mirror.relay", "mirror.restore")
+KEEPERS = ("console.operation_loop", "management.record_keepers", "management.records_report", "periodic.tick_loop", *LOOPS)
+RUN = """
+import json, sys
+from django.core.management import execute_from_command_line
+execute_from_command_line(["", "delayq_worker", "--burst", "--roles", sys.argv[1]])
+print(json.dumps(sorted(sys.modules)))
+"""
 THEIRS = ("cronsim", "django.contrib.admin", "prometheus_client", "rich", "urllib3")
 
 
-def loaded(code: str) -> set[str]:
+def loaded(code: str, set_up: str = SET_UP) -> set[str]:
     """The modules in memory behind that, in a process of its own."""
-    command = [sys.executable, "-c", f"{SET_UP}{code}print(json.dumps(sorted(sys.modules)))"]
+    command = [sys.executable, "-c", f"{set_up}{code}print(json.dumps(sorted(sys.modules)))"]
     return set(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
@@ -53,13 +64,54 @@ def test_of_the_commands_a_worker_has_its_own_in_memory():
     assert within(loaded(WORKER), "django_delayq.management") == [f"django_delayq.management{name}" for name in own]
 
 
-def test_a_worker_that_keeps_no_records_has_nothing_of_that_in_memory():
-    found = loaded(WORKER)
-    assert within(found, *(f"django_delayq.{room}" for room in LOOPS)) == []
-    assert within(found, "django_delayq.console") == ["django_delayq.console", "django_delayq.console.job_links"]
-    assert len(within(loaded(WORKER + RECORDS), *(f"django_delayq.{room}" for room in LOOPS))) == len(LOOPS)
-
-
 def test_what_is_loaded_later_is_there_when_it_is_asked_for():
+    assert LATER.isdisjoint(loaded(""))
     found = loaded("for name in django_delayq.__all__: assert getattr(django_delayq, name).__name__\n")
-    assert within(found, "django_delayq.locks.lock", "django_delayq.messages.pull", "django_delayq.targets.offering")
+    assert found >= LATER
+
+
+@pytest.mark.parametrize(
+    ("settings", "loads"),
+    [
+        ('QUEUES={"mail": {"CONSUMER": "pull"}}', {"messages.pull", "messages.push"}),
+        ("HTTP={}", {"targets.delivery"}),
+        ('TARGETS={"t": {}}', {"targets.offering"}),
+        ("QUEUES=5", set()),
+        ('QUEUES={"mail": 5, "orders": {}}', set()),
+    ],
+)
+def test_what_tasks_may_call_is_loaded_before_a_worker_forks_where_the_settings_have_it(settings, loads):
+    set_up = SET_UP.replace("USE_TZ=True", f"USE_TZ=True, DELAYQ=dict({settings})")
+    assert LATER & loaded("", set_up) == {f"django_delayq.{name}" for name in loads}
+
+
+def ran(shop: Shop, roles: str) -> set[str]:
+    """The modules that the supervisor of a worker has in memory when it has run what is due."""
+    command, environment = [sys.executable, "-W", "error", "-c", RUN, roles], {**os.environ, **shop.project}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_a_worker_that_has_run_jobs_and_keeps_no_records_has_nothing_of_that_in_memory(shop: Shop) -> None:
+    shop.keep_rows()
+    names = [f"django_delayq.{name}" for name in (*KEEPERS, "messages", "targets")]
+    id = shop.put("in_memory", *names)
+    assert within(ran(shop, "move"), *names) == []
+    assert shop.detail(id, "succeeded")["r"] == []  # in its task process
+
+
+@pytest.mark.parametrize("role", ["mirror", "relay"])
+def test_a_worker_that_keeps_records_has_that_in_memory_before_it_forks(shop: Shop, role: str) -> None:
+    shop.keep_rows()
+    names = {f"django_delayq.{name}" for name in KEEPERS}
+    assert names <= ran(shop, f"move,{role}")
+
+
+def test_what_is_loaded_later_is_listed_before_it_is_loaded():
+    loaded("assert set(django_delayq.__all__) <= set(dir(django_delayq))\n")
+
+
+@pytest.mark.parametrize(("typo", "meant"), [("scheduel", "schedule"), ("delivr", "deliver")])
+def test_a_name_that_is_none_is_told_with_the_one_that_was_meant(typo, meant):
+    done = subprocess.run([sys.executable, "-c", f"{SET_UP}django_delayq.{typo}"], check=False, capture_output=True, text=True)
+    assert done.stderr.endswith(f"has no attribute '{typo}'. Did you mean: '{meant}'?\n")

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from typing import Any
 from uuid import uuid4
@@ -419,3 +420,9 @@ def numbered(name: str, number: int, seconds: float) -> None:
     note("began", name, turn, number)
     time.sleep(seconds)
     note("ended", name, turn, number)
+
+
+@delayq.task
+def in_memory(*names: str) -> list[str]:
+    """Which of these its process has loaded."""
+    return [name for name in names if name in sys.modules]
