@@ -254,7 +254,8 @@ class Batch:
         if outcome is AttemptOutcome.SNOOZED and detail.get("e") == AttemptOutcome.EVICTED:
             outcome = AttemptOutcome.EVICTED
         job.cancel_requested = False
-        job.attempts, job.crashes = attempt, crashes
+        if fence != "-":  # else who ended it did not look how often it has run
+            job.attempts, job.crashes = attempt, crashes
         self._close_runs(job, at, "the event of its end was lost", but="" if fence == "-" else fence)
         problem = outcome not in NO_PROBLEM
         if fence != "-" and (self.audit == "full" or problem):

@@ -228,6 +228,17 @@ def test_an_end_says_how_many_attempts_there_were_where_the_event_of_the_last_cl
     assert (row.state, row.attempts, row.crashes, row.error) == ("failed", 1, 0, "no")
 
 
+def test_a_job_that_is_cancelled_or_replaced_between_two_attempts_keeps_their_number(orders):
+    cancelled, replaced = delayq.schedule(close_order, 1), delayq.schedule(close_order, 2, key="o:2")
+    for claimed in orders.claim():
+        orders.settle(claimed, "retry", delay=60_000)
+    assert cancelled.cancel() is delayq.Change.DONE
+    delayq.schedule(close_order, 3, key="o:2", on_conflict="replace")
+    orders.fold()
+    ended = Job.objects.filter(pk__in=[cancelled.id, replaced.id])
+    assert list(ended.values_list("state", "attempts")) == [("cancelled", 1)] * 2
+
+
 def test_a_job_of_which_only_events_are_known_is_not_durable(orders):
     job = delayq.schedule(close_order, 7)
     Job.objects.all().delete()
