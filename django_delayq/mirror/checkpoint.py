@@ -33,6 +33,15 @@ def needs_restore(ground: Ground, checkpoint: Checkpoint) -> bool:
     return bool(ground.rolled) or ground.generation != checkpoint.restored or ground.older
 
 
+def restored_behind(checkpoint: Checkpoint, generation: str) -> str:
+    """What is noted as restored when the database has seen events of that generation."""
+    if not checkpoint.restored and not checkpoint.generation:
+        return generation  # the first: there was nothing to lose before
+    if generation and generation != checkpoint.restored:
+        return ""  # what was does not hold what is told now: should it come back as an old copy, it is not whole
+    return checkpoint.restored
+
+
 def note_server(queue: str, partition: int, server: str, using: str, way_back: str | None = None) -> None:
     """Before what is pending is read: a change that is told later than this, by another server, is not answered with done.
     `way_back`: the generation that is being brought back from here on, "" for none; None leaves what is noted.
@@ -48,10 +57,12 @@ def note_server(queue: str, partition: int, server: str, using: str, way_back: s
         failpoint("restore.noted_server")
 
 
-def note_restored(queue: str, partition: int, generation: str, using: str) -> None:
-    """It is brought back, and what is lost for good says so."""
+def note_restored(queue: str, partition: int, way_back: str, using: str) -> None:
+    """All is brought back, and what is lost for good says so. `way_back`: as it was noted, unless another one has begun; that need not
+    be the way which came to its end: of two that begin at once, the other may have noted its own last.
+    """
     failpoint("restore.forget_way")
-    Checkpoint.objects.using(using).filter(queue=queue, partition=partition, way_back=generation).update(way_back="")
+    Checkpoint.objects.using(using).filter(queue=queue, partition=partition, way_back=way_back).update(way_back="")
     failpoint("restore.forgot_way")
 
 

@@ -13,7 +13,7 @@ from django_delayq import clock, ids
 from django_delayq.conf import QueueConfig
 from django_delayq.failpoints import failpoint
 from django_delayq.mirror import atomic_runs, follow_ups, pauses, prune, set_aside
-from django_delayq.mirror.checkpoint import CheckpointTaken, locked_checkpoint
+from django_delayq.mirror.checkpoint import CheckpointTaken, locked_checkpoint, restored_behind
 from django_delayq.mirror.database_errors import about_data, may_be_size
 from django_delayq.mirror.ends import EndTeller, Patiently, now_and_here
 from django_delayq.mirror.event_items import ENDED_BADLY, ENDED_OTHERWISE, RefusedItem, ids_of, is_strange, job_ids, told_behind
@@ -193,8 +193,7 @@ class MirrorLoop:
             elif not way(entries):
                 return AGAIN
             last = entries[-1].id
-            first = not checkpoint.generation and not checkpoint.restored  # so there was nothing to lose before
-            restored = generation if first else checkpoint.restored
+            restored = restored_behind(checkpoint, generation)
             mine.update(generation=generation, restored=restored, last_event=last, updated_at=clock.now())
             failpoint("mirror.commit")
         failpoint("mirror.committed")

@@ -191,8 +191,8 @@ class RestoreLoop:
 
     def _confirm(self, ground: Ground, checkpoint: Checkpoint) -> None:
         self._well, self._look_at = (ground.generation, ground.server, ground.server), clock.monotonic() + LOOK
-        if self._lost is None and ground.generation and checkpoint.way_back == ground.generation:
-            self._lost = self._mark_lost(ground)
+        if self._lost is None and ground.generation and checkpoint.way_back:
+            self._lost = self._mark_lost(checkpoint.way_back)
         if not ground.generation or ground.confirmed == ground.server:
             self._remind(checkpoint)
             return
@@ -322,9 +322,9 @@ class RestoreLoop:
     def _note(self, ground: Ground, generation: str) -> None:
         note_server(self.queue.name, self.partition, ground.server, self.using, generation)
 
-    def _mark_lost(self, ground: Ground) -> Iterator[float]:
+    def _mark_lost(self, way_back: str) -> Iterator[float]:
         yield from redis_only.mark(self.log, self.queue, self.partition, self.using)
-        note_restored(self.queue.name, self.partition, ground.generation, self.using)
+        note_restored(self.queue.name, self.partition, way_back, self.using)
 
     def _go_on(self, target: Ground, phase: str, *, renew: str = "", behind: str = "", mirrored: str = "") -> None:
         """Says where the way back is, and that somebody is on it."""

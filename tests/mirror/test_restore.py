@@ -9,7 +9,7 @@ from django_delayq import clock, failpoints, ids
 from django_delayq.mirror import redis_only, restore, unfinished
 from django_delayq.mirror.atomic_runs import DatabaseEffects
 from django_delayq.mirror.restore import RestoreLoop
-from django_delayq.models import Attempt, Event, Job
+from django_delayq.models import Attempt, Checkpoint, Event, Job
 from django_delayq.producer.stores import stores
 from django_delayq.store.items import ScheduleItem
 from django_delayq.store.record import JobRecord
@@ -240,6 +240,15 @@ def looks_for_the_lost(orders, loop, wipe):
         assert loop.look()[1].way_back
 
     return bring_about
+
+
+def test_they_say_so_also_where_another_restore_that_came_too_late_has_noted_its_own_way_back_last(orders, loop, looks_for_the_lost):
+    waited = delayq.schedule(close_order, 1, delay="1h", durability="redis")
+    settle_down(orders, loop)
+    looks_for_the_lost()
+    Checkpoint.objects.update(way_back="its generation")
+    end_what_is_lost(orders, loop)
+    assert Job.objects.get(pk=waited.id).error == redis_only.LOST
 
 
 def test_the_rows_of_jobs_of_redis_durability_that_redis_has_lost_say_so(orders, loop, looks_for_the_lost):

@@ -86,6 +86,28 @@ def test_a_rollback_is_noticed_by_what_the_database_has_seen(orders, loop, redis
     assert stores.inspector().job("orders", done.id) is None
 
 
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_an_old_copy_is_noticed_that_is_started_while_jobs_come_back_behind_a_wipe(orders, loop, wipe, redis_server, steps):
+    """The copy bears the generation that was whole before, and the mirror has gone on from it before restore looks."""
+    dropped = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    copy = snapshot(redis_server.link)
+    late = delayq.schedule(close_order, 2, delay="1h")
+    assert dropped.cancel() is delayq.Change.DONE
+    settle_down(orders, loop)
+    wipe()
+    between = delayq.schedule(close_order, 3, delay="1h")
+    orders.fold()
+    for _ in range(steps):
+        loop.poll()
+    bring_back(redis_server.link, copy)
+    after = delayq.schedule(close_order, 4, delay="1h")
+    orders.fold()
+    settle_down(orders, loop)
+    assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in (late, between, after)}
+    assert Job.objects.get(pk=dropped.id).state == "cancelled"
+
+
 def test_an_end_that_the_mirror_has_written_is_not_undone_by_an_older_restore_that_is_told_again(orders, loop, wipe, redis_server):
     """An old copy of Redis holds the event of a restore; what became of the job since, it does not hold."""
     job = delayq.schedule(close_order, 1, delay="1h")
