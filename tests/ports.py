@@ -11,8 +11,6 @@ import functools
 import itertools
 import os
 import socket
-import tempfile
-from pathlib import Path
 from typing import BinaryIO
 
 BUS = 10_000  # a node of a Cluster adds this to its port, for what nodes say to each other
@@ -41,8 +39,8 @@ def _is_own(port: int) -> bool:
 
 @functools.cache
 def _locks(pid: int) -> BinaryIO:
-    """The file of this process: a forked child holds no lock of its parent's."""
-    return open(Path(tempfile.gettempdir()) / f"dq-ports-{os.geteuid()}", "ab")
+    """The file of this process: a forked child holds no lock of its parent's. One place for all, whatever TMPDIR some of them have."""
+    return open(f"/tmp/dq-ports-{os.geteuid()}", "ab")
 
 
 def _is_free(port: int) -> bool:
