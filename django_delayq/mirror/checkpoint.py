@@ -37,9 +37,8 @@ def restored_behind(checkpoint: Checkpoint, generation: str) -> str:
     """What is noted as restored when the database has seen events of that generation."""
     if not checkpoint.restored and not checkpoint.generation:
         return generation  # the first: there was nothing to lose before
-    if generation and generation != checkpoint.restored:
-        return ""  # what was does not hold what is told now: should it come back as an old copy, it is not whole
-    return checkpoint.restored
+    # What was restored does not hold what another one tells: should it come back as an old copy, it is not whole.
+    return generation if generation == checkpoint.restored else ""
 
 
 def note_server(queue: str, partition: int, server: str, using: str, way_back: str | None = None) -> None:

@@ -177,8 +177,9 @@ class MirrorLoop:
             generation = ground.generation
             after = checkpoint.last_event if checkpoint.generation in ("", generation) else FIRST
             failpoint("mirror.read")
-            if after != FIRST and ground.older:
-                return NOTHING  # Redis was rolled back: restore first sees to that, by what the checkpoint says
+            wiped = not generation and (checkpoint.generation or checkpoint.restored)
+            if wiped or (after != FIRST and ground.older):
+                return NOTHING  # or rolled back: restore first sees to that, by what the checkpoint says
             entries = self._understood(self._read(after, 1 if way else self._most))
             failpoint("mirror.fold")
             if self.ground.look(checkpoint.last_event).server != ground.server:

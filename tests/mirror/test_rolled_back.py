@@ -108,6 +108,22 @@ def test_an_old_copy_is_noticed_that_is_started_while_jobs_come_back_behind_a_wi
     assert Job.objects.get(pk=dropped.id).state == "cancelled"
 
 
+def test_a_second_wipe_is_noticed_while_jobs_come_back_behind_the_first(orders, loop, wipe):
+    """What comes next makes no generation, so the store passes for one that the database has seen nothing of."""
+    early = delayq.schedule(close_order, 1, delay="1h")
+    settle_down(orders, loop)
+    wipe()
+    between = delayq.schedule(close_order, 2, delay="1h")
+    orders.fold()
+    wipe()
+    delayq.pause("orders")
+    orders.fold()
+    after = delayq.schedule(close_order, 3, delay="1h")
+    orders.fold()
+    settle_down(orders, loop)
+    assert in_redis(orders) == {ids.short(job.id): "scheduled" for job in (early, between, after)}
+
+
 def test_an_end_that_the_mirror_has_written_is_not_undone_by_an_older_restore_that_is_told_again(orders, loop, wipe, redis_server):
     """An old copy of Redis holds the event of a restore; what became of the job since, it does not hold."""
     job = delayq.schedule(close_order, 1, delay="1h")
