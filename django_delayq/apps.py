@@ -34,11 +34,11 @@ class DelayqConfig(AppConfig):
         inline.install(_run_at_once)
         autodiscover_modules("tasks")
         if conf.given("HTTP") is not None:
-            from django_delayq.targets import delivery, delivery_checks, delivery_run  # noqa: F401  # with the task
+            from django_delayq.targets import delivery, delivery_checks, delivery_run  # noqa: F401  # loaded, and its task registered
         if conf.given("TARGETS"):
-            from django_delayq.targets import offering  # noqa: F401  # with the task
+            from django_delayq.targets import offering  # noqa: F401  # loaded, and its task registered
         if _has_messages(conf.given("QUEUES")):
-            from django_delayq.messages import pull, push  # noqa: F401
+            from django_delayq.messages import pull, push  # noqa: F401  # loaded; `__init__` lends their names
         for path in conf.task_backends():
             _register_tasks_of_django(path)
 

@@ -177,8 +177,9 @@ def _orphans(options: dict[str, Any]) -> list[dict[str, str]]:
         ):
             if jobs:
                 shown = ", ".join(map(ids.short, jobs[:3])) + (", …" if len(jobs) > 3 else "")
-                level = "warning" if fixed or code in ("D010", "D013") else "error"
-                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if jobs in (left.missing, left.rowless) else hint
+                stays = jobs is left.missing or jobs is left.rowless
+                level = "warning" if code in ("D010", "D013") or (fixed and not stays) else "error"
+                remedy = f"Look at one: manage.py delayq inspect {ids.short(jobs[0])}" if stays else hint
                 found.append(finding(code, level, f"{len(jobs)} {what}, in {name!r}: {shown}.", remedy))
     return found
 

@@ -250,9 +250,11 @@ def test_fix_does_not_say_that_it_has_brought_back_what_cannot_be_a_job(run, ord
     forget(orders, good)
     forget(orders, bad)
     Job.objects.filter(pk=bad.id).update(task=rows.STUB)
-    findings = [found for found in run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"] if found["code"] == "D008"]
+    findings = run("doctor", "--deep", "--fix", "--yes", "--json").json["findings"]
+    back, left = (found for found in findings if found["code"] == "D008")
     assert (orders.in_redis(good), orders.in_redis(bad)) == ("scheduled", None)
-    assert not [found for found in findings if bad.short_id in found["message"] and found["hint"] == "It has been put right."]
+    assert (good.short_id in back["message"], back["level"], back["hint"]) == (True, "warning", "It has been put right.")
+    assert (bad.short_id in left["message"], left["level"], "inspect" in left["hint"]) == (True, "error", True)
 
 
 def test_where_both_sides_agree_fix_asks_nothing(run, orders):
