@@ -6,15 +6,17 @@ The other one is a checkout with an environment of its own (`git worktree add ..
 a clone with `make .make/bench` alone, too, not from where the tests run: redis-py loads what it finds installed beside it. Packages
 that only one of them has are named.
 
-Each round measures each metric once in both, each by its own `python -m benchmarks`; who begins changes with the round. What is told is
-the median of each figure, and, since both of a round were measured one after the other, the median of the ratios of the rounds. Returns
-1 when one is worse by more than `--most` percent. Metrics and figures that only one of them has are left out.
+Each round measures each metric once in both checkouts, each in its own `python -m benchmarks`; the order changes with the round. The
+table shows the median of each figure, the median of the ratios of the rounds, and the 95 % interval of that median. A figure is worse
+when its whole interval lies beyond `--most` percent; then the command exits with 1. On a shared machine that needs about 40 rounds.
+Metrics and figures that only one of the checkouts has are left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -32,18 +34,20 @@ Rounds = Mapping[str, Sequence[float | None]]  # of one metric: by figure
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure of both: medians, and by how many times this one is more."""
+    """A figure of both checkouts: medians, the median ratio, and the 95 % interval of that ratio."""
 
     metric: str
     column: Column
     this: float
     other: float
     ratio: float
+    low: float
+    high: float
 
     def worse(self, most: float) -> bool:
-        """Whether this one is worse, by more than so many percent."""
+        """Whether the whole interval lies beyond `most` percent on the worse side."""
         bound = 1 + most / 100
-        return self.ratio > bound if self.column.better == "less" else self.column.better == "more" and self.ratio * bound < 1
+        return self.low > bound if self.column.better == "less" else self.column.better == "more" and self.high * bound < 1
 
 
 def main() -> int:
@@ -109,17 +113,30 @@ def lines_of(name: str, this: Rounds, other: Rounds) -> list[Line]:
         pairs = [(one, another) for one, another in rounds if one is not None and another]
         if pairs:
             mine, its = (statistics.median(values) for values in zip(*pairs, strict=True))
-            found.append(Line(name, column, mine, its, statistics.median(one / another for one, another in pairs)))
+            ratios = [one / another for one, another in pairs]
+            found.append(Line(name, column, mine, its, statistics.median(ratios), *interval(ratios)))
     return found
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median, by the sign test, which assumes no distribution. Fewer than 6 values: their range."""
+    ordered, count = sorted(values), len(values)
+    below, skipped = 0.5**count, 0  # below: P(at most `skipped` of the values lie under the median)
+    while below <= 0.025:
+        skipped += 1
+        below += math.comb(count, skipped) * 0.5**count
+    first = max(skipped - 1, 0)
+    return ordered[first], ordered[-1 - first]
 
 
 def table(lines: Sequence[Line], most: float) -> str:
     """In Markdown."""
-    head = ["| | | this | other | ratio | |", "|---|---|---:|---:|---:|---|"]
+    head = ["| | | this | other | ratio | 95 % | |", "|---|---|---:|---:|---:|---|---|"]
     for line in lines:
         title = line.column.title + (f", {line.column.unit}" if line.column.unit else "")
         said = f"worse by more than {most:g} %" if line.worse(most) else ""
-        head.append(f"| {line.metric} | {title} | {line.this:,.4g} | {line.other:,.4g} | {line.ratio:.3f} | {said} |")
+        figures = f"{line.this:,.4g} | {line.other:,.4g} | {line.ratio:.3f} | {line.low:.3f}–{line.high:.3f}"
+        head.append(f"| {line.metric} | {title} | {figures} | {said} |")
     return "\n".join(head)
 
 
