@@ -23,7 +23,7 @@ MUTANTS ?=
 # Of `make mutation`: `--sample 20` for one in twenty, `--only claim.lua` for a file (python -m tests.mutation --help).
 MUTATION ?=
 # What another database, or another server, can make a difference to. Servers in wheels are built without TLS.
-DATABASE_TESTS ?= tests/mirror tests/producer tests/testing tests/contrib tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/test_checks.py tests/acceptance
+DATABASE_TESTS ?= tests/mirror tests/producer tests/testing tests/contrib tests/management tests/admin tests/console tests/formats tests/worker/test_sides.py tests/worker/test_effects.py tests/worker/test_database_down.py tests/worker/test_pools.py tests/test_checks.py tests/acceptance
 SERVER_TESTS ?= tests/store tests/worker tests/mirror tests/producer tests/formats tests/acceptance $(filter-out %/test_tls.py %/test_tls_cluster.py,$(wildcard tests/security/test_*.py))
 REDIS8_TESTS ?= tests/store tests/worker/test_cluster.py tests/worker/test_half_moves.py
 # What versions, databases and servers together can make a difference to: not the model, the crash points and the tools, nor random input,

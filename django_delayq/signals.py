@@ -19,6 +19,7 @@ job_failed: Final = Signal()  #: the sender is the task; with job (a CurrentJob)
 job_cancelled: Final = Signal()  #: the sender is the task; with job (a CurrentJob) and outcome
 job_crashed: Final = Signal()  #: the sender is None; with job_id (a UUID) and queue; sent by the supervisor
 job_ended: Final = Signal()  #: the sender is the task, or None; with job (a Job), row (its row, or None), state, and cause (EndCause)
+before_fork: Final = Signal()  #: the sender is None; with worker and process; sent in the supervisor, before it forks that process
 process_started: Final = Signal()  #: the sender is None; with worker and process, its name; sent in each process, after its fork
 process_stopped: Final = Signal()  #: the sender is None; with worker and process; sent there when its work is done, unless it is killed
 worker_started: Final = Signal()  #: the sender is None; with worker

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from django.db import close_old_connections, connections
+from django.db import close_old_connections
 
 from django_delayq.conf import Config
 from django_delayq.console import operation_loop, samples
 from django_delayq.console.operation_loop import OperationLoop
 from django_delayq.console.samples import Sample
 from django_delayq.management.records_report import RecordsReport
+from django_delayq.mirror import database_connections
 from django_delayq.mirror.prune import OldOperationsLoop
 from django_delayq.mirror.service import LoopRunner, Service
 from django_delayq.periodic import tick_loop
@@ -86,4 +87,4 @@ def _keep_records(
     if report is not None:
         service.add(LoopRunner("the report of records", RecordsReport(report, service.mirrors, counted)))
     service.run(stop=stop.is_set, wait=stop.wait)
-    connections.close_all()
+    database_connections.close_all()

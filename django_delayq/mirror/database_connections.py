@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any, Final
 
+from django.core.cache import caches
 from django.db import close_old_connections, connections
 from django.db.backends.signals import connection_created
 
@@ -20,7 +24,42 @@ FRESH: Final = 1.0  # seconds behind a job in which the next one's connections n
 
 def hooks() -> Hooks:
     """Connections are checked before a job and tidied behind it; none crosses a fork."""
-    return Hooks(receivers=(Connections(),), before_fork=connections.close_all, end_thread=connections.close_all)
+    return Hooks(receivers=(Connections(),), before_fork=close_all, end_thread=connections.close_all)
+
+
+def close_all() -> dict[int, str]:
+    """Closes the connections of this thread, the pools of all databases, and the caches. Returns the name of each socket that was open,
+    by its inode. `connections.close_all()` alone gives a connection back to its pool, which stays open.
+    """
+    found: dict[int, str] = {}
+    for alias in connections:
+        try:
+            connection = connections[alias]
+            for descriptor in _descriptors(connection):
+                found[os.fstat(descriptor).st_ino] = f"a connection to the database {alias!r}"
+            connection.close()
+            if (close_pool := getattr(connection, "close_pool", None)) is not None:
+                close_pool()
+        except Exception:
+            logger.exception("the connections to the database %r could not be closed", alias)
+    try:
+        caches.close_all()
+        for alias in caches:
+            with contextlib.suppress(AttributeError):  # this thread has not used it
+                del caches[alias]  # some clients close nothing; a child makes its own
+    except Exception:
+        logger.exception("the caches could not be closed")
+    return found
+
+
+def _descriptors(connection: Any) -> Iterator[int]:
+    """Of the sockets that this thread's connection has, and those that wait in its pool."""
+    waiting = getattr(getattr(connection, "pool", None), "_pool", ())
+    for driver in (connection.connection, *waiting):
+        for owner in (driver, getattr(driver, "_sock", None)):  # PyMySQL has it there
+            if (fileno := getattr(owner, "fileno", None)) is not None:
+                with contextlib.suppress(Exception):  # it is closed
+                    yield fileno()
 
 
 class Connections:

@@ -20,6 +20,7 @@ from redis.retry import Retry
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError, StoreUnavailable
+from django_delayq.store import open_connections
 from django_delayq.store.address import RedisSpec, resolve, where
 from django_delayq.store.error_replies import CODED, StoreError, StoreRefused, answered, cause_of
 from django_delayq.store.packing import packed
@@ -64,6 +65,7 @@ class Link:
         self._longest = 0.0
         self.stands_still = False  # its server's time passes only when a test says so: who waits there waits in vain
         self.rest = Rest()
+        open_connections.LINKS.add(self)
 
     moves = False  # whether the next call may find another server there
     misplaced = "redis_cluster"  # the code of an error by which a node of a Cluster says where keys are, or that it serves none now
@@ -358,4 +360,5 @@ def unconnected(connection_class: type[Connection], kwargs: Mapping[str, Any], *
         }
     )
     connection.socket_timeout = timeout  # redis-py 5 forgets it on unix sockets, and would wait for ever
+    open_connections.CONNECTIONS.add(connection)
     return connection

@@ -17,6 +17,7 @@ from redis.retry import Retry
 
 from django_delayq import clock
 from django_delayq.exceptions import ConfigError
+from django_delayq.store import open_connections
 
 SCHEMES: Final = ("redis+sentinel://", "rediss+sentinel://")
 PORT: Final = 26379
@@ -101,6 +102,7 @@ def _asked(entrance: Entrance, name: str) -> tuple[str, int] | None:
     connection_class, kwargs = entrance
     limits = {"socket_timeout": PATIENCE, "socket_connect_timeout": PATIENCE}
     connection = connection_class(**{**kwargs, **limits, "retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": False})
+    open_connections.CONNECTIONS.add(connection)
     try:
         connection.connect()
         connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", name, check_health=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django_delayq.store.places import Places
@@ -20,14 +20,15 @@ def nothing() -> None:
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """What the worker calls around jobs, so that it need not know the database: receivers of runs, and what is to be done before a
-    process is forked and at the end of a thread that runs jobs. The latter two must not raise. `wrap`: gives the function of a task for
+    process is forked and at the end of a thread that runs jobs. The latter two must not raise. `before_fork` closes connections; it
+    returns the name of each socket that it has closed, by its inode. `wrap`: gives the function of a task for
     one run, from the function, the meta of the job, and whether it is a coroutine function; None: the function itself. `metrics`: what
     `GET /metrics` answers; None: nothing is counted for it, and `no_metrics` says why there is none. `watch_circuits`: is given, in a
     task process, what takes its open circuits as JSON; None: it has none.
     """
 
     receivers: Sequence[Receiver] = ()
-    before_fork: Callable[[], None] = nothing
+    before_fork: Callable[[], Mapping[int, str]] = dict
     end_thread: Callable[[], None] = nothing
     wrap: Wrap | None = None
     metrics: Callable[[WorkerFigures], bytes] | None = None

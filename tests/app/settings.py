@@ -7,6 +7,7 @@
 - APP_PARTITIONS: the PARTITIONS of all queues, and behind it their FORMER_PARTITIONS, as in "16 4"
 - APP_REPLICAS: the REPLICAS of the queues of redis durability
 - APP_CALLS_FROM: the address from which it calls, see tests/wires.py
+- APP_CACHE: the URL of the default cache, if it is in Redis
 - APP_FOLDER: where tasks record their runs
 - APP_COUNTS: the URL by which tasks of the shop count theirs, if it is another one
 - APP_TASKS: TASKS, as JSON. APP_APPS: more apps. APP_WITHOUT: the task that this version of the project lacks
@@ -55,6 +56,8 @@ for options in DELAYQ["QUEUES"].values() if "APP_REPLICAS" in os.environ else ()
         options["REPLICAS"] = int(os.environ["APP_REPLICAS"])
 if "APP_CALLS_FROM" in os.environ:
     call_from(os.environ["APP_CALLS_FROM"])
+if "APP_CACHE" in os.environ:
+    CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": os.environ["APP_CACHE"]}}
 REDIS_URL = os.environ.get("APP_COUNTS", DELAYQ["REDIS"])
 if "APP_TASKS" in os.environ:
     TASKS = json.loads(os.environ["APP_TASKS"])

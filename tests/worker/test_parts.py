@@ -239,7 +239,7 @@ def test_a_process_that_cannot_be_forked_is_tried_again_and_leaves_nothing_open(
     def no_room() -> int:
         raise OSError(11, "Resource temporarily unavailable")
 
-    forker = Forker(lambda: None)
+    forker = Forker(dict)
     slot = Slot("task-1", lambda name: forker.fork(name, "w/1", lambda ends: 0))
     before = os.listdir("/dev/fd")
     monkeypatch.setattr(os, "fork", no_room)

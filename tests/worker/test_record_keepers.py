@@ -41,7 +41,7 @@ def kept(monkeypatch) -> dict[str, tuple[list[str], list[str]]]:
             found[str(len(found))] = self.queues, self.loops
 
     monkeypatch.setattr(record_keepers, "Service", Kept)
-    monkeypatch.setattr(record_keepers, "connections", SimpleNamespace(close_all=lambda: None))
+    monkeypatch.setattr(record_keepers.database_connections, "close_all", dict)
     return found
 
 

@@ -52,8 +52,16 @@ def flush(**_: Any) -> None:
         sentry_sdk.flush(FLUSH)
 
 
+def close_idle(**_: Any) -> None:
+    """Receiver of `before_fork`: closes the connections to Sentry that wait for the next event. A child would send by the same ones."""
+    pool = getattr(sentry_sdk.get_client().transport, "_pool", None)
+    if (clear := getattr(pool, "clear", None)) is not None:  # of urllib3
+        clear()
+
+
 RECEIVERS: Final[tuple[tuple[Signal, Callable[..., None]], ...]] = (
     (signals.job_started, run_transactions.started),
     *((end, run_transactions.ended) for end in ENDS.values()),
+    (signals.before_fork, close_idle),
     (signals.process_stopped, flush),
 )

@@ -14,7 +14,6 @@ from io import StringIO
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
-from django.db import connections
 from django.utils.module_loading import import_string
 
 import django_delayq
@@ -125,7 +124,6 @@ class Command(BaseCommand):
             raise CommandError(
                 f"The worker cannot listen on {spec.health_address}: {error}. Choose another --health-port or --health-host."
             ) from error
-        connections.close_all()
         wait_for_result.know_tasks(lambda: CURRENT.get(None) is not None)  # in the copies of this process, which run them
         code = supervisor.run()
         if code:

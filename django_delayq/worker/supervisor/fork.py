@@ -9,17 +9,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from django_delayq import clock, signals
 from django_delayq.failpoints import failpoint
 from django_delayq.logger import Logger
+from django_delayq.store import open_connections
 from django_delayq.worker.holdings import Held, Holdings
 from django_delayq.worker.latest_text import LatestText
 from django_delayq.worker.pipe_commands import ABORT, GAVE_UP, Ends
-from django_delayq.worker.supervisor import stacks
+from django_delayq.worker.supervisor import inherited_sockets, stacks
 from django_delayq.worker.tally import Tally
 
 logger = Logger("django_delayq.worker")
@@ -123,17 +124,26 @@ class Forker:
 
     Every child gets the reading end of one pipe whose writing end only the supervisor has: when that is closed, however the
     supervisor died, each child sees it. On Linux the kernel kills them besides.
+
+    Args:
+        before_fork: closes the connections of this process that the worker does not know; see `Hooks`. A child in which one of these,
+            or of those to Redis, is open does not start: it would read the answers of others.
     """
 
-    def __init__(self, before_fork: Callable[[], None]) -> None:
+    def __init__(self, before_fork: Callable[[], Mapping[int, str]]) -> None:
         self._before_fork = before_fork
+        self._unclosed: dict[int, str] = {}  # sockets that were open here although they should have been closed
         self._alive_read, self._alive_write = os.pipe()
         self.to_close: list[Callable[[], None]] = []  # in each child: what only the supervisor may keep open
         self._children: list[Child] = []
 
     def fork(self, name: str, worker: str, main: Callable[[Ends], int], holdings: Holdings | None = None) -> Child:
         """Starts a process that runs `main` and ends with what it returns."""
-        self._before_fork()
+        closed = {**self._unclosed, **self._close()}
+        signals.before_fork.send_robust(sender=None, worker=worker, process=name)
+        closed |= self._close()  # what a receiver has opened
+        self._unclosed = inherited_sockets.still_open(closed)
+        threads = inherited_sockets.other_threads()
         sys.stdout.flush()
         sys.stderr.flush()
         read, write = os.pipe()
@@ -150,9 +160,10 @@ class Forker:
             try:
                 self._be_born(name, supervisor, write)
                 failpoint("child.born")
-                signals.process_started.send_robust(sender=None, worker=worker, process=name)
-                code = main(Ends(read, self._alive_read))
-                signals.process_stopped.send_robust(sender=None, worker=worker, process=name)
+                if _owns_its_connections(name, closed, threads):
+                    signals.process_started.send_robust(sender=None, worker=worker, process=name)
+                    code = main(Ends(read, self._alive_read))
+                    signals.process_stopped.send_robust(sender=None, worker=worker, process=name)
             except BaseException:
                 logger.exception("%s: ended by an error", name)
             finally:
@@ -171,6 +182,9 @@ class Forker:
         """Closes the pipe that says that the supervisor is alive."""
         os.close(self._alive_read)
         os.close(self._alive_write)
+
+    def _close(self) -> dict[int, str]:
+        return {**self._before_fork(), **open_connections.close_all()}
 
     def _be_born(self, name: str, supervisor: int, write: int) -> None:
         gc.freeze()  # what was loaded before stays: looking through it all holds up every job for 50 ms, and copies shared pages
@@ -191,6 +205,21 @@ class Forker:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(1)
+
+
+def _owns_its_connections(name: str, closed: Mapping[int, str], threads: str) -> bool:
+    """In a child: whether none of the sockets that the supervisor has closed is open here. `threads`: those of the supervisor."""
+    for shared in inherited_sockets.still_open(closed).values():
+        logger.error(
+            "%s does not start: it has inherited %s, which the worker has closed and which is open all the same. Two processes that "
+            "share a connection get each other's answers. Close it in a receiver of django_delayq.signals.before_fork.",
+            name,
+            shared,
+        )
+        return False
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s inherits sockets: %s; threads of the supervisor: %s", name, inherited_sockets.described(), threads)
+    return True
 
 
 def resident_memory(pid: int) -> int:

@@ -39,6 +39,18 @@ def count(number: int) -> int:
     return number * 2
 
 
+@delayq.task
+def own_answer(number: int) -> int:
+    """Notes it as wrong if the database answers what somebody else has asked."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT CAST(%s AS integer)", [number])
+        found = cursor.fetchall()
+    if found != [(number,)]:
+        note("wrong", number, found)
+    link().execute("HINCRBY", "counts", number, 1)
+    return number
+
+
 def _facts() -> list[object]:
     job = delayq.current()
     return [job.args, job.kwargs, job.meta, job.attempt, job.max_attempts, job.is_last_attempt, TENANT.get()]
