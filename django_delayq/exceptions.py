@@ -45,8 +45,8 @@ TEXTS: Final[Mapping[str, str]] = MappingProxyType(
         "far_key_unknown": "Redis lacks jobs of queue {queue!r} just now, so it does not know who holds the key {key!r}. Ask again.",
         "partitions_away": "It was not done in {partitions}, which cannot be reached: {cause} The others have it; ask again.",
         "redis_answered": "Redis at {where} answered: {cause}",
-        "task_unknown": "No task named {name!r} is registered in this process. Decorate it with @delayq.task in the tasks module of an "
-        "installed app; was it renamed or removed, or is a deploy under way?",
+        "task_unknown": "No task named {name!r} is registered in this process. Workers know the tasks in the tasks modules of "
+        "installed apps; was it renamed or removed, or is a deploy under way?",
         "queue_unknown": _UNLISTED + ". " + _LIST_IT,
         "queue_misspelt": _UNLISTED + " (did you mean {near!r}?). " + _LIST_IT,
         "json": "these bytes are not strict JSON: {cause}",

@@ -28,6 +28,10 @@ FAIL_CLASS: Final = "django_delayq.exceptions.Fail"  # of an attempt that its ta
 COPY_OF: Final = "copy_of"  # likewise, of which job it is a copy that a person has asked for
 DELIVERY: Final = "django_delayq.deliver"  # the tasks of the package's own, by which jobs that wait are called: they stay
 OFFER: Final = "django_delayq.offer"
+# In `fingerprint` of the row of a parked job: its task is not registered in the worker, or takes other arguments there.
+PARKED_TASK: Final = "parked-task"
+PARKED_ARGUMENTS: Final = "parked-arguments"
+PARKED: Final = frozenset({PARKED_TASK, PARKED_ARGUMENTS})
 UNFINISHED: Final = frozenset({State.SCHEDULED, State.RUNNING})
 FINISHED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 

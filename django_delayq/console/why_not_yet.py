@@ -16,7 +16,7 @@ from django_delayq.console.shown_times import duration, second
 from django_delayq.exceptions import StoreUnavailable
 from django_delayq.models import Attempt, Job
 from django_delayq.producer.stores import stores
-from django_delayq.states import DELIVERY, OFFER, AttemptOutcome, State
+from django_delayq.states import DELIVERY, OFFER, PARKED, AttemptOutcome, State
 from django_delayq.store.inspector import JobView
 from django_delayq.store.queue_depth import QueueDepth
 from django_delayq.store.worker_registry import WorkerRegistry
@@ -36,6 +36,10 @@ SENTENCES: Final[Mapping[str, Promise]] = {
     "attempt_later": _("Attempt %(number)d is due in %(duration)s, at %(date)s."),
     "later": _("It is due in %(duration)s, at %(date)s."),
     "put_off": _("%(worker)s has put it off: %(reason)s"),
+    "parked_task": _("It is parked: the worker %(worker)s does not know its task. It fails a day after it was first parked."),
+    "parked_arguments": _(
+        "It is parked: its task takes other arguments in the worker %(worker)s. It fails a day after it was first parked. %(reason)s"
+    ),
     "host_asked": _("%(target)s has asked to be left alone for %(duration)s."),
     "task_asked": _("Its task has asked to be tried again after %(duration)s."),
     "circuit_open": _(
@@ -157,6 +161,8 @@ def _outside(job: Job, view: JobView, serving: Sequence[dict[str, Any]], *, due:
     """
     if job.task == OFFER and (target := _place(job, "to")) and all(target not in worker.get("targets", [target]) for worker in serving):
         return [Why("target_unlisted", {"target": target})]
+    if not due and job.fingerprint in PARKED:
+        return [Why(job.fingerprint.replace("-", "_"), {"worker": job.worker, "reason": job.error})]
     last = None
     if not due and not view.asks:  # else it is told already
         last = Attempt.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").first()

@@ -51,7 +51,7 @@ from django_delayq.mirror.event_items import (
 from django_delayq.mirror.rows import JobRow, RunRow
 from django_delayq.models import CANCELLED_HERE, Event
 from django_delayq.signing import Signer
-from django_delayq.states import FINISHED, PUT_OFF, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
+from django_delayq.states import FINISHED, PARKED, PUT_OFF, UNFINISHED, AttemptOutcome, EndingKind, EventKind, State
 from django_delayq.store.events import Entry, Item, position
 from django_delayq.store.record import JobRecord
 
@@ -243,6 +243,8 @@ class Batch:
         job.state, job.attempts, job.crashes = State.RUNNING.value, attempt, crashes
         job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None
         job.published = job.published or at
+        if job.fingerprint in PARKED:
+            job.error = job.fingerprint = ""
         self._close_runs(job, at, "the event of its end was lost", but=fence)
         if self.audit == "full":
             self._attempt(job, fence, attempt, entry.by, at)
@@ -287,7 +289,9 @@ class Batch:
 
     def _snoozed(self, job: JobRow, item: Item, entry: Entry, at: datetime) -> None:
         asked = count(item.fields[5]) if len(item.fields) > 5 else None
-        self._ended(job, item, entry, at, AttemptOutcome.SNOOZED if asked is None else AttemptOutcome.ASKED)
+        detail = self._ended(job, item, entry, at, AttemptOutcome.SNOOZED if asked is None else AttemptOutcome.ASKED)
+        if detail.get("e") == "parked" and detail.get("p") in PARKED:
+            job.error, job.fingerprint = rows.clean(str(detail.get("d", ""))), str(detail["p"])
         job.asked = job.asked if asked is None else asked
         job.state, job.run_at = State.SCHEDULED.value, clock.from_ms(int(item.fields[4]))
         job.attempts = max(0, count(item.fields[1]) - 1)

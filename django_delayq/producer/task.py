@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, update_wrapper
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar, overload
 
@@ -81,6 +82,7 @@ class Task(Bound[P, R]):
         self.keywords = frozenset(name for name, one in self.signature.parameters.items() if one.kind in _NAMED)
         self._takes_all = _takes_all(self.signature)
         self._least, self._most = _positional(self.signature)
+        self._named_beside = _named_beside(self.signature)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
@@ -94,14 +96,21 @@ class Task(Bound[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         return _by_name, (self.name,)
 
-    def check_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compares arguments with the function's signature.
 
         Raises:
             PayloadError: the function could not be called with them.
         """
-        if self._takes_all or (not kwargs and self._least <= len(args) <= self._most):
+        if self._takes_all:
             return
+        if not kwargs:
+            if self._least <= len(args) <= self._most:
+                return
+        elif len(args) < len(self._named_beside):  # `bind` takes microseconds, and each job is checked twice
+            required, allowed = self._named_beside[len(args)]
+            if required <= kwargs.keys() <= allowed:
+                return
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -364,9 +373,24 @@ def _positional(signature: inspect.Signature) -> tuple[int, int]:
         required = parameter.default is parameter.empty
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             least, most = least + required, most + 1
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            most = sys.maxsize
         elif parameter.kind is parameter.KEYWORD_ONLY and required:
             return 1, 0
     return least, most
+
+
+def _named_beside(signature: inspect.Signature) -> list[tuple[frozenset[str], frozenset[str]]]:
+    """By the number of positional arguments: the names that must be given besides, and those that may. `bind` decides about others."""
+    found: list[tuple[frozenset[str], frozenset[str]]] = []
+    parameters = list(signature.parameters.values())
+    placed = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    for number in range(len(placed) + 1):
+        rest = [*placed[number:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)]
+        allowed = frozenset(one.name for one in rest if one.kind in _NAMED)
+        required = frozenset(one.name for one in rest if one.default is one.empty)
+        found.append((required, allowed))
+    return found
 
 
 def _by_name(name: str) -> Task[Any, Any]:

@@ -157,8 +157,8 @@ class ClaimedJob(NamedTuple):
 
     `attempt` is the number of this run, from 1; `crashes` the runs before it whose worker vanished; `fence` proves the
     claim to extend and settle; `due_ms` is the date it was scheduled for; `ground` is what Redis stood on then. `evictions`: the runs
-    before it, in a row, whose process was killed for a neighbour's sake; `unknown_ms`: how long ago the job was first put off because
-    no worker knew its task, 0 for never; `asks`: how often the job has asked before, and heard "not yet". `turn`: the number of
+    before it, in a row, whose process was killed for a neighbour's sake; `unknown_ms`: how long ago the job was first parked, 0 for
+    never; `asks`: how often the job has asked before, and heard "not yet". `turn`: the number of
     this holder of the job's name, 0 without one. `lost`: it is not claimed;
     the lease of the consumer whose `fence` this is ran out.
     """

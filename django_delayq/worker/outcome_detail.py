@@ -1,7 +1,8 @@
 """The detail of an outcome, which the mirror stores. Nothing here acts.
 
 It is JSON with short names, all optional: s started ms, f finished ms, r result, c class of the error, m message,
-t traceback, p fingerprint, d reason of a retry or snooze, e "evicted" of a run whose process was killed for a neighbour's sake;
+t traceback, p fingerprint, d reason of a retry or snooze, e "evicted" of a run whose process was killed for a neighbour's sake,
+"parked" of a job that this release cannot run (then p is one of `PARKED`);
 k code and v fields of an error of ours, or of how its process has ended; w ms after which its task wants to be tried again.
 """
 
@@ -51,6 +52,11 @@ def of_failure(
     if wait_ms is not None:
         fields["w"] = wait_ms
     return codec.dumps(fields)
+
+
+def of_park(code: str, reason: str) -> bytes:
+    """The detail of a job that cannot run here yet. `code`: one of `PARKED`."""
+    return codec.dumps({"d": clean(reason), "e": "parked", "p": code})
 
 
 def of_crash(exit_code: int | None) -> bytes:

@@ -43,13 +43,17 @@ class AnyTask(Protocol):
     is_async: bool
     atomic: bool
 
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises PayloadError if the function cannot be called with them."""
+
 
 class Run:
     """One claimed job in this process, and what the executor has learnt about it: each of its steps fills in its part. `row` and `turn`
     say where in the `holdings` it stands, `claimed` when it was claimed (monotonic seconds).
 
-    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task". `header`, `args`, `kwargs`
-    and `options` hold once the record has been read, `task` once it was found. `started`: when a consumer took it up (monotonic
+    `poison`: why it is set aside without a run, one of "poison-signature", "poison-record", "poison-task",
+    "poison-arguments". `header`, `args`, `kwargs` and `options` hold
+    once the record has been read, `task` once it was found. `started`: when a consumer took it up (monotonic
     seconds). `current` is None as long as the run has not begun; then `timeout` (seconds, None for none) and `started_ms` (wall clock)
     hold too. `fuse` is there while it may be interrupted, and empty when it was, see `process/interrupt.py`.
     """

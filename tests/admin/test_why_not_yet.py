@@ -122,3 +122,26 @@ def test_the_command_says_it_in_words_and_in_codes(outside, open_for, run: Run):
     assert circuit["fields"]["date"].endswith("+00:00")
     [done] = [run("inspect", delayq.get(job.id).id, "--json").json for _ in range(1)]
     assert done["attempts"][0]["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("parked-task", "It is parked: the worker host:1:w does not know its task. It fails a day after it was first parked."),
+        ("parked-arguments", "It is parked: its task takes other arguments in the worker host:1:w."),
+    ],
+)
+def test_a_parked_job_says_so_and_no_longer_when_it_was_claimed_again(outside, orders, staff, code, told):
+    works("web-1:7:ab")
+    job = outside("shop.tasks.charge", {"e": "parked", "p": code, "d": "charge(x) cannot be called with these arguments"})
+    assert told in why(staff(), job)
+    row = Job.objects.get(pk=job.id)
+    assert (row.state, row.fingerprint, row.attempts) == ("scheduled", code, 0)
+    assert row.error == "charge(x) cannot be called with these arguments"
+    delayq.reschedule(job, delay="0s")
+    [claimed] = orders.claim()
+    orders.settle(claimed, "snooze", delay=600_000, detail=codec.dumps({"d": "the partner sleeps"}))
+    orders.fold()
+    assert "host:1:w has put it off: the partner sleeps" in why(staff(), job)
+    row.refresh_from_db()
+    assert (row.fingerprint, row.error) == ("", "")

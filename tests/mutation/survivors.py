@@ -99,9 +99,9 @@ SURVIVORS = {
     + "a run that took no millisecond has taken one.",
     "mirror/fold.py: job.worker, job.started_at, job.finished_at = rows.clean(entry.by, 200), at, None [one more]": MARGIN
     + "the name of a worker is shorter.",
-    "worker/process/executor.py: delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000) [one more]": MARGIN
+    "worker/process/executor.py: delay = self._parked.delay(run.job.id, run.job.unknown_ms / 1000) [one more]": MARGIN
     + "a thousandth of how long a task may be unknown.",
-    "worker/process/executor.py: delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000) [one less]": MARGIN
+    "worker/process/executor.py: delay = self._parked.delay(run.job.id, run.job.unknown_ms / 1000) [one less]": MARGIN
     + "a thousandth of how long a task may be unknown.",
     "worker/process/executor.py: if run.started < self._holdings.good_until(run.row, run.turn): [< to <=]": MARGIN
     + "a lease that ends in this very moment.",

@@ -33,6 +33,7 @@ NAMES = {
     "allkeys",
     "slave",
     "SIGKILL",
+    *["too", "many", "positional", "arguments"],  # Python's own words for arguments that do not fit
 }
 VALUES = NAMES | {"answered", "held", "queue"}
 TABLE = re.compile(r"^(queue|default|orders) ")  # of `delayq status`, compared as a whole

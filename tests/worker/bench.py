@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ from typing import Any
 from django_delayq import codec, ids
 from django_delayq.exceptions import UnknownTask
 from django_delayq.ladder import Ladder
+from django_delayq.producer.task import Task
 from django_delayq.store.connection import Link
 from django_delayq.store.queue import ScheduleItem
 from django_delayq.store.record import JobRecord
@@ -53,6 +54,11 @@ class FakeTask(SimpleNamespace):
     """What the worker wants of a task."""
 
     __hash__ = object.__hash__
+
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """As a real task does."""
+        real: Task[..., Any] = Task(self.fn, name=self.name, queue="q", priority=0, max_attempts=None, backoff=None, timeout=None)
+        real.check_arguments(args, kwargs)
 
 
 def task(fn: Callable[..., Any], **fields: Any) -> Any:
@@ -167,12 +173,13 @@ class Bench:
         self,
         task: str,
         *args: Any,
+        kwargs: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
         line: int = 0,
         delay_ms: int = 0,
         **fields: Any,
     ) -> str:
-        payload = codec.encode_payload(args, {}, options, limit=65536, task=task)
+        payload = codec.encode_payload(args, kwargs or {}, options, limit=65536, task=task)
         record = JobRecord(**{"id": ids.new(), "task": task, "durable": False, "payload": payload, **fields})
         self.stores[line].schedule([ScheduleItem.of(record, delay_ms=delay_ms)])
         return ids.short(record.id)

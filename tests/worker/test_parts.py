@@ -21,9 +21,9 @@ from django_delayq.worker import logs
 from django_delayq.worker.error_pause import ErrorPause
 from django_delayq.worker.loop import LoopSchedule, run
 from django_delayq.worker.loop_process import PipeStop
-from django_delayq.worker.process import unknown_tasks
+from django_delayq.worker.process import parked_jobs
 from django_delayq.worker.process.consumer import Pace
-from django_delayq.worker.process.unknown_tasks import UnknownTasks
+from django_delayq.worker.process.parked_jobs import ParkedJobs
 from django_delayq.worker.supervisor.fork import Forker
 from django_delayq.worker.supervisor.reloader import Reloader
 from django_delayq.worker.supervisor.slots import Slot
@@ -118,16 +118,16 @@ def test_pauses_after_errors_double_up_to_a_limit() -> None:
 def test_a_parked_job_waits_longer_each_time_and_not_for_ever(monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(clock, "monotonic", lambda: now[0])
-    parked = UnknownTasks()
+    parked = ParkedJobs()
     assert [parked.delay("a") for _ in range(5)] == [60, 120, 300, 600, 600]
     assert parked.delay("b") == 60
-    now[0] = unknown_tasks.PATIENCE + 1
+    now[0] = parked_jobs.PATIENCE + 1
     assert parked.delay("a") is None
 
 
-def test_of_unknown_tasks_it_forgets_the_oldest_beyond_its_size(monkeypatch) -> None:
-    monkeypatch.setattr(unknown_tasks, "MOST", 2)
-    parked = UnknownTasks()
+def test_of_parked_jobs_it_forgets_the_oldest_beyond_its_size(monkeypatch) -> None:
+    monkeypatch.setattr(parked_jobs, "MOST", 2)
+    parked = ParkedJobs()
     for id in "abc":
         parked.delay(id)
     assert parked.delay("a") == 60

@@ -2,8 +2,8 @@
 -- keys: jobs high normal low runs leases cancels progress keys failed finished events wake meta stats spread asks offered names holders blocked waiters
 -- include: begin bulk runs lanes tombstone asks names finish wake crash spread
 -- ARGV: now by(worker) why, max crashes, then per job (at most 200): id attempt nonce outcome delay detail ran
---   outcome: ack, retry, snooze, ask (its answer was "not yet"), evict (its process was killed for a neighbour's sake), park (nobody
---   knew its task), fail,
+--   outcome: ack, retry, snooze, ask (its answer was "not yet"), evict (its process was killed for a neighbour's sake), park (the worker
+--   does not know its task, or not with these arguments), fail,
 --   crash (its process died), cancel · delay: ms from Redis' now · detail: opaque JSON for the mirror
 --   ran: bucket of its run time, see spread.lua; '' for a run that nobody timed
 -- Returns per job: done, already (settled before: a re-send), lost (another claim holds it), gone (this run is not known here: Redis has

@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django_delayq import clock, codec, ids
-from django_delayq.exceptions import Cancelled, Fail, GaveUp, LockTaken, NotYet, PayloadError, Retry, Skip, Snooze, UnknownTask
+from django_delayq.exceptions import (
+    Cancelled,
+    DelayqError,
+    Fail,
+    GaveUp,
+    LockTaken,
+    NotYet,
+    PayloadError,
+    Retry,
+    Skip,
+    Snooze,
+    UnknownTask,
+)
+from django_delayq.states import PARKED_ARGUMENTS, PARKED_TASK
 from django_delayq.store.queue import Kind, Outcome
 from django_delayq.store.record import read
 from django_delayq.worker import once, outcome_detail, retry
@@ -14,13 +27,14 @@ from django_delayq.worker.current import CURRENT, CurrentJob
 from django_delayq.worker.holdings import NEVER, UNKNOWN_TASK, Holdings
 from django_delayq.worker.process import interrupt, stray_copies, timeouts
 from django_delayq.worker.process.coroutines import Coroutines
+from django_delayq.worker.process.parked_jobs import ParkedJobs
 from django_delayq.worker.process.timeouts import SoftTimer
-from django_delayq.worker.process.unknown_tasks import UnknownTasks
 from django_delayq.worker.run import AnyTask, Receiver, Receivers, Run, Wrap
 
 
 class Executor:
-    """1. What may not run ends at once: its lease is in doubt, its record not signed or not to be read, its task unknown. 2. What may
+    """1. What may not run ends at once: its lease is in doubt, its record not signed or not to be read, its task unknown or with other
+    parameters. 2. What may
     run is called as the current job, under its timeout. 3. What came of it is one Outcome, and the receivers hear of it. It dies with
     its process: it has nothing of its own to lose.
     """
@@ -43,7 +57,7 @@ class Executor:
         self._wrap = wrap
         self._timer = timer
         self._coroutines = coroutines
-        self._unknown_tasks = UnknownTasks()
+        self._parked = ParkedJobs()
         self._aborted: set[tuple[int, int]] = set()  # row and turn
 
     def run(self, run: Run) -> Outcome | None:
@@ -109,12 +123,20 @@ class Executor:
         try:
             run.task = self._find_task(run.header.task)
         except UnknownTask as error:
-            reason = str(error)
-            delay = self._unknown_tasks.delay(run.job.id, run.job.unknown_ms / 1000)
-            if delay is None:
-                return _poison(run, "poison-task", f"{reason} It has waited for a day.")
-            return run.outcome("park", outcome_detail.of_failure(reason=reason), clock.milliseconds(delay), error=error, reason=reason)
+            return self._park(run, error, str(error), PARKED_TASK, "poison-task")
+        try:
+            run.task.check_arguments(run.args, run.kwargs)
+        except PayloadError as error:  # before the call, which is the task's own code and an attempt
+            reason = f"{error} Was a parameter added or removed, or is a deploy under way?"
+            return self._park(run, error, reason, PARKED_ARGUMENTS, "poison-arguments")
         return None
+
+    def _park(self, run: Run, error: DelayqError, reason: str, code: str, poison: str) -> Outcome:
+        delay = self._parked.delay(run.job.id, run.job.unknown_ms / 1000)
+        if delay is None:
+            return _poison(run, poison, f"{reason} It has waited for a day.")
+        detail = outcome_detail.of_park(code, reason)
+        return run.outcome("park", detail, clock.milliseconds(delay), error=error, reason=reason)
 
     # what runs
 

@@ -19,8 +19,8 @@ from django_delayq.store.record import JobRecord
 from django_delayq.worker import once
 from django_delayq.worker.current import CurrentJob
 from django_delayq.worker.holdings import RUNNING
+from django_delayq.worker.process.parked_jobs import ParkedJobs
 from django_delayq.worker.process.timeouts import hard_limit
-from django_delayq.worker.process.unknown_tasks import UnknownTasks
 from tests.worker.bench import Bench
 
 
@@ -147,7 +147,7 @@ def test_a_job_whose_task_nobody_knows_fails_a_day_after_it_was_first_put_off_by
 
     def claimed_by_a_new_process() -> None:
         link.execute("ZADD", keys["normal"], 1, id)
-        bench.executor._unknown_tasks = UnknownTasks()
+        bench.executor._parked = ParkedJobs()
         bench.run()
 
     claimed_by_a_new_process()
@@ -163,6 +163,89 @@ def test_a_job_whose_task_nobody_knows_fails_a_day_after_it_was_first_put_off_by
     bench.stores[0].requeue(ids.full(id))
     claimed_by_a_new_process()
     assert bench.kinds()[-3:] == ["requeued", "claimed", "snoozed"]
+
+
+def newer(a, /, b, *more, c, d=4, **others):
+    raise AssertionError("it must not be called")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((), {"b": 2, "c": 3}, "missing a required argument: 'a'"),
+        ((1,), {"c": 3}, "missing a required argument: 'b'"),
+        ((1, 2), {}, "missing a required argument: 'c'"),
+        ((1, 2), {"b": 2, "c": 3}, "multiple values for argument 'b'"),
+    ],
+)
+def test_arguments_that_do_not_fit_park_the_job_before_an_attempt_counts(bench: Bench, caplog, args, kwargs, why) -> None:
+    bench.board.link.execute("HSET", bench.board.keys["meta"], "format", 1)
+    bench.register(newer)
+    told = []
+    signals.job_failed.connect(lambda **more: told.append(more), weak=False, dispatch_uid="parked")
+    id = bench.put("newer", *args, max_attempts=1, kwargs=kwargs)
+    bench.run()
+    signals.job_failed.disconnect(dispatch_uid="parked")
+    assert bench.kinds() == ["scheduled", "claimed", "snoozed"]
+    assert bench.body("snoozed")["p"] == "parked-arguments"
+    assert why in bench.body("snoozed")["d"]
+    assert "is parked for 1m: newer(a, /, b, *more, c, d=4, **others) cannot be called with these arguments" in caplog.text
+    assert bench.board.link.execute("HGET", bench.board.keys["runs"], id).startswith(b"0:0:n::u")
+    assert told == []
+
+
+def test_a_job_that_has_run_before_is_parked_too_and_runs_when_its_task_fits_again(bench: Bench) -> None:
+    ran = []
+
+    def task(x):
+        ran.append(x)
+        if len(ran) == 1:
+            raise ValueError("once more")
+
+    link, keys = bench.board.link, bench.board.keys
+    link.execute("HSET", keys["meta"], "format", 1)
+    bench.register(task, backoff=Ladder("0s"))
+    id = bench.put("task", 7)
+    bench.run()
+    bench.tasks["task"].fn = lambda: ran.append("wrong")
+    link.execute("ZADD", keys["normal"], 1, id)
+    bench.run()
+    assert link.execute("HGET", keys["runs"], id).startswith(b"1:0:n::u")
+    bench.register(task)
+    link.execute("ZADD", keys["normal"], 1, id)
+    bench.run()
+    assert ran == [7, 7]
+    assert bench.kinds() == ["scheduled", "claimed", "retried", "claimed", "snoozed", "claimed", "succeeded"]
+
+
+def test_a_job_whose_arguments_fit_no_task_for_a_day_fails_as_poison(bench: Bench) -> None:
+    link, keys = bench.board.link, bench.board.keys
+    link.execute("HSET", keys["meta"], "format", 1)
+    bench.register(newer)
+    id = bench.put("newer")
+    bench.run()
+    link.execute("HSET", keys["runs"], id, f"0:0:n::u{clock.wall_ms() - 86_401_000}")
+    link.execute("ZADD", keys["normal"], 1, id)
+    bench.executor._parked = ParkedJobs()
+    bench.run()
+    assert bench.kinds()[-1] == "failed"
+    assert bench.body("failed")["p"] == "poison-arguments"
+    assert "It has waited for a day." in bench.body("failed")["m"]
+
+
+def test_an_async_task_is_parked_likewise(bench: Bench) -> None:
+    async def step(x, y):
+        raise AssertionError("it must not be called")
+
+    assert run(bench, step, 1, is_async=True).kind == "park"
+
+
+def test_a_type_error_of_the_task_itself_is_an_error_of_the_task(bench: Bench) -> None:
+    def task(x):
+        return len(x)
+
+    assert run(bench, task, 1, max_attempts=1).kind == "fail"
+    assert bench.body("failed")["c"] == "TypeError"
 
 
 def test_a_task_cannot_end_the_worker(bench: Bench) -> None:

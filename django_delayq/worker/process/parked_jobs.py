@@ -1,4 +1,6 @@
-"""Jobs whose task is not registered here: they wait, as during a deploy, and fail when a day has not brought the task."""
+"""Jobs that this release cannot run: their task is not registered here, or takes other arguments. They wait, as during a deploy, and
+fail after a day.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ PATIENCE: Final = 86_400.0
 MOST: Final = 10_000  # ids remembered; beyond it the oldest begin anew
 
 
-class UnknownTasks:
-    """Remembers since when this process has seen a job without its task.
+class ParkedJobs:
+    """Remembers since when this process has parked a job.
 
-    From format 1 on the job's entry in `runs` says since when no worker has known its task, and that counts, over all workers and
-    deploys. Below, only this process's memory: a worker that starts anew, perhaps with the task, gives the job another day. Failing
-    late is the harmless mistake.
+    From format 1 on, the job's entry in `runs` has the time of the first park, which counts over all workers and deploys. Before format
+    1 only the memory of this process counts: a worker that starts later gives the job another day. Failing late is the harmless
+    mistake.
     """
 
     def __init__(self) -> None:
