@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.conftest import missing
 from tests.worker.conftest import Shop
 
@@ -31,6 +33,57 @@ for id in {ids!r}:
     errors = [error.exception_class_path for error in result.errors]
     print(json.dumps([result.status, result._return_value, result.attempts, errors, result.backend]))
 """
+
+
+OF_THE_PACKAGE = """
+import json
+from django_tasks import exceptions, task_backends
+from django_tasks.base import Task, TaskError, TaskResult
+from tests.contrib.cms import tasks
+from django_delayq.contrib.tasks import using
+backend = task_backends["delayq"]
+invalid = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+try:
+    tasks.index.using(backend="delayq", priority=1000)
+except invalid as error:
+    wrong = str(error)
+try:
+    backend.get_result("nobody")
+except exceptions.TaskResultDoesNotExist as error:
+    gone = str(error)
+results = [tasks.index.using(backend="delayq").enqueue(7), using(tasks.fail, key="f").using(backend="delayq").enqueue()]
+print(json.dumps([[one.id for one in results], [isinstance(one, TaskResult) for one in results], wrong, gone]))
+"""
+LOOK_AT_THE_PACKAGE = """
+import json
+from django_tasks import task_backends
+from django_tasks.base import Task, TaskError, TaskResult
+from django_tasks.backends.base import BaseTaskBackend
+backend = task_backends["delayq"]
+for id in {ids!r}:
+    result = backend.get_result(id)
+    ours = [isinstance(result, TaskResult), isinstance(result.task, Task), isinstance(backend, BaseTaskBackend)]
+    ours += [isinstance(error, TaskError) for error in result.errors]
+    print(json.dumps([result.status, result._return_value, all(ours), len(result.errors)]))
+"""
+
+
+@pytest.mark.parametrize("default", ["django_tasks.backends.immediate.ImmediateBackend", "django_delayq.contrib.tasks.DelayqBackend"])
+def test_tasks_of_the_package_are_of_its_classes_in_every_process_whatever_django_has(durable: Shop, default: str) -> None:
+    pytest.importorskip("django_tasks")
+    ours = {"BACKEND": "django_delayq.contrib.tasks.DelayqBackend"}
+    durable.environment = {"APP_APPS": "tests.contrib.cms", "APP_TASKS": json.dumps({"default": {"BACKEND": default}, "delayq": ours})}
+    ids, of_its_class, wrong, gone = json.loads(durable.manage("shell", "-v", "0", "-c", OF_THE_PACKAGE))
+    assert of_its_class == [True, True]
+    assert wrong == "priority must be a whole number between -100 and 100."
+    assert gone == "nobody"
+    durable.work("--roles", "move,mirror,relay", "--burst").wait()
+    said = durable.manage("shell", "-v", "0", "-c", LOOK_AT_THE_PACKAGE.format(ids=ids)).splitlines()
+    assert list(map(json.loads, said)) == [["SUCCESSFUL", [7, True, True], True, 0], ["FAILED", None, True, 1]]
+    told = sorted((durable.folder / "told.txt").read_text().splitlines())
+    ends = {ids[0]: "SUCCESSFUL", ids[1]: "FAILED"}
+    wanted = [("task_enqueued", "READY"), ("task_started", "RUNNING"), ("task_finished", "")]
+    assert told == sorted(f"{id} {name} {status or ends[id]} True" for id in ids for name, status in wanted)
 
 
 def test_a_worker_runs_tasks_that_were_declared_for_another_backend(durable: Shop) -> None:

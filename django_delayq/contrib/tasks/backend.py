@@ -11,14 +11,15 @@ from django_delayq import ids, signals
 from django_delayq.contrib.tasks import option_checks, registered, task_runs
 from django_delayq.contrib.tasks.api import (
     BaseTaskBackend,
+    InvalidTask,
     Task,
     TaskResult,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    task_enqueued,
+    error_class,
+    packages,
+    words_of,
 )
 from django_delayq.contrib.tasks.declared import CARRIED, DjangoTask, carried, enqueued_at
-from django_delayq.contrib.tasks.extras import DelayqTask, extras_of, said_by
+from django_delayq.contrib.tasks.extras import DelayqTask, extras_of, said_by, task_class
 from django_delayq.contrib.tasks.plain_json import plain
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer import acts
@@ -38,7 +39,6 @@ class DelayqBackend(BaseTaskBackend):
     attempt, unless OPTIONS["max_attempts"] or the task says more. Above 0 its priority is the high lane, below 0 the low one.
     """
 
-    task_class = DelayqTask
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
@@ -50,7 +50,16 @@ class DelayqBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
+        for words in packages():
+            words.BaseTaskBackend.register(type(self))
         _listen()
+
+    @property
+    def task_class(self) -> type[DelayqTask]:  # type: ignore[override]  # an instance has one, and each package an instance
+        """The class that `@task` makes tasks of: of the package whose `task_backends` has made this backend."""
+        known = ((words.Task, words.task_backends) for words in packages())
+        kinds = (kind for kind, backends in known if self.alias in backends.settings and backends[self.alias] is self)
+        return task_class(next(kinds, Task))
 
     @classmethod
     def register_found(cls) -> None:
@@ -68,7 +77,10 @@ class DelayqBackend(BaseTaskBackend):
         Raises:
             InvalidTask: it cannot.
         """
-        super().validate_task(task)
+        try:
+            super().validate_task(task)
+        except InvalidTask as error:
+            raise error_class("InvalidTask")(*error.args) from None
         registered.register(task)
 
     def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
@@ -82,10 +94,11 @@ class DelayqBackend(BaseTaskBackend):
         """
         refuse_loop("task.aenqueue(…)")
         self.validate_task(task)
-        result: TaskResult = TaskResult(
+        words = words_of(task)
+        result: TaskResult = words.TaskResult(
             task=task,
             id="",  # that of the job, once there is one
-            status=TaskResultStatus.READY,
+            status=words.TaskResultStatus.READY,
             enqueued_at=None,
             started_at=None,
             finished_at=None,
@@ -100,7 +113,7 @@ class DelayqBackend(BaseTaskBackend):
         job = put_in(known, self._options(known, task), tuple(plain(result.args)), plain(result.kwargs))
         object.__setattr__(result, "id", ids.short(job.id))
         object.__setattr__(result, "enqueued_at", enqueued_at(job.id))
-        task_enqueued.send(type(self), task_result=result)
+        words.task_enqueued.send(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> TaskResult:
@@ -115,10 +128,10 @@ class DelayqBackend(BaseTaskBackend):
         try:
             id = ids.parse(result_id)
         except (ValueError, TypeError):
-            raise TaskResultDoesNotExist(result_id) from None
+            raise error_class("TaskResultDoesNotExist")(result_id) from None
         found = task_rows.find(id)
         if found is None:
-            raise TaskResultDoesNotExist(result_id)
+            raise error_class("TaskResultDoesNotExist")(result_id)
         return found
 
     def cancel(self, result_id: str, *, abort: bool = False, actor: str = "", reason: str = "") -> Change:

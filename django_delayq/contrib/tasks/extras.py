@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from django_delayq import clock
-from django_delayq.contrib.tasks.api import Task
+from django_delayq.contrib.tasks.api import Task, words_of
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer.options import Conflict, Durability
 from django_delayq.producer.task_options import Backoff
@@ -38,7 +39,23 @@ class DelayqTask(Task):
 
 
 DJANGOS: Final = frozenset(field.name for field in fields(Task))
-EXTRAS: Final = tuple(field.name for field in fields(DelayqTask) if field.name not in DJANGOS)
+EXTRA_FIELDS: Final = tuple(one for one in fields(DelayqTask) if one.name not in DJANGOS)
+EXTRAS: Final = tuple(one.name for one in EXTRA_FIELDS)
+
+
+@cache
+def task_class(kind: type[Task]) -> type[DelayqTask]:
+    """`DelayqTask` for tasks of that class, which may be that of the package django-tasks beside Django's own."""
+    if issubclass(DelayqTask, kind):
+        return DelayqTask
+    extras = [(one.name, one.type, _fresh(one)) for one in EXTRA_FIELDS]
+    namespace = {"__module__": __name__, "__doc__": DelayqTask.__doc__}
+    made: Any = make_dataclass("DelayqTask", extras, bases=(kind,), namespace=namespace, frozen=True, slots=True, kw_only=True)
+    return made  # type: ignore[no-any-return]
+
+
+def _fresh(one: Field[Any]) -> Any:
+    return field(default=one.default, hash=one.hash)
 
 
 def using(task: Task, **extras: Any) -> DelayqTask:
@@ -51,7 +68,7 @@ def using(task: Task, **extras: Any) -> DelayqTask:
     _refuse_unknown(f"using({task.module_path})", extras, EXTRAS)
     known = {*DJANGOS, *EXTRAS}
     own = {one.name: getattr(task, one.name) for one in fields(task) if one.name in known}
-    return DelayqTask(**{**own, **extras})
+    return task_class(words_of(task).Task)(**{**own, **extras})
 
 
 def options(**given: Any) -> Callable[[F], F]:
@@ -76,7 +93,8 @@ def said_by(function: Callable[..., Any]) -> dict[str, Any]:
 
 def extras_of(task: Task) -> dict[str, Any]:
     """The options that a task bears beyond Django's, without those that say nothing."""
-    found = {name: getattr(task, name, None) for name in EXTRAS} if isinstance(task, DelayqTask) else {}
+    ours = isinstance(task, task_class(words_of(task).Task))
+    found = {name: getattr(task, name) for name in EXTRAS} if ours else {}
     return {name: value for name, value in found.items() if value is not None}
 
 

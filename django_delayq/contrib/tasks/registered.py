@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.apps import apps
 
-from django_delayq.contrib.tasks.api import InvalidTask, Task
+from django_delayq.contrib.tasks.api import Task, error_class, task_classes
 from django_delayq.contrib.tasks.declared import DjangoTask, altered
 from django_delayq.contrib.tasks.extras import OF_FUNCTIONS, extras_of, said_by
 from django_delayq.contrib.tasks.task_runs import callable_of
@@ -27,11 +27,11 @@ def register(task: Task) -> DjangoTask:
     if isinstance(known, DjangoTask) and _same(known.declared, task):
         return known
     if known is not None and not isinstance(known, DjangoTask):
-        raise InvalidTask(f"{task.module_path} is a task by @delayq.task already. Give one of the two another name.")
+        raise error_class("InvalidTask")(f"{task.module_path} is a task by @delayq.task already. Give one of the two another name.")
     try:
         fresh = made(DjangoTask, callable_of(task), where=f"@task on {task.module_path}", **_said(task))
     except ConfigError as error:
-        raise InvalidTask(str(error)) from error
+        raise error_class("InvalidTask")(str(error)) from error
     fresh.declared = altered(task, run_after=None)
     registry.add(fresh)
     return fresh
@@ -44,9 +44,10 @@ def register_found() -> None:
     Raises:
         InvalidTask: as `register`.
     """
+    kinds = task_classes()
     for app in apps.get_app_configs():
         for value in list(vars(sys.modules.get(f"{app.name}.tasks", object)).values()):
-            if isinstance(value, Task):
+            if isinstance(value, kinds):
                 register(value)
 
 

@@ -6,7 +6,7 @@ import builtins
 from typing import Any, Final
 
 from django_delayq import codec
-from django_delayq.contrib.tasks.api import TaskError
+from django_delayq.contrib.tasks.api import TaskError, Words
 from django_delayq.exceptions import PayloadError, Retry
 
 
@@ -34,26 +34,26 @@ class TaskNotRun(Exception):
 OURS: Final = {"HardTimeout": TaskTimedOut, "Poison": TaskNotRun, "Expired": TaskExpired}
 
 
-def of_ours(kind: type[Exception], reason: str) -> TaskError:
+def of_ours(words: Words, kind: type[Exception], reason: str) -> TaskError:
     """The error of a task that has ended without one of its own."""
     path = f"{kind.__module__}.{kind.__qualname__}"
-    return TaskError(exception_class_path=path, traceback=f"{path}: {reason}\n")
+    return words.TaskError(exception_class_path=path, traceback=f"{path}: {reason}\n")  # type: ignore[no-any-return]
 
 
-def of_attempt(name: str, text: str, traceback: str) -> TaskError:
+def of_attempt(words: Words, name: str, text: str, traceback: str) -> TaskError:
     """The error of an attempt. `name`: of its class, of builtins without the module; "" where the task asked for another run."""
     if name in OURS:
-        return of_ours(OURS[name], text)
+        return of_ours(words, OURS[name], text)
     path = name or f"{Retry.__module__}.{Retry.__qualname__}"
     if "." not in path and hasattr(builtins, path):
         path = f"builtins.{path}"
-    return TaskError(exception_class_path=path, traceback=traceback or f"{path}: {text}\n")
+    return words.TaskError(exception_class_path=path, traceback=traceback or f"{path}: {text}\n")  # type: ignore[no-any-return]
 
 
-def of_detail(raw: bytes) -> TaskError:
+def of_detail(words: Words, raw: bytes) -> TaskError:
     """The error of a run that has just failed, from the detail of its outcome."""
     try:
         found: Any = codec.loads(raw) if raw else {}
     except PayloadError:
         found = {}
-    return of_attempt(found.get("c", ""), found.get("m") or found.get("d") or "", found.get("t", ""))
+    return of_attempt(words, found.get("c", ""), found.get("m") or found.get("d") or "", found.get("t", ""))

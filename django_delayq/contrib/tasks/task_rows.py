@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django_delayq import codec, conf, ids
 from django_delayq.contrib.tasks import task_errors
-from django_delayq.contrib.tasks.api import TaskError, TaskResult, TaskResultStatus
+from django_delayq.contrib.tasks.api import TaskError, TaskResult, TaskResultStatus, Words, words_of
 from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at
 from django_delayq.contrib.tasks.task_errors import TaskCancelled, TaskCrashed, TaskExpired, TaskNotRun
 from django_delayq.exceptions import PayloadError
@@ -54,10 +54,11 @@ def of_row(row: Job, id: UUID) -> TaskResult | None:
     counted = [run for run in runs if run.outcome not in NO_ATTEMPT]
     lacking = max(0, row.attempts - len(counted))  # AUDIT keeps none of them
     began = [run.started_at for run in runs] or ([row.started_at] if row.started_at else [])
-    result: TaskResult = TaskResult(
+    words = words_of(task)
+    result: TaskResult = words.TaskResult(
         task=task,
         id=ids.short(id),
-        status=STATUSES[State(row.state)],
+        status=words.TaskResultStatus(STATUSES[State(row.state)]),
         enqueued_at=enqueued_at(id),
         started_at=min(began, default=None),
         finished_at=row.finished_at,
@@ -65,7 +66,7 @@ def of_row(row: Job, id: UUID) -> TaskResult | None:
         args=row.args,
         kwargs=row.kwargs,
         backend=task.backend,
-        errors=[*_errors(runs), *_end(row, runs)],
+        errors=[*_errors(words, runs), *_end(words, row, runs)],
         worker_ids=[*[row.worker] * lacking, *(run.worker for run in counted)],
     )
     if row.state == State.SUCCEEDED:
@@ -73,35 +74,35 @@ def of_row(row: Job, id: UUID) -> TaskResult | None:
     return result
 
 
-def earlier(id: UUID) -> Earlier:
+def earlier(words: Words, id: UUID) -> Earlier:
     """What rows tell of the attempts of a job that have ended."""
     runs = [run for run in _attempts(id) if run.finished_at is not None and run.outcome not in NO_ATTEMPT]
-    return Earlier(min((run.started_at for run in runs), default=None), _errors(runs), [run.worker for run in runs])
+    return Earlier(min((run.started_at for run in runs), default=None), _errors(words, runs), [run.worker for run in runs])
 
 
 def _attempts(id: UUID) -> list[Attempt]:
     return list(Attempt.objects.using(conf.get().database).filter(job_id=id).order_by("pk"))
 
 
-def _errors(runs: Sequence[Attempt]) -> list[TaskError]:
+def _errors(words: Words, runs: Sequence[Attempt]) -> list[TaskError]:
     wrong = (run for run in runs if run.outcome in RAISED or (run.outcome == AttemptOutcome.CANCELLED and run.error_class))
     own = (run for run in wrong if run.error_class not in task_errors.OURS)
-    return [task_errors.of_attempt(run.error_class, run.message, run.traceback) for run in own]
+    return [task_errors.of_attempt(words, run.error_class, run.message, run.traceback) for run in own]
 
 
-def _end(row: Job, runs: Sequence[Attempt]) -> list[TaskError]:
+def _end(words: Words, row: Job, runs: Sequence[Attempt]) -> list[TaskError]:
     """The error of ours, of a job that no exception of its task has ended."""
     if row.state == State.CANCELLED:
-        return [task_errors.of_ours(TaskExpired if row.ending == EndingKind.EXPIRED else TaskCancelled, row.error)]
+        return [task_errors.of_ours(words, TaskExpired if row.ending == EndingKind.EXPIRED else TaskCancelled, row.error)]
     if row.state != State.FAILED:
         return []
     if row.fingerprint == CRASHES:
-        return [task_errors.of_ours(TaskCrashed, row.error)]
+        return [task_errors.of_ours(words, TaskCrashed, row.error)]
     last = next((run.error_class for run in reversed(runs) if run.outcome == AttemptOutcome.FAILED), None)
     if last is not None:
-        return [task_errors.of_ours(task_errors.OURS[last], row.error)] if last in task_errors.OURS else []
+        return [task_errors.of_ours(words, task_errors.OURS[last], row.error)] if last in task_errors.OURS else []
     expired = row.expires_at is not None and row.finished_at is not None and row.finished_at >= row.expires_at
-    return [task_errors.of_ours(TaskExpired if expired else TaskNotRun, row.error)]
+    return [task_errors.of_ours(words, TaskExpired if expired else TaskNotRun, row.error)]
 
 
 def _in_redis(id: UUID) -> TaskResult | None:
@@ -122,11 +123,11 @@ def _in_redis(id: UUID) -> TaskResult | None:
         except PayloadError:
             return None  # nobody can run it
         task = as_enqueued(registered, queue, options.get("meta") or {})
-        status = STATUSES[State(view.state)]
-        return TaskResult(
+        words, status = words_of(task), STATUSES[State(view.state)]
+        return words.TaskResult(  # type: ignore[no-any-return]
             task=task,
             id=ids.short(id),
-            status=status,
+            status=words.TaskResultStatus(status),
             enqueued_at=enqueued_at(id),
             started_at=None,
             finished_at=None,
@@ -134,7 +135,7 @@ def _in_redis(id: UUID) -> TaskResult | None:
             args=args,
             kwargs=kwargs,
             backend=task.backend,
-            errors=[task_errors.of_ours(TaskNotRun, "why is not written yet")] if status == TaskResultStatus.FAILED else [],
+            errors=[task_errors.of_ours(words, TaskNotRun, "why is not written yet")] if status == TaskResultStatus.FAILED else [],
             worker_ids=[""] * view.attempt,
         )
     return None

@@ -18,11 +18,9 @@ from django_delayq.contrib.tasks.api import (
     Task,
     TaskContext,
     TaskResult,
-    TaskResultStatus,
+    Words,
     normalize_json,
-    task_backends,
-    task_finished,
-    task_started,
+    words_of,
 )
 from django_delayq.contrib.tasks.declared import DjangoTask, Earlier, as_enqueued, enqueued_at
 from django_delayq.contrib.tasks.plain_json import plain
@@ -70,14 +68,14 @@ def started(sender: Any, job: CurrentJob, **_: Any) -> None:
     if isinstance(sender, DjangoTask):
         result = _of_run(job)
         RUNNING.set((job.fence, result))
-        task_started.send(_sender(result), task_result=result)
+        words_of(result.task).task_started.send(_sender(result), task_result=result)
 
 
 def succeeded(sender: Any, job: CurrentJob, **_: Any) -> None:
     """Receiver of `job_succeeded`: sends `task_finished`."""
     if isinstance(sender, DjangoTask):
         result = _kept(job) or _of_run(job)
-        _set(result, finished_at=clock.now(), status=TaskResultStatus.SUCCESSFUL)
+        _set(result, finished_at=clock.now(), status=words_of(result.task).TaskResultStatus.SUCCESSFUL)
         tell_finished(result)
 
 
@@ -86,8 +84,8 @@ def failed(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
     if not isinstance(sender, DjangoTask):
         return
     result = _kept(job) or _of_run(job)
-    result.errors.append(task_errors.of_detail(outcome.detail))
-    _set(result, finished_at=clock.now(), status=TaskResultStatus.FAILED)
+    result.errors.append(task_errors.of_detail(words_of(result.task), outcome.detail))
+    _set(result, finished_at=clock.now(), status=words_of(result.task).TaskResultStatus.FAILED)
     error = outcome.error
     frames = error.__traceback__ if error is not None else None
     try:
@@ -105,11 +103,11 @@ def failed(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
 
 def tell_finished(result: TaskResult) -> None:
     """Sends `task_finished`. The sender of Django's signals is the class of the backend by which the task was enqueued."""
-    task_finished.send(_sender(result), task_result=result)
+    words_of(result.task).task_finished.send(_sender(result), task_result=result)
 
 
 def _sender(result: TaskResult) -> type:
-    return type(task_backends[result.backend])
+    return type(words_of(result.task).task_backends[result.backend])
 
 
 def _kept(job: CurrentJob) -> TaskResult | None:
@@ -119,12 +117,13 @@ def _kept(job: CurrentJob) -> TaskResult | None:
 
 def _of_run(job: CurrentJob) -> TaskResult:
     registered: Any = registry.get(job.task)
-    earlier = _earlier(job) if job.attempt > 1 else Earlier(None, [], [])
     task = as_enqueued(registered, job.queue, job.meta)
-    return TaskResult(
+    words = words_of(task)
+    earlier = _earlier(words, job) if job.attempt > 1 else Earlier(None, [], [])
+    return words.TaskResult(  # type: ignore[no-any-return]
         task=task,
         id=ids.short(job.id),
-        status=TaskResultStatus.RUNNING,
+        status=words.TaskResultStatus.RUNNING,
         enqueued_at=enqueued_at(job.id),
         started_at=earlier.started_at or job.started_at,
         finished_at=None,
@@ -137,7 +136,7 @@ def _of_run(job: CurrentJob) -> TaskResult:
     )
 
 
-def _earlier(job: CurrentJob) -> Earlier:
+def _earlier(words: Words, job: CurrentJob) -> Earlier:
     """What rows tell of the attempts before this one. The mirror may be behind, and the database away: then a name is missing, but
     never an attempt.
     """
@@ -145,7 +144,7 @@ def _earlier(job: CurrentJob) -> Earlier:
 
     count = job.attempt - 1
     try:
-        found = task_rows.earlier(job.id)
+        found = task_rows.earlier(words, job.id)
     except Error:
         found = Earlier(None, [], [])
     known = found.worker_ids[-count:]
@@ -169,7 +168,7 @@ def _returned(result: TaskResult, value: Any) -> Any:
 
 
 def _context(task: Task, result: TaskResult) -> tuple[TaskContext, ...]:
-    return (TaskContext(task_result=result),) if task.takes_context else ()
+    return (words_of(task).TaskContext(task_result=result),) if task.takes_context else ()
 
 
 def _set(result: TaskResult, **values: Any) -> None:

@@ -1,0 +1,1 @@
+"""An app of others that takes its words from the package django-tasks on every Django."""
