@@ -83,13 +83,19 @@ class Flight:
             self._refused += _answered(batch, _sure(publisher, batch, answer))
 
 
-def put_one(plan: Plan) -> Job:
-    """Puts in one job."""
+def put_one(plan: Plan, inserted: Callable[[Job], None] | None = None) -> Job:
+    """Puts in one job. `inserted` is called with the job when its row is written and Redis does not have it, so before any worker.
+    It is not called for a job that was merged into another one, nor in a transaction of the caller's, whose commit publishes.
+    """
     if plan.mould.inline:
+        if inserted is not None:
+            inserted(plan.job)
         return inline.put([plan])[0]
     if not plan.durable and not plan.key:
         connection = connections[plan.mould.using]
         if not commit.is_open(connection) and (connection.autocommit or connection.get_autocommit()):  # the look itself takes long
+            if inserted is not None:
+                inserted(plan.job)
             publisher = _publisher(plan.queue, plan.partition, plan.mould.using, durable=False)
             _, [reply] = _sure(publisher, [plan], None)  # there is no commit to wait for
             refused = _answer(plan, reply)
@@ -97,11 +103,13 @@ def put_one(plan: Plan) -> Job:
                 raise refused
             job: Job = plan.job
             return job
-    return put_all([plan])[0]
+    return put_all([plan], inserted=inserted)[0]
 
 
-def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
-    """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns."""
+def put_all(plans: Sequence[Plan], flight: Flight | None = None, inserted: Callable[[Job], None] | None = None) -> list[Job]:
+    """Puts in at most 200 jobs. With a `flight` those that Redis alone holds are under way when this returns. `inserted`: see
+    `put_one`, from which one job comes.
+    """
     if plans and plans[0].mould.inline:
         return inline.put(plans)
     fresh = plans
@@ -114,31 +122,39 @@ def put_all(plans: Sequence[Plan], flight: Flight | None = None) -> list[Job]:
         if durable:
             if flight is not None:
                 flight.land()  # what was given first goes in first
-            _rows_first(group, using)
+            _rows_first(group, using, inserted and partial(inserted, group[0].job))
         else:
+            if inserted is not None:
+                inserted(group[0].job)
             _redis_only(group, using, flight)
     return [plan.job for plan in plans]
 
 
-def _rows_first(plans: list[Plan], using: str) -> None:
+def _rows_first(plans: list[Plan], using: str, inserted: Callable[[], None] | None = None) -> None:
     connection = connections[using]
     alone = not commit.is_open(connection)
     if any(plan.mould.horizon_ms for plan in plans):
-        _within_horizon(plans, using, alone)
+        _within_horizon(plans, using, alone, inserted)
         return
     if alone and len(plans) == 1 and connection.get_autocommit():
         # One statement commits itself, which saves the round trips of BEGIN and COMMIT.
         failpoint("producer.commit")
         database.need().add(plans, using)
-        _publish_rows(plans, alone=alone)
+        try:
+            if inserted is not None:
+                inserted()
+        finally:  # the row is committed
+            _publish_rows(plans, alone=alone)
         return
     with transaction.atomic(using=using, savepoint=False):
         database.need().add(plans, using)
         connection.on_commit(Publication(plans, partial(_publish_rows, alone=alone)), robust=not alone)
+        if inserted is not None and alone:
+            inserted()
         failpoint("producer.commit")
 
 
-def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
+def _within_horizon(plans: list[Plan], using: str, alone: bool, inserted: Callable[[], None] | None = None) -> None:
     """Where a queue has a horizon: far rows wait in the database, and near ones are published as any."""
     publish = partial(_publish_rows, alone=alone)
     with transaction.atomic(using=using):  # with a savepoint: what is refused takes back this call alone
@@ -151,6 +167,8 @@ def _within_horizon(plans: list[Plan], using: str, alone: bool) -> None:
         if written.near:
             connection.on_commit(Publication(written.near, publish), robust=not alone)
         connection.on_commit(horizon.Behind(written, publish), robust=not alone)  # far ones of the same keys came behind these
+        if inserted is not None and alone and not written.merged:
+            inserted()
         failpoint("producer.commit")
     for plan, reply in written.merged:
         plan.job.id = reply.id  # at once, for who cancels it in the same transaction; `created` is known at the commit

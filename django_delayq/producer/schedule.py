@@ -267,14 +267,15 @@ def put_in(
     tick: dict[str, Any] | None = None,
     carried: dict[str, Any] | None = None,
     turn: int | None = None,
+    inserted: Callable[[Job], None] | None = None,
 ) -> Job:
-    """Plans one job, and puts it in. Watchers hear of it. Raises: see `plan` and `schedule`."""
+    """Plans one job, and puts it in. Watchers hear of it. `inserted`: see `put_one`. Raises: see `plan` and `schedule`."""
     if not watchers.watchers:
-        return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn))
+        return put_one(plan(task, options, args, kwargs, None, id, carried, tick, turn), inserted)
     with watchers.watched(Call(task.name, options.queue or task.queue)) as call:
         planned = plan(task, options, args, kwargs, None, id, carried, tick, turn)
         call.plans.append(planned)
-        return put_one(planned)
+        return put_one(planned, inserted)
 
 
 async def _aput(binding: Binding) -> Job:

@@ -17,6 +17,7 @@ import django_delayq
 from django_delayq import ids
 from django_delayq.exceptions import ConfigError, JobFailed, PayloadError, PayloadTooLarge
 from django_delayq.models import Attempt, Job
+from django_delayq.producer.stores import stores
 from django_delayq.producer.task import registry
 from django_delayq.states import Change
 from tests.contrib.conftest import BACKEND, TASKS
@@ -59,6 +60,62 @@ def with_options(**options):
 
 
 # the transaction
+
+
+@pytest.fixture
+def enqueued(backend):
+    """What Redis and the database knew of a task at its `task_enqueued`, and its id."""
+    from django_delayq.contrib.tasks import api
+
+    seen = []
+
+    def note(task_result, **_):
+        id = ids.parse(task_result.id)
+        seen.append((task_result.id, Job.objects.filter(pk=id).exists(), stores.inspector().job(task_result.task.queue_name, id)))
+
+    api.task_enqueued.connect(note)
+    yield seen
+    api.task_enqueued.disconnect(note)
+
+
+@pytest.mark.parametrize(("options", "row"), [({}, True), ({"key": "k"}, True), ({"durability": "redis"}, False)])
+@pytest.mark.django_db(transaction=True)
+def test_task_enqueued_is_sent_when_the_row_is_written_and_no_worker_can_know_the_task(delayq, mail, enqueued, options, row):
+    from django_delayq.contrib.tasks import using
+
+    result = using(mail.send, **options).enqueue(1)
+    assert enqueued == [(result.id, row, None)]
+    assert stores.inspector().job("default", ids.parse(result.id)) is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rollback_leaves_a_signal_without_a_task(delayq, mail, enqueued, unknown):
+    with pytest.raises(LookupError), transaction.atomic():
+        lost = mail.send.enqueue(1)
+        assert enqueued == [(lost.id, True, None)]
+        raise LookupError
+    with pytest.raises(unknown):
+        mail.send.get_result(lost.id)
+    with transaction.atomic():
+        kept = mail.send.enqueue(2)
+    assert [id for id, *_ in enqueued] == [lost.id, kept.id]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_of_task_enqueued_that_fails_does_not_lose_a_task_that_is_committed(delayq, mail, backend):
+    from django_delayq.contrib.tasks import api
+
+    def fail(**_):
+        raise LookupError("a receiver's own error")
+
+    api.task_enqueued.connect(fail)
+    try:
+        with pytest.raises(LookupError):
+            mail.send.enqueue(1)
+    finally:
+        api.task_enqueued.disconnect(fail)
+    delayq.run_due()
+    assert mail.SEEN == [("send", 1, "")]
 
 
 def test_a_task_belongs_to_the_transaction_of_its_caller(delayq, db, mail, unknown):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import missing
-from tests.worker.conftest import Shop
+from tests.worker.conftest import Shop, eventually
 
 try:
     import django.tasks as api
@@ -84,6 +84,44 @@ def test_tasks_of_the_package_are_of_its_classes_in_every_process_whatever_djang
     ends = {ids[0]: "SUCCESSFUL", ids[1]: "FAILED"}
     wanted = [("task_enqueued", "READY"), ("task_started", "RUNNING"), ("task_finished", "")]
     assert told == sorted(f"{id} {name} {status or ends[id]} True" for id in ids for name, status in wanted)
+
+
+ENQUEUE_MANY = """
+import time
+from django.contrib.auth.models import Group
+from django_tasks import signals
+from tests.contrib.cms import tasks
+
+
+def doubles(task_result=None, **_):
+    Group.objects.create(name=task_result.id)
+    time.sleep(0.005)
+
+
+signals.task_enqueued.disconnect(tasks.note)
+signals.task_enqueued.connect(doubles)
+signals.task_enqueued.connect(tasks.note)
+for number in range(100):
+    tasks.index.using(backend="delayq").enqueue(number)
+"""
+
+
+@pytest.mark.slow
+def test_no_worker_starts_a_task_before_receivers_have_heard_that_it_was_enqueued(durable: Shop) -> None:
+    pytest.importorskip("django_tasks")
+    ours = {"BACKEND": "django_delayq.contrib.tasks.DelayqBackend"}
+    durable.environment = {"APP_APPS": "tests.contrib.cms", "APP_TASKS": json.dumps({"default": ours, "delayq": ours})}
+    durable.work("--roles", "move,mirror,relay")
+    durable.manage("shell", "-v", "0", "-c", ENQUEUE_MANY)
+
+    def told() -> list[list[str]]:
+        return [line.split() for line in (durable.folder / "told.txt").read_text().splitlines()]
+
+    eventually(lambda: sum(name == "task_finished" for _, name, *_ in told()) == 100)
+    order: dict[str, list[str]] = {}
+    for id, name, *_ in told():
+        order.setdefault(id, []).append(name)
+    assert set(map(tuple, order.values())) == {("task_enqueued", "task_started", "task_finished")}
 
 
 def test_a_worker_runs_tasks_that_were_declared_for_another_backend(durable: Shop) -> None:

@@ -23,6 +23,7 @@ from django_delayq.contrib.tasks.extras import DelayqTask, extras_of, said_by, t
 from django_delayq.contrib.tasks.plain_json import plain
 from django_delayq.exceptions import ConfigError
 from django_delayq.producer import acts
+from django_delayq.producer.job import Job
 from django_delayq.producer.options import NONE, Options
 from django_delayq.producer.schedule import put_in
 from django_delayq.producer.twins import refuse_loop, twin
@@ -110,10 +111,15 @@ class DelayqBackend(BaseTaskBackend):
             worker_ids=[],
         )
         known = registered.register(task)
-        job = put_in(known, self._options(known, task), tuple(plain(result.args)), plain(result.kwargs))
-        object.__setattr__(result, "id", ids.short(job.id))
-        object.__setattr__(result, "enqueued_at", enqueued_at(job.id))
-        words.task_enqueued.send(type(self), task_result=result)
+
+        def inserted(job: Job) -> None:
+            _name(result, job)
+            words.task_enqueued.send(type(self), task_result=result)
+
+        job = put_in(known, self._options(known, task), tuple(plain(result.args)), plain(result.kwargs), inserted=inserted)
+        if not result.id:
+            inserted(job)
+        _name(result, job)  # anew: it may have been merged into the holder of its key when it was published
         return result
 
     def get_result(self, result_id: str) -> TaskResult:
@@ -167,6 +173,11 @@ class DelayqBackend(BaseTaskBackend):
         if task.run_after is not None:
             said["run_at"] = task.run_after
         return NONE.but({**said, "queue": task.queue_name, "priority": task.priority}, task.module_path)
+
+
+def _name(result: TaskResult, job: Job) -> None:
+    object.__setattr__(result, "id", ids.short(job.id))
+    object.__setattr__(result, "enqueued_at", enqueued_at(job.id))
 
 
 def _listen() -> None:
