@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from django_delayq import clock, conf, ids
+from django_delayq.exceptions import StoreUnavailable
 from django_delayq.failpoints import failpoint
 from django_delayq.producer import database
 from django_delayq.producer.breaker import StoreResting
@@ -27,7 +28,7 @@ from django_delayq.store.items import DECIDED, ScheduleItem, ScheduleMode, Sched
 from django_delayq.store.queue import MOST, QueueStore
 from django_delayq.store.record import JobRecord
 from django_delayq.store.recovery import GroundStore, Restored
-from django_delayq.store.replicas import REST, Replicas
+from django_delayq.store.replicas import REST, Replicas, ReplicasLack
 
 ASKS: Final = ("ask", "ask told")  # modes in which nothing is written
 TRIES: Final = 3  # another holder may come between two calls, but not often
@@ -298,3 +299,21 @@ def late(row: OutboxRow, due_ms: int | None = None, *, policy: str = "") -> Sche
     if due_ms is None and row.left_ms is not None:
         return ScheduleItem.of(row.record, delay_ms=max(0, row.left_ms), on_conflict=policy)
     return ScheduleItem.of(row.record, due_ms=row.run_at_ms if due_ms is None else due_ms, on_conflict=policy)
+
+
+def named(error: StoreUnavailable, batch: Sequence[ScheduleItem]) -> StoreUnavailable:
+    """The same refusal; `jobs` are those that were not taken."""
+    error.jobs = tuple(plan.id for plan in batch)
+    return error
+
+
+def unsure(error: StoreUnavailable, batch: Sequence[ScheduleItem]) -> StoreUnavailable:
+    """The same error; whether these jobs were taken is not known."""
+    jobs = tuple(plan.id for plan in batch)
+    which = f"the job {ids.short(jobs[0])} is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
+    then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job."
+    if isinstance(error, ReplicasLack):
+        where, found, wanted = (error.fields[name] for name in ("where", "found", "wanted"))
+        said = f"Now {which} in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, nobody has that. "
+        return ReplicasLack(f"{said}Look whether its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
+    return StoreUnavailable(f"{error} Whether {which} in Redis is not known: {then}", jobs=jobs)

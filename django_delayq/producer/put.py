@@ -24,7 +24,7 @@ from django_delayq.producer.commit import Plan, Publication
 from django_delayq.producer.horizon import Written
 from django_delayq.producer.job import Job
 from django_delayq.producer.plan_groups import batches, by, by_store
-from django_delayq.producer.publish import Publisher, Sent
+from django_delayq.producer.publish import Publisher, Sent, named, unsure
 from django_delayq.producer.silent import Silent
 from django_delayq.producer.stores import stores
 from django_delayq.states import Change
@@ -67,9 +67,9 @@ class Flight:
             with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, answers=False):
                 answer = publisher.send(batch, "")
         except StoreResting as error:  # nothing was sent
-            raise _named(error, batch) from error.__cause__
+            raise named(error, batch) from error.__cause__
         except StoreUnavailable as error:
-            raise _unsure(error, batch) from error
+            raise unsure(error, batch) from error
         self._under_way = publisher, batch, answer
 
     def land(self) -> None:
@@ -290,15 +290,15 @@ def _sure(publisher: Publisher, batch: Sequence[Plan], answer: Callable[[], Sent
         with stores.guarded(publisher.store.queue, publisher.store.partition, schedules=True, asks=answer is None):
             return publisher.publish(batch) if answer is None else publisher.finish(batch, answer())
     except (StoreRefused, StoreResting) as error:
-        raise _named(error, batch) from error.__cause__
+        raise named(error, batch) from error.__cause__
     except ReplicasLack as error:
-        raise _unsure(error, batch) from error
+        raise unsure(error, batch) from error
     except StoreUnavailable:
         try:
             with stores.guarded(publisher.store.queue, publisher.store.partition):
                 return _pointed(publisher, batch, publisher.publish(batch))
         except StoreUnavailable as error:  # refused or not: it may have been done the first time
-            raise _unsure(error, batch) from error
+            raise unsure(error, batch) from error
 
 
 def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
@@ -312,23 +312,6 @@ def _pointed(publisher: Publisher, batch: Sequence[Plan], sent: Sent) -> Sent:
             if holder is not None:
                 replies[n] = ScheduleReply("taken" if item.on_conflict == "error" else "kept", holder, 0)
     return ground, replies
-
-
-def _named(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
-    """The same refusal; `jobs` are those that were not taken."""
-    error.jobs = tuple(plan.id for plan in batch)
-    return error
-
-
-def _unsure(error: StoreUnavailable, batch: Sequence[Plan]) -> StoreUnavailable:
-    jobs = tuple(plan.id for plan in batch)
-    which = f"the job {ids.short(jobs[0])} is" if len(jobs) == 1 else f"{len(jobs)} jobs are"
-    then = "`jobs` of this error has the ids, for delayq.get(id, queue=…). To call schedule() again makes another job."
-    if isinstance(error, ReplicasLack):
-        where, found, wanted = (error.fields[name] for name in ("where", "found", "wanted"))
-        said = f"Now {which} in Redis and on {found} of {wanted} replicas: should Redis at {where} be lost, nobody has that. "
-        return ReplicasLack(f"{said}Look whether its replicas run. {then}", jobs=jobs, code=error.code, **error.fields)
-    return StoreUnavailable(f"{error} Whether {which} in Redis is not known: {then}", jobs=jobs)
 
 
 def _answered(plans: Sequence[Plan], sent: Sent) -> list[KeyTaken]:

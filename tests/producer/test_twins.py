@@ -108,10 +108,10 @@ def test_every_function_that_waits_has_a_twin_with_its_parameters():
 def test_who_gives_up_waiting_is_told_the_ids(delayq_redis, monkeypatch):
     arrived, go_on, put = threading.Event(), threading.Event(), module.put_one
 
-    def slow(plan):
+    def slow(plan, inserted=None):
         arrived.set()
         go_on.wait(10)
-        return put(plan)
+        return put(plan, inserted)
 
     monkeypatch.setattr(module, "put_one", slow)
 
