@@ -21,11 +21,15 @@ def install(run: Runner) -> None:
 
 
 def put(plans: Sequence[Plan]) -> list[Job]:
-    """Runs them at the commit, in their order, whatever their dates. Returns the handles. An error ends it, and reaches the caller."""
+    """Runs them at the commit, in their order, whatever their dates. Returns the handles.
+
+    Without an open transaction an error ends it, and reaches the caller. At a commit Django logs the error, and the hooks that follow
+    run: a worker would not have raised it there either.
+    """
     for plan in plans:
         connection = transaction.get_connection(plan.mould.using)
         if commit.is_open(connection):
-            connection.on_commit(Publication([plan], _run))
+            connection.on_commit(Publication([plan], _run), robust=True)
         else:
             _run([plan])
     return [plan.job for plan in plans]

@@ -42,6 +42,7 @@ class Task(Bound[P, R]):
         object_url: called with the row of a job, for the admin: where that is which the job is about; None: what `OBJECT_URL` says.
     """
 
+    raises_inline: ClassVar[bool] = True  # under INLINE its error reaches the caller of schedule()
     own: ClassVar[bool] = False  # of this package: only its functions make arguments for it, since they name secrets or keys of Redis
 
     def __init__(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from django_delayq import clock
 from django_delayq.producer.commit import Plan
+from django_delayq.producer.task import Task
 from django_delayq.testing.calling_thread import run_by_hand
 from django_delayq.worker.run import SignalReceiver
 
 
 def run(plan: Plan) -> None:
-    """One attempt, in this thread. Raises what the task raises."""
+    """One attempt, in this thread. Raises what the task raises, unless its result tells of it; `KeyboardInterrupt` in any case."""
     outcome = run_by_hand(plan, SignalReceiver(), due_ms=clock.wall_ms())
-    if outcome.error is not None:
-        raise outcome.error
+    error, task = outcome.error, plan.mould.task
+    raises = not isinstance(task, Task) or task.raises_inline
+    if error is not None and (raises or isinstance(error, KeyboardInterrupt)):
+        raise error

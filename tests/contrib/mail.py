@@ -81,3 +81,13 @@ def save() -> str:
 def delay_all(delay: int, key: str, **kwargs: Any) -> list[Any]:
     """Its parameters bear the names of options of delayq, which matters to nobody: Django's tasks do not mix them."""
     return [delay, key, kwargs]
+
+
+@task
+def send_later(number: int) -> str:
+    return str(send.enqueue(number).status)
+
+
+@task
+def interrupted() -> None:
+    raise KeyboardInterrupt

@@ -43,6 +43,17 @@ def test_its_error_reaches_the_caller_and_there_is_no_second_attempt():
     assert len(SEEN) == 1
 
 
+def test_at_a_commit_its_error_is_logged_and_the_hooks_that_follow_run(caplog):
+    ran = []
+    with transaction.atomic():
+        django_delayq.schedule(fail_twice, 1)
+        transaction.on_commit(lambda: ran.append("the file is deleted"))
+        django_delayq.schedule(settle_cart, 2)
+    assert ran == ["the file is deleted"]
+    assert SEEN[-1] == ("settle_cart", 2, 1)
+    assert "RuntimeError: the bank is closed" in caplog.text
+
+
 def test_many_run_in_their_order():
     django_delayq.schedule_many(settle_cart.bind(n) for n in range(3))
     assert [seen[1] for seen in SEEN] == [0, 1, 2]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.core.checks import CheckMessage
 
-from django_delayq import ids, signals
+from django_delayq import conf, ids, signals
 from django_delayq.contrib.tasks import option_checks, registered, task_runs
 from django_delayq.contrib.tasks.api import (
     BaseTaskBackend,
@@ -114,6 +114,8 @@ class DelayqBackend(BaseTaskBackend):
 
         def inserted(job: Job) -> None:
             _name(result, job)
+            if conf.get().inline:
+                task_runs.remember(job.id, result)
             words.task_enqueued.send(type(self), task_result=result)
 
         job = put_in(known, self._options(known, task), tuple(plain(result.args)), plain(result.kwargs), inserted=inserted)
@@ -123,7 +125,8 @@ class DelayqBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> TaskResult:
-        """The result of that id, as the rows of its job tell it; in a transaction, also of what was enqueued in it.
+        """The result of that id, as the rows of its job tell it; in a transaction, also of what was enqueued in it. With `INLINE` there
+        are no rows, and this process has the results of what it has run last.
 
         Raises:
             TaskResultDoesNotExist: nobody knows it, or it is no result of a task of Django.
@@ -135,7 +138,7 @@ class DelayqBackend(BaseTaskBackend):
             id = ids.parse(result_id)
         except (ValueError, TypeError):
             raise error_class("TaskResultDoesNotExist")(result_id) from None
-        found = task_rows.find(id)
+        found = task_runs.INLINE.get(id) if conf.get().inline else task_rows.find(id)
         if found is None:
             raise error_class("TaskResultDoesNotExist")(result_id)
         return found
@@ -199,5 +202,7 @@ RECEIVERS: Final = (
     (signals.job_started, task_runs.started),
     (signals.job_succeeded, task_runs.succeeded),
     (signals.job_failed, task_runs.failed),
+    (signals.job_retried, task_runs.put_off),
+    (signals.job_snoozed, task_runs.put_off),
     (signals.job_ended, _ended),
 )

@@ -5,10 +5,12 @@ and the signals about both.
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import Error
 
@@ -31,6 +33,8 @@ from django_delayq.worker.current import CurrentJob, current
 
 ROOM: Final = 64  # bytes that the end of a run takes beside its value, see worker/outcome_detail.py
 RUNNING: Final[ContextVar[tuple[str, TaskResult]]] = ContextVar("django_delayq.contrib.tasks.running")  # by the fence of its run
+INLINE: Final[OrderedDict[UUID, TaskResult]] = OrderedDict()  # results of jobs that run where they are scheduled; nothing else has them
+MOST_INLINE: Final = 1_000
 
 
 def callable_of(task: Task) -> Callable[..., Any]:
@@ -55,6 +59,13 @@ def callable_of(task: Task) -> Callable[..., Any]:
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
     call.__signature__ = signature  # type: ignore[attr-defined]  # what inspect asks for first
     return call
+
+
+def remember(id: UUID, result: TaskResult) -> None:
+    """Keeps the result of a job that runs in this process, with `INLINE`: its run fills it in."""
+    INLINE[id] = result
+    while len(INLINE) > MOST_INLINE:
+        INLINE.popitem(last=False)
 
 
 def of_current() -> TaskResult:
@@ -101,6 +112,12 @@ def failed(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
             error.__traceback__ = frames  # without this frame, for who looks at it next
 
 
+def put_off(sender: Any, job: CurrentJob, outcome: Outcome, **_: Any) -> None:
+    """Receiver of `job_retried` and `job_snoozed`: with `INLINE` no other run follows, so the task has failed."""
+    if isinstance(sender, DjangoTask) and job.id in INLINE:
+        failed(sender, job, outcome)
+
+
 def tell_finished(result: TaskResult) -> None:
     """Sends `task_finished`. The sender of Django's signals is the class of the backend by which the task was enqueued."""
     words_of(result.task).task_finished.send(_sender(result), task_result=result)
@@ -112,10 +129,16 @@ def _sender(result: TaskResult) -> type:
 
 def _kept(job: CurrentJob) -> TaskResult | None:
     fence, result = RUNNING.get(("", None))
-    return result if fence == job.fence else None
+    # With INLINE all have one fence, and a run may be inside of another.
+    return result if fence == job.fence and result is not None and result.id == ids.short(job.id) else None
 
 
 def _of_run(job: CurrentJob) -> TaskResult:
+    if (here := INLINE.get(job.id)) is not None:
+        running = words_of(here.task).TaskResultStatus.RUNNING
+        _set(here, status=running, started_at=job.started_at, last_attempted_at=job.started_at)
+        here.worker_ids.append(job.worker)
+        return here
     registered: Any = registry.get(job.task)
     task = as_enqueued(registered, job.queue, job.meta)
     words = words_of(task)
